@@ -133,7 +133,9 @@ def test_nothing_is_removed_unless_asked(broker: EmbeddedBroker, path: Path, tmp
     assert refused.exit_code != 0
     assert refused.stdout == kept + removed
     assert "extra" in done(broker, "topics", "list")
-    assert run(broker, "cluster", "apply", str(path), "--prune", "--json").exit_code == 2  # without a terminal for the confirmation
+    assert (
+        run(broker, "cluster", "apply", str(path), "--prune", "--json").exit_code == 2
+    )  # without a terminal for the confirmation
     made = json.loads(done(broker, "cluster", "apply", str(path), "--prune", "--yes", "--json"))
     assert (made["applied"], len(made["changes"])) == (True, 7)
     assert done(broker, "cluster", "diff", str(path), "--prune") == "nothing to change\n"

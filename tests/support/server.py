@@ -66,6 +66,8 @@ class FakeLog:
 class FakeLogs:
     """Log manager in memory that records its calls and fails on demand."""
 
+    hosts = True
+
     def __init__(self) -> None:
         self.open: dict[tuple[str, int], FakeLog] = {}
         self.fail_at: tuple[str, int] | None = None

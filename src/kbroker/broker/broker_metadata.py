@@ -37,8 +37,9 @@ class BrokerMetadata:
     def __init__(
         self, config: BrokerConfig, clock: BaseClock, logs: LogManager, on_failure: Callable[[str], None]
     ) -> None:
+        self.member = None
         self._config = config
-        self._logs = logs
+        self.logs = self._logs = logs
         self._log: MetadataLog | None = None
         if config.boolean("kbroker.in.memory"):
             self.controller = Controller(config.node_id, logs.cluster_id, image=image_of(first_records()))
@@ -82,6 +83,11 @@ class BrokerMetadata:
 
         controller.change(plan, frees_space=True)
         self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
+
+    def follow(self) -> None:
+        """Do nothing: the parts follow each change."""
+
+    serve = shut_down = follow
 
     def fence(self) -> None:
         """Store that the broker stops, so that a controller of Apache Kafka registers it again at once."""

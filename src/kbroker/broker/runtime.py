@@ -53,6 +53,7 @@ from kbroker.requests.context import ApiContext
 from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:
+    from kbroker.broker.member_metadata import MemberMetadata
     from kbroker.common.listeners import Listener
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.group_service import GroupService
@@ -140,15 +141,26 @@ class BrokerRuntime:
         self._start_handlers()
         self._start_network()
         self._start_metrics()
+        self._on_stop("controlled shutdown", self._metadata.shut_down)
+        self._metadata.serve()
+        self.metrics.ready()
 
     def _open_storage(self) -> None:
         """Open log folders and metadata, and put the stored configs of the broker into force."""
         config = self.config
+        if config.is_member:
+            from kbroker.broker.member_metadata import MemberMetadata, check_formatted
+
+            check_formatted(config)
         logs = self._logs = LogManager([] if self.in_memory else config.log_dirs, self.clock, config, self.in_memory)
         self._on_stop("log", logs.close)
         logs.is_cancelled = self._is_cancelled
-        metadata = self._metadata = BrokerMetadata(config, self.clock, logs, self.on_failure)
-        self._controller = metadata.controller
+        metadata: BrokerMetadata | MemberMetadata
+        if config.is_member:
+            metadata = MemberMetadata(config, self.clock, logs, self._is_cancelled, self.on_failure)
+        else:
+            metadata = BrokerMetadata(config, self.clock, logs, self.on_failure)
+        self._metadata, self._controller = metadata, metadata.controller
         self._on_stop("metadata log", metadata.close)
 
     def _open_network(self) -> None:
@@ -186,7 +198,7 @@ class BrokerRuntime:
         config, quotas, controller = self.config, self._quotas, self._controller
         authorizer = self._authorizer()
         native_apis = self._start_native_apis(authorizer)
-        topics = TopicRegistry(config, controller, self._logs, native_apis.publish_topics)
+        topics = TopicRegistry(config, controller, self._metadata.logs, native_apis.publish_topics)
         ctx = self.ctx = ApiContext(
             config,
             controller,
@@ -201,6 +213,7 @@ class BrokerRuntime:
             features=self._features,
             authorizer=authorizer,
         )
+        ctx.member = self._metadata.member
         self._features.on_change(lambda: self._set_api_versions(native_apis))
         limits = ConnectionLimits(config, self._server.connection_quotas)
         ctx.on_broker_change(self._logs.reconfigure)
@@ -235,14 +248,17 @@ class BrokerRuntime:
         if authorizer is not None:
             followers.append(authorizer)
         self._controller.publishers += followers
+        self._metadata.follow()
 
     def _open_coordinators(self) -> None:
         """Start the coordinators whose internal topics exist; the others start at the first request about them."""
         ctx = self.ctx
+        self._share = LateShare(ctx, self._logs.scheduler, self._controller, self._features, self._server.signal)
+        if ctx.member is not None:  # it leads no partition of their topics
+            return
         self._on_stop("groups", self._close_groups)
         ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
         ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions
-        self._share = LateShare(ctx, self._logs.scheduler, self._controller, self._features, self._server.signal)
         self._share.open(self._on_stop, self._timeout_s)
         if ctx.topics.get(OFFSETS_TOPIC) is not None:
             self._start_groups()
@@ -398,7 +414,6 @@ class BrokerRuntime:
         if metrics.url is not None:
             self.ctx.bound_addresses["kbroker.metrics.listener"] = metrics.url.removeprefix("http://")
         self._on_stop("readiness", metrics.not_ready)
-        metrics.ready()
 
     def xray(self) -> XRay:
         """Return the X-ray of this broker, imported on first use."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.limited_log import RepeatedFailures, how_often
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import TopicPartition
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.checkpoints import (
     PARTITION_METADATA,
@@ -134,7 +134,8 @@ class LogDir:
             self.owner = self._claim(cluster_id, node_id)
             marked_epoch = clean_shutdown.take_mark(self.path)
             self.was_clean = marked_epoch is not None
-            self._marked_epoch = -1 if marked_epoch is None else marked_epoch
+            #: Broker epoch of the last clean stop, -1 without one.
+            self.marked_epoch = -1 if marked_epoch is None else marked_epoch
         except OSError as e:
             self._lock.release()
             if isinstance(e, CorruptFileError):
@@ -190,6 +191,12 @@ class LogDir:
     @property
     def is_offline(self) -> bool:
         return bool(self.failure)
+
+    @property
+    def is_still_clean(self) -> bool:
+        """Return whether a folder of which no log was opened is clean: it was, or it has no log."""
+        names = (path.name for path in partition_folders(self.path))
+        return self.was_clean or all(name == f"{CLUSTER_METADATA_TOPIC}-0" for name in names)
 
     @staticmethod
     def ends_with(error: OSError) -> bool:
@@ -260,7 +267,7 @@ class LogDir:
         """
         try:
             if clean and not self.is_offline:
-                clean_shutdown.write_mark(self.path, broker_epoch if broker_epoch >= 0 else self._marked_epoch)
+                clean_shutdown.write_mark(self.path, broker_epoch if broker_epoch >= 0 else self.marked_epoch)
         except OSError as e:
             self.note_failure("writing the clean-shutdown mark", e)
         finally:

@@ -118,3 +118,9 @@ def _cluster_of(paths: Sequence[Path]) -> str | None:
         if owner is not None:
             return owner.cluster_id
     return None
+
+
+def previous_broker_epoch(log_dirs: Iterable[LogDir]) -> int:
+    """Return the broker epoch of the last stop, if it was clean in all folders; else -1."""
+    epochs = {log_dir.marked_epoch if log_dir.was_clean else -1 for log_dir in log_dirs}
+    return epochs.pop() if len(epochs) == 1 else -1

@@ -34,7 +34,7 @@ from kbroker.log.log_dir import (
     parse_partition_folder,
     remove_folder,
 )
-from kbroker.log.log_dirs import IN_MEMORY, LogDirs, LogDirView, Replica, open_log_dirs
+from kbroker.log.log_dirs import IN_MEMORY, LogDirs, LogDirView, Replica, open_log_dirs, previous_broker_epoch
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.replica_mover import RATE, ReplicaMover
 from kbroker.log.scheduler import Scheduler
@@ -57,7 +57,7 @@ class LogManager:
         clock: drives every task; None: the system clock.
         config: the broker's configuration.
         in_memory: keep nothing on disk.
-        cluster_id: refuse folders of another cluster; None: take the cluster of the folders, or a new one.
+        cluster_id: refuse folders of another cluster; None: that of the folders, or a new one.
     Raises: LogDirError, FolderLockedError, MetaPropertiesMismatch, CorruptFileError: a folder cannot be used.
     """
 
@@ -96,6 +96,8 @@ class LogManager:
             self.cluster_id = self._opened.metadata.owner.cluster_id
         self._dirs = [] if self._opened is None else self._opened.usable
         self._unusable = {} if self._opened is None else self._opened.unusable
+        self.hosts = True
+        self.previous_broker_epoch = previous_broker_epoch(self._dirs)
         self._homes: dict[TopicPartition, LogDir] = {}  # folders found by the start
         self._away: set[TopicPartition] = set()  # not found by the start, and perhaps in a folder that is offline
         self.scheduler = Scheduler(clock, "log-scheduler")
@@ -194,7 +196,7 @@ class LogManager:
         if self._is_started:
             self.tasks.write_checkpoints()
         for log_dir in () if self._opened is None else self._opened.all:
-            is_clean = log_dir not in unclean if self._is_starting else log_dir.was_clean
+            is_clean = log_dir not in unclean if self._is_starting else log_dir.is_still_clean
             log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)
         self._hosted.clear()
 

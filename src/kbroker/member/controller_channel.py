@@ -19,6 +19,7 @@ from kbroker.client.connection import Address, BrokerConnectionError, Connection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures, how_often
 from kbroker.common.loggers import get_logger
+from kbroker.member.controller_connection import ControllerConnections
 from kbroker.protocol.codec import Body
 
 logger = get_logger(__name__)
@@ -44,6 +45,8 @@ Complete = Callable[[Outcome], None]
 
 
 class _Request(NamedTuple):
+    """A request that waits."""
+
     api_key: int
     body: Body
     complete: Complete
@@ -56,8 +59,8 @@ class ControllerChannel:
 
     A request for which the connection breaks, or that a node refuses with NOT_CONTROLLER, is sent again first.
 
-    Args: ``controller`` returns the address of the quorum's leader, None while it is unknown; ``connect`` makes a
-    connection with negotiated versions. ``retry_timeout_ms``: time after which an unsent request ends;
+    Args: ``client_id``: of its requests; ``controller`` returns the address of the quorum's leader, None while it is
+    unknown. ``retry_timeout_ms``: time after which an unsent request ends;
     ``request_timeout_ms``: of one attempt.
     Threads: any.
     """
@@ -65,17 +68,19 @@ class ControllerChannel:
     def __init__(
         self,
         name: str,
+        client_id: str,
         clock: BaseClock,
         controller: Callable[[], Address | None],
-        connect: Callable[[Address], Connection],
+        connections: ControllerConnections,
         *,
         retry_timeout_ms: int = NO_TIMEOUT_MS,
         request_timeout_ms: int = 30_000,
     ) -> None:
         self.name = name
+        self._client_id = client_id
         self._clock = clock
         self._controller = controller
-        self._connect = connect
+        self._connections = connections
         self._retry_timeout_ms = retry_timeout_ms
         self._request_timeout_s = min(retry_timeout_ms, request_timeout_ms) / 1000
         self._changed = threading.Condition()
@@ -178,9 +183,10 @@ class ControllerChannel:
             self._disconnect()
             connection = None
         if connection is None:
-            connection = self._connection = self._connect(address)
+            connection = self._connection = self._connections.connect(address, self._client_id, self._request_timeout_s)
             self._versions = MappingProxyType(dict(connection.versions))
             logger.info("channel %s is connected to controller %s", self.name, format_address(address))
+        self._connections.renew(connection)
         version = shared_version(connection, request.api_key) if request.version is None else request.version
         body = connection.request(request.api_key, version, request.body, timeout_s=self._request_timeout_s)
         return Outcome(body, version)

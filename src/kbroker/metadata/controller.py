@@ -193,6 +193,16 @@ class Controller:
         if mine.error is not None:
             raise mine.error
 
+    def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Put a change in force that another controller has made: ``image`` is the one after ``delta``."""
+        change = _Change(lambda _: (), frees_space=False)
+        change.delta, change.image = delta, image
+        with self._lock:
+            self._image = image
+            self._hand_over([change])
+        for queue in change.queues:
+            queue.publish()
+
     def _make_waiting(self) -> None:
         changes = []
         while self._waiting:
@@ -273,7 +283,11 @@ class Controller:
         for change in group:
             change.image = change.image._replace(offset=self._storage.end_offset - 1, epoch=self._storage.epoch)
         self._image = group[-1].image  # the end of the batch: a snapshot of an image before it could not be read
-        for change in group:
+        self._hand_over(group)
+
+    def _hand_over(self, changes: Iterable[_Change]) -> None:
+        """Add the deltas to the queues of the publishers that they concern."""
+        for change in changes:
             for publisher in self.publishers:
                 if change.delta is not None and publisher.concerns(change.delta):
                     queue = self._queues.setdefault(id(publisher), _Queue(publisher))

@@ -13,7 +13,9 @@ from kbroker.log.log_tasks import LogTasks
 
 
 class Logs(Protocol):
-    """Methods of the log manager that the registry uses."""
+    """Methods of the log manager that the registry uses. ``hosts``: whether this node has logs of partitions."""
+
+    hosts: bool
 
     def start(self, topics: Iterable[TopicLogs]) -> object: ...
     def partition(self, topic: str, partition: int) -> Any: ...

@@ -504,7 +504,12 @@ class TopicRegistry:
 
         Those of ``__consumer_offsets`` wait for a restart: a coordinator must read them from their beginning.
         """
-        if None not in view.partitions or view.name == OFFSETS_TOPIC or self._refused.get(view.name) == resolved:
+        if (
+            None not in view.partitions
+            or not self._logs.hosts
+            or view.name == OFFSETS_TOPIC
+            or self._refused.get(view.name) == resolved
+        ):
             return view
         partitions = list(view.partitions)
         for index, present in enumerate(partitions):

@@ -20,8 +20,11 @@ from kbroker.common.configs.config_broker import BROKER_KEYS, check_connections,
 from kbroker.common.configs.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigValue
 from kbroker.common.configs.config_groups import GROUP_KEYS, check_groups
 from kbroker.common.configs.config_log import LOG_KEYS, check_log
+from kbroker.common.configs.config_member import MEMBER_KEYS
 from kbroker.common.configs.config_quorum import (
+    BROKER_ROLE,
     QUORUM_KEYS,
+    ROLES,
     broker_advertised_listeners,
     broker_listeners,
     check_quorum,
@@ -36,7 +39,7 @@ from kbroker.common.listeners import Listener
 from kbroker.common.similar_names import misspelled_name
 
 _ALL_KEYS = (
-    *(BROKER_KEYS + TELEMETRY_KEYS + QUORUM_KEYS + GROUP_KEYS + SHARE_KEYS + STREAMS_KEYS),
+    *(BROKER_KEYS + TELEMETRY_KEYS + QUORUM_KEYS + MEMBER_KEYS + GROUP_KEYS + SHARE_KEYS + STREAMS_KEYS),
     *(LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS),
 )
 BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_ALL_KEYS, key=lambda key: key.name)}
@@ -249,6 +252,11 @@ class BrokerConfig:
         if isinstance(old, int) and old >= 0:
             self._static.setdefault("node.id", old)
         self._static["broker.id"] = self.integer("node.id")
+
+    @property
+    def is_member(self) -> bool:
+        """Return whether the controllers of the broker's cluster are other nodes."""
+        return self.words(ROLES) == (BROKER_ROLE,)
 
     @property
     def log_dirs(self) -> list[Path]:

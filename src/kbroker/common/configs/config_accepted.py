@@ -50,7 +50,6 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _per_broker("sasl.login.refresh.window.factor", "double", 0.8, _NOT_SERVED),
     _per_broker("sasl.login.refresh.window.jitter", "double", 0.05, _NOT_SERVED),
     _per_broker("sasl.mechanism.inter.broker.protocol", "string", "GSSAPI", ONE_BROKER),
-    _per_broker("ssl.endpoint.identification.algorithm", "string", "https", ONE_BROKER),
     _per_broker("ssl.keymanager.algorithm", "string", "SunX509", _OWN_TLS),
     _per_broker("ssl.protocol", "string", "TLSv1.3",
         "Accepted without effect; ssl.enabled.protocols sets the versions."),
@@ -69,20 +68,15 @@ RATE_KEYS: tuple[ConfigKey, ...] = (
 
 _READ_AT_START = """
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
-    alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable broker.heartbeat.interval.ms
-    broker.session.timeout.ms client.quota.callback.class controller.quorum.append.linger.ms
-    controller.quorum.auto.join.enable controller.quorum.election.backoff.max.ms
-    controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
-    controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
-    controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.socket.timeout.ms
-    create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
-    delegation.token.max.lifetime.ms delegation.token.secret.key delete.records.purgatory.purge.interval.requests
-    early.start.listeners group.coordinator.append.linger.ms group.coordinator.background.threads
-    group.coordinator.threads initial.broker.registration.timeout.ms kafka.metrics.polling.interval.secs
-    kafka.metrics.reporters leader.imbalance.check.interval.seconds log.dir.failure.timeout.ms
-    max.request.partition.size.limit metadata.max.idle.interval.ms metrics.recording.level
-    num.replica.alter.log.dirs.threads offsets.commit.timeout.ms offsets.load.buffer.size
-    offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
+    alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable client.quota.callback.class
+    controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.election.backoff.max.ms
+    controller.quorum.election.timeout.ms create.topic.policy.class.name delegation.token.expiry.check.interval.ms
+    delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
+    delete.records.purgatory.purge.interval.requests early.start.listeners group.coordinator.append.linger.ms
+    group.coordinator.background.threads group.coordinator.threads kafka.metrics.polling.interval.secs
+    kafka.metrics.reporters leader.imbalance.check.interval.seconds max.request.partition.size.limit
+    metadata.max.idle.interval.ms metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.timeout.ms
+    offsets.load.buffer.size offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
     remote.log.manager.copy.quota.window.size.seconds remote.log.manager.fetch.quota.window.num
     remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.task.interval.ms
     remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes
@@ -95,21 +89,21 @@ _READ_AT_START = """
     replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
     replication.quota.window.size.seconds sasl.client.callback.handler.class sasl.login.callback.handler.class
     sasl.login.class sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.retry.backoff.max.ms
-    sasl.login.retry.backoff.ms sasl.mechanism.controller.protocol sasl.oauthbearer.assertion.algorithm
-    sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
-    sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
-    sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
-    sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
-    sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
-    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
-    sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms
-    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
-    sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class
-    sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
-    sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class security.providers
-    share.coordinator.append.linger.ms share.coordinator.state.topic.compression.codec share.coordinator.threads
-    share.coordinator.write.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-    ssl.allow.dn.changes ssl.allow.san.changes
+    sasl.login.retry.backoff.ms sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file
+    sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
+    sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+    sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+    sasl.server.callback.handler.class security.providers share.coordinator.append.linger.ms
+    share.coordinator.state.topic.compression.codec share.coordinator.threads share.coordinator.write.timeout.ms
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.allow.dn.changes
+    ssl.allow.san.changes
 """
 
 _NOT_APPLIED = """

@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.configs.config_member import (
+    check_broker_only,
+    check_controllers,
+    quorum_addresses,
+    refused,
+    scala_set,
+)
 from kbroker.common.configs.config_quorum import (
-    BOOTSTRAP_SERVERS,
     BROKER_ROLE,
     CONTROLLER_ROLE,
     LISTENER_NAMES,
@@ -20,7 +25,6 @@ from kbroker.common.configs.config_quorum import (
     VOTERS,
     broker_listeners,
     controller_listeners,
-    parse_voters,
 )
 
 
@@ -48,60 +52,36 @@ class NodeConfig(BrokerConfig):
             return
         for name in ("node.id", LISTENER_NAMES):
             if not self.is_set(name):
-                raise _refused(f'Missing required configuration "{name}" which has no default value.')
-        voters = parse_voters(self.words(VOTERS))
-        if not voters and not self.words(BOOTSTRAP_SERVERS):
-            raise _refused(
-                f"If using {ROLES}, either {BOOTSTRAP_SERVERS} must contain the set of bootstrap controllers or "
-                f"{VOTERS} must contain a parseable set of controllers."
-            )
+                raise refused(f'Missing required configuration "{name}" which has no default value.')
+        servers, voters = quorum_addresses(self)
+        check_controllers(servers, voters)
         if self.is_controller:
             self._check_controller(voters)
         else:
-            self._check_broker_only(voters)
+            check_broker_only(self, voters)
         if self.is_broker:
             broker_listeners(self)
 
     def _check_controller(self, voters: Collection[int]) -> None:
         if voters and self.node_id not in voters:
-            raise _refused(
+            raise refused(
                 f"If {ROLES} contains the 'controller' role, the node id {self.node_id} must be included in the set of "
-                f"voters {VOTERS}={_scala_set(voters)}"
+                f"voters {VOTERS}={scala_set(voters)}"
             )
         bound = {word.partition("://")[0].upper() for word in self.words("listeners")}
         names = {name.upper() for name in self.words(LISTENER_NAMES)}
         if not self.is_broker and not bound <= names:
-            raise _refused(
+            raise refused(
                 f"The listeners config must only contain KRaft controller listeners from {LISTENER_NAMES} when "
                 f"{ROLES}=controller"
             )
         if not controller_listeners(self):
-            raise _refused(
+            raise refused(
                 f"{LISTENER_NAMES} must contain at least one value appearing in the 'listeners' configuration when "
                 "running the KRaft controller role"
             )
         if not names <= bound:
-            raise _refused(
+            raise refused(
                 f"{LISTENER_NAMES} must only contain values appearing in the 'listeners' configuration when running "
                 "the KRaft controller role"
             )
-
-    def _check_broker_only(self, voters: Collection[int]) -> None:
-        if self.node_id in voters:
-            raise _refused(
-                f"If {ROLES} contains just the 'broker' role, the node id {self.node_id} must not be included in the "
-                f"set of voters {VOTERS}={_scala_set(voters)}"
-            )
-        if controller_listeners(self):
-            raise _refused(
-                f"{LISTENER_NAMES} must not contain a value appearing in the 'listeners' configuration when running "
-                "KRaft with just the broker role"
-            )
-
-
-def _refused(text: str) -> ConfigError:
-    return ConfigError("", "", text)
-
-
-def _scala_set(ids: Collection[int]) -> str:
-    return f"Set({', '.join(map(str, sorted(ids)))})"

@@ -1,7 +1,8 @@
 """Keys of a node's roles and of the quorum of controllers, and the addresses in them.
 
-kbroker is its own only controller and serves no listener of a controller; the address of that listener is part of the
-metadata log, so that Apache Kafka can serve the same folder.
+A broker without ``process.roles`` is its own only controller and serves no listener of a controller; the address of
+that listener is part of the metadata log, so that Apache Kafka can serve the same folder. A broker with
+``process.roles=broker`` has other controllers (``config_member``).
 Source: ``KRaftConfigs``, ``QuorumConfig``, ``KafkaConfig``, ``AbstractKafkaConfig``.
 """
 
@@ -25,15 +26,17 @@ PROTOCOL_MAP = "listener.security.protocol.map"
 
 QUORUM_KEYS: tuple[ConfigKey, ...] = (
     key(ROLES, "list", (BROKER_ROLE, CONTROLLER_ROLE),
-        "Roles of the process. Both, or unset: kbroker is always broker and controller.",
+        "Roles of the process. Both, or unset: the node is the only broker and the controller of its cluster. broker: "
+        "it is a broker of a cluster whose controllers are nodes of Apache Kafka.",
         one_of(BROKER_ROLE, CONTROLLER_ROLE), importance="high"),
     key(LISTENER_NAMES, "list", (),
-        "Names of the listeners of the controller. They are not served; the address of the first one is part of the "
-        "metadata log.", importance="high"),
-    key(VOTERS, "list", (), "Controllers of the cluster: id@host:port, separated by commas. Names this node alone, or "
-        "is unset.", importance="high"),
-    key(BOOTSTRAP_SERVERS, "list", (), "Addresses of controllers. Accepted without effect; this broker is the only "
-        "controller.", importance="high"),
+        "Names of the listeners of controllers. They are not served; the address of the first one is part of the "
+        "metadata log. With process.roles=broker the first one gives the security protocol of the controllers.",
+        importance="high"),
+    key(VOTERS, "list", (), "Controllers of the cluster: id@host:port, separated by commas. Names this node alone, "
+        "or is unset; with process.roles=broker, the controllers of a cluster with static voters.", importance="high"),
+    key(BOOTSTRAP_SERVERS, "list", (), "Addresses of controllers, host:port, separated by commas. Without effect "
+        "unless process.roles=broker.", importance="high"),
     key("metadata.log.dir", "string", None, "Folder of the metadata log; unset: the first folder of log.dirs.",
         importance="high"),
     key("metadata.log.max.record.bytes.between.snapshots", "long", 20 * 1024 * 1024,
@@ -78,11 +81,12 @@ def parse_voters(words: Sequence[str]) -> dict[int, Address]:
         node_id = parse_long(parts[0])
         if node_id is None or not -INT32_MAX - 1 <= node_id <= INT32_MAX:
             raise ConfigError("", word, f"Failed to parse voter ID as an integer from {parts[0]}")
-        found[node_id] = _address(parts[1], f"from entry {word} for the configuration {VOTERS}. {_FORM}")
+        found[node_id] = parse_address(parts[1], f"from entry {word} for the configuration {VOTERS}. {_FORM}")
     return found
 
 
-def _address(text: str, where: str) -> Address:
+def parse_address(text: str, where: str) -> Address:
+    """Return host and port of a word. Args: ``where``: the end of an error's text. Raises: ConfigError."""
     match = re.fullmatch(_ADDRESS, text)
     if match is None or not match[1]:
         raise ConfigError("", text, f"Failed to parse host name {where}")
@@ -92,7 +96,7 @@ def _address(text: str, where: str) -> Address:
 def broker_listeners(config: BrokerConfig) -> list[Listener]:
     """Return the listeners to bind: all but those of the controller. Raises: ConfigError."""
     names = _controller_names(config)
-    bound = parse_listeners("listeners", config.words("listeners"), _protocol_words(config))
+    bound = parse_listeners("listeners", config.words("listeners"), protocol_words(config))
     if not (found := [listener for listener in bound if listener.name not in names]):
         text = (
             f"There must be at least one broker advertised listener. Perhaps all listeners appear in {LISTENER_NAMES}?"
@@ -114,7 +118,7 @@ def controller_listeners(config: BrokerConfig) -> list[Listener]:
     An address that is neither advertised nor routable is the one in ``controller.quorum.voters``, if this node is a
     voter there; else its host is empty. Raises: ConfigError.
     """
-    protocols = _protocol_words(config)
+    protocols = protocol_words(config)
     names = _controller_names(config)
     words = [word for word in config.words("advertised.listeners") if _name(word) in names]
     advertised = {listener.name: listener for listener in parse_listeners("advertised.listeners", words, protocols)}
@@ -140,11 +144,16 @@ def voter_listener(config: BrokerConfig) -> Listener:
 
 
 def check_quorum(config: BrokerConfig) -> None:
-    """Refuse a node that is no broker, or whose controllers are other nodes. Raises: ConfigError."""
+    """Refuse a node that is no broker, and a combined node that is not the only one. Raises: ConfigError."""
     roles = config.words(ROLES)
+    if config.is_member:
+        from kbroker.common.configs.config_member import check_member
+
+        check_member(config)
+        return
     if set(roles) != {BROKER_ROLE, CONTROLLER_ROLE}:
-        reason = "kbroker is always broker and controller of its cluster; it cannot be only one of them"
-        raise ConfigError(ROLES, ",".join(roles), reason, "broker,controller")
+        reason = "kbroker is no controller of other brokers"
+        raise ConfigError(ROLES, ",".join(roles), reason, "broker or broker,controller")
     others = sorted(set(parse_voters(config.words(VOTERS))) - {config.node_id})
     if others:
         reason = (
@@ -162,7 +171,7 @@ def _name(word: str) -> str:
     return word.partition("://")[0].upper()
 
 
-def _protocol_words(config: BrokerConfig) -> tuple[str, ...]:
+def protocol_words(config: BrokerConfig) -> tuple[str, ...]:
     """Return ``listener.security.protocol.map``; unset, it has the controller's listeners as PLAINTEXT too.
 
     If a listener has the name of a protocol with TLS or SASL, the controller's need a word in the map, as in Kafka.

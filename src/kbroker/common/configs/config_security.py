@@ -61,6 +61,9 @@ LISTENER_KEYS: tuple[ConfigKey, ...] = (
     key("ssl.cipher.suites", "list", (),
         "Cipher suites of TLS 1.2, by OpenSSL's names; empty: AES-GCM and ChaCha20-Poly1305 with ECDHE or DHE.",
         importance="low"),
+    key("ssl.endpoint.identification.algorithm", "string", "https",
+        "Check of the names in certificates of the controllers that this broker connects to: https, or empty for none.",
+        importance="low", dynamic="per-broker"),
     key("ssl.principal.mapping.rules", "string", "DEFAULT",
         "Rules that map a certificate's distinguished name to a user name. DEFAULT uses the whole name, "
         "RULE:pattern/replacement/[LU] a part; the first rule that matches applies.", importance="low"),

@@ -67,6 +67,22 @@ class MetadataDelta:
             "ClearElrRecord": self._topics.clear_elr,
         }
 
+    @classmethod
+    def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
+        """Return the changes from one image to another, such as the one of a snapshot."""
+        delta = cls(before)
+        delta._features.change_to(after.features)
+        delta._brokers.change_to(after.brokers)
+        delta._controllers.change_to(after.controllers)
+        delta._topics.change_to(after.topics_by_id)
+        delta._configs.change_to(after.configs)
+        delta._quotas.change_to(after.client_quotas)
+        delta._next_producer_id = after.next_producer_id
+        delta._acls.change_to(after.acls)
+        delta._scram.change_to(after.scram_credentials)
+        delta._tokens.change_to(after.delegation_tokens)
+        return delta
+
     def replay(self, record: MetadataRecord) -> None:
         """Add the change of a record.
 

@@ -27,6 +27,10 @@ class MappingDelta(Generic[K, V]):
         """Return the value of a key after the changes, None without one."""
         return self.changes[key] if key in self.changes else self.before.get(key)
 
+    def change_to(self, after: Mapping[K, V]) -> None:
+        """Add the changes after which the mapping is another one."""
+        self.changes = differences(self.before, after)
+
     def apply(self) -> Mapping[K, V]:
         """Return the mapping after the changes, the one before if there are none."""
         return merged(self.before, self.changes) if self.changes else self.before
@@ -57,6 +61,13 @@ class EntitiesDelta(Generic[K, V]):
         else:
             self.changes.pop(entity, None)
 
+    def change_to(self, after: Mapping[K, Mapping[str, V]]) -> None:
+        """Add the changes after which the mapping is another one."""
+        for entity in {*self.before, *after}:
+            changes = differences(self.before.get(entity, {}), after.get(entity, {}))
+            if changes:
+                self.changes[entity] = changes
+
     def apply(self) -> Mapping[K, Mapping[str, V]]:
         """Return the mapping after the changes, the one before if there are none."""
         if not self.changes:
@@ -69,6 +80,13 @@ class EntitiesDelta(Generic[K, V]):
             else:
                 after.pop(entity, None)
         return after
+
+
+def differences(before: Mapping[K, V], after: Mapping[K, V]) -> dict[K, V | None]:
+    """Return the changes from one mapping to another, None for a removed key."""
+    changes: dict[K, V | None] = {key: value for key, value in after.items() if before.get(key) != value}
+    changes.update(dict.fromkeys(key for key in before if key not in after))
+    return changes
 
 
 def merged(before: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:

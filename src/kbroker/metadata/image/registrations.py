@@ -58,7 +58,7 @@ class BrokerRegistration(NamedTuple):
             body.get("Fenced", True),
             body.get("InControlledShutdown", False),
             body.get("IsMigratingZkBroker", False),
-            _sorted(body.get("LogDirs") or ()),
+            sorted_directories(body.get("LogDirs") or ()),
             None if cordoned is None else tuple(cordoned),
         )
 
@@ -74,7 +74,7 @@ class BrokerRegistration(NamedTuple):
         return self._replace(
             is_fenced=fencing == 1 if fencing else self.is_fenced,
             in_controlled_shutdown=shutdown == 1 or self.in_controlled_shutdown,
-            directories=_sorted(directories) if directories else self.directories,
+            directories=sorted_directories(directories) if directories else self.directories,
             cordoned_directories=self.cordoned_directories if cordoned is None else tuple(cordoned),
         )
 
@@ -167,7 +167,7 @@ def _feature_rows(features: Mapping[str, VersionRange]) -> list[Body]:
     ]
 
 
-def _sorted(directories: Any) -> tuple[UUID, ...]:
+def sorted_directories(directories: Any) -> tuple[UUID, ...]:
     """Return directories in the order of Java's Uuid: of two signed numbers of 64 bits."""
     flip = 1 << 127 | 1 << 63
     return tuple(sorted(directories, key=lambda directory: directory.int ^ flip))

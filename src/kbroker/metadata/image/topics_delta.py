@@ -55,6 +55,24 @@ class TopicsDelta:
         self.created: dict[UUID, TopicImage] = {}
         self.changed: dict[UUID, TopicImage] = {}
 
+    def change_to(self, after: Mapping[UUID, TopicImage]) -> None:
+        """Add the changes after which the topics are these."""
+        self.deleted = {topic_id: topic for topic_id, topic in self._by_id.items() if topic_id not in after}
+        for topic_id, topic in after.items():
+            before = self._by_id.get(topic_id)
+            if before is None:
+                before = TopicImage(topic.name, topic_id, ())
+                self._created[topic.name] = topic_id
+            elif before == topic:
+                continue
+            delta = self._deltas[topic_id] = _TopicDelta(before)
+            known = len(before.partitions)
+            delta.changes = {
+                index: partition
+                for index, partition in enumerate(topic.partitions)
+                if index >= known or before.partitions[index] != partition
+            }
+
     def create(self, body: Body) -> None:
         """Replay a TopicRecord. Raises: MetadataReplayError for a name or an id of another topic."""
         name, topic_id = body["Name"], body["TopicId"]

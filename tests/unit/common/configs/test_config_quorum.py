@@ -110,8 +110,12 @@ def test_listeners_of_the_controller_need_no_protocol_without_tls() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"process_roles": "controller"}, "kbroker is always broker and controller of its cluster"),
-        ({"process_roles": "broker"}, "kbroker is always broker and controller of its cluster"),
+        ({"process_roles": "controller"}, "kbroker is no controller of other brokers"),
+        (
+            {"process_roles": "broker"},
+            "controller.listener.names must not contain a value appearing in the 'listeners' configuration when "
+            "running KRaft with just the broker role",
+        ),
         ({"process_roles": "broker,zookeeper"}, "String must be one of: broker, controller"),
         ({"controller_quorum_voters": "1@a:1,3@c:1,2@b:1"}, "cannot join controllers of other nodes (2, 3)"),
         ({"controller_quorum_voters": "2@a:1"}, "cannot join controllers of other nodes (2)"),

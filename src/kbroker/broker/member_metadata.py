@@ -1,0 +1,97 @@
+"""Metadata of a member over its life: fetched, registered, followed by the parts, drained at a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.listeners import Listener
+from kbroker.log.checkpoints import META_PROPERTIES, read_meta_properties
+from kbroker.log.manager import LogManager, StartCancelled
+from kbroker.member.member import Member
+from kbroker.member.unhosted_logs import UnhostedLogs
+from kbroker.metadata.configs.resource_configs import broker_configs
+from kbroker.metadata.log.metadata_log import MetadataLogError
+from kbroker.metadata.log.snapshots import LOOK_EVERY_MS
+from kbroker.requests.context import Endpoint
+
+
+class MemberMetadata:
+    """The metadata of a broker whose controllers are other nodes; the same methods as ``BrokerMetadata``.
+
+    Raises: MetadataLogError, MemberStartError, StartCancelled, OSError.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        logs: LogManager,
+        is_cancelled: Callable[[], bool],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._logs = logs
+        self._is_cancelled = is_cancelled
+        self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
+        member = self.member = Member(
+            config, clock, logs.metadata_dir, logs.directory_ids, logs.previous_broker_epoch, is_cancelled, on_failure
+        )
+        self.controller = member.metadata
+        self.logs = UnhostedLogs(logs)
+        try:
+            member.start()
+            self._check_cancelled()
+        except BaseException:
+            member.close(self._timeout_s)
+            raise
+        config.set_dynamic(*broker_configs(self.controller.image, config.node_id))
+        logs.scheduler.schedule("metadata-snapshots", member.snapshots.look, period_ms=LOOK_EVERY_MS)
+
+    def register(self, listeners: Iterable[Listener], advertised: dict[str, Endpoint]) -> None:
+        """Register this broker, whose listeners are bound, and wait until it has caught up."""
+        addresses = [one._replace(host=at.host, port=at.port) for one in listeners if (at := advertised[one.name])]
+        try:
+            self.member.register(addresses)
+            self._check_cancelled()
+        finally:
+            self._logs.broker_epoch = self.member.broker_epoch
+
+    def follow(self) -> None:
+        """Let the parts follow the metadata."""
+        self.member.follow()
+
+    def serve(self) -> None:
+        """Let the controller unfence this broker, which serves clients now."""
+        self.member.serve()
+        self._check_cancelled()
+
+    def shut_down(self) -> None:
+        """Let the controller move leaders away."""
+        self.member.shut_down(self._timeout_s)
+
+    def fence(self) -> None:
+        """End the session with the controller, which fences this broker after its time-out."""
+        self.member.end(self._timeout_s)
+
+    def close(self) -> None:
+        """Close the metadata log. Idempotent."""
+        self.member.close(self._timeout_s)
+
+    def _check_cancelled(self) -> None:
+        if self._is_cancelled():
+            raise StartCancelled("the start was cancelled")
+
+
+def check_formatted(config: BrokerConfig) -> None:
+    """Refuse a folder of the metadata log that was not formatted: a member gets its cluster from it.
+
+    Raises: MetadataLogError.
+    """
+    folder = Path(config.metadata_log_dir)
+    if read_meta_properties(folder) is None:
+        raise MetadataLogError(
+            f"No `{META_PROPERTIES}` found in {folder} (have you run `kbroker storage format` or `kafka-storage.sh` to "
+            "format the directory?)"
+        )

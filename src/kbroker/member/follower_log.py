@@ -1,0 +1,481 @@
+"""The metadata log of a node that follows the quorum: batches as the leader sent them, cut off where it says so.
+
+Everything in it can be fetched again. So damage is no reason to stop: the log is kept up to the first batch that is not
+sound, and the rest is fetched.
+Source: ``KafkaRaftLog``, ``UnifiedLog.appendAsFollower``, ``LeaderEpochFileCache``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import INT64_MAX
+from kbroker.common.errors import ProtocolError
+from kbroker.common.loggers import get_logger
+from kbroker.log import checkpoints
+from kbroker.log.checkpoints import CorruptFileError
+from kbroker.metadata.log import quorum_state
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, TOPIC_ID, SnapshotFile, segments_in, snapshots_in
+from kbroker.metadata.log.quorum_state import QuorumState
+from kbroker.metadata.records.batches import MetadataBatch, read_batches
+from kbroker.metadata.records.control_records import ControlRecord
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.records.snapshot_files import PARTIAL_SUFFIX, snapshot_name, write_snapshot
+from kbroker.protocol.records import RecordBatch, iter_batches
+
+logger = get_logger(__name__)
+
+READ_BYTES = 1024 * 1024
+INDEX_BYTES = 64 * 1024
+NO_EPOCH = 0  # of an empty log, as Kafka's lastFetchedEpoch
+_HEADER = struct.Struct(">qi")  # base offset and length of a batch
+
+
+class EpochStart(NamedTuple):
+    """A leader epoch and the offset of its first batch."""
+
+    epoch: int
+    start_offset: int
+
+
+class _Segment:
+    """A file of batches. Threads: one at a time."""
+
+    __slots__ = ("_index", "base_offset", "end_offset", "path", "size_bytes")
+
+    def __init__(self, base_offset: int, path: Path) -> None:
+        self.base_offset = self.end_offset = base_offset
+        self.path = path
+        self.size_bytes = 0
+        self._index: list[tuple[int, int]] = []  # offset and position of some batches
+
+    def add(self, batch: RecordBatch) -> None:
+        """Note a batch at the end of the file."""
+        if not self._index or self.size_bytes - self._index[-1][1] >= INDEX_BYTES:
+            self._index.append((batch.base_offset, self.size_bytes))
+        self.end_offset = batch.last_offset + 1
+        self.size_bytes += batch.size_bytes
+
+    def cut(self, end_offset: int, position: int) -> None:
+        """Note that the file ends at a position."""
+        self.end_offset, self.size_bytes = end_offset, position
+        self._index = [one for one in self._index if one[1] < position]
+
+    def position_before(self, offset: int) -> int:
+        """Return the position of a batch at or below an offset, and at most INDEX_BYTES before it."""
+        at = bisect_right(self._index, (offset, INT64_MAX)) - 1
+        return self._index[at][1] if at >= 0 else 0
+
+    def remove(self) -> None:
+        """Delete the file, and the indexes that Apache Kafka makes of it."""
+        for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
+            self.path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+class FollowerLog:
+    """The metadata log of a follower.
+
+    Args: ``log_dir``: the locked folder of the metadata log.
+    Raises: OSError. Damaged batches and snapshots are removed.
+    Threads: reading and appending by one thread, snapshots by one other. Lock: held over no sync.
+    Attributes:
+        new_bytes: bytes of the appended batches.
+        quorum: kraft.version and voters, which every snapshot of this node has.
+    """
+
+    def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock) -> None:
+        self.folder = log_dir / FOLDER_NAME
+        self.new_bytes = 0
+        self.quorum: Sequence[ControlRecord] = ()
+        self._clock = clock
+        self._segment_bytes = config.integer("metadata.log.segment.bytes")
+        self._retention_bytes = config.integer("metadata.max.retention.bytes")
+        self._retention_ms = config.integer("metadata.max.retention.ms")
+        self._lock = threading.Lock()  # of the list of segments
+        self._descriptor = -1
+        self._segments: list[_Segment] = []
+        self._epochs: list[EpochStart] = []
+        self._epoch_file = checkpoints.leader_epoch_checkpoint(self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT)
+        if not self.folder.is_dir():
+            self.folder.mkdir()
+            checkpoints.sync_folder(log_dir)
+        if checkpoints.read_partition_metadata(self.folder) is None:
+            checkpoints.write_partition_metadata(self.folder, TOPIC_ID, is_synced=True)
+        for path in self.folder.glob(f"*{PARTIAL_SUFFIX}"):
+            path.unlink()
+        self._open()
+
+    # ------------------------------------------------------------ opening
+
+    def _open(self) -> None:
+        """Read all batches; cut the log at the first one that is not sound."""
+        before: _Segment | None = None
+        for base_offset, path in segments_in(self.folder):
+            segment = _Segment(base_offset, path)
+            if before is not None and before.end_offset != base_offset:
+                logger.warning("%s: expected a segment at offset %d; it is fetched again", path, before.end_offset)
+                segment.remove()
+                continue
+            is_sound = self._scan(segment)
+            self._segments.append(segment)
+            before = segment
+            if not is_sound:  # the segments after it do not begin at its end any more
+                with path.open("r+b") as file:
+                    file.truncate(segment.size_bytes)
+        newest = max(self.snapshots(), default=None)
+        if newest is not None and newest.end_offset > self.end_offset:
+            self.restart_at(newest)  # a crash between the snapshot and the removal of the log
+        elif self.start_offset > 0 and not any(one.end_offset >= self.start_offset for one in self.snapshots()):
+            logger.warning(
+                "%s: no snapshot of the records below %d; it is fetched again", self.folder, self.start_offset
+            )
+            self.reset()
+        elif not self._segments:
+            self._add_segment(0)
+        self._write_epochs()
+        self._reopen()
+
+    def _scan(self, segment: _Segment) -> bool:
+        """Set the end of a segment; return false if something that is not a sound batch follows."""
+        try:
+            for batch in iter_batches(_mapped(segment.path)):
+                last = self._epochs[-1].epoch if self._epochs else 0
+                if batch.base_offset != segment.end_offset or not batch.is_crc_valid or batch.leader_epoch < last:
+                    logger.warning(
+                        "%s: expected a sound batch of offset %d at byte %d; what follows is fetched again",
+                        segment.path, segment.end_offset, segment.size_bytes,
+                    )  # fmt: skip
+                    return False
+                self._note_epoch(batch.leader_epoch, batch.base_offset)
+                segment.add(batch)
+        except ProtocolError as error:
+            logger.warning("%s: %s; what follows is fetched again", segment.path, error.message)
+            return False
+        return True
+
+    def remove_snapshot(self, snapshot: SnapshotFile, damage: str) -> None:
+        """Remove a damaged snapshot; a log that begins above the others is fetched again."""
+        logger.warning("%s cannot be used, and is removed: %s", snapshot.path, damage)
+        snapshot.path.unlink()
+        if self.start_offset > 0 and not any(one.end_offset >= self.start_offset for one in self.snapshots()):
+            self.reset()
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def start_offset(self) -> int:
+        """Offset of the first record that is still in the log."""
+        return self._segments[0].base_offset if self._segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record."""
+        return self._segments[-1].end_offset if self._segments else 0
+
+    @property
+    def last_epoch(self) -> int:
+        """Leader epoch of the last record, or of the snapshot before the first one."""
+        if self._epochs:
+            return self._epochs[-1].epoch
+        newest = max(self.snapshots(), default=None)
+        return NO_EPOCH if newest is None else newest.epoch
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the segments."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    def snapshots(self) -> list[SnapshotFile]:
+        """Return the snapshots, the oldest first."""
+        return snapshots_in(self.folder)
+
+    def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
+        """Yield the batches from ``offset`` on that end at or below ``end_offset``.
+
+        Raises: ProtocolError, UnknownRecordError, OSError.
+        """
+        for segment in list(self._segments):
+            if segment.end_offset <= offset or segment.base_offset >= end_offset:
+                continue
+            with segment.path.open("rb") as file:
+                for position, size_bytes in self._parts(file.fileno(), segment, offset, end_offset):
+                    yield from read_batches(os.pread(file.fileno(), size_bytes, position))
+
+    def base_offset_of(self, offset: int) -> int:
+        """Return the offset of the first record of the batch with a record. Raises: OSError."""
+        for segment in self._segments:
+            if segment.base_offset <= offset < segment.end_offset:
+                for batch in self._batches_near(segment, offset):
+                    if batch.last_offset >= offset:
+                        return batch.base_offset
+        raise OSError(f"{self.folder}: offset {offset} is not in the log")
+
+    @staticmethod
+    def _batches_near(segment: _Segment, offset: int) -> Iterator[RecordBatch]:
+        """Yield the batches of a segment from one at or below an offset on."""
+        position = segment.position_before(offset)
+        return iter_batches(memoryview(_mapped(segment.path))[position : segment.size_bytes])
+
+    @staticmethod
+    def _parts(descriptor: int, segment: _Segment, offset: int, end_offset: int) -> Iterator[tuple[int, int]]:
+        """Yield positions and sizes of runs of whole batches."""
+        position, begin = segment.position_before(offset), -1
+        while position < segment.size_bytes:
+            base, length = _HEADER.unpack(os.pread(descriptor, _HEADER.size, position))
+            if base >= end_offset:
+                break
+            if base >= offset and begin < 0:
+                begin = position
+            position += _HEADER.size + length
+            if begin >= 0 and position - begin >= READ_BYTES:
+                yield begin, position - begin
+                begin = position
+        if 0 <= begin < position:
+            yield begin, position - begin
+
+    # ------------------------------------------------------------ writing
+
+    def append(self, records: bytes | memoryview, epoch: int) -> int:
+        """Append the sound batches of a Fetch response; return the number of appended records.
+
+        Args: ``epoch``: the current one, above which no batch is valid. Nothing is synced: a leader counts no
+        observer. Raises: OSError, nothing is appended then.
+        """
+        segment = self._segments[-1]
+        end_offset, size_bytes, last = segment.end_offset, 0, self.last_epoch
+        starts: list[EpochStart] = []
+        sound: list[RecordBatch] = []
+        try:
+            for batch in iter_batches(records, allow_truncated=True):
+                if batch.base_offset != end_offset or not batch.is_crc_valid or not last <= batch.leader_epoch <= epoch:
+                    logger.error(
+                        "the leader sent a batch of offset %d and epoch %d that does not follow offset %d and epoch %d,"
+                        " or is damaged; it is fetched again", batch.base_offset, batch.leader_epoch, end_offset, last,
+                    )  # fmt: skip
+                    break
+                if batch.leader_epoch > last or not (self._epochs or starts):
+                    last = batch.leader_epoch
+                    starts.append(EpochStart(last, batch.base_offset))
+                sound.append(batch)
+                end_offset = batch.last_offset + 1
+                size_bytes += batch.size_bytes
+        except ProtocolError as error:
+            logger.error("the leader sent a damaged batch: %s; it is fetched again", error.message)
+        if not size_bytes:
+            return 0
+        self._write(segment, bytes(records[:size_bytes]))
+        count = end_offset - segment.end_offset
+        for batch in sound:
+            segment.add(batch)
+        self.new_bytes += size_bytes
+        if starts:
+            self._epochs += starts
+            self._write_epochs()
+        if segment.size_bytes >= self._segment_bytes:
+            self.flush()
+            self._add_segment(end_offset)
+            self._reopen()
+        return count
+
+    def _write(self, segment: _Segment, data: bytes) -> None:
+        try:
+            written = os.pwrite(self._descriptor, data, segment.size_bytes)
+            if written != len(data):
+                raise OSError(f"{segment.path}: {written} of {len(data)} bytes could be written")
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, segment.size_bytes)
+            raise
+
+    def end_of_epoch(self, epoch: int) -> EpochStart:
+        """Return the largest local epoch up to ``epoch``, -1 without any, and as ``start_offset`` where it ends."""
+        found, end = -1, self.start_offset
+        for number, one in enumerate(self._epochs):
+            if one.epoch > epoch:
+                break
+            found = one.epoch
+            end = self._epochs[number + 1].start_offset if number + 1 < len(self._epochs) else self.end_offset
+        return EpochStart(found, end)
+
+    def truncate_to_end_of(self, epoch: int, end_offset: int) -> int:
+        """Cut off what the leader does not have, and return the new end.
+
+        Args: ``epoch`` and ``end_offset``: the largest epoch up to ours that the leader has, and where it ends there.
+        """
+        local = self.end_of_epoch(epoch)
+        target = min(local.start_offset, end_offset) if local.epoch == epoch else local.start_offset
+        self._truncate(max(target, self.start_offset))
+        return self.end_offset
+
+    def _truncate(self, offset: int) -> None:
+        while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
+            with self._lock:
+                self._segments.pop().remove()
+        segment = self._segments[-1]
+        position = segment.position_before(offset)
+        for batch in self._batches_near(segment, offset):
+            if batch.last_offset >= offset:
+                segment.cut(batch.base_offset, position)
+                break
+            position += batch.size_bytes
+        self._reopen()
+        os.ftruncate(self._descriptor, segment.size_bytes)
+        self._epochs = [one for one in self._epochs if one.start_offset < segment.end_offset]
+        self._write_epochs()
+
+    def reset(self) -> None:
+        """Remove all batches: the log begins at offset 0."""
+        self._restart(0)
+
+    def restart_at(self, snapshot: SnapshotFile) -> None:
+        """Remove all batches: the log begins at the end of the snapshot."""
+        self._restart(snapshot.end_offset)
+        self._remove_snapshots(snapshot.end_offset)
+
+    def _restart(self, offset: int) -> None:
+        with self._lock:
+            for segment in self._segments:
+                segment.remove()
+            self._segments.clear()
+        self._epochs.clear()
+        self._add_segment(offset)
+        self._write_epochs()
+        self._reopen()
+
+    def _add_segment(self, offset: int) -> None:
+        path = self.folder / f"{offset:020}.log"
+        path.touch()
+        checkpoints.sync_folder(self.folder)
+        with self._lock:
+            self._segments.append(_Segment(offset, path))
+
+    def _reopen(self) -> None:
+        """Open the last segment for appends."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = os.open(self._segments[-1].path, os.O_WRONLY | os.O_CLOEXEC)
+
+    def flush(self) -> None:
+        """Make the last segment durable. Raises: OSError."""
+        checkpoints.sync_descriptor(self._descriptor)
+
+    def close(self) -> None:
+        """Close the log; its content is on disk, unless the sync failed. Idempotent."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            try:
+                checkpoints.sync_descriptor(descriptor)
+            except OSError as error:  # it is checked, and fetched again where it is damaged, at the next start
+                logger.warning("%s cannot be synced: %s", self.folder, error)
+            os.close(descriptor)
+
+    # ------------------------------------------------------------ epochs
+
+    def _note_epoch(self, epoch: int, offset: int) -> None:
+        if not self._epochs or epoch > self._epochs[-1].epoch:
+            self._epochs.append(EpochStart(epoch, offset))
+
+    def _write_epochs(self) -> None:
+        self._epoch_file.write({one.epoch: one.start_offset for one in self._epochs})
+
+    def read_quorum_state(self) -> QuorumState:
+        """Return leader and epoch that were written last; a damaged file counts as none."""
+        try:
+            found = quorum_state.read_quorum_state(self.folder)
+        except CorruptFileError as error:
+            logger.warning("%s: ignored, the controllers have the epoch", error)
+            found = None
+        return QuorumState(-1, max(self.last_epoch, 0)) if found is None else found
+
+    def write_quorum_state(self, state: QuorumState, kraft_version: int) -> None:
+        """Write leader and epoch durably, before this node acts in the epoch. Raises: OSError."""
+        quorum_state.write_quorum_state(self.folder, state, kraft_version)
+
+    # ------------------------------------------------------------ snapshots
+
+    def find_snapshot(self, end_offset: int, epoch: int) -> SnapshotFile | None:
+        """Return the snapshot of this id, None without it."""
+        path = self.folder / snapshot_name(end_offset, epoch)
+        return SnapshotFile(end_offset, epoch, path) if path.exists() else None
+
+    def begin_snapshot(self, end_offset: int, epoch: int) -> SnapshotDownload:
+        """Return the download of a snapshot of the leader. Raises: OSError."""
+        return SnapshotDownload(SnapshotFile(end_offset, epoch, self.folder / snapshot_name(end_offset, epoch)))
+
+    def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
+        """Write a snapshot of all records up to ``offset``, then remove what newer snapshots cover.
+
+        Raises: OSError; earlier snapshots are then unchanged.
+        """
+        path = self.folder / snapshot_name(offset + 1, epoch)
+        if not path.exists():
+            write_snapshot(
+                path, records, timestamp_ms, last_contained_log_timestamp_ms=timestamp_ms, control=self.quorum
+            )
+        self._remove_covered()
+
+    def _remove_covered(self) -> None:
+        """Remove the oldest snapshots, and the segments below the next one, beyond the retention's size or time."""
+        snapshots = self.snapshots()
+        now_ms = self._clock.wall_ms()
+        while len(snapshots) > 1:
+            sizes = sum(one.path.stat().st_size for one in snapshots) + self.size_bytes
+            age_ms = now_ms - snapshots[1].path.stat().st_mtime * 1000
+            is_large = 0 <= self._retention_bytes < sizes
+            if not is_large and not 0 <= self._retention_ms < age_ms:
+                break
+            oldest = snapshots.pop(0)
+            with self._lock:
+                while len(self._segments) > 1 and self._segments[0].end_offset <= snapshots[0].end_offset:
+                    self._segments.pop(0).remove()
+            oldest.path.unlink(missing_ok=True)
+
+    def _remove_snapshots(self, below: int) -> None:
+        for snapshot in self.snapshots():
+            if snapshot.end_offset < below:
+                snapshot.path.unlink(missing_ok=True)
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    """Return the content of a file, which the system reads piece by piece."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+
+
+class SnapshotDownload:
+    """A snapshot of the leader that is being fetched, into a file with another suffix. Threads: one at a time."""
+
+    def __init__(self, target: SnapshotFile) -> None:
+        self.target = target
+        self.size_bytes = 0
+        self._partial = target.path.with_name(target.path.name + PARTIAL_SUFFIX)
+        self._file = self._partial.open("wb")
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Append the next bytes. Raises: OSError."""
+        self._file.write(data)
+        self.size_bytes += len(data)
+
+    def finish(self) -> SnapshotFile:
+        """Make the file durable under its name, and return it. Raises: OSError."""
+        self._file.flush()
+        checkpoints.sync_descriptor(self._file.fileno())
+        self._file.close()
+        self._partial.replace(self.target.path)
+        checkpoints.sync_folder(self.target.path.parent)
+        return self.target
+
+    def abandon(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        self._partial.unlink(missing_ok=True)

@@ -1,0 +1,324 @@
+"""This node as a broker of a cluster with other controllers: its metadata, registration and channels.
+
+Source: ``SharedServer``, ``BrokerServer``.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.client.connection import Address
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_member import quorum_addresses
+from kbroker.common.feature_versions import LATEST_RELEASE, RELEASES
+from kbroker.common.listeners import Listener
+from kbroker.common.loggers import get_logger
+from kbroker.log.log_dir import LogDir
+from kbroker.log.scheduler import Scheduler
+from kbroker.member.controller_channel import ControllerChannel
+from kbroker.member.controller_connection import ControllerConnections
+from kbroker.member.follower_log import FollowerLog
+from kbroker.member.lifecycle import BrokerLifecycle, BrokerState, LifecycleTimes, Registration
+from kbroker.member.metadata_loader import MetadataLoader
+from kbroker.member.raft_client import RaftClient
+from kbroker.member.raft_observer import QuorumSettings, RaftObserver
+from kbroker.member.remote_metadata import RemoteMetadata
+from kbroker.metadata.features import SUPPORTED
+from kbroker.metadata.image.registrations import BrokerRegistration
+from kbroker.metadata.log.metadata_log import MetadataLogError
+from kbroker.metadata.log.quorum_state import QuorumState
+from kbroker.metadata.log.snapshots import Snapshots
+
+logger = get_logger(__name__)
+
+POLL_S = 0.05
+
+
+class MemberStartError(RuntimeError):
+    """The node cannot join its cluster; the message has the reason."""
+
+
+class MemberStatus(NamedTuple):
+    """State of a member for people and metrics.
+
+    Attributes:
+        lag: records below the high watermark that are not in force yet.
+        fetched_ms_ago: milliseconds since the last response of a leader, -1 before the first one.
+        trouble: the reason why the member cannot work, "" without one.
+    """
+
+    state: BrokerState
+    is_fenced: bool
+    is_caught_up: bool
+    broker_epoch: int
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    image_offset: int
+    lag: int
+    fetched_ms_ago: int
+    trouble: str
+
+
+class Member:
+    """A broker of a cluster with other controllers.
+
+    Args: ``home``: the locked folder of the metadata log; ``directory_ids`` of all log folders that are online;
+    ``previous_epoch``: the broker epoch of the last clean stop, -1 without one; ``is_cancelled``: whether the start
+    ends early; ``on_failure`` is called with the reason when the broker must stop.
+    Raises: MetadataLogError, OSError.
+    Threads: start and stop by one thread at a time; properties from any.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        home: LogDir,
+        directory_ids: Sequence[uuid.UUID],
+        previous_epoch: int,
+        is_cancelled: Callable[[], bool],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._directory_ids = directory_ids
+        self._previous_epoch = previous_epoch
+        self._is_cancelled = is_cancelled
+        self._on_failure = on_failure
+        self._fatal = ""
+        self._released = False
+        node_id = config.node_id
+        connections = ControllerConnections(config)
+        self.log = FollowerLog(home.path, config, clock)
+        _check_follower(self.log, home.path, node_id)
+        self.metadata = RemoteMetadata(node_id, home.owner.cluster_id, home.directory_id, self.log)
+        self.loader = MetadataLoader(self.log, self.metadata, self._on_fault)
+        servers, voters = quorum_addresses(config)
+        self._has_static_voters = bool(voters)
+        settings = QuorumSettings(
+            node_id,
+            home.directory_id,
+            home.owner.cluster_id,
+            servers,
+            voters,
+            config.integer("controller.quorum.request.timeout.ms"),
+            config.integer("controller.quorum.retry.backoff.ms"),
+            config.integer("controller.quorum.fetch.timeout.ms"),
+            config.integer("controller.quorum.fetch.max.bytes"),
+            config.integer("controller.quorum.fetch.snapshot.max.bytes"),
+        )
+        self.observer = RaftObserver(settings, self.log, self._write_quorum_state, self.loader.load_snapshot)
+        self._raft = RaftClient(
+            self.observer, connections, f"raft-client-{node_id}", clock, self.loader.advance, self._on_fatal
+        )
+        self.snapshots = Snapshots(self.metadata, self.log, config, clock)
+        self.metadata.publishers.append(self.snapshots)
+        heartbeat_ms = config.integer("broker.heartbeat.interval.ms")
+        socket_ms = config.integer("controller.socket.timeout.ms")
+        client_id = str(node_id)
+
+        def channel(name: str, retry_timeout_ms: int) -> ControllerChannel:
+            return ControllerChannel(
+                f"broker-{node_id}-to-controller-{name}",
+                client_id,
+                clock,
+                lambda: self.observer.leader_address,
+                connections,
+                retry_timeout_ms=retry_timeout_ms,
+                request_timeout_ms=socket_ms,
+            )
+
+        self._heartbeats = channel("heartbeat", heartbeat_ms)
+        self.forwarding = channel("forwarding", config.integer("request.timeout.ms"))
+        self._tasks = Scheduler(clock, "lifecycle-manager")
+        self.lifecycle = BrokerLifecycle(
+            LifecycleTimes(
+                heartbeat_ms,
+                config.integer("initial.broker.registration.timeout.ms"),
+                config.integer("log.dir.failure.timeout.ms"),
+            ),
+            clock,
+            self._tasks,
+            self._heartbeats.send,
+            lambda: self.loader.applied_offset,
+            on_failure,
+        )
+
+    # ------------------------------------------------------------ start
+
+    def start(self) -> None:
+        """Follow the metadata; return when the image is that of the quorum's high watermark.
+
+        Raises: MemberStartError; StartCancelled is the caller's.
+        """
+        self.loader.start()
+        self._raft.start()
+        timeout_ms = self._config.integer("initial.broker.registration.timeout.ms")
+        real = SystemClock()
+        end_ms = real.now_ms() + timeout_ms
+        observer, loader = self.observer, self.loader
+
+        def is_loaded() -> bool:
+            return 0 <= observer.high_watermark <= loader.applied_offset + 1
+
+        while not is_loaded() and not self._is_cancelled():
+            self._check_trouble()
+            if real.now_ms() >= end_ms:
+                reason = observer.last_error or "no controller responded"
+                raise MemberStartError(
+                    f"the metadata of the cluster cannot be fetched from the controllers within {timeout_ms} ms "
+                    f"(initial.broker.registration.timeout.ms): {reason}"
+                )
+            threading.Event().wait(POLL_S / 5)
+        loader.publish()
+
+    def register(self, listeners: Iterable[Listener]) -> None:
+        """Register with the controllers; return when this broker has caught up. Raises: MemberStartError."""
+        registration = Registration(
+            self._config.node_id,
+            self.metadata.cluster_id,
+            list(listeners),
+            supported_features(),
+            self._config.text("broker.rack") or None,
+            self._directory_ids,
+            self._previous_epoch,
+        )
+        self._heartbeats.start()
+        self.forwarding.start()
+        self._tasks.start()
+        self.lifecycle.start(registration, self._directory_ids)
+        self._wait(self.lifecycle.caught_up)
+
+    def follow(self) -> None:
+        """Let the publishers of the metadata follow it from now on."""
+        self.loader.release()
+        self._released = True
+
+    def serve(self) -> None:
+        """Let the controller unfence this broker, which serves clients now. Raises: MemberStartError."""
+        self.lifecycle.set_ready_to_unfence()
+        self._wait(self.lifecycle.unfenced)
+
+    def _wait(self, event: threading.Event) -> None:
+        while not event.wait(POLL_S) and not self._is_cancelled():
+            self._check_trouble()
+            if self.lifecycle.ended.is_set():
+                raise MemberStartError(self.lifecycle.failure or "the broker stops")
+
+    def _check_trouble(self) -> None:
+        if self._fatal or self.loader.fault:
+            raise MemberStartError(self._fatal or self.loader.fault)
+
+    # ------------------------------------------------------------ stop
+
+    def shut_down(self, timeout_s: float) -> None:
+        """Let the controller move leaders away, within a time limit."""
+        if not self._config.boolean("controlled.shutdown.enable"):
+            return
+        self.lifecycle.begin_controlled_shutdown()
+        if not self.lifecycle.ended.wait(timeout_s):
+            logger.warning("the controller has not ended the controlled shutdown within %.1f s", timeout_s)
+
+    def end(self, timeout_s: float) -> None:
+        """End heartbeats and channels."""
+        self.lifecycle.close()
+        for what in (self._tasks, self._heartbeats, self.forwarding):
+            if not what.close(timeout_s):
+                logger.error(
+                    "thread of %s did not end within %.1f s", getattr(what, "name", "the life cycle"), timeout_s
+                )
+
+    def close(self, timeout_s: float) -> None:
+        """End the fetches, and close the metadata log. Idempotent."""
+        for what, part in (("raft-io-thread", self._raft), ("kafka-metadata-loader", self.loader)):
+            if not part.close(timeout_s):
+                logger.error("thread %s did not end within %.1f s", what, timeout_s)
+        self.log.close()
+
+    # ------------------------------------------------------------ state
+
+    @property
+    def broker_epoch(self) -> int:
+        """Epoch of the registration, -1 before it."""
+        return self.lifecycle.broker_epoch
+
+    @property
+    def registration(self) -> BrokerRegistration | None:
+        """The registration of this broker in the image, None before."""
+        return self.metadata.image.brokers.get(self._config.node_id)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Return whether this broker is fenced, as far as it knows: it serves no client then."""
+        found = self.registration
+        return self.lifecycle.is_fenced or found is None or found.is_fenced
+
+    @property
+    def controller(self) -> tuple[int, Address] | None:
+        """Id and address of the active controller, None while they are unknown."""
+        return self.observer.leader
+
+    @property
+    def trouble(self) -> str:
+        """The reason why this broker cannot follow or join its cluster, "" without one."""
+        return self._fatal or self.loader.fault or self.lifecycle.last_error or self.observer.last_error
+
+    @property
+    def status(self) -> MemberStatus:
+        """The state of the member."""
+        observer, lifecycle = self.observer, self.lifecycle
+        offset = self.metadata.image.offset
+        fetched_ms = observer.fetched_ms
+        return MemberStatus(
+            lifecycle.state,
+            self.is_fenced,
+            lifecycle.caught_up.is_set(),
+            lifecycle.broker_epoch,
+            observer.leader_id,
+            observer.epoch,
+            observer.high_watermark,
+            offset,
+            max(0, observer.high_watermark - 1 - offset),
+            -1 if fetched_ms < 0 else max(0, self._clock.now_ms() - fetched_ms),
+            self.trouble,
+        )
+
+    # ------------------------------------------------------------ events
+
+    def _write_quorum_state(self, state: QuorumState) -> None:
+        # before the first control record is read, only static voters tell of kraft.version 0
+        self.log.write_quorum_state(state, max(self.loader.kraft_version, 0 if self._has_static_voters else 1))
+
+    def _on_fault(self, reason: str) -> None:
+        """Fence this broker: its image does not change any more."""
+        self.lifecycle.fence()
+
+    def _on_fatal(self, reason: str) -> None:
+        self._fatal = reason
+        if self._released:
+            self._on_failure(reason)
+
+
+def supported_features() -> Mapping[str, tuple[int, int]]:
+    """Return the ranges of levels with which this broker can be a member.
+
+    A member does nothing yet that depends on eligible leader replicas, which a broker that leads does not support.
+    """
+    highest = RELEASES[LATEST_RELEASE]
+    return {name: (levels[0], highest[name]) for name, levels in SUPPORTED.items() if highest[name]}
+
+
+def _check_follower(log: FollowerLog, log_dir: Path, node_id: int) -> None:
+    """Refuse a metadata log that this node has written as its own controller. Raises: MetadataLogError."""
+    if log.read_quorum_state().leader_id == node_id:
+        log.close()
+        raise MetadataLogError(
+            f"{log.folder} is the metadata log of a broker that was its own controller: move this folder and "
+            f"{log_dir / 'bootstrap.checkpoint'} away, after the controllers were formatted with its metadata"
+        )
