@@ -113,3 +113,5 @@ def test_the_image_depends_on_the_records_alone(candidates: list[Row], size: int
         delta.replay(record)
     assert delta.apply(image.offset, image.epoch) == image
     assert {topic.topic_id: topic for topic in image.topics.values()} == image.topics_by_id
+    for earlier in (EMPTY_IMAGE, rows.after(*log[:size])):  # a snapshot replaces what a member has
+        assert MetadataDelta.between(earlier, image).apply(image.offset, image.epoch) == image

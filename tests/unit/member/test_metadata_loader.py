@@ -1,0 +1,145 @@
+"""The loader of a member's metadata: transactions of records, the hold during the start, records that are not known."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import MetadataImage
+from tests.support import metadata_images as rows
+from tests.support.fake_quorum import FakeQuorum
+from tests.support.metadata_images import Row
+from tests.support.raft_follower import RaftFollower
+
+BEGIN: Row = ("BeginTransaction", {"Name": "n"})
+END: Row = ("EndTransaction", {})
+ABORT: Row = ("AbortTransaction", {"Reason": "r"})
+
+
+@pytest.fixture
+def quorum() -> FakeQuorum:
+    found = FakeQuorum()
+    found.append(rows.feature("metadata.version", 30))
+    found.commit()
+    return found
+
+
+class Recorder:
+    """A part that follows the image, and keeps what it got."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.got: list[tuple[list[str], list[str], int]] = []
+
+    def concerns(self, delta: MetadataDelta) -> bool:
+        return True
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        created = sorted(topic.name for topic in delta.created_topics.values())
+        deleted = sorted(topic.name for topic in delta.deleted_topics.values())
+        self.got.append((created, deleted, image.offset))
+
+
+def test_a_transaction_counts_when_it_ends(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """Its records may be in several batches, among them other ones of the same batch as its begin."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.append(rows.topic("before", 1), rows.partition(1), BEGIN, rows.topic("a", 2))
+        quorum.append(rows.partition(2), rows.topic("b", 3))
+        quorum.commit()
+        for _ in range(3):
+            follower.drive()
+        follower.await_image(lambda _: follower.loader._next_offset == quorum.end_offset)
+        assert not follower.metadata.image.topics
+        quorum.append(rows.partition(3), END, rows.topic("after", 4), rows.partition(4))
+        quorum.commit()
+        assert follower.catch_up() == quorum.image()
+        assert sorted(follower.metadata.image.topics) == ["a", "after", "b", "before"]
+
+
+def test_an_aborted_transaction_leaves_nothing(tmp_path: Path, quorum: FakeQuorum) -> None:
+    with RaftFollower(tmp_path, quorum) as follower:
+        quorum.append(BEGIN, rows.topic("a", 2), rows.partition(2))
+        quorum.append(ABORT, rows.topic("b", 3), rows.partition(3))
+        quorum.commit()
+        assert follower.catch_up() == quorum.image()
+        assert list(follower.metadata.image.topics) == ["b"]
+
+
+def test_parts_that_are_made_during_the_hold_miss_nothing(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The image stays while the records go on, and the first delta has all changes since."""
+    follower = RaftFollower(tmp_path, quorum)
+    recorder = Recorder()
+    follower.loader.start()
+    try:
+        follower.drive()
+        follower.await_image(lambda _: follower.loader.applied_offset == 1)
+        follower.loader.publish()
+        image = follower.metadata.image
+        assert image.offset == 1
+        for number in (1, 2):
+            quorum.append(rows.topic(f"t{number}", number), rows.partition(number))
+            quorum.commit()
+            follower.drive()
+        follower.await_image(lambda _: follower.loader.applied_offset == 5)
+        assert follower.metadata.image is image  # the heartbeat reports 5, parts are made from this one
+        follower.metadata.publishers.append(recorder)
+        follower.loader.release()
+        assert recorder.got == [(["t1", "t2"], [], 5)]
+        quorum.append(rows.removal(1))
+        quorum.commit()
+        follower.catch_up()
+        follower.await_image(lambda _: len(recorder.got) == 2)
+        assert recorder.got[1] == ([], ["t1"], 6)
+    finally:
+        follower.__exit__(None, None, None)
+
+
+def test_a_snapshot_reaches_the_parts_as_a_delta(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """Removed and new topics of a snapshot are published as such."""
+    recorder = Recorder()
+    with RaftFollower(tmp_path, quorum) as follower:
+        quorum.append(rows.topic("a", 1), rows.partition(1))
+        quorum.commit()
+        follower.catch_up()
+        follower.metadata.publishers.append(recorder)
+        quorum.append(rows.removal(1), rows.topic("b", 2), rows.partition(2))
+        quorum.commit()
+        quorum.take_snapshot()
+        follower.catch_up()
+        follower.await_image(lambda _: bool(recorder.got))
+        assert recorder.got[0] == (["b"], ["a"], 6)
+
+
+def test_a_later_level_stops_the_image(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The image stays at the last change that is understood, and the reason names the levels."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        quorum.append(rows.topic("a", 1), rows.partition(1))
+        quorum.commit()
+        image = follower.catch_up()
+        quorum.append(rows.feature("metadata.version", 31))
+        quorum.append(rows.topic("b", 2), rows.partition(2))
+        quorum.commit()
+        for _ in range(3):
+            follower.drive()
+        follower.await_image(lambda _: bool(follower.faults))
+        (fault,) = follower.faults
+        assert "metadata.version: expected a level from 7 (3.3-IV3) to 30 (4.3-IV0), found 31 (4.4-IV0)" in fault
+        assert "use a later broker, or lower the level of the cluster" in fault
+        assert follower.metadata.image == image
+        assert follower.loader.counts.errors == 1
+
+
+def test_a_record_that_contradicts_the_image_stops_it(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """A change of a partition that does not exist: nothing is guessed."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.append(("PartitionChange", {"TopicId": rows.uid(7), "PartitionId": 0}))
+        quorum.commit()
+        for _ in range(3):
+            follower.drive()
+        follower.await_image(lambda _: bool(follower.faults))
+        assert "expected the id of an existing topic" in follower.faults[0]

@@ -1,0 +1,276 @@
+"""A follower of the quorum without a vote: leaders, divergence, snapshots, failures, and its log after a crash."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kbroker.common.errors import Errors
+from kbroker.member.raft_observer import FETCH, FETCH_SNAPSHOT, RaftFatalError, Wait
+from kbroker.metadata.image.snapshot_records import records_of
+from kbroker.metadata.log.quorum_state import QuorumState, read_quorum_state
+from tests.support import metadata_images as rows
+from tests.support.fake_quorum import FakeQuorum
+from tests.support.raft_follower import RaftFollower
+
+LEVEL = rows.feature("metadata.version", 30)
+
+
+@pytest.fixture
+def quorum() -> FakeQuorum:
+    found = FakeQuorum()
+    found.append(LEVEL)
+    found.append(rows.topic("a", 1), rows.partition(1))
+    found.commit()
+    return found
+
+
+def test_first_contact(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The first response names the leader; its epoch is on disk before the next request."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.catch_up() == quorum.image()
+        assert follower.states == [QuorumState(1, 1)]
+        assert read_quorum_state(follower.log.folder) == QuorumState(1, 1)
+        (first, key, body), (second, _, again) = quorum.requests[:2]
+        assert (first, key, body["Topics"][0]["Partitions"][0]["CurrentLeaderEpoch"]) == (("c1", 9093), FETCH, 0)
+        assert (second, again["Topics"][0]["Partitions"][0]["CurrentLeaderEpoch"]) == (("c1", 9093), 1)
+
+
+def test_uncommitted_records_are_not_applied(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The leader sends records above the high watermark; another leader may lack them."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.append(rows.topic("lost", 2), rows.partition(2))
+        follower.catch_up()
+        assert follower.log.end_offset == quorum.end_offset
+        assert "lost" not in follower.metadata.image.topics
+        quorum.elect(2)
+        quorum.append(rows.topic("b", 3), rows.partition(3))
+        quorum.commit()
+        assert follower.catch_up() == quorum.image()
+        assert sorted(follower.metadata.image.topics) == ["a", "b"]
+        assert follower.states[-1] == QuorumState(2, 2)
+
+
+def test_truncation_below_the_high_watermark_ends_the_node(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """Controllers that lost committed records: the image would contradict them."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.batches = quorum.batches[:1]
+        quorum.high_watermark = 1
+        quorum.elect(2)
+        with pytest.raises(RaftFatalError, match="below the high watermark 4: the controllers have lost metadata"):
+            follower.drive()
+
+
+def test_a_leader_that_does_not_respond(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The other bootstrap server names the new leader; none waits for the old one."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.unreachable.add(("c1", 9093))
+        quorum.elect(2)
+        quorum.commit()
+        assert follower.catch_up() == quorum.image()
+        assert follower.observer.leader == (2, ("c2", 9093))
+
+
+def test_an_election_without_a_result(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """A quorum without a leader is asked again after the backoff, not without a pause."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.leader_id, quorum.epoch = -1, 2
+        follower.drive(3)
+        assert follower.observer.leader is None
+        follower.drive(1)
+        assert isinstance(follower.observer.next(0), Wait)
+        quorum.leader_id, quorum.epoch = 1, 2
+        quorum.elect(2)
+        quorum.commit()
+        assert follower.catch_up() == quorum.image()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Errors.INCONSISTENT_CLUSTER_ID, "it belongs to another cluster than 4L6g3nShT-eMCtK--X86sw"),
+        (Errors.CLUSTER_AUTHORIZATION_FAILED, "needs the operation ClusterAction on the cluster"),
+        (Errors.UNKNOWN_SERVER_ERROR, "UNKNOWN_SERVER_ERROR"),
+    ],
+)
+def test_refusals_are_explained(tmp_path: Path, quorum: FakeQuorum, error: Errors, text: str) -> None:
+    """A refused fetch is repeated after the backoff; the reason is kept for the log and for /health."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        quorum.error = error
+        follower.drive(3)
+        assert text in follower.observer.last_error
+        quorum.error = Errors.NONE
+        assert follower.catch_up() == quorum.image()
+        assert follower.observer.last_error == ""
+
+
+def test_two_leaders_of_one_epoch(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """Controllers of two clusters behind one list of addresses."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.leader_id = 2
+        with pytest.raises(RaftFatalError, match="both lead the quorum in epoch 1"):
+            follower.drive()
+
+
+# ---------------------------------------------------------------- snapshots
+
+
+def test_a_log_that_begins_above_zero(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """A new node gets the snapshot in parts, then the records after it."""
+    quorum.take_snapshot()
+    quorum.append(rows.topic("b", 2), rows.partition(2))
+    quorum.commit()
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.catch_up() == quorum.image()
+        parts = [
+            body["Topics"][0]["Partitions"][0]["Position"] for _, key, body in quorum.requests if key == FETCH_SNAPSHOT
+        ]
+        assert parts == list(range(0, parts[-1] + 100, 100))
+        assert len(parts) > 2
+        assert follower.log.start_offset == 4
+        assert [path.name for path in follower.log.folder.glob("*.checkpoint*")] == [
+            "00000000000000000004-0000000001.checkpoint"
+        ]
+    with RaftFollower(tmp_path, quorum) as follower:  # the snapshot of the disk
+        assert follower.metadata.image.offset == 3
+        assert follower.catch_up() == quorum.image()
+
+
+def test_a_snapshot_that_is_gone(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The leader removed the snapshot while it was fetched: the next Fetch names the new one."""
+    quorum.take_snapshot()
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.drive(3)
+        assert list(follower.log.folder.glob("*.part"))
+        quorum.append(rows.topic("b", 2), rows.partition(2))
+        quorum.commit()
+        quorum.take_snapshot()
+        assert follower.catch_up() == quorum.image()
+        assert not list(follower.log.folder.glob("*.part"))
+
+
+def test_a_leader_that_fails_on_a_snapshot(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """4.3 responds to some requests with an error of the top level and no topic: the node begins with Fetch."""
+    quorum.take_snapshot()
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.drive(4)
+        quorum.error = Errors.UNKNOWN_SERVER_ERROR
+        follower.drive(1)
+        quorum.error = Errors.NONE
+        assert follower.catch_up() == quorum.image()
+
+
+def test_a_running_node_that_falls_behind(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """A snapshot replaces the image of a running node; its parts get the changes, removed topics included."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.append(rows.removal(1))
+        quorum.append(rows.topic("b", 2), rows.partition(2))
+        quorum.commit()
+        quorum.take_snapshot()
+        assert follower.catch_up() == quorum.image()
+        assert sorted(follower.metadata.image.topics) == ["b"]
+
+
+# ---------------------------------------------------------------- the disk
+
+
+def segment(folder: Path, offset: int = 0) -> Path:
+    return folder / "__cluster_metadata-0" / f"{offset:020}.log"
+
+
+def test_a_restart_goes_on(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The log is read from the disk, and only the rest is fetched."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+    quorum.append(rows.topic("b", 2), rows.partition(2))
+    quorum.commit()
+    quorum.requests.clear()
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.catch_up() == quorum.image()
+        assert quorum.requests[0][2]["Topics"][0]["Partitions"][0]["FetchOffset"] == 4
+        assert quorum.requests[0][2]["Topics"][0]["Partitions"][0]["CurrentLeaderEpoch"] == 1
+
+
+@pytest.mark.parametrize("at", [0, 30, 100, -1])
+def test_damage_is_fetched_again(tmp_path: Path, quorum: FakeQuorum, at: int) -> None:
+    """A changed byte: the log is cut at its batch, and the batch comes again."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+    path = segment(tmp_path)
+    sound = path.read_bytes()
+    data = bytearray(sound)
+    data[at] ^= 1
+    path.write_bytes(data)
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.log.end_offset < 4
+        assert follower.catch_up() == quorum.image()
+    assert path.read_bytes() == sound
+
+
+def test_a_damaged_snapshot_is_fetched_again(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """Without its snapshot a log above 0 is worth nothing."""
+    quorum.take_snapshot()
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+    (path,) = (tmp_path / "__cluster_metadata-0").glob("*.checkpoint")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.log.start_offset == 0
+        assert follower.catch_up() == quorum.image()
+
+
+def test_own_snapshots(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """A snapshot of this node replaces the records of its log at the next start."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        image = follower.catch_up()
+        follower.log.write_snapshot(records_of(image, 30), image.offset, image.epoch, 1)
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.metadata.image == image
+        assert follower.loader.counts.snapshots == 1
+        assert follower.catch_up() == quorum.image()
+
+
+def test_segments_and_their_removal(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """Records that two snapshots cover are removed, whole segments at a time; a restart begins above 0."""
+    settings = {"metadata.log.segment.bytes": 8 << 20, "metadata.max.retention.bytes": 1}
+    with RaftFollower(tmp_path, quorum, **settings) as follower:
+        follower.log._segment_bytes = 200
+        for number in range(2, 12):
+            quorum.append(rows.topic(f"t{number}", number), rows.partition(number))
+            quorum.commit()
+            image = follower.catch_up()
+            if number in (5, 9):
+                follower.log.write_snapshot(records_of(image, 30), image.offset, image.epoch, 1)
+        assert follower.log.start_offset > 4
+        assert len(follower.log.snapshots()) == 1
+    with RaftFollower(tmp_path, quorum, **settings) as follower:
+        assert follower.catch_up() == quorum.image()
+
+
+def test_a_full_disk(tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that cannot be written are fetched again; nothing of them is left in the log."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.append(rows.topic("b", 2), rows.partition(2))
+        quorum.commit()
+        real = os.pwrite
+
+        def half(descriptor: int, data: bytes, position: int) -> int:
+            return int(real(descriptor, data[: len(data) // 2], position))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("os.pwrite", half)
+            with pytest.raises(OSError, match="bytes could be written"):
+                follower.drive(1)
+        assert segment(tmp_path).stat().st_size == follower.log.size_bytes
+        assert follower.catch_up() == quorum.image()
