@@ -1,6 +1,6 @@
 """A container without an engine: the image's file system in namespaces, for tests that run as root.
 
-The parts of a container that start scripts and clients can see: a root of its own above the unchanged image, process
+The parts of a container that start scripts and clients can see: its own root above the unchanged image, process
 ids, a network with the loopback interface only, mapped ports, files put into it, programs executed in it.
 """
 

@@ -38,6 +38,7 @@ Commands:
   consume       Print the records of TOPIC until Ctrl-C.
   groups        List, describe, reset and delete groups.
   log           Print, verify and repair log files, without a broker.
+  perf          Measure throughput and latency of a cluster.
   pipeline      Work on request logs with Apache Spark.
   produce       Send each line of standard input to TOPIC as a record.
   quotas        Show and change the quotas of users, clients and addresses.

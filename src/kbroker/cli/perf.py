@@ -1,0 +1,371 @@
+"""`kbroker perf`: throughput and latency of any Kafka, with the lines that Kafka's tools print."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.name_completion import topic_names
+from kbroker.cli.options import (
+    CommandGroup,
+    Finite,
+    bootstrap_option,
+    client_properties,
+    connect,
+    decorators,
+    json_option,
+    key_values,
+    wall_clock,
+)
+from kbroker.cli.output import print_json
+from kbroker.cli.perf_reports import (
+    FIELDS,
+    MIB,
+    Latencies,
+    ProduceStats,
+    consume_line,
+    consume_progress_line,
+    histogram_lines,
+    latency_lines,
+    per_second,
+)
+from kbroker.cli.produce import ACKS
+from kbroker.cli.progress_display import ProgressDisplay, Step
+from kbroker.client import perf_clients
+from kbroker.client.perf_clients import LIBRDKAFKA, OWN
+from kbroker.client.producer import CODECS, Producer
+from kbroker.common.errors import Errors, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Cluster
+
+INTERVAL_MS = 5_000
+LATENCY_TIMEOUT_S = 60.0
+
+
+def perf_options(default_records: int) -> Callable[[Any], Any]:
+    """Options of all three commands."""
+    return decorators(
+        click.argument("topic", shell_complete=topic_names),
+        bootstrap_option,
+        click.option(
+            "--num-records", "-n", type=click.IntRange(min=1), default=default_records, show_default=True,
+            help="Number of records.",
+        ),
+        click.option(
+            "--client", "client_name", type=click.Choice([LIBRDKAFKA, OWN]),
+            help="Client that is measured.  [default: librdkafka, if confluent-kafka is installed]",
+        ),
+        click.option(
+            "--client-property", "-X", "client_words", multiple=True, metavar="NAME=VALUE",
+            help="Property of librdkafka, such as linger.ms=5. Repeatable.",
+        ),
+        json_option,
+    )  # fmt: skip
+
+
+@click.group(cls=CommandGroup)
+def perf() -> None:
+    """Measure throughput and latency of a cluster."""
+
+
+@perf.command()
+@perf_options(100_000)
+@click.option("--record-size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes of a record.")
+@click.option(
+    "--throughput", type=Finite(), default=-1, show_default=True, help="Records a second, at most; -1: no limit."
+)
+@click.option(
+    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."
+)
+@click.option("--codec", type=click.Choice(list(CODECS)), default="none", show_default=True, help="Compression.")
+@click.option(
+    "--reporting-interval", type=click.IntRange(min=1), default=INTERVAL_MS, show_default=True, metavar="MS",
+    help="Time between two lines.",
+)  # fmt: skip
+def produce(
+    topic: str,
+    bootstrap_server: str,
+    num_records: int,
+    client_name: str | None,
+    client_words: tuple[str, ...],
+    as_json: bool,
+    record_size: int,
+    throughput: float,
+    acks: str,
+    codec: str,
+    reporting_interval: int,
+) -> None:
+    """Send records to TOPIC as fast as possible, or at a rate.
+
+    Prints the lines of kafka-producer-perf-test, and a histogram of the latencies: from the call that sends a record
+    to its acknowledgement.
+    """
+    name, extra = _chosen(client_name, client_words)
+    clock = wall_clock()
+
+    def on_acknowledged(seconds: float) -> None:
+        stats.add(seconds, record_size)
+
+    with _cluster(bootstrap_server) as cluster, _progress("producing", num_records) as step:
+        producer: perf_clients.PerfProducer
+        if name == LIBRDKAFKA:
+            config = {"acks": acks, "compression.type": codec, **_librdkafka(bootstrap_server), **extra}
+            producer = perf_clients.LibrdkafkaProducer(config, topic, on_acknowledged)
+        else:
+            own = Producer(cluster, acks=ACKS[acks], codec=codec)
+            producer = perf_clients.OwnProducer(own, topic, on_acknowledged)
+        payload = os.urandom(record_size)
+        stats = ProduceStats(num_records, reporting_interval, clock, _print_nothing if as_json else click.echo)
+        pace = _Pace(throughput)
+        for number in range(num_records):
+            pace.wait(number)
+            producer.send(payload)
+            if not number % 256:
+                step.at(stats.latencies.count)
+        producer.flush()
+    if as_json:
+        elapsed_ms = stats.elapsed_ms()
+        rates = _rates(stats.latencies.count, stats.byte_count, elapsed_ms)
+        print_json({"client": name, "topic": topic, **rates, "latency_ms": stats.latencies.document()})
+        return
+    click.echo(stats.total_line())
+    _echo(histogram_lines(stats.latencies.histogram()))
+
+
+@perf.command()
+@perf_options(100_000)
+@click.option("--group", "-g", metavar="ID", help="Consumer group of librdkafka.  [default: a new one]")
+@click.option("--from-latest", is_flag=True, help="Begin at the end of a partition without a committed offset.")
+@click.option(
+    "--timeout", "timeout_ms", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="MS",
+    help="Stop when no record arrived for this long.",
+)  # fmt: skip
+@click.option("--show-detailed-stats", is_flag=True, help="Print a line for each interval.")
+@click.option("--reporting-interval", type=click.IntRange(min=1), default=INTERVAL_MS, show_default=True, metavar="MS",
+              help="Time between two lines.")  # fmt: skip
+@click.option("--hide-header", is_flag=True, help="Print no names of the columns.")
+def consume(
+    topic: str,
+    bootstrap_server: str,
+    num_records: int,
+    client_name: str | None,
+    client_words: tuple[str, ...],
+    as_json: bool,
+    group: str | None,
+    from_latest: bool,
+    timeout_ms: int,
+    show_detailed_stats: bool,
+    reporting_interval: int,
+    hide_header: bool,
+) -> None:
+    """Read records of TOPIC as fast as possible.
+
+    Prints the lines of kafka-consumer-perf-test.
+    """
+    name, extra = _chosen(client_name, client_words)
+    clock = wall_clock()
+    if not as_json and not hide_header:
+        click.echo(f"{'time, threadId' if show_detailed_stats else 'start.time, end.time'}, {FIELDS}")
+    byte_count = record_count = 0
+    last_bytes = last_records = 0
+    begin_ms = window_ms = clock.wall_ms()
+    with _cluster(bootstrap_server) as cluster, _progress("consuming", num_records) as step:
+        consumer: perf_clients.PerfConsumer
+        if name == LIBRDKAFKA:
+            config = {**_librdkafka(bootstrap_server), **extra}
+            consumer = perf_clients.LibrdkafkaConsumer(config, topic, from_latest=from_latest, group=group)
+        else:
+            consumer = perf_clients.OwnConsumer(cluster, topic, from_latest=from_latest)
+        try:
+            while record_count < num_records:
+                found = consumer.poll(timeout_ms / 1000)
+                if not found:
+                    click.echo(
+                        f"WARNING: Exiting before consuming the expected number of records: timeout ({timeout_ms} ms) "
+                        "exceeded. You can use the --timeout option to increase the timeout.",
+                        err=as_json,
+                    )
+                    break
+                record_count += len(found)
+                byte_count += sum(map(len, found))
+                step.at(record_count)
+                now_ms = clock.wall_ms()
+                if show_detailed_stats and not as_json and now_ms - window_ms >= reporting_interval:
+                    join_ms = 0 if last_records else int(consumer.join_s * 1000)
+                    window = (byte_count - last_bytes, record_count - last_records)
+                    total = (byte_count, record_count)
+                    click.echo(consume_progress_line(now_ms, now_ms - window_ms, total, window, join_ms))
+                    last_bytes, last_records, window_ms = byte_count, record_count, now_ms
+            end_ms = clock.wall_ms()
+        finally:
+            consumer.close()
+    join_ms = int(consumer.join_s * 1000)
+    if as_json:
+        rates = _rates(record_count, byte_count, end_ms - begin_ms)
+        print_json({"client": name, "topic": topic, **rates, "rebalance_ms": join_ms})
+    elif not show_detailed_stats:
+        click.echo(consume_line(begin_ms, end_ms, byte_count, record_count, join_ms))
+
+
+@perf.command()
+@perf_options(1_000)
+@click.option("--record-size", type=click.IntRange(min=1), default=100, show_default=True, help="Bytes of a record.")
+@click.option(
+    "--acks", type=click.Choice(["1", "all"]), default="all", show_default=True, help="Replicas that must acknowledge."
+)
+def latency(
+    topic: str,
+    bootstrap_server: str,
+    num_records: int,
+    client_name: str | None,
+    client_words: tuple[str, ...],
+    as_json: bool,
+    record_size: int,
+    acks: str,
+) -> None:
+    """Send single records to TOPIC, and read each back before the next.
+
+    Creates a topic that does not exist. Prints the lines of kafka-e2e-latency, and a histogram.
+    """
+    name, extra = _chosen(client_name, client_words)
+    latencies = Latencies(num_records)
+    with _cluster(bootstrap_server) as cluster, _progress("measuring", num_records) as step:
+        partitions = _made(cluster, topic, err=as_json)
+        producer, consumer = _pair(name, cluster, bootstrap_server, topic, partitions, acks, extra)
+        try:
+            for number in range(num_records):
+                value = os.urandom(record_size)
+                begun = time.perf_counter()
+                producer.send(value)
+                producer.flush()
+                found = consumer.poll(LATENCY_TIMEOUT_S)
+                seconds = time.perf_counter() - begun
+                _check_record(value, found)
+                latencies.add(seconds)
+                if not as_json and not number % 1000:
+                    click.echo(f"{number}\t{seconds * 1000}")
+                step.advance()
+        finally:
+            consumer.close()
+    if as_json:
+        print_json({"client": name, "topic": topic, "records": latencies.count, "latency_ms": latencies.document()})
+        return
+    _echo(latency_lines(latencies))
+    _echo(histogram_lines(latencies.histogram()))
+
+
+def _pair(
+    name: str, cluster: Cluster, bootstrap: str, topic: str, partitions: int, acks: str, extra: dict[str, str]
+) -> tuple[perf_clients.PerfProducer, perf_clients.PerfConsumer]:
+    """Return a producer, and a consumer at the end of all partitions."""
+    if name == OWN:
+        consumer: perf_clients.PerfConsumer = perf_clients.OwnConsumer(cluster, topic, from_latest=True)
+        return perf_clients.OwnProducer(Producer(cluster, acks=ACKS[acks]), topic, _count_nothing), consumer
+    config = {**_librdkafka(bootstrap), **extra}
+    consumer = perf_clients.LibrdkafkaConsumer(config, topic, partitions=partitions)
+    return perf_clients.LibrdkafkaProducer({"acks": acks, "linger.ms": 0, **config}, topic, _count_nothing), consumer
+
+
+def _count_nothing(seconds: float) -> None:
+    """Count nothing."""
+
+
+def _check_record(value: bytes, found: list[bytes]) -> None:
+    if not found:
+        reason = f"expected the record within {LATENCY_TIMEOUT_S:.0f} s, found none"
+    elif len(found) != 1:
+        reason = f"expected one record, found {len(found)}: another client writes to the topic"
+    elif found[0] != value:
+        reason = "expected the record that was sent, found another: another client writes to the topic"
+    else:
+        return
+    raise click.ClickException(reason)
+
+
+def _made(cluster: Cluster, topic: str, *, err: bool) -> int:
+    """Return the number of partitions of a topic, which is created if it does not exist."""
+    from kbroker.client.admin import Admin, NewTopic
+
+    try:
+        return len(cluster.topic(topic).partitions)
+    except KafkaError as error:
+        if error.error is not Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+    click.echo(
+        f'Topic "{topic}" does not exist. Will create topic with 1 partition(s) and replication factor = 1', err=err
+    )
+    Admin(cluster).create_topics([NewTopic(topic, 1, 1, {})])
+    return len(cluster.topic(topic).partitions)
+
+
+class _Pace:
+    """A rate of records. Args: ``rate``: records a second; not above 0: no limit."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._begun = time.perf_counter()
+
+    def wait(self, number: int) -> None:
+        """Wait until it is the turn of a record."""
+        if self._rate > 0:
+            early = self._begun + number / self._rate - time.perf_counter()
+            if early > 0.001:
+                time.sleep(early)
+
+
+def _chosen(client_name: str | None, words: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """Return the client to measure, and its properties."""
+    if client_name == LIBRDKAFKA and not perf_clients.has_librdkafka():
+        raise click.UsageError('--client librdkafka needs confluent-kafka: pip install "kbroker[perf]"')
+    name = client_name or (LIBRDKAFKA if perf_clients.has_librdkafka() else OWN)
+    if name == OWN and words:
+        raise click.UsageError("--client-property is a property of librdkafka, which is not the client here")
+    return name, key_values(words, "--client-property")
+
+
+def _librdkafka(bootstrap_server: str) -> dict[str, Any]:
+    try:
+        return perf_clients.librdkafka_config(bootstrap_server, client_properties())
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--command-config") from None
+
+
+@contextmanager
+def _cluster(bootstrap_server: str) -> Iterator[Cluster]:
+    """Connect, so that a broker that does not respond is an error at once with either client."""
+    with connect(bootstrap_server) as cluster:
+        cluster.fetch_metadata([])
+        yield cluster
+
+
+@contextmanager
+def _progress(name: str, total: int) -> Iterator[Step]:
+    """Show a bar, on a terminal."""
+    with ProgressDisplay(quiet=not sys.stderr.isatty()).step(name, total, "records") as step:
+        yield step
+
+
+def _rates(records: int, byte_count: int, elapsed_ms: int) -> dict[str, Any]:
+    return {
+        "records": records,
+        "bytes": byte_count,
+        "seconds": elapsed_ms / 1000,
+        "records_per_second": per_second(records, elapsed_ms),
+        "mib_per_second": per_second(byte_count, elapsed_ms) / MIB,
+    }
+
+
+def _print_nothing(line: str) -> None:
+    """Print nothing."""
+
+
+def _echo(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(line)

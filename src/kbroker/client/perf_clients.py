@@ -1,0 +1,237 @@
+"""Clients whose throughput and latency `kbroker perf` measures: librdkafka, where it is installed, and kbroker's own.
+
+Each has the same three operations: send records and report each acknowledgement, read records, and read from the end of
+a topic on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kbroker.client.admin import EARLIEST, LATEST
+from kbroker.client.cluster import to_error
+from kbroker.client.consumer import Consumer
+from kbroker.client.producer import Producer
+from kbroker.common.errors import Errors, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Cluster
+
+LIBRDKAFKA, OWN = "librdkafka", "kbroker"
+LINGER_BYTES = 16384  # of the own client, as batch.size in Kafka
+POLL_RECORDS = 500  # as max.poll.records
+#: Called with the seconds from a send to its acknowledgement.
+OnAcknowledged = Callable[[float], None]
+
+
+class PerfProducer(Protocol):
+    """Sends records; ``close`` waits for all acknowledgements."""
+
+    def send(self, value: bytes) -> None:
+        """Add a record. Raises: KafkaError for an earlier record that was refused."""
+
+    def flush(self) -> None:
+        """Wait for all acknowledgements. Raises: KafkaError."""
+
+
+class PerfConsumer(Protocol):
+    """Reads records. ``join_s``: seconds until partitions were assigned."""
+
+    join_s: float
+
+    def poll(self, timeout_s: float) -> list[bytes]:
+        """Return values of the next records, none at the timeout."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+def has_librdkafka() -> bool:
+    """Return whether confluent-kafka is installed."""
+    return importlib.util.find_spec("confluent_kafka") is not None
+
+
+def librdkafka_config(bootstrap: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return the configuration of librdkafka for the properties of Kafka's tools. Raises: ValueError."""
+    from kbroker.client.security import ClientSecurity
+
+    config: dict[str, Any] = {"bootstrap.servers": bootstrap, "error_cb": lambda error: None, "log_level": 0}
+    security = ClientSecurity(properties)
+    config["security.protocol"] = security.protocol
+    if security.sasl is not None:
+        if security.sasl.is_token:
+            raise ValueError("librdkafka cannot log in with a delegation token: give --client kbroker")
+        config["sasl.mechanisms"] = security.sasl.mechanism
+        config["sasl.username"], config["sasl.password"] = security.sasl.user, security.sasl.password
+    names = {
+        "ssl.truststore.location": ("ssl.ca.location",),
+        "ssl.truststore.certificates": ("ssl.ca.pem",),
+        "ssl.keystore.location": ("ssl.certificate.location", "ssl.key.location"),
+        "ssl.keystore.key": ("ssl.key.pem",),
+        "ssl.keystore.certificate.chain": ("ssl.certificate.pem",),
+        "ssl.key.password": ("ssl.key.password",),
+    }
+    for name, value in properties.items():
+        for their_name in names.get(name, (name,) if name.startswith("ssl.ca.") else ()):
+            config[their_name] = value
+    if properties.get("ssl.endpoint.identification.algorithm", "https") == "":
+        config["ssl.endpoint.identification.algorithm"] = "none"
+    return config
+
+
+class LibrdkafkaProducer:
+    """Producer of confluent-kafka. Args: ``config``: of librdkafka."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str, on_acknowledged: OnAcknowledged) -> None:
+        from confluent_kafka import Producer as TheirProducer
+
+        self._on_acknowledged = on_acknowledged
+        self._topic = topic
+        self._failure: KafkaError | None = None
+        self._producer = TheirProducer({"queue.buffering.max.messages": 100_000, **config})
+
+    def send(self, value: bytes) -> None:
+        """Add a record, waiting while the queue is full."""
+        while True:
+            try:
+                self._producer.produce(self._topic, value, on_delivery=self._on_delivery)
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self._producer.poll(0)
+        self._check()
+
+    def flush(self) -> None:
+        """Wait for all acknowledgements."""
+        self._producer.flush()
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is None:
+            self._on_acknowledged(message.latency())
+        elif self._failure is None:
+            self._failure = _failure(error)
+
+
+class OwnProducer:
+    """kbroker's producer, which sends a batch and waits for it."""
+
+    def __init__(self, producer: Producer, topic: str, on_acknowledged: OnAcknowledged) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._on_acknowledged = on_acknowledged
+        self._sent_at: list[float] = []
+        self._bytes = 0
+
+    def send(self, value: bytes) -> None:
+        """Add a record; flush when a batch is full."""
+        self._sent_at.append(time.perf_counter())
+        self._producer.send(self._topic, value)
+        self._bytes += len(value)
+        if self._bytes >= LINGER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the batch and wait for its acknowledgement."""
+        self._producer.flush()
+        now = time.perf_counter()
+        for begun in self._sent_at:
+            self._on_acknowledged(now - begun)
+        self._sent_at.clear()
+        self._bytes = 0
+
+
+class LibrdkafkaConsumer:
+    """Consumer of confluent-kafka: in a group from the begin or the end, or without one from the end of all partitions.
+
+    Args: ``config``: of librdkafka; ``partitions``: read them from their end, without a group.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        *,
+        from_latest: bool = False,
+        group: str | None = None,
+        partitions: int = 0,
+    ) -> None:
+        from confluent_kafka import Consumer as TheirConsumer
+        from confluent_kafka import TopicPartition
+
+        self.join_s = 0.0
+        self._began = time.perf_counter()
+        settings = {
+            "group.id": group or f"perf-consumer-{uuid.uuid4().hex[:8]}",
+            "auto.offset.reset": "latest" if from_latest else "earliest",
+            "check.crcs": False,
+        }
+        self._consumer = TheirConsumer({**settings, **config})
+        if partitions:
+            places = [TopicPartition(topic, number) for number in range(partitions)]
+            ends = [self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in places]
+            self._consumer.assign([TopicPartition(topic, n, end) for n, end in enumerate(ends)])
+        else:
+            self._consumer.subscribe([topic], on_assign=self._on_assign)
+
+    def poll(self, timeout_s: float) -> list[bytes]:
+        """Return values of the next records, none at the timeout."""
+        first = self._consumer.poll(timeout_s)  # `consume` waits for its whole number of records
+        if first is None:
+            return []
+        found = []
+        for message in (first, *self._consumer.consume(POLL_RECORDS, 0)):
+            error = message.error()
+            if error is not None:
+                raise _failure(error)
+            found.append(_record_bytes(message.key(), message.value()))
+        return found
+
+    def close(self) -> None:
+        """Leave the group and close."""
+        self._consumer.close()
+
+    def _on_assign(self, consumer: Any, partitions: Any) -> None:
+        self.join_s += time.perf_counter() - self._began
+
+
+class OwnConsumer:
+    """kbroker's consumer of all partitions, without a group."""
+
+    join_s = 0.0
+
+    def __init__(self, cluster: Cluster, topic: str, *, from_latest: bool = False) -> None:
+        count = len(cluster.topic(topic).partitions)
+        position = LATEST if from_latest else EARLIEST
+        self._consumer = Consumer(cluster, {(topic, number): position for number in range(count)})
+
+    def poll(self, timeout_s: float) -> list[bytes]:
+        """Return values of the records of the next response that has any, none at the timeout."""
+        end = time.perf_counter() + timeout_s
+        while not (found := self._consumer.poll()) and time.perf_counter() < end:
+            pass
+        return [_record_bytes(record.key, record.value) for record in found]
+
+    def close(self) -> None:
+        """Do nothing: the cluster is the caller's."""
+
+
+def _record_bytes(key: bytes | None, value: bytes | None) -> bytes:
+    """Return key and value together: the bytes that Kafka's tool counts."""
+    return (key or b"") + (value or b"")
+
+
+def _failure(error: Any) -> KafkaError:
+    """Return the error of librdkafka as ours."""
+    code = error.code()
+    if code > 0:
+        return KafkaError(to_error(code), error.str())
+    return KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"librdkafka: {error.str()}")  # its own code

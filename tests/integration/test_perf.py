@@ -1,0 +1,102 @@
+"""`kbroker perf` with both clients: what it prints has the form of what Kafka's own tools print to the same broker."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.client.perf_clients import LIBRDKAFKA, OWN, librdkafka_config
+from tests.support import need
+from tests.support.broker import BrokerProcess
+from tests.support.cli import run
+from tests.support.kafka.tools import TOOLS, Tools
+
+CLIENTS = (LIBRDKAFKA, OWN)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with BrokerProcess(tmp_path_factory.mktemp("perf") / "data", settings) as started:
+        yield started
+
+
+def perf(broker: BrokerProcess, *words: str) -> str:
+    result = run(None, "perf", *words, "--bootstrap-server", broker.bootstrap)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def form(text: str) -> list[str]:
+    """Return lines with each number replaced by its number of decimals, up to the histogram."""
+    lines = text.partition("\n\n")[0].splitlines()
+    found = [re.sub(r"\d+(?:\.(\d+))?", lambda match: f"<{len(match[1] or '')}>", line) for line in lines]
+    return [re.sub(r"<\d+>\t<\d+>", "<0>\t<many>", line) for line in found]  # a Java double: no fixed decimals
+
+
+@pytest.mark.slow
+def test_same_lines_as_kafkas_tools(broker: BrokerProcess) -> None:
+    """The producer's, the consumer's and the latency tool's lines, number by number the same decimals."""
+    need.kafka_tools()
+    tools = Tools(broker.bootstrap)
+    count = ["--num-records", "2000"]
+    theirs = tools(
+        TOOLS + "ProducerPerformance", "--topic", "java", *count, "--record-size", "10", "--throughput", "-1"
+    )
+    assert form(perf(broker, "produce", "ours", "-n", "2000", "--record-size", "10")) == form(theirs)
+    theirs = tools(TOOLS + "ConsumerPerformance", "--topic", "java", *count)
+    assert form(perf(broker, "consume", "ours", "-n", "2000")) == form(theirs)
+    size = ["--record-size", "10", "--producer-acks", "all"]
+    theirs = tools(TOOLS + "EndToEndLatency", "--topic", "java-latency", "--num-records", "5", *size)
+    assert form(perf(broker, "latency", "our-latency", "-n", "5", "--record-size", "10"))[1:] == form(theirs)[1:]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_record_counts(client: str, broker: BrokerProcess) -> None:
+    """All records are acknowledged, read and counted, as JSON too; a rate is kept."""
+    which = ["--client", client]
+    made = json.loads(perf(broker, "produce", client, "-n", "500", "--throughput", "2500", "--json", *which))
+    assert (made["client"], made["records"], made["bytes"]) == (client, 500, 50_000)
+    assert made["seconds"] >= 0.19
+    assert sum(row["records"] for row in made["latency_ms"]["histogram"]) == 500
+    read = json.loads(perf(broker, "consume", client, "-n", "500", "--json", *which))
+    assert (read["records"], read["bytes"]) == (500, 50_000)
+    short = run(None, "perf", "consume", client, "-n", "501", "--timeout", "1500", *which, "-b", broker.bootstrap)
+    assert "WARNING: Exiting before consuming the expected number of records: timeout (1500 ms)" in short.stdout
+    assert short.stdout.splitlines()[-1].split(", ")[4] == "500"
+    back = json.loads(perf(broker, "latency", f"{client}-latency", "-n", "20", "--json", *which))
+    assert (back["records"], back["latency_ms"]["max"] > 0) == (20, True)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_refused_records(client: str, broker: BrokerProcess) -> None:
+    """A record that the broker refuses ends the command with the broker's error."""
+    which = ["--client", client, "--bootstrap-server", broker.bootstrap]
+    refused = run(None, "perf", "produce", "large", "-n", "1", "--record-size", "2000000", *which,
+                  *(["-X", "message.max.bytes=3000000"] if client == LIBRDKAFKA else []))  # fmt: skip
+    assert refused.exit_code == 1
+    assert "MESSAGE_TOO_LARGE" in refused.stderr
+    missing = run(None, "perf", "produce", "t", "-b", "127.0.0.1:1", "--client", client)
+    assert missing.exit_code == 1
+
+
+def test_security_of_librdkafka(tmp_path: Path) -> None:
+    """The properties of Kafka's tools, under librdkafka's names."""
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
+    properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    found = librdkafka_config("h:1", properties)
+    wanted = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": "a",
+        "sasl.password": "b",
+    }
+    assert wanted.items() <= found.items()
+    token = jaas.replace("plain.Plain", "scram.Scram").replace(";", " tokenauth=true;")
+    properties = {**properties, "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": token}
+    with pytest.raises(ValueError, match="--client kbroker"):
+        librdkafka_config("h:1", properties)

@@ -1,0 +1,62 @@
+"""Lines and statistics of `kbroker perf`."""
+
+from kbroker._core.clock import VirtualClock
+from kbroker.cli.perf_reports import (
+    Latencies,
+    ProduceStats,
+    consume_progress_line,
+    histogram_lines,
+    latency_lines,
+    per_second,
+)
+
+
+def test_lines_of_a_producer() -> None:
+    """Each interval has its own numbers; the last line has all of them."""
+    clock, lines = VirtualClock(), list[str]()
+    stats = ProduceStats(4, 1000, clock, lines.append)
+    for seconds in (0.001, 0.003):
+        clock.advance_ms(500)
+        stats.add(seconds, 1 << 20)
+    clock.advance_ms(500)
+    stats.add(0.008, 1 << 20)
+    assert lines == ["2 records sent, 2.0 records/sec (2.00 MB/sec), 2.0 ms avg latency, 3.0 ms max latency."]
+    assert stats.total_line() == (
+        "3 records sent, 2.000000 records/sec (2.00 MB/sec), 4.00 ms avg latency, 8.00 ms max latency, "
+        "3 ms 50th, 8 ms 95th, 8 ms 99th, 8 ms 99.9th."
+    )
+
+
+def test_many_latencies_are_sampled() -> None:
+    """Every latency counts in number, mean and maximum; the quantiles come from every second one here."""
+    latencies = Latencies(1_000_000)
+    for number in range(1000):
+        latencies.add(number / 1000)
+    assert (latencies.count, latencies.max_s) == (1000, 0.999)
+    assert sum(count for _, count in latencies.histogram()) == 500
+    assert latencies.quantiles_ms()[0] == 500
+
+
+def test_histogram() -> None:
+    """The limits are 1, 2 and 5 in each decade, without the empty ones outside."""
+    latencies = Latencies(10)
+    for ms in (0.5, 0.51, 0.9, 4.0):
+        latencies.add(ms / 1000)
+    assert latencies.histogram() == [(0.5, 1), (1.0, 2), (2.0, 0), (5.0, 1)]
+    assert histogram_lines(latencies.histogram())[1:] == [
+        "   latency  records",
+        " <= 0.5 ms        1  " + "#" * 20,
+        "   <= 1 ms        2  " + "#" * 40,
+        "   <= 2 ms        0",
+        "   <= 5 ms        1  " + "#" * 20,
+    ]
+    assert histogram_lines([]) == []
+    assert latency_lines(latencies) == ["Avg latency: 1.4775 ms", "Percentiles: 50th = 0, 99th = 4, 99.9th = 4"]
+    assert Latencies(1).document()["mean"] is None
+
+
+def test_rates_of_no_time() -> None:
+    """No time at all is a millisecond, and a joining member has fetched nothing."""
+    assert per_second(3, 0) == 3000
+    line = consume_progress_line(0, 100, (0, 0), (0, 0), 100)
+    assert line.endswith(", 0, 0.0000, 0.0000, 0, 0.0000, 100, 0, 0.0000, 0.0000")
