@@ -18,8 +18,9 @@ from kbroker.testing import EmbeddedBroker
 from tests.support import cli_output
 from tests.support.cli import run
 
-#: Commands of Spark, whose schemas give only the outer shape; and of secured listeners (test_delegation_tokens).
-ELSEWHERE = {"pipeline", "tokens"}
+#: Commands of Spark, whose schemas give only the outer shape; of secured listeners (test_delegation_tokens); and of a
+#: Schema Registry (test_schema_registry).
+ELSEWHERE = {"pipeline", "registry", "tokens"}
 TOKEN = "a-token-of-this-test"
 SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -109,6 +110,7 @@ def _topics(check: Check, folder: Path) -> None:
     check("topics delete", "gone", "--if-exists")
     check("produce", "t", "-K", ":", "--header", "a=b", stdin="k:v\nk:w\n")
     assert check("consume", "t", "--from-beginning", "--max-messages", "2")
+    assert check("consume", "t", "--last", "2", "--decode", "int32", "--decode-key", "text")
     file = folder / "cluster.yaml"
     file.write_text("topics:\n  - {name: t, partitions: 4}\n  - name: u\nusers:\n  - {user: carol}\n")
     for command in ("cluster diff", "cluster apply"):

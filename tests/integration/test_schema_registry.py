@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
 from kbroker.client.schema_registry import RegistryError, SchemaRegistry
 from kbroker.decoders.decoded import Decoded, Headers
 from kbroker.decoders.decoders import Decoders
+from kbroker.testing import EmbeddedBroker
 from tests.clients.programs import HERE, python_with
+from tests.support import cli_output
 from tests.support.broker import run_to_end
+from tests.support.cli import run
 from tests.support.schema_registry import Apicurio
 
 pytestmark = pytest.mark.slow
@@ -114,3 +121,42 @@ def test_subjects_and_versions(apicurio: Apicurio) -> None:
     assert json.loads(first.schema.text) == "int"
     with pytest.raises(RegistryError, match="status 404"):
         registry.versions("nothing")
+
+
+def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None:
+    """Values of real serializers through a broker to `consume`, and what the registry holds about them."""
+    with EmbeddedBroker() as broker:
+        with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
+            Admin(cluster).create_topics([NewTopic("orders", 1)])
+            for value in (*by_confluent[:3], by_confluent[0]):
+                producer.send("orders", value, b"k")
+        environment = {"KBROKER_BOOTSTRAP": broker.bootstrap_servers, "KBROKER_REGISTRY": apicurio.url}
+
+        def documents(*args: str, status: int = 0) -> list[Any]:
+            result = run(None, *args, "--json", env=environment)
+            assert result.exit_code == status, result.output
+            name = args[0] if args[0] == "consume" else " ".join(args[:2])
+            return cli_output.check(name, result.stdout)
+
+        every = ("consume", "orders", "--from-beginning", "--end")
+        found = documents(*every, "--decode", "registry")
+        order = {"id": 7, "who": "Zoë"}
+        assert [one["value"] for one in found] == [order, order, "1970-01-01T00:00:01Z", order]
+        assert [one["value_format"] for one in found] == ["avro", "json-schema", "protobuf", "avro"]
+        assert found[0]["value_schema"].startswith("Order, id ")
+        assert len(documents(*every, "--filter", "value.who == 'Zoë'")) == 3
+        (checked,) = documents("registry", "check", "orders")
+        assert [(row["part"], row["type"], row["records"]) for row in checked] == [
+            *(("key", None, 4), ("value", "avro", 2), ("value", "json-schema", 1), ("value", "protobuf", 1)),
+        ]
+        (listed,) = documents("registry", "list")
+        assert "avro-orders-value" in [row["subject"] for row in listed]
+        (versions,) = documents("registry", "versions", "avro-orders-value")
+        (shown,) = documents("registry", "show", "avro-orders-value", "--version", "1")
+        (by_id,) = documents("registry", "show", "--id", str(shown["id"]))
+        assert versions == [{"version": 1, "id": shown["id"], "type": "avro"}]
+        assert json.loads(shown["schema"])["name"] == json.loads(by_id["schema"])["name"] == "Order"
+        with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
+            producer.send("orders", b"\0\0\1\0\0x", None)
+        documents("registry", "check", "orders", "--from-beginning", status=1)
+        assert '"name": "Order"' in run(None, "registry", "show", "avro-orders-value", env=environment).stdout

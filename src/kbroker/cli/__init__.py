@@ -30,13 +30,14 @@ COMMANDS = {
     "cluster": "Describe a cluster; export, compare and apply its content.",
     "completion": "Print the script for completion in a shell.",
     "configs": "Show and change configs of topics, brokers and groups.",
-    "consume": "Print the records of TOPIC until Ctrl-C.",
+    "consume": "Print the records of topics until Ctrl-C.",
     "groups": "List, describe, reset and delete groups.",
     "log": "Print, verify and repair log files, without a broker.",
     "perf": "Measure throughput and latency of a cluster.",
     "pipeline": "Work on request logs with Apache Spark.",
     "produce": "Send each line of standard input to TOPIC as a record.",
     "quotas": "Show and change the quotas of users, clients and addresses.",
+    "registry": "Show schemas of a Schema Registry, and their use.",
     "requests": "Show records of a request log, from its topic or files.",
     "serve": "Run a broker until SIGTERM or Ctrl-C.",
     "storage": "Format and examine log folders, without a broker.",
@@ -179,10 +180,11 @@ def user_message(error: Exception) -> str | None:
     """Return the text of a failure that is not a bug, else None."""
     from kbroker.client.connection import BrokerConnectionError
     from kbroker.client.http_port import HttpPortError
+    from kbroker.client.schema_registry import RegistryError
     from kbroker.common.errors import KafkaError
     from kbroker.spark.errors import PACKAGES, PipelineError, missing_package, reason_of_store
 
-    if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError):
+    if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError | RegistryError):
         return str(error)
     if type(error).__module__.startswith(("py4j.", "pyspark.")):
         from kbroker.spark.failures import unreadable_file

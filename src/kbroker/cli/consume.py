@@ -1,37 +1,62 @@
-"""`kbroker consume`: records of a topic to standard output, alone or as a member of a group."""
+"""`kbroker consume`: records of topics to standard output, alone or as a member of a group."""
+
+from __future__ import annotations
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import click
 
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import Finite, bootstrap_option, connect, json_option
-from kbroker.cli.output import binary_stdout, json_bytes, json_line
+from kbroker.cli.output import binary_stdout
+from kbroker.cli.record_options import decode_options, decoders_of, expression_of, pattern_of, schema_registry
+from kbroker.cli.record_output import Format, RecordPrinter
 from kbroker.cli.reset import datetime_ms
-from kbroker.client.admin import EARLIEST, LATEST
+from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.consumer import Consumer, Record
+from kbroker.client.record_range import RecordRange, end_offsets, last_records
 
 if TYPE_CHECKING:
-    from kbroker.client.group_consumer import GroupConsumer
+    from pathlib import Path
 
-FORMATS = ("value", "key-value", "full")
+    from kbroker.client.cluster import Cluster
+    from kbroker.common.topic_names import TopicPartition
+
+
+class _Source(Protocol):
+    def poll(self) -> list[Record]: ...
 
 
 @click.command()
-@click.argument("topic", shell_complete=topic_names)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=topic_names)
 @bootstrap_option
+@click.option(
+    "--regex",
+    is_flag=True,
+    help="Take each TOPIC as a regular expression of whole names, without internal topics.",
+)
 @click.option("--from-beginning", is_flag=True, help="Start at the first record, not at the end.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this offset of each partition.")
 @click.option(
     "--timestamp",
     metavar="MS|TIME",
     help="Start at the first record at or after this time: ms since 1970, or ISO 8601, UTC if it names no zone.",
+)
+@click.option(
+    "--last", type=click.IntRange(min=1), metavar="COUNT", help="Print the last records by their timestamps, and stop."
+)
+@click.option("--end", "to_end", is_flag=True, help="Stop at the end that each partition has now.")
+@click.option("--end-offset", type=click.IntRange(min=0), help="Stop before this offset of each partition.")
+@click.option(
+    "--end-timestamp",
+    metavar="MS|TIME",
+    help="Stop before the first record at or after this time; at the end if no record is that late.",
 )
 @click.option(
     "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Read only this partition. Repeatable."
@@ -41,53 +66,85 @@ FORMATS = ("value", "key-value", "full")
     metavar="NAME",
     help="Read as a member of this consumer group, from its committed offsets on, and commit what was printed.",
 )
-@click.option("--max-messages", "-n", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option("--max-messages", "-n", type=click.IntRange(min=0), help="Stop after this many printed records.")
 @click.option("--timeout", type=Finite(min=0), metavar="SECONDS", help="Stop when no record arrived for this long.")
 @click.option("--read-committed", is_flag=True, help="Skip records of aborted and open transactions.")
+@click.option("--grep", metavar="REGEX", help="Print only records whose key or value, as printed, contains a match.")
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="Contents of each line."
+    "--filter",
+    "expression",
+    metavar="EXPR",
+    help="Print only records for which this JMESPath expression over key, value, headers, topic, partition, offset and "
+    "timestamp is true, such as 'value.amount > `100`'.",
+)
+@decode_options
+@click.option(
+    "--format",
+    "form",
+    type=Format(),
+    default="value",
+    show_default=True,
+    metavar="value|key-value|full|TEMPLATE",
+    help="Contents of each line, or a template with kcat's tokens: %s value, %k key, %h headers, %t topic, "
+    "%p partition, %o offset, %T timestamp, %S and %K lengths, \\n newline.",
 )
 @click.option(
     "--key-separator", "-K", default=":", show_default=True, metavar="TEXT", help="Separator of key and value."
 )
 @json_option
 def consume(
-    topic: str,
+    topics: tuple[str, ...],
     bootstrap_server: str,
+    regex: bool,
     from_beginning: bool,
     offset: int | None,
     timestamp: str | None,
+    last: int | None,
+    to_end: bool,
+    end_offset: int | None,
+    end_timestamp: str | None,
     partitions: tuple[int, ...],
     group: str | None,
     max_messages: int | None,
     timeout: float | None,
     read_committed: bool,
+    grep: str | None,
+    expression: str | None,
+    value_decoder: str | None,
+    key_decoder: str | None,
+    registry_url: str | None,
+    registry_auth: str | None,
+    registry_ca: Path | None,
     form: str,
     key_separator: str,
     as_json: bool,
 ) -> None:
-    """Print the records of TOPIC until Ctrl-C.
+    """Print the records of topics until Ctrl-C.
 
     Each record is one line, with --json one document. With --group, a record may be printed again if its offset was
     not committed, after a rebalance or a kill.
     """
-    if group is not None and (offset is not None or timestamp is not None or partitions):
-        raise click.UsageError(
-            "expected --group without --offset, --timestamp and --partition: the group decides the offsets; "
-            "`kbroker groups reset` moves it"
-        )
-    if from_beginning + (offset is not None) + (timestamp is not None) > 1:
-        raise click.UsageError("expected at most one of --from-beginning, --offset and --timestamp")
-    timestamp_ms = None if timestamp is None else _timestamp_ms(timestamp)
+    starts = {"--from-beginning": from_beginning, "--offset": offset, "--timestamp": timestamp, "--last": last}
+    ends = {"--end": to_end, "--end-offset": end_offset, "--end-timestamp": end_timestamp, "--last": last}
+    for options in (starts, ends):
+        if sum(value is not None and value is not False for value in options.values()) > 1:
+            *names, final = options
+            raise click.UsageError(f"expected at most one of {', '.join(names)} and {final}")
+    if group is not None:
+        _check_group(topics, regex, {**starts, **ends, "--partition": partitions or None})
+    starts_ms = None if timestamp is None else _timestamp_ms(timestamp, "--timestamp")
+    ends_ms = None if end_timestamp is None else _timestamp_ms(end_timestamp, "--end-timestamp")
     start = offset if offset is not None else EARLIEST if from_beginning else LATEST
-    out = binary_stdout()
-    separator = os.fsencode(key_separator)
-
-    def show(batch: "list[Record]") -> None:
-        for record in batch:
-            out.write(_json(record) if as_json else _line(record, form, separator))
-        out.flush()
-
+    registry = schema_registry(registry_url, registry_auth, registry_ca)
+    printer = RecordPrinter(
+        form,
+        os.fsencode(key_separator),
+        as_json=as_json,
+        decoders=decoders_of(key_decoder, value_decoder, registry, always=expression is not None),
+        pattern=None if grep is None else pattern_of(grep, "--grep"),
+        expression=expression_of(expression),
+    )
+    lines = _Lines(printer, max_messages)
     # a fetch waits half a second at most, less when the timeout is shorter
     max_wait_ms = 500 if timeout is None else max(1, min(500, int(timeout * 1000)))
     with connect(bootstrap_server) as cluster:
@@ -95,25 +152,100 @@ def consume(
             from kbroker.client.group_consumer import GroupConsumer
 
             member = GroupConsumer(
-                cluster, group, topic, start=start, read_committed=read_committed, max_wait_ms=max_wait_ms
+                cluster, group, topics[0], start=start, read_committed=read_committed, max_wait_ms=max_wait_ms
             )
             with _ended_by_sigterm(), member:
                 member.join()  # a rebalance may take longer than --timeout
-                for batch in _batches(member, max_messages, timeout):
-                    show(batch)
+                for batch in lines.of(member, timeout):
                     member.commit({(r.topic, r.partition): r.offset + 1 for r in batch})
             return
-        chosen = list(dict.fromkeys(partitions)) or [p.partition for p in cluster.topic(topic).partitions]
-        positions = {(topic, p): start for p in chosen}
-        consumer = Consumer(cluster, positions, read_committed=read_committed, max_wait_ms=max_wait_ms)
-        if timestamp_ms is not None:
-            consumer.seek_to_timestamp(timestamp_ms)
-        for batch in _batches(consumer, max_messages, timeout):
-            show(batch)
+        chosen = _partitions(cluster, topics, regex, partitions)
+        if last is not None:
+            lines.print(last_records(cluster, chosen, last, read_committed=read_committed))
+            return
+        consumer = Consumer(
+            cluster, dict.fromkeys(chosen, start), read_committed=read_committed, max_wait_ms=max_wait_ms
+        )
+        if starts_ms is not None:
+            consumer.seek_to_timestamp(starts_ms)
+        until: dict[TopicPartition, int] = {}
+        if end_offset is not None:
+            until = dict.fromkeys(chosen, end_offset)
+        elif to_end or ends_ms is not None:
+            wanted = LATEST if ends_ms is None else ends_ms
+            until = end_offsets(cluster, chosen, wanted, read_committed=read_committed)
+        for _ in lines.of(RecordRange(consumer, until), timeout):
+            pass
+
+
+def _check_group(topics: Sequence[str], regex: bool, options: dict[str, object]) -> None:
+    """Raises: UsageError for what a member of a group does not choose."""
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if [name for name in given if name != "--from-beginning"]:
+        raise click.UsageError(
+            "expected --group without --offset, --timestamp, --last, --end... and --partition: the group decides the "
+            "offsets; `kbroker groups reset` moves it"
+        )
+    if len(topics) > 1 or regex:
+        raise click.UsageError("expected --group with one TOPIC and without --regex")
+
+
+def _partitions(
+    cluster: Cluster, topics: Sequence[str], regex: bool, partitions: Sequence[int]
+) -> list[TopicPartition]:
+    """Return the partitions of the chosen topics. Raises: KafkaError; ClickException if no topic matches."""
+    names = list(dict.fromkeys(topics))
+    if regex:
+        patterns = [pattern_of(text, "TOPIC") for text in topics]
+        names = [n for n in Admin(cluster).list_topics() if any(pattern.fullmatch(n) for pattern in patterns)]
+        if not names:
+            raise click.ClickException(f"no topic matches {', '.join(topics)}")
+    found = [
+        (name, p)
+        for name in names
+        for p in (list(dict.fromkeys(partitions)) or [one.partition for one in cluster.topic(name).partitions])
+    ]
+    return found
+
+
+class _Lines:
+    """Printer of records up to a number of them."""
+
+    def __init__(self, printer: RecordPrinter, max_messages: int | None) -> None:
+        self._printer, self._left, self._out = printer, max_messages, binary_stdout()
+
+    def of(self, source: _Source, timeout_s: float | None) -> Iterator[Sequence[Record]]:
+        """Print records as they arrive; yield the ones that were printed or do not match.
+
+        Ends after the number of records, when none has arrived for ``timeout_s``, and at the end of a range.
+        """
+        last = time.monotonic()
+        while (self._left is None or self._left > 0) and not (isinstance(source, RecordRange) and source.is_ended):
+            batch = source.poll()
+            if batch:
+                yield self.print(batch)
+                last = time.monotonic()
+            elif timeout_s is not None and time.monotonic() - last >= timeout_s:
+                return
+
+    def print(self, batch: Sequence[Record]) -> Sequence[Record]:
+        """Print the records that match; return those before the number of records was reached."""
+        out: BinaryIO = self._out
+        try:
+            for count, record in enumerate(batch):
+                if self._left == 0:
+                    return batch[:count]
+                line = self._printer.line(record)
+                if line is not None:
+                    out.write(line)
+                    self._left = None if self._left is None else self._left - 1
+        finally:
+            out.flush()
+        return batch
 
 
 @contextmanager
-def _ended_by_sigterm() -> "Iterator[None]":
+def _ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM end the command like an exit, so that a member leaves its group: otherwise other members would wait
     for its partitions until the session times out. No effect if SIGTERM is ignored, or outside the main thread.
     """
@@ -133,50 +265,8 @@ def _ended_by_sigterm() -> "Iterator[None]":
         signal.signal(signal.SIGTERM, before)
 
 
-def _batches(
-    consumer: "Consumer | GroupConsumer", max_messages: int | None, timeout_s: float | None
-) -> "Iterator[list[Record]]":
-    """Yield the records of each poll, until ``max_messages`` have arrived or none has arrived for ``timeout_s``."""
-    left = max_messages
-    last = time.monotonic()
-    while left is None or left > 0:
-        batch = consumer.poll()
-        if batch:
-            batch = batch[:left]
-            yield batch
-            left = None if left is None else left - len(batch)
-            last = time.monotonic()
-        elif timeout_s is not None and time.monotonic() - last >= timeout_s:
-            return
-
-
-def _timestamp_ms(text: str) -> int:
+def _timestamp_ms(text: str, option: str) -> int:
     """Return the milliseconds of a number or an ISO 8601 time; UTC if it names no zone."""
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
-    return datetime_ms(text, "--timestamp", "ms since 1970 or ")
-
-
-def _line(record: "Record", form: str, separator: bytes) -> bytes:
-    value = b"null" if record.value is None else record.value
-    if form == "value":
-        return value + b"\n"
-    key = b"null" if record.key is None else record.key
-    if form == "key-value":
-        return key + separator + value + b"\n"
-    where = f"{record.topic}-{record.partition} offset {record.offset} time {record.timestamp_ms} "
-    headers = b"".join(b"%s=%s " % (name.encode(), b"null" if v is None else v) for name, v in record.headers)
-    return where.encode() + headers + key + separator + value + b"\n"
-
-
-def _json(record: "Record") -> bytes:
-    document: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        **json_bytes("key", record.key),
-        **json_bytes("value", record.value),
-        "headers": [{"name": name, **json_bytes("value", value)} for name, value in record.headers],
-    }
-    return json_line(document)
+    return datetime_ms(text, option, "ms since 1970 or ")

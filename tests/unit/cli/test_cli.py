@@ -35,13 +35,14 @@ Commands:
   cluster       Describe a cluster; export, compare and apply its content.
   completion    Print the script for completion in a shell.
   configs       Show and change configs of topics, brokers and groups.
-  consume       Print the records of TOPIC until Ctrl-C.
+  consume       Print the records of topics until Ctrl-C.
   groups        List, describe, reset and delete groups.
   log           Print, verify and repair log files, without a broker.
   perf          Measure throughput and latency of a cluster.
   pipeline      Work on request logs with Apache Spark.
   produce       Send each line of standard input to TOPIC as a record.
   quotas        Show and change the quotas of users, clients and addresses.
+  registry      Show schemas of a Schema Registry, and their use.
   requests      Show records of a request log, from its topic or files.
   serve         Run a broker until SIGTERM or Ctrl-C.
   storage       Format and examine log folders, without a broker.
@@ -135,7 +136,25 @@ def test_version() -> None:
         ("produce t --acks 2", "Invalid value for '--acks': '2' is not one of '0', '1', 'all', '-1'."),
         ("produce t --acks 1 --idempotent", "Invalid value for --idempotent: expected --acks all, got --acks 1"),
         ("produce t --header x", "Invalid value for --header: expected NAME=VALUE, got 'x'"),
-        ("consume t --from-beginning --offset 1", "expected at most one of --from-beginning, --offset and --timestamp"),
+        ("consume t --from-beginning --offset 1",
+         "expected at most one of --from-beginning, --offset, --timestamp and --last"),
+        ("consume t --end --end-offset 1", "expected at most one of --end, --end-offset, --end-timestamp and --last"),
+        ("consume t u --group g", "expected --group with one TOPIC and without --regex"),
+        ("consume t --grep (", "Invalid value for --grep: expected a regular expression, got '(': missing ), "
+         "unterminated subpattern at position 0"),
+        ("consume t --format plain",
+         "Invalid value for '--format': expected value, key-value, full or a template such as '%k %s\\n', got 'plain'"),
+        ("consume t --format %x",
+         "Invalid value for '--format': unknown token %x; known: %s %S %R %k %K %T %h %t %p %o %%"),
+        ("consume t --decode avro",
+         "Invalid value for --decode: the decoder avro needs a Schema Registry: give --registry URL"),
+        ("consume t --filter amount",
+         "Invalid value for --filter: expected one of key, value, headers, topic, partition, offset, timestamp, "
+         "got 'amount'"),
+        ("consume t --registry ftp://u:p@x",
+         "Invalid value for --registry: expected http(s)://HOST:PORT, got 'ftp://x'"),
+        ("registry list", "expected --registry URL or the variable KBROKER_REGISTRY"),
+        ("registry show", "expected either SUBJECT, with or without --version, or --id"),
         ("consume t --timestamp soon", "Invalid value for --timestamp: expected ms since 1970 or a time such as "
          "2026-01-31T12:00:00, got 'soon'"),
         ("requests tail --api Fech",
@@ -229,7 +248,7 @@ def test_timestamps(text: str, expected: int, in_another_zone: None) -> None:
 
     1 ms before 1970 was -1, by which ListOffsets asks for the end of the log.
     """
-    assert expected == _timestamp_ms(text)
+    assert expected == _timestamp_ms(text, "--timestamp")
 
 
 # ---- produce: lines

@@ -38,7 +38,7 @@ def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
     ("words", "usage"),
     [
         ("topics delete", "Usage: kbroker topics delete [OPTIONS] TOPIC..."),
-        ("consume", "Usage: kbroker consume [OPTIONS] TOPIC"),
+        ("consume", "Usage: kbroker consume [OPTIONS] TOPIC..."),
         ("quotas set --user a", "Usage: kbroker quotas set [OPTIONS] KEY=NUMBER..."),
         ("topics create --partitons 3 t", "Usage: kbroker topics create [OPTIONS] [TOPIC]..."),
     ],

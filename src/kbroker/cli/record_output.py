@@ -1,0 +1,241 @@
+"""Records as lines: by a named format, by a template with the tokens of kcat, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.output import json_bytes, json_line
+
+if TYPE_CHECKING:
+    from kbroker.client.consumer import Record
+    from kbroker.decoders.decoded import Decoded
+    from kbroker.decoders.decoders import DecodedRecord, Decoders
+    from kbroker.decoders.expression import Expression
+
+    _TextParam = click.ParamType[str]
+else:
+    _TextParam = click.ParamType  # not generic before click 8.2
+
+FORMATS = ("value", "key-value", "full")
+_TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+
+Part = Callable[["Shown"], bytes]
+
+
+class Shown:
+    """A record as it is printed: bytes, decoded where decoders are chosen."""
+
+    def __init__(self, record: Record, decoded: DecodedRecord | None) -> None:
+        self.record, self.decoded = record, decoded
+        self.key = record.key if decoded is None else _bytes_of(decoded.key, record.key)
+        self.value = record.value if decoded is None else _bytes_of(decoded.value, record.value)
+
+
+def _bytes_of(decoded: Decoded | None, data: bytes | None) -> bytes | None:
+    """Return the decoded text in one line; the bytes themselves where the decoder has failed."""
+    if decoded is None or data is None:
+        return None
+    if decoded.problem:
+        return data
+    return _one_line(decoded).encode("utf-8", "surrogatepass")
+
+
+def _one_line(decoded: Decoded) -> str:
+    return decoded.text.replace("\n", " ").replace("\r", " ") if decoded.is_json else decoded.text
+
+
+class Format(_TextParam):
+    """The name of a format, or a template that contains a token or an escape."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Raises: BadParameter."""
+        if value not in FORMATS:
+            try:
+                parts_of(value)
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        return str(value)
+
+
+def parts_of(template: str) -> list[Part]:
+    """Return the parts of a template. Raises: ValueError."""
+    if _TOKEN.search(template) is None:
+        raise ValueError(f"expected {', '.join(FORMATS)} or a template such as '%k %s\\n', got {template!r}")
+    parts: list[Part] = []
+    at = 0
+    for found in _TOKEN.finditer(template):
+        parts.append(_literal(os.fsencode(template[at : found.start()])))
+        token, escape = found.groups()
+        if token is not None:
+            if token not in _TOKENS:
+                raise ValueError(f"unknown token %{token}; known: {' '.join('%' + known for known in _TOKENS)}")
+            parts.append(_TOKENS[token])
+        elif len(escape) > 1:
+            parts.append(_literal(bytes([int(escape[1:], 16)])))
+        else:
+            parts.append(_literal(_ESCAPES.get(escape, os.fsencode("\\" + escape))))
+        at = found.end()
+    return [*parts, _literal(os.fsencode(template[at:]))]
+
+
+def _literal(data: bytes) -> Part:
+    return lambda shown: data
+
+
+def _headers(shown: Shown) -> bytes:
+    return b",".join(b"%s=%s" % (name.encode(), _or_null(value)) for name, value in shown.record.headers)
+
+
+def _or_null(data: bytes | None) -> bytes:
+    return b"NULL" if data is None else data
+
+
+def _number(value: int) -> bytes:
+    return str(value).encode()
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+#: The tokens of kcat. Lengths are those of the printed bytes, -1 for null; %R is the length in four bytes.
+_TOKENS: dict[str, Part] = {
+    "s": lambda shown: shown.value or b"",
+    "S": lambda shown: _number(_length(shown.value)),
+    "R": lambda shown: _length(shown.value).to_bytes(4, "big", signed=True),
+    "k": lambda shown: shown.key or b"",
+    "K": lambda shown: _number(_length(shown.key)),
+    "T": lambda shown: _number(shown.record.timestamp_ms),
+    "h": _headers,
+    "t": lambda shown: shown.record.topic.encode(),
+    "p": lambda shown: _number(shown.record.partition),
+    "o": lambda shown: _number(shown.record.offset),
+    "%": _literal(b"%"),
+}
+
+
+class RecordPrinter:
+    """The choice of the records that are printed, and of their bytes.
+
+    Args: ``form``: of FORMATS, or a template; ``decoders``: None for the bytes as they are; ``pattern``: to be found
+    in the key or the value; ``expression``: to be true, needs ``decoders``.
+    """
+
+    def __init__(
+        self,
+        form: str,
+        separator: bytes,
+        *,
+        as_json: bool = False,
+        decoders: Decoders | None = None,
+        pattern: re.Pattern[str] | None = None,
+        expression: Expression | None = None,
+    ) -> None:
+        self._form, self._separator, self._as_json = form, separator, as_json
+        self._parts = [] if form in FORMATS else parts_of(form)
+        self._decoders, self._pattern, self._expression = decoders, pattern, expression
+
+    def line(self, record: Record) -> bytes | None:
+        """Return the bytes to print; None if the record does not match.
+
+        Raises: ClickException for a missing package and for a filter that is too costly.
+        """
+        shown = Shown(record, self._decoded(record))
+        if self._pattern is not None and not any(
+            self._pattern.search(data.decode("utf-8", "replace")) for data in (shown.key, shown.value) if data
+        ):
+            return None
+        if self._expression is not None and not self._matches(shown):
+            return None
+        if self._as_json:
+            return _json(record) if shown.decoded is None else _decoded_json(record, shown.decoded)
+        if self._parts:
+            return b"".join(part(shown) for part in self._parts)
+        return self._named(shown)
+
+    def _decoded(self, record: Record) -> DecodedRecord | None:
+        if self._decoders is None:
+            return None
+        from kbroker.decoders.decoded import MissingPackageError
+
+        try:
+            decoded = self._decoders.record(*record)
+        except MissingPackageError as error:
+            raise click.ClickException(str(error)) from None
+        for name, part in (("key", decoded.key), ("value", decoded.value)):
+            if part is not None and part.problem and not self._as_json:
+                from kbroker.common.printable import printable
+
+                where = f"{record.topic}-{record.partition} offset {record.offset}"
+                click.echo(f"{where}: the {name} is printed as it is: {printable(part.problem)}", err=True)
+        return decoded
+
+    def _matches(self, shown: Shown) -> bool:
+        from kbroker.decoders.expression import ExpressionError
+
+        assert self._expression is not None
+        assert shown.decoded is not None
+        try:
+            return self._expression.matches(shown.decoded)
+        except ExpressionError as error:
+            where = f"{shown.record.topic}-{shown.record.partition} offset {shown.record.offset}"
+            raise click.ClickException(f"{where}: {error}") from None
+
+    def _named(self, shown: Shown) -> bytes:
+        value = b"null" if shown.value is None else shown.value
+        if self._form == "value":
+            return value + b"\n"
+        key = b"null" if shown.key is None else shown.key
+        if self._form == "key-value":
+            return key + self._separator + value + b"\n"
+        record = shown.record
+        where = f"{record.topic}-{record.partition} offset {record.offset} time {record.timestamp_ms} "
+        headers = b"".join(b"%s=%s " % (name.encode(), b"null" if v is None else v) for name, v in record.headers)
+        return where.encode() + headers + key + self._separator + value + b"\n"
+
+
+def _place(record: Record) -> dict[str, Any]:
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+    }
+
+
+def _header_rows(record: Record) -> list[dict[str, Any]]:
+    return [{"name": name, **json_bytes("value", value)} for name, value in record.headers]
+
+
+def _json(record: Record) -> bytes:
+    parts = {**json_bytes("key", record.key), **json_bytes("value", record.value)}
+    return json_line({**_place(record), **parts, "headers": _header_rows(record)})
+
+
+def _decoded_json(record: Record, decoded: DecodedRecord) -> bytes:
+    """Return a document in one line, in which decoded JSON keeps its digits."""
+    fields = {name: json.dumps(value, ensure_ascii=False) for name, value in _place(record).items()}
+    for name, part, data in (("key", decoded.key, record.key), ("value", decoded.value, record.value)):
+        if part is None:
+            fields[name] = "null"
+            continue
+        if part.problem:
+            fields.update({n: json.dumps(v, ensure_ascii=False) for n, v in json_bytes(name, data).items()})
+        else:
+            fields[name] = _one_line(part) if part.is_json else json.dumps(part.text, ensure_ascii=False)
+            fields[f"{name}_format"] = json.dumps(part.format)
+        for more, text in (("schema", part.schema), ("problem", part.problem)):
+            if text:
+                fields[f"{name}_{more}"] = json.dumps(text, ensure_ascii=False)
+    fields["headers"] = json.dumps(_header_rows(record), ensure_ascii=False)
+    members = ", ".join(f'"{name}": {text}' for name, text in fields.items())
+    return b"{" + members.encode("utf-8", "surrogatepass") + b"}\n"

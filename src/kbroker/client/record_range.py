@@ -1,0 +1,82 @@
+"""Records of partitions between two offsets each, and the last records of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kbroker.client.admin import EARLIEST, LATEST, Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.consumer import Consumer, Record
+from kbroker.common.topic_names import TopicPartition
+
+_WIDER = 8  # compaction and markers leave gaps: a look further back
+
+
+class RecordRange:
+    """Reader of partitions up to given ends.
+
+    Args: ``consumer``: with its positions; owned by the range. ``ends``: the offset behind the last record to read, for
+    each partition that has an end; the others are read on and on.
+    Threads: as its consumer.
+    """
+
+    def __init__(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> None:
+        self._consumer, self._ends = consumer, ends
+        self._drop_ended()
+
+    @property
+    def is_ended(self) -> bool:
+        """Return whether every partition was read to its end."""
+        return not self._consumer.positions
+
+    def poll(self) -> list[Record]:
+        """Return the records of one fetch, perhaps none, in offset order per partition."""
+        if self.is_ended:
+            return []
+        found = [r for r in self._consumer.poll() if r.offset < self._ends.get((r.topic, r.partition), r.offset + 1)]
+        self._drop_ended()
+        return found
+
+    def _drop_ended(self) -> None:
+        positions = self._consumer.positions
+        for tp in [tp for tp, offset in positions.items() if tp in self._ends and offset >= self._ends[tp]]:
+            del positions[tp]
+
+
+def end_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], timestamp: int = LATEST, *, read_committed: bool = False
+) -> dict[TopicPartition, int]:
+    """Return the first offset at or after a timestamp, per partition; the end if no record is that late."""
+    admin = Admin(cluster)
+    wanted = dict.fromkeys(partitions, timestamp)
+    found = {tp: i.offset for tp, i in admin.list_offsets(wanted, read_committed=read_committed).items()}
+    late = dict.fromkeys((tp for tp, offset in found.items() if offset < 0), LATEST)
+    if late:
+        found.update({tp: i.offset for tp, i in admin.list_offsets(late, read_committed=read_committed).items()})
+    return found
+
+
+def last_records(
+    cluster: Cluster, partitions: Iterable[TopicPartition], count: int, *, read_committed: bool = False
+) -> list[Record]:
+    """Return the last ``count`` records of partitions together, the oldest first, by timestamp."""
+    chosen = list(partitions)
+    ends = end_offsets(cluster, chosen, read_committed=read_committed)
+    starts = end_offsets(cluster, chosen, EARLIEST)
+    kept: dict[TopicPartition, list[Record]] = {}
+    width = count
+    while chosen:
+        positions = {tp: max(starts[tp], ends[tp] - width) for tp in chosen}
+        consumer = Consumer(cluster, positions, read_committed=read_committed, reset=EARLIEST)
+        part = RecordRange(consumer, ends)
+        kept.update({tp: [] for tp in chosen})
+        while not part.is_ended:
+            for record in part.poll():
+                found = kept[record.topic, record.partition]
+                found.append(record)
+                if len(found) > 2 * count:
+                    del found[:-count]
+        chosen = [tp for tp in chosen if len(kept[tp]) < count and positions[tp] > starts[tp]]
+        width *= _WIDER
+    everything = sorted((r for records in kept.values() for r in records[-count:]), key=lambda r: r.timestamp_ms)
+    return everything[-count:] if count else []
