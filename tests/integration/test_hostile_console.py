@@ -16,7 +16,7 @@ from kbroker.common.http_messages import HttpRequest
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.console.record_reader import HEADERS, LogRecord
-from kbroker.console.views import groups, quotas, topics
+from kbroker.console.views import groups, messages, quotas
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.decoders.record_text import LIST_BYTES, WHOLE_BYTES, Shown, shown
@@ -90,19 +90,19 @@ def test_a_long_header_is_cut_before_it_is_looked_at(monkeypatch: pytest.MonkeyP
         longest = max(longest, len(text))
         return text
 
-    monkeypatch.setattr(topics, "safe_text", look)
+    monkeypatch.setattr(messages, "safe_text", look)
     header = ("é" * 100_000).encode(), b"v"
-    record = topics._shown_record(LogRecord(0, 0, None, None, (header,), 1, -1, -1))
-    assert len(record.headers[0][0]) == topics.HEADER_NAME_CHARACTERS
-    assert longest <= topics.HEADER_NAME_CHARACTERS
+    record = messages._shown_record(LogRecord(0, 0, None, None, (header,), 1, -1, -1))
+    assert len(record.headers[0][0]) == messages.HEADER_NAME_CHARACTERS
+    assert longest <= messages.HEADER_NAME_CHARACTERS
 
 
 def test_a_list_shows_the_first_headers_of_a_record() -> None:
     """A hundred records with fifty long headers of control characters each took 1.1 s of the broker's Python."""
     headers = tuple((b"\x01" * 200, b"\x1b" * 200) for _ in range(HEADERS))
     record = LogRecord(0, 0, None, None, headers, 60, -1, -1)
-    listed, alone = topics._shown_record(record), topics._shown_record(record, is_alone=True)
-    assert sum(len(name) + len(text) for name, text in listed.headers) < topics.LIST_HEADERS_CHARACTERS + 1000
+    listed, alone = messages._shown_record(record), messages._shown_record(record, is_alone=True)
+    assert sum(len(name) + len(text) for name, text in listed.headers) < messages.LIST_HEADERS_CHARACTERS + 1000
     assert len(listed.headers) + listed.more_headers == 60
     assert (len(alone.headers), alone.more_headers) == (HEADERS, 10)
 
@@ -118,7 +118,7 @@ def test_a_message_alone_is_looked_at_once(pages: Console, broker: Broker, monke
     broker.context.topics.create(NewTopic("alone", 1))
     with wire.Connection(broker.bootstrap_servers) as client:
         client.ask(wire.produce("alone", 0, wire.batch([b"v" * WHOLE_BYTES + b"w"])))
-    monkeypatch.setattr(topics, "shown", look)
+    monkeypatch.setattr(messages, "shown", look)
     page = ask(pages, "message?topic=alone&offset=0").body
     assert page.count(b"v" * WHOLE_BYTES) == 1
     assert b"vw" not in page

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from kbroker.client.cluster import BodyFor, Cluster, Node, TopicMetadata, check, to_uuid
+from kbroker.client.cluster import BodyFor, Cluster, Node, TopicMetadata, check, to_error, to_uuid
 from kbroker.client.connection import Body
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
-LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 19, 20
+LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
+DESCRIBE_LOG_DIRS = 35
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 32, 37, 44, 60
 LIST_CONFIG_RESOURCES = 74
 FIRST_WITH_TYPES = 1  # of ListConfigResources: version 0 lists only client metrics
@@ -30,7 +31,10 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config: `value` is None when it is sensitive or unset; `synonyms` begin with the effective one."""
+    """One config: `value` is None when it is sensitive or unset; `synonyms` begin with the effective one.
+
+    `documentation`: None unless it was requested, and the broker has it (DescribeConfigs v3 and later).
+    """
 
     name: str
     value: str | None
@@ -38,6 +42,7 @@ class ConfigEntry:
     read_only: bool
     is_sensitive: bool
     synonyms: tuple[ConfigSynonym, ...] = ()
+    documentation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +223,7 @@ class Admin:
         keys: Iterable[str] | None = None,
         *,
         include_synonyms: bool = False,
+        include_documentation: bool = False,
     ) -> list[ConfigEntry]:
         """Return the configs of a topic or broker, by name.
 
@@ -226,16 +232,18 @@ class Admin:
             name: topic name or node id; "" for the dynamic configs of all brokers.
             keys: names of the configs; None for all.
             include_synonyms: list the other sources of each value too.
+            include_documentation: return the documentation of each config too.
         """
         node_id = self._broker_of(resource_type, name)
-        return self._describe_configs(resource_type, [name], keys, include_synonyms, node_id)[name]
+        extras: Body = {"IncludeSynonyms": include_synonyms, "IncludeDocumentation": include_documentation}
+        return self._describe_configs(resource_type, [name], keys, extras, node_id)[name]
 
     def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """Return the configs of topics by their names, with few requests."""
         wanted, found = list(names), {}
         for start in range(0, len(wanted), RESOURCES_PER_REQUEST):
             part = wanted[start : start + RESOURCES_PER_REQUEST]
-            found.update(self._describe_configs(ConfigResourceType.TOPIC, part, None, False, None))
+            found.update(self._describe_configs(ConfigResourceType.TOPIC, part, None, {}, None))
         return found
 
     def _describe_configs(
@@ -243,14 +251,14 @@ class Admin:
         resource_type: ConfigResourceType,
         names: Iterable[str],
         keys: Iterable[str] | None,
-        include_synonyms: bool,
+        extras: Body,
         node_id: int | None,
     ) -> dict[str, list[ConfigEntry]]:
         wanted = None if keys is None else list(keys)
         resources = [
             {"ResourceType": int(resource_type), "ResourceName": name, "ConfigurationKeys": wanted} for name in names
         ]
-        body = {"Resources": resources, "IncludeSynonyms": include_synonyms}
+        body = {"Resources": resources, **extras}
         response = self.cluster.retry(lambda: self.cluster.request(DESCRIBE_CONFIGS, body, node_id=node_id))
         found = {}
         for result in response["Results"]:
@@ -343,14 +351,33 @@ class Admin:
                 if tp not in found:
                     by_leader.setdefault(self.cluster.leader(*tp), []).append(tp)
             for node_id, partitions in by_leader.items():
-                found.update(self._list_offsets_of(node_id, {tp: wanted[tp] for tp in partitions}, read_committed))
+                some = self._list_offsets_of(node_id, {tp: wanted[tp] for tp in partitions}, read_committed)
+                for tp, info in some.items():
+                    if isinstance(info, KafkaError):
+                        raise info
+                    found[tp] = info
 
         self.cluster.retry(attempt)
         return found
 
+    def try_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetInfo | KafkaError]:
+        """Return offsets by time as ``list_offsets``, once, with the error of each partition in its place."""
+        found: dict[TopicPartition, OffsetInfo | KafkaError] = {}
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for tp, timestamp in wanted.items():
+            try:
+                by_leader.setdefault(self.cluster.leader(*tp), {})[tp] = timestamp
+            except KafkaError as error:
+                found[tp] = error
+        for node_id, some in by_leader.items():
+            found.update(self._list_offsets_of(node_id, some, read_committed))
+        return found
+
     def _list_offsets_of(
         self, node_id: int, wanted: Mapping[TopicPartition, int], read_committed: bool
-    ) -> dict[TopicPartition, OffsetInfo]:
+    ) -> dict[TopicPartition, OffsetInfo | KafkaError]:
         topics: dict[str, list[Body]] = {}
         for (topic, partition), timestamp in wanted.items():
             topics.setdefault(topic, []).append({"PartitionIndex": partition, "Timestamp": timestamp})
@@ -370,11 +397,72 @@ class Admin:
             }
 
         response = self.cluster.request(LIST_OFFSETS, body, node_id=node_id)
-        found = {}
+        found: dict[TopicPartition, OffsetInfo | KafkaError] = {}
         for t in response["Topics"]:
             for p in t["Partitions"]:
-                check(p["ErrorCode"], f"partition {t['Name']}-{p['PartitionIndex']}")
-                found[t["Name"], p["PartitionIndex"]] = OffsetInfo(p["Offset"], p["Timestamp"], p["LeaderEpoch"])
+                tp = t["Name"], p["PartitionIndex"]
+                error = to_error(p["ErrorCode"])
+                found[tp] = (
+                    OffsetInfo(p["Offset"], p["Timestamp"], p["LeaderEpoch"])
+                    if error is Errors.NONE
+                    else KafkaError(error, f"partition {tp[0]}-{tp[1]}: {error.message}")
+                )
+        return found
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset of each partition; return the new first offsets.
+
+        Args: before: offsets; -1 deletes every record.
+        Raises: KafkaError OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a compacted topic) ... for the first partition that
+            failed; the records of the other partitions are deleted.
+        """
+        by_leader: dict[int, dict[str, list[Body]]] = {}
+        for (topic, partition), offset in before.items():
+            of_leader = by_leader.setdefault(self.cluster.leader(topic, partition), {})
+            of_leader.setdefault(topic, []).append({"PartitionIndex": partition, "Offset": offset})
+        found = {}
+        failure: KafkaError | None = None
+        for node_id, topics in by_leader.items():
+            listed = [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()]
+            body: Body = {"Topics": listed, "TimeoutMs": timeout_ms}
+            limit_s = timeout_ms / 1000 + self.cluster.request_timeout_s
+            response = self.cluster.request(DELETE_RECORDS, body, node_id=node_id, timeout_s=limit_s)
+            for t in response["Topics"]:
+                for p in t["Partitions"]:
+                    error = to_error(p["ErrorCode"])
+                    if error is Errors.NONE:
+                        found[t["Name"], p["PartitionIndex"]] = p["LowWatermark"]
+                    else:
+                        name = f"partition {t['Name']}-{p['PartitionIndex']}"
+                        failure = failure or KafkaError(error, f"{name}: {error.message}")
+        if failure is not None:
+            raise failure
+        return found
+
+    def sizes(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, int]:
+        """Return the bytes of partitions on disk, each at its leader; all topics if ``topics`` is None.
+
+        Partitions whose leader does not list them are left out. Raises: KafkaError CLUSTER_AUTHORIZATION_FAILED.
+        """
+        names = None if topics is None else set(topics)
+        known = self.cluster.fetch_metadata(names)
+        leaders = {(t.name, p.partition): p.leader for t in known for p in t.partitions}
+        wanted = None
+        if names is not None:
+            wanted = [
+                {"Topic": t.name, "Partitions": [p.partition for p in t.partitions]} for t in known if t.partitions
+            ]
+        found = {}
+        for node_id in sorted({leader for leader in leaders.values() if leader >= 0}):
+            response = self.cluster.request(DESCRIBE_LOG_DIRS, {"Topics": wanted}, node_id=node_id)
+            check(response.get("ErrorCode", 0), f"log folders of node {node_id}")
+            for folder in response["Results"]:
+                for t in folder["Topics"]:
+                    for p in t["Partitions"]:
+                        if leaders.get((t["Name"], p["PartitionIndex"])) == node_id and not p["IsFutureKey"]:
+                            found[t["Name"], p["PartitionIndex"]] = p["PartitionSize"]
         return found
 
     # ---- cluster
@@ -415,4 +503,5 @@ def _config_entry(entry: Body) -> ConfigEntry:
         entry["ReadOnly"],
         entry["IsSensitive"],
         tuple(synonyms),
+        entry.get("Documentation"),
     )

@@ -27,7 +27,8 @@ from kbroker.console.passwords import Passwords, are_accepted
 from kbroker.console.rendering import Renderer
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
-from kbroker.console.site import ROOT, Download, Json, Memory, Parts, Site, View
+from kbroker.console.site import ROOT, Download, Json, Local, Memory, Parts, Site, View
+from kbroker.console.topic_history import TopicHistory
 from kbroker.observe.http_access import HttpAccess
 
 logger = get_logger(__name__)
@@ -122,12 +123,13 @@ class Console:
     def of_broker(cls, broker: Broker, access: HttpAccess, may_edit: bool = False) -> Console:
         """Return the console of a running broker; ``may_edit``: true if its pages may change things."""
         clock = broker.clock
-        history = History(lambda: broker_totals(broker.parts), lambda: broker.verdicts, clock)
+        topic_history = TopicHistory(lambda: broker.context.topics.all(), clock)
+        history = History(lambda: broker_totals(broker.parts), lambda: broker.verdicts, clock, (topic_history.look,))
         parts = Parts(
             Connections(in_process(broker), clock),
             clock,
             Memory(clock),
-            (broker, history),
+            Local(broker, history, topic_history),
             f"broker {broker.context.node_id}",
             may_edit,
             clock.epoch_ms(),
@@ -139,7 +141,7 @@ class Console:
     def close(self) -> None:
         """Stop observing the broker, and close the connections to it. Idempotent."""
         if self._parts.local is not None:
-            self._parts.local[1].stop()
+            self._parts.local.history.stop()
         self._parts.connections.close()
 
     # ------------------------------------------------------------ requests
@@ -153,7 +155,7 @@ class Console:
         except BrokerConnectionError as error:
             response = self._failed(request, unreachable(error))
         except Exception:
-            if self._parts.local is None or self._parts.local[0].is_running:
+            if self._parts.local is None or self._parts.local.broker.is_running:
                 logger.exception("%s cannot be shown", printable(request.path[:200]))
                 response = self._failed(
                     request, PageError(500, "This page cannot be shown; the broker's log says why.")
@@ -195,7 +197,7 @@ class Console:
     def _show(self, request: HttpRequest, path: str, page: Page) -> HttpResponse:
         """Return a page, rendered now or a moment ago for another viewer."""
         if self._parts.local is not None:
-            self._parts.local[1].use()
+            self._parts.local.history.use()
         is_part = "kb-part" in request.headers or request.headers.get("hx-target", "").endswith("#live")
         site = self._site(request)
         key = (path, request.query, is_part, cookie_of(request.headers), site.identity)
@@ -234,22 +236,22 @@ class Console:
         if isinstance(result, Json):
             body = json.dumps(result.value, allow_nan=False, separators=(",", ":")).encode("ascii")
             return HttpResponse(200, body, "application/json")
-        values = {**self._frame(request, path, result.title), **result.values}
+        values = {**self._frame(request, path, result), **result.values}
         make = self._renderer.live_part if is_part else self._renderer.page
         return HttpResponse(result.status, make(result.template, values), HTML)
 
-    def _frame(self, request: HttpRequest, path: str, title: str) -> dict[str, Any]:
+    def _frame(self, request: HttpRequest, path: str, view: View) -> dict[str, Any]:
         """Return the values that the frame of every page needs."""
         cookie = cookie_of(request.headers)
         query = request.query if path in PAGES and request.method != "POST" else ""
         principal = self._sessions.principal(cookie) if cookie else None
-        here = _entry_of(path)
+        here = view.entry or _entry_of(path)
         return {
             "root": ROOT,
             "menu": self._menu,
             "here": here,
             "section": next((one for one in self._menu if any(entry.page == here for entry in one.entries)), None),
-            "title": title,
+            "title": view.title,
             "live_url": f"{ROOT}/{path}" + (f"?{query}" if query else ""),
             "is_signed_in": principal is not None,
             "can_sign_in": principal is None and self._passwords is not None,

@@ -18,10 +18,10 @@ To add an action, write a function from the fields of a form to a Change, and re
 A form of a page posts its fields and the hidden field ``form_secret`` to ``/console/topic/delete/preview``. The
 function reads the current state, checks the change (with ``validate_only`` where Kafka has it) and raises KafkaError,
 ValueError or PageError 400 for invalid fields: the page of the action is then shown again, with the values ``problem``
-and ``fields`` (the fields of the form). Otherwise the difference is shown with a button. The button posts the same
-fields to ``/console/topic/delete/apply``: the function runs again, the change is refused if it is no longer the one
-that was shown, else ``apply`` runs. ``/console/topic/delete/check`` returns only the lines of the difference or the
-problem, for ``hx-post`` while the user types.
+and ``fields`` (the Fields of the form; the page itself sets both to empty ones). Otherwise the difference is shown with
+a button. The button posts the same fields to ``/console/topic/delete/apply``: the function runs again, the change is
+refused if it is no longer the one that was shown, else ``apply`` runs. ``/console/topic/delete/check`` returns only the
+lines of the difference or the problem, for ``hx-post`` while the user types.
 
 ``kbroker.console.edit`` and the secret of the form are checked before the function runs.
 """
@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from kbroker.common.errors import KafkaError
 from kbroker.common.printable import printable
-from kbroker.console.requests import PageError, Query
+from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View
 
 MAX_LINES = 200  # of a difference; the others are counted
@@ -144,13 +144,13 @@ def _made(site: Site, action: Action, form: Query) -> Change:
 
 
 def _sentence(error: Exception) -> str:
-    text = str(error).rstrip(".")
+    text = (error.message if isinstance(error, KafkaError) else str(error)).rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def _form_again(site: Site, action: Action, form: Query, problem: str) -> View:
     view = action.page(site, form)
-    return view._replace(values={**view.values, "problem": problem, "fields": form.values}, status=400)
+    return view._replace(values={**view.values, "problem": problem, "fields": Fields(form.values)}, status=400)
 
 
 def _shown(name: str, change: Change, form: Query, problem: str) -> View:

@@ -42,9 +42,9 @@ def page_error(error: KafkaError, principal: str) -> PageError:
     kind = KINDS.get(error.error)
     if kind is not None:
         who = principal or "the user of these pages"
-        return PageError(403, f"An ACL of {who} on a {_title(kind)} is missing: {error}.")
+        return PageError(403, f"An ACL of {who} on a {_title(kind)} is missing: {error.message}")
     status = 404 if error.error in (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.GROUP_ID_NOT_FOUND) else 400
-    return PageError(status, f"The cluster refuses this: {error}.")
+    return PageError(status, f"The cluster refuses this: {error.message}")
 
 
 def _title(word: ResourceType | Operation) -> str:

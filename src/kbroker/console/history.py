@@ -85,12 +85,20 @@ class Bin(NamedTuple):
 class History:
     """Counters and verdicts of the last ten minutes.
 
-    Args: ``look`` returns the current counters, ``verdicts`` the latest verdicts; ``clock``.
+    Args: ``look`` returns the current counters, ``verdicts`` the latest verdicts; ``clock``; ``others``: called with
+    each sample's time (ms since 1970), for histories of other things.
     Threads: any; ``look_once`` from one at a time.
     """
 
-    def __init__(self, look: Callable[[], Totals], verdicts: Callable[[], Sequence[Verdict]], clock: BaseClock) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Totals],
+        verdicts: Callable[[], Sequence[Verdict]],
+        clock: BaseClock,
+        others: Sequence[Callable[[int], None]] = (),
+    ) -> None:
         self._look = look
+        self._others = others
         self._verdicts = verdicts
         self._clock = clock
         self._lock = threading.Lock()
@@ -145,6 +153,8 @@ class History:
             if before is not None and found.time_ms > before.time_ms:
                 self._rates.append(_rates(before, found))
             self._judge(verdicts, found.time_ms)
+        for other in self._others:
+            other(found.time_ms)
 
     def _judge(self, verdicts: Sequence[Verdict], now_ms: int) -> None:
         """Count each verdict once: those since the last sample, up to a time for which all have arrived."""

@@ -8,7 +8,19 @@ from typing import NamedTuple
 from kbroker.console.changes import Action
 from kbroker.console.requests import Query
 from kbroker.console.site import Download, Json, Site, View
-from kbroker.console.views import clients, groups, overview, quotas, slow_requests, throttles, topics
+from kbroker.console.views import (
+    brokers,
+    clients,
+    configs,
+    groups,
+    messages,
+    overview,
+    quotas,
+    slow_requests,
+    throttles,
+    topic_changes,
+    topics,
+)
 
 Result = View | Download | Json
 
@@ -16,7 +28,8 @@ Result = View | Download | Json
 class Page(NamedTuple):
     """A page. ``entry``: its menu entry; ``needs_broker``: it reads the parts of a broker in the same process.
 
-    Without another check of its own, a page that needs the broker requires Describe on the cluster.
+    ``checks_acls``: the page checks the ACLs itself, or the cluster does with its requests; otherwise the page requires
+    Describe on the cluster.
     """
 
     make: Callable[[Site, Query], Result]
@@ -44,6 +57,7 @@ MENU = (
         "Broker",
         (
             Entry("", "Overview"),
+            Entry("brokers", "Brokers"),
             Entry("throughput", "Throughput"),
             Entry("clients", "Clients"),
             Entry("requests", "Slow requests"),
@@ -63,11 +77,15 @@ def _internal(make: Callable[[Site, Query], Result], entry: str) -> Page:
 
 PAGES: Mapping[str, Page] = {
     "": _internal(overview.overview, ""),
-    "topics": _internal(topics.topics, "topics"),
-    "topic": _internal(topics.topic, "topics"),
-    "messages": Page(topics.messages, "topics", needs_broker=True),
-    "message": Page(topics.message, "topics", needs_broker=True),
-    "value": Page(topics.value, "topics", needs_broker=True),
+    "brokers": Page(brokers.brokers, "brokers"),
+    "configs": Page(configs.configs, "brokers"),
+    "config": Page(configs.config, "brokers"),
+    "topics": Page(topics.topics, "topics"),
+    "topic": Page(topics.topic, "topics"),
+    "topic-new": Page(topic_changes.new_topic, "topics"),
+    "messages": Page(messages.messages, "topics", needs_broker=True),
+    "message": Page(messages.message, "topics", needs_broker=True),
+    "value": Page(messages.value, "topics", needs_broker=True),
     "groups": _internal(groups.groups, "groups"),
     "group": _internal(groups.group, "groups"),
     "clients": _internal(clients.clients, "clients"),
@@ -85,7 +103,13 @@ PAGES: Mapping[str, Page] = {
 
 #: Actions of forms (see ``changes``), by the address of the form.
 ACTIONS: Mapping[str, Action] = {
+    "config": Action(configs.change, configs.config),
     "quota": Action(quotas.change, quotas.quota),
+    "topic/create": Action(topic_changes.create, topic_changes.new_topic),
+    "topic/delete": Action(topic_changes.delete, topics.topic),
+    "topic/empty": Action(topic_changes.empty, topics.topic),
+    "topic/partitions": Action(topic_changes.add_partitions, topics.topic),
+    "topic/records": Action(topic_changes.delete_records, topics.topic),
 }
 
 

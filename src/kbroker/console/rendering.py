@@ -16,7 +16,7 @@ from kbroker.log.checkpoints import uuid_to_text
 
 FOLDER = Path(__file__).with_name("templates")
 MACROS = {
-    "parts.html": ("named", "scroll", "pager", "record_bytes", "difference"),
+    "parts.html": ("named", "scroll", "pager", "record_bytes", "difference", "line"),
     "explanation.html": ("explanation",),
 }
 _LATEST_S = 253_402_300_799  # the end of the year 9999

@@ -21,6 +21,13 @@ class PageError(Exception):
         self.href = href
 
 
+class Fields(dict[str, str]):
+    """Fields of a form that a page shows again; a missing one is empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
 def sentence(text: str) -> str:
     """Return the text of an error as a sentence of a page."""
     return f"{text[:1].upper()}{text[1:]}."

@@ -24,36 +24,39 @@ from kbroker.console.connections import Connections, Identity
 from kbroker.console.denied import denied, needing
 from kbroker.console.history import History
 from kbroker.console.requests import PageError
+from kbroker.console.topic_history import TopicHistory
 from kbroker.requests.context import ApiContext
 
 LONGEST_HREF = 60_000  # characters; a request's first line may have 65,536
 REMEMBERED_MS = 2000
+METADATA_MS = 10_000  # of values that depend on the metadata alone, while it is unchanged
 MAX_REMEMBERED = 64
 
 T = TypeVar("T")
 
 
 class Memory:
-    """Results that pages need again within two seconds, such as the names of all topics. Threads: any."""
+    """Results that pages need again within seconds, such as the names of all topics. Threads: any."""
 
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._values: dict[object, tuple[int, Any]] = {}
+        self._values: dict[object, tuple[int, object, Any]] = {}
 
-    def get(self, key: object, make: Callable[[], T]) -> T:
-        """Return a remembered value, or a new one."""
+    def get(self, key: object, make: Callable[[], T], version: object = None) -> T:
+        """Return a remembered value, or a new one; with ``version``, it lasts longer while this is the same object."""
         now_ms = self._clock.now_ms()
         with self._lock:
             found = self._values.get(key)
-        if found is not None and found[0] > now_ms:
-            value: T = found[1]
+        if found is not None and found[0] > now_ms and found[1] is version:
+            value: T = found[2]
             return value
         value = make()
+        until_ms = self._clock.now_ms() + (REMEMBERED_MS if version is None else METADATA_MS)
         with self._lock:
             self._values = {key: kept for key, kept in self._values.items() if kept[0] > now_ms}
             if len(self._values) < MAX_REMEMBERED:
-                self._values[key] = (self._clock.now_ms() + REMEMBERED_MS, value)
+                self._values[key] = (until_ms, version, value)
         return value
 
     def clear(self) -> None:
@@ -62,17 +65,25 @@ class Memory:
             self._values.clear()
 
 
+class Local(NamedTuple):
+    """The broker of this process, and its last ten minutes."""
+
+    broker: Broker
+    history: History
+    topic_history: TopicHistory
+
+
 class Parts(NamedTuple):
     """Data of a console that all its pages share.
 
-    ``local``: the broker of this process and its last ten minutes, None in `kbroker console`; ``place``: the cluster as
+    ``local``: None in `kbroker console`; ``place``: the cluster as
     people know it; ``may_edit``: true if pages may change things; ``started_ms``: start time, since 1970.
     """
 
     connections: Connections
     clock: BaseClock
     memory: Memory
-    local: tuple[Broker, History] | None
+    local: Local | None
     place: str
     may_edit: bool
     started_ms: int
@@ -112,6 +123,14 @@ class Site:
         """Return a value that this user's pages requested within the last two seconds, or a new one."""
         return self.parts.memory.get((self.identity, name), make)
 
+    def remember_metadata(self, name: str, make: Callable[[], T]) -> T:
+        """Return a remembered value that depends on the cluster's metadata alone: topics, configs, ACLs, quotas.
+
+        It lasts longer than others while the metadata of a broker in this process is unchanged.
+        """
+        version = self.context.image if self.has_broker else None
+        return self.parts.memory.get((self.identity, name), make, version)
+
     def needs(
         self, operation: Operation, kind: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
     ) -> AbstractContextManager[None]:
@@ -140,7 +159,7 @@ class Site:
         """Return whether the broker is in this process."""
         return self.parts.local is not None
 
-    def _local(self) -> tuple[Broker, History]:
+    def _local(self) -> Local:
         if self.parts.local is None:
             raise PageError(404, "This page needs the console of the broker itself.")
         return self.parts.local
@@ -148,7 +167,7 @@ class Site:
     @property
     def broker(self) -> Broker:
         """The broker. Raises: PageError 404 without one."""
-        return self._local()[0]
+        return self._local().broker
 
     @property
     def context(self) -> ApiContext:
@@ -158,7 +177,12 @@ class Site:
     @property
     def history(self) -> History:
         """The broker's last ten minutes. Raises: PageError 404 without a broker."""
-        return self._local()[1]
+        return self._local().history
+
+    @property
+    def topic_history(self) -> TopicHistory:
+        """The last ten minutes of the broker's topics. Raises: PageError 404 without a broker."""
+        return self._local().topic_history
 
     def require(
         self, operation: Operation, kind: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
@@ -175,12 +199,13 @@ class Site:
 
 
 class View(NamedTuple):
-    """A page to be rendered: its title, template and values."""
+    """A page to be rendered: its title, template and values; ``entry``: another menu entry than that of its address."""
 
     title: str
     template: str
     values: Mapping[str, Any]
     status: int = 200
+    entry: str = ""
 
 
 class Download(NamedTuple):

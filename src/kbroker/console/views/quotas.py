@@ -14,7 +14,7 @@ from kbroker.common.shown_names import entity_name
 from kbroker.console.changes import Change, Difference
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, measured
-from kbroker.console.requests import PageError, Query, sentence
+from kbroker.console.requests import Fields, PageError, Query, sentence
 from kbroker.console.site import ROOT, Site, View, short_enough
 
 SHOWN_SAMPLES = 11
@@ -50,7 +50,7 @@ def quotas(site: Site, query: Query) -> View:
     """Return a page of the entities with quotas whose names contain ``q``."""
     wanted = query.text("q").strip().lower()
     with site.needs(Operation.DESCRIBE_CONFIGS):
-        found = site.remember("quotas", lambda: QuotaClient(site.cluster).describe())
+        found = site.remember_metadata("quotas", lambda: QuotaClient(site.cluster).describe())
     kept = [one for one in found.items() if wanted in str(one[0]).lower()]
     kept.sort(key=lambda one: str(one[0]))
     part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/quotas", query.values)
@@ -86,7 +86,7 @@ def quota(site: Site, query: Query) -> View:
         "rows": rows,
         "keys": keys,
         "explained": _explained(site, entity) if site.has_broker else None,
-        "fields": {"key": keys[0], "value": "", "effect": "shadow"},
+        "fields": Fields(key=keys[0], effect="shadow"),
         "problem": "",
     }
     return View("Quotas of one", "quota.html", shown)

@@ -1,204 +1,251 @@
-"""Topics, their partitions and their messages."""
+"""Topics: the list, and one topic with its partitions."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kbroker.common.errors import KafkaError
+from kbroker.client.admin import EARLIEST, LATEST, OffsetInfo
+from kbroker.client.cluster import PartitionMetadata, TopicMetadata
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import Operation, ResourceType
+from kbroker.common.topic_names import TopicPartition
 from kbroker.console.paging import part_of
-from kbroker.console.record_reader import MOST, WHOLE, LogRecord, first_offset, read_records
-from kbroker.console.requests import PageError, Query
-from kbroker.console.site import ROOT, Download, Site, View, address
-from kbroker.decoders.record_text import LIST_BYTES, NEEDED_BEHIND, WHOLE_BYTES, Shown, safe_text, shown
-from kbroker.metadata.topics import TopicView
+from kbroker.console.requests import Fields, PageError, Query
+from kbroker.console.site import ROOT, Site, View
+from kbroker.console.topic_history import Point
 
 PARTITIONS = 100  # of a page
-SORTS = ("name", "records", "size")
-HEADER_NAME_CHARACTERS, HEADER_VALUE_BYTES = 200, 200
-#: Limits for all headers of a record, in a list and alone: the header that exceeds it is the last.
-LIST_HEADERS_CHARACTERS, WHOLE_HEADERS_CHARACTERS = 2000, 64 << 10
+MOST_OFFSETS = 2000  # partitions whose offsets a page requests
+SORTS_OF_ALL, SORTS_OF_BROKER = ("name", "partitions", "size"), ("name", "partitions", "records", "size", "rate")
 
 
-class TopicRow(NamedTuple):
-    """A topic in the list; sums over its partitions that are online."""
+class Listed(NamedTuple):
+    """A topic in the cluster's metadata. ``offline``: number of partitions without a leader."""
 
     name: str
     partitions: int
     offline: int
-    records: int
-    size_bytes: int
     is_internal: bool
 
 
-class ShownRecord(NamedTuple):
-    """A record as the page shows it."""
+class Figures(NamedTuple):
+    """Sums over the partitions of a topic that are online; None: unknown."""
 
-    offset: int
-    timestamp_ms: int
-    key: Shown
-    value: Shown
-    headers: list[tuple[str, str]]
-    more_headers: int
+    records: int | None = None
+    size_bytes: int | None = None
+    offline: int = 0
+    rate: float | None = None
+
+
+class Row(NamedTuple):
+    """A topic in the list."""
+
+    topic: Listed
+    figures: Figures
+
+
+class PartitionRow(NamedTuple):
+    """A partition of a topic; ``problem``: the reason why its offsets are unknown; ``mark``: a defect of its log."""
+
+    number: int
+    leader: int
+    in_sync: int
+    replicas: int
+    start: int | None
+    end: int | None
+    size_bytes: int | None
+    problem: str
+    mark: str
+
+
+class Chart(NamedTuple):
+    """Values of a topic as a line: ``points`` of a polyline in a box of 100 by 100, and the highest value."""
+
+    points: str
+    highest: float
+
+
+def listed(site: Site) -> list[Listed]:
+    """Return the topics that the user may see, by name."""
+
+    def request() -> list[Listed]:
+        found = [_listed(topic) for topic in site.cluster.fetch_metadata(None) if topic.error is Errors.NONE]
+        return sorted(found, key=lambda one: one.name)
+
+    return site.remember_metadata("topics", request)
+
+
+def _listed(topic: TopicMetadata) -> Listed:
+    offline = sum(one.leader < 0 for one in topic.partitions)
+    return Listed(topic.name, len(topic.partitions), offline, topic.is_internal)
 
 
 def topics(site: Site, query: Query) -> View:
     """Return a page of the topics whose names contain ``q``."""
     wanted, sort = query.text("q").strip(), query.text("sort", "name")
-    if sort not in SORTS:
-        raise PageError(400, f"sort is {sort[:40]!r}; expected {', '.join(SORTS)}.")
+    sorts = SORTS_OF_BROKER if site.has_broker else SORTS_OF_ALL
+    if sort not in sorts:
+        raise PageError(400, f"sort is {sort[:40]!r}; expected {', '.join(sorts)}.")
     has_internal = query.text("internal") == "1"
-    views = [
-        view
-        for view in site.context.topics.all()
-        if wanted.lower() in view.name.lower() and (has_internal or not view.is_internal)
+    found = [
+        one for one in listed(site) if wanted.lower() in one.name.lower() and (has_internal or not one.is_internal)
     ]
-    if sort != "name":
-        weighed = [(row_of(view), view) for view in views]
-        weighed.sort(key=lambda one: -(one[0].records if sort == "records" else one[0].size_bytes))
-        views = [view for _, view in weighed]
-    page = query.integer("page", 1, 1, 10**9)
-    part = part_of(views, page, f"{ROOT}/topics", query.values)
-    rows = [row_of(view) for view in part.rows]
-    values = {"part": part, "rows": rows, "q": wanted, "sort": sort, "internal": has_internal, "sorts": SORTS}
+    figures: Mapping[str, Figures] = {}
+    if sort == "partitions":
+        found.sort(key=lambda one: -one.partitions)
+    elif sort != "name":
+        figures = _figures(site, found, has_offsets=False)
+        found.sort(key=lambda one: -_weight(figures[one.name], sort))
+    part = part_of(found, query.integer("page", 1, 1, 10**9), f"{ROOT}/topics", query.values)
+    if not figures or not site.has_broker:
+        figures = _figures(site, part.rows, has_offsets=True)
+    rows = [Row(one, figures[one.name]) for one in part.rows]
+    values = {"part": part, "rows": rows, "q": wanted, "sort": sort, "internal": has_internal, "sorts": sorts}
     return View("Topics", "topics.html", values)
 
 
-def row_of(view: TopicView) -> TopicRow:
-    """Return the sums of a topic."""
+def _weight(figures: Figures, sort: str) -> float:
+    found = {"records": figures.records, "size": figures.size_bytes, "rate": figures.rate}[sort]
+    return -1 if found is None else found
+
+
+def _figures(site: Site, found: Sequence[Listed], has_offsets: bool) -> Mapping[str, Figures]:
+    """Return the figures of topics: of the logs of this process, else of the cluster's brokers.
+
+    Args: ``has_offsets``: request the numbers of records too.
+    """
+    if site.has_broker:
+        return {one.name: _local_figures(site, one.name) for one in found}
+    sizes: dict[str, int] = {}
+    for (name, _), size_bytes in _sizes(site, [one.name for one in found]).items():
+        sizes[name] = sizes.get(name, 0) + size_bytes
+    records = _records(site, found) if has_offsets else {}
+    return {one.name: Figures(records.get(one.name), sizes.get(one.name), one.offline) for one in found}
+
+
+def _local_figures(site: Site, name: str) -> Figures:
+    view = site.context.topics.get(name)
+    if view is None:
+        return Figures()
     logs = [log for log in view.partitions if log is not None]
-    return TopicRow(
-        view.name,
-        len(view.partitions),
-        len(view.partitions) - len(logs),
+    return Figures(
         sum(log.high_watermark - log.log_start_offset for log in logs),
         sum(log.size_bytes for log in logs),
-        view.is_internal,
+        len(view.partitions) - len(logs),
+        site.topic_history.rate(name),
     )
+
+
+def _sizes(site: Site, names: Sequence[str]) -> Mapping[TopicPartition, int]:
+    """Return the bytes of partitions; none if the user may not see them: that needs Describe on the cluster."""
+    if not names:
+        return {}
+    try:
+        return site.admin.sizes(names)
+    except KafkaError:
+        return {}
+
+
+def _records(site: Site, found: Sequence[Listed]) -> Mapping[str, int]:
+    """Return the numbers of records of the first topics, for as many partitions as a page may request."""
+    partitions: list[TopicPartition] = []
+    for one in found:
+        if len(partitions) + one.partitions > MOST_OFFSETS:
+            break
+        partitions += [(one.name, number) for number in range(one.partitions)]
+    sums: dict[str, int] = {}
+    for (name, _), (start, end, _) in offsets(site, partitions).items():
+        if start is not None and end is not None:
+            sums[name] = sums.get(name, 0) + end - start
+    return sums
+
+
+def offsets(
+    site: Site, partitions: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, tuple[int | None, int | None, str]]:
+    """Return the first offset and the end of partitions, and the reason if they are unknown."""
+    starts = site.admin.try_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = site.admin.try_offsets(dict.fromkeys(partitions, LATEST))
+    found: dict[TopicPartition, tuple[int | None, int | None, str]] = {}
+    for tp in partitions:
+        start, end = starts.get(tp), ends.get(tp)
+        if isinstance(start, OffsetInfo) and isinstance(end, OffsetInfo):
+            found[tp] = start.offset, end.offset, ""
+        else:
+            error = next((one for one in (start, end) if isinstance(one, KafkaError)), None)
+            found[tp] = None, None, "no response" if error is None else error.message
+    return found
+
+
+def found_topic(site: Site, query: Query) -> TopicMetadata:
+    """Return the topic of the parameter ``topic``. Raises: PageError 404, 403."""
+    name = query.needed("topic")
+    try:
+        with site.needs(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            return site.admin.describe_topics([name])[0]
+    except KafkaError as error:
+        if error.error in (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.INVALID_TOPIC_EXCEPTION):
+            raise PageError(404, f"Topic {name[:249]!r} does not exist; it may have been deleted.") from None
+        raise
 
 
 def topic(site: Site, query: Query) -> View:
-    """Return one topic: a page of its partitions, and its own configs."""
-    view = _found(site, query)
-    page = query.integer("page", 1, 1, 10**9)
-    part = part_of(list(enumerate(view.partitions)), page, f"{ROOT}/topic", query.values, PARTITIONS)
-    configs = [(name, _config_text(name, value)) for name, value in sorted(view.configs.items())]
-    values = {"topic": view, "row": row_of(view), "part": part, "configs": configs}
+    """Return one topic: a page of its partitions, its last ten minutes, and the forms to change it."""
+    found = found_topic(site, query)
+    kept = {name: text for name, text in query.values.items() if name in ("topic", "page")}
+    part = part_of(found.partitions, query.integer("page", 1, 1, 10**9), f"{ROOT}/topic", kept, PARTITIONS)
+    rows = _partition_rows(site, found.name, part.rows)
+    if site.has_broker:
+        figures = _local_figures(site, found.name)
+    else:
+        figures = _figures(site, [_listed(found)], has_offsets=len(found.partitions) <= MOST_OFFSETS)[found.name]
+    points = site.topic_history.points(found.name) if site.has_broker else []
+    values = {
+        "topic": found,
+        "figures": figures,
+        "part": part,
+        "rows": rows,
+        "rate_chart": _chart(points, [one.records for one in points]),
+        "size_chart": _chart(points, [float(one.size_bytes) for one in points]),
+        "fields": Fields(),
+        "problem": "",
+    }
     return View("Topic", "topic.html", values)
 
 
-def _config_text(name: str, value: str) -> str:
-    unit = " ms" if name.endswith(".ms") else " bytes" if name.endswith(".bytes") else ""
-    return f"{int(value):,}{unit}" if unit and re.fullmatch(r"[0-9]{1,20}", value) else value
+def _partition_rows(site: Site, name: str, partitions: Sequence[PartitionMetadata]) -> list[PartitionRow]:
+    known = offsets(site, [(name, one.partition) for one in partitions])
+    sizes = _sizes(site, [name])
+    view = site.context.topics.get(name) if site.has_broker else None
+    rows = []
+    for one in partitions:
+        tp = name, one.partition
+        log = view.partitions[one.partition] if view is not None and one.partition < len(view.partitions) else None
+        is_offline = view is not None and log is None
+        problem = "its log could not be opened; the broker's log says why" if is_offline else known[tp][2]
+        mark = _mark(log)
+        row = one.leader, len(one.isr), len(one.replicas), known[tp][0], known[tp][1], sizes.get(tp), problem, mark
+        rows.append(PartitionRow(one.partition, *row))
+    return rows
 
 
-def messages(site: Site, query: Query) -> View:
-    """Return records of one partition from an offset, from a time, or the latest."""
-    view = _found(site, query)
-    site.require(Operation.READ, ResourceType.TOPIC, view.name)
-    log, number = _log(view, query)
-    count = query.integer("count", 20, 1, MOST)
-    offset = query.integer("offset", -1, -1, 2**63 - 1)
-    time_ms = query.time_ms("time")
-    problem = ""
-    try:
-        first = first_offset(log, offset=None if offset < 0 else offset, time_ms=time_ms, count=count)
-        found = read_records(log, first, count, LIST_BYTES + NEEDED_BEHIND)
-        problem = found.problem
-    except (KafkaError, OSError) as error:  # retention may have removed a segment
-        raise PageError(503, f"These records cannot be read: {error}. Try again.") from None
-    start, end, behind = log.log_start_offset, log.high_watermark, found.next_offset
-    here = {"topic": view.name, "partition": number, "count": count}
-    values = {
-        "topic": view,
-        "partition": number,
-        "count": count,
-        "offset": "" if offset < 0 else offset,
-        "time": query.text("time"),
-        "records": [_shown_record(record) for record in found.records],
-        "start": start,
-        "end": end,
-        "first": first,
-        "problem": problem,
-        "older": address("messages", **here, offset=max(start, first - count)) if first > start else None,
-        "newer": address("messages", **here, offset=behind) if first < behind < end else None,
-        "latest": address("messages", **here),
-    }
-    return View("Messages", "messages.html", values)
-
-
-def _shown_record(record: LogRecord, is_alone: bool = False) -> ShownRecord:
-    """Return a record as shown in a list, or, with more detail, alone on its page."""
-    headers: list[tuple[str, str]] = []
-    limit_bytes = WHOLE_BYTES if is_alone else LIST_BYTES
-    left = WHOLE_HEADERS_CHARACTERS if is_alone else LIST_HEADERS_CHARACTERS
-    for name, data in record.headers:
-        if left <= 0:
-            break
-        text = "null" if data is None else shown(data, HEADER_VALUE_BYTES).text
-        headers.append((_header_name(name), text))
-        left -= len(headers[-1][0]) + len(text)
-    more = record.header_count - len(headers)
-    key = shown(record.key, limit_bytes, record.key_bytes)
-    value = shown(record.value, limit_bytes, record.value_bytes)
-    return ShownRecord(record.offset, record.timestamp_ms, key, value, headers, more)
-
-
-def _header_name(name: bytes) -> str:
-    text = name[: 4 * HEADER_NAME_CHARACTERS].decode("utf-8", "replace")[:HEADER_NAME_CHARACTERS]
-    return safe_text(text)[:HEADER_NAME_CHARACTERS]
-
-
-def message(site: Site, query: Query) -> View:
-    """Return one record, with more of its key and value than in a list."""
-    view = _found(site, query)
-    site.require(Operation.READ, ResourceType.TOPIC, view.name)
-    record, number = _record(view, query, WHOLE_BYTES + NEEDED_BEHIND)
-    values = {"topic": view, "partition": number, "record": _shown_record(record, is_alone=True)}
-    return View("Message", "message.html", values)
-
-
-def value(site: Site, query: Query) -> Download:
-    """Return the bytes of a record's key or value as a download."""
-    view = _found(site, query)
-    site.require(Operation.READ, ResourceType.TOPIC, view.name)
-    record, number = _record(view, query, WHOLE)
-    part = query.text("part", "value")
-    if part not in ("key", "value"):
-        raise PageError(400, f"part is {part[:40]!r}; expected key or value.")
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", view.name)
-    return Download(
-        record.key or b"" if part == "key" else record.value or b"", f"{name}-{number}-{record.offset}.{part}"
-    )
-
-
-def _record(view: TopicView, query: Query, value_bytes: int) -> tuple[LogRecord, int]:
-    log, number = _log(view, query)
-    offset = query.integer("offset", -1, 0, 2**63 - 1)
-    try:
-        found = read_records(log, offset, 1, value_bytes)
-    except (KafkaError, OSError) as error:
-        raise PageError(404, f"The record at offset {offset:,} cannot be read: {error}.") from None
-    if not found.records or found.records[0].offset != offset:
-        why = found.problem or f"There is no record at offset {offset:,}: it was deleted, compacted, or is a marker."
-        raise PageError(404, why)
-    return found.records[0], number
-
-
-def _found(site: Site, query: Query) -> TopicView:
-    name = query.needed("topic")
-    view = site.context.topics.get(name)
-    if view is None:
-        raise PageError(404, f"Topic {name[:249]!r} does not exist; it may have been deleted.")
-    return view
-
-
-def _log(view: TopicView, query: Query) -> tuple[Any, int]:
-    number = query.integer("partition", 0, 0, 2**31 - 1)
-    if number >= len(view.partitions):
-        raise PageError(404, f"The topic has partitions 0 to {len(view.partitions) - 1}; there is no {number:,}.")
-    log = view.partitions[number]
+def _mark(log: Any) -> str:
     if log is None:
-        raise PageError(503, f"Partition {number} is offline: its log could not be opened. The broker's log says why.")
-    return log, number
+        return ""
+    if log.damage_offset is not None:
+        return "damaged"
+    return "takes no appends" if log.is_failed else ""
+
+
+def _chart(points: Sequence[Point], values: Sequence[float]) -> Chart | None:
+    """Return a line of at least two values: ten minutes wide, the latest value at the right."""
+    if len(points) < 2:
+        return None
+    highest = max(values)
+    latest_ms = points[-1].time_ms
+    places = [
+        f"{100 - (latest_ms - point.time_ms) / 6000:.1f},{98 - 96 * value / (highest or 1):.1f}"
+        for point, value in zip(points, values, strict=True)
+    ]
+    return Chart(" ".join(places), highest)

@@ -1,0 +1,217 @@
+"""Configs of topics, brokers, loggers, groups and client metrics: each beside its documentation, default and origin."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.client.admin import ConfigEntry
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kbroker.console.changes import Change, Difference
+from kbroker.console.paging import part_of
+from kbroker.console.requests import Fields, PageError, Query
+from kbroker.console.site import ROOT, Site, View, address
+
+KINDS = {kind.name.lower().replace("_", "-"): kind for kind in ConfigResourceType}
+ROWS = 100
+ORIGINS = {
+    ConfigSource.DYNAMIC_TOPIC_CONFIG: "set for this topic",
+    ConfigSource.DYNAMIC_BROKER_CONFIG: "set for this broker",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "set for all brokers",
+    ConfigSource.STATIC_BROKER_CONFIG: "file of the broker",
+    ConfigSource.DEFAULT_CONFIG: "default",
+    ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG: "level of the logger",
+    ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG: "set for this subscription",
+    ConfigSource.DYNAMIC_GROUP_CONFIG: "set for this group",
+}
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
+
+
+class Resource(NamedTuple):
+    """A resource with configs. ``name``: empty for all brokers."""
+
+    word: str
+    kind: ConfigResourceType
+    name: str
+
+    @property
+    def title(self) -> str:
+        """The resource as people know it."""
+        if self.kind is ConfigResourceType.BROKER and not self.name:
+            return "all brokers"
+        return f"{'loggers of broker' if self.kind is ConfigResourceType.BROKER_LOGGER else self.word} {self.name}"
+
+    def acl(self, is_change: bool) -> tuple[Operation, ResourceType, str]:
+        """Return the ACL that shows or changes its configs."""
+        operation = Operation.ALTER_CONFIGS if is_change else Operation.DESCRIBE_CONFIGS
+        if self.kind is ConfigResourceType.TOPIC:
+            return operation, ResourceType.TOPIC, self.name
+        if self.kind is ConfigResourceType.GROUP:
+            return operation, ResourceType.GROUP, self.name
+        return operation, ResourceType.CLUSTER, CLUSTER_NAME
+
+    @property
+    def entry(self) -> str:
+        """Menu entry of its pages."""
+        return {ConfigResourceType.TOPIC: "topics", ConfigResourceType.GROUP: "groups"}.get(self.kind, "brokers")
+
+    def page(self) -> str:
+        """Return the address of its configs."""
+        return address("configs", kind=self.word, name=self.name)
+
+
+class Row(NamedTuple):
+    """A config; None: sensitive or not set. ``is_set_here``: this resource overrides another origin."""
+
+    name: str
+    value: str | None
+    origin: str
+    default: str | None
+    documentation: str
+    is_read_only: bool
+    is_sensitive: bool
+    is_set_here: bool
+    href: str
+
+
+def resource_of(query: Query) -> Resource:
+    """Return the resource of the parameters ``kind`` and ``name``. Raises: PageError 400."""
+    word, name = query.needed("kind"), query.text("name")
+    if word not in KINDS:
+        raise PageError(400, f"kind is {word[:40]!r}; expected {', '.join(KINDS)}.")
+    kind = KINDS[word]
+    if not name and kind is not ConfigResourceType.BROKER:
+        raise PageError(400, f"The name of the {word} is missing.")
+    is_broker = kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
+    if is_broker and name and not (name.isascii() and name.isdigit() and len(name) <= 10):
+        raise PageError(400, f"name is {name[:40]!r}; expected the id of a broker.")
+    return Resource(word, kind, name)
+
+
+def configs(site: Site, query: Query) -> View:
+    """Return a page of the configs of one resource whose names or documentation contain ``q``."""
+    resource = resource_of(query)
+    wanted, is_short = query.text("q").strip(), query.text("set") == "1"
+    rows = [_row(resource, entry) for entry in _entries(site, resource)]
+    found = [
+        row
+        for row in rows
+        if (wanted.lower() in row.name.lower() or wanted.lower() in row.documentation.lower())
+        and (not is_short or row.is_set_here)
+    ]
+    part = part_of(found, query.integer("page", 1, 1, 10**9), f"{ROOT}/configs", query.values, ROWS)
+    values = {"resource": resource, "part": part, "rows": part.rows, "q": wanted, "set": is_short}
+    return View("Configs", "configs.html", values, entry=resource.entry)
+
+
+def _entries(site: Site, resource: Resource, key: str = "") -> list[ConfigEntry]:
+    try:
+        with site.needs(*resource.acl(is_change=False)):
+            return site.admin.describe_configs(
+                resource.kind,
+                resource.name,
+                [key] if key else None,
+                include_synonyms=True,
+                include_documentation=True,
+            )
+    except KafkaError as error:
+        if error.error in (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.BROKER_NOT_AVAILABLE):
+            raise PageError(404, f"There is no {resource.title[:300]}.") from None
+        raise
+
+
+def _row(resource: Resource, entry: ConfigEntry) -> Row:
+    is_default = entry.source is ConfigSource.DEFAULT_CONFIG
+    default = next((one.value for one in entry.synonyms if one.source is ConfigSource.DEFAULT_CONFIG), None)
+    return Row(
+        entry.name,
+        entry.value,
+        ORIGINS.get(entry.source, entry.source.name.lower()),
+        entry.value if is_default else default,
+        entry.documentation or "",
+        entry.read_only,
+        entry.is_sensitive,
+        _is_set_here(resource, entry.source),
+        address("config", kind=resource.word, name=resource.name, key=entry.name),
+    )
+
+
+def _is_set_here(resource: Resource, source: ConfigSource) -> bool:
+    if resource.kind is ConfigResourceType.BROKER:
+        here = ConfigSource.DYNAMIC_BROKER_CONFIG if resource.name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        return source is here
+    return source in (
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
+        ConfigSource.DYNAMIC_GROUP_CONFIG,
+    )
+
+
+def config(site: Site, query: Query) -> View:
+    """Return one config with all its origins, and the form to change it."""
+    resource = resource_of(query)
+    entry = _entry(site, resource, query.needed("key"))
+    row = _row(resource, entry)
+    values = {
+        "resource": resource,
+        "row": row,
+        "origins": [(one.name, one.value, ORIGINS.get(one.source, "")) for one in entry.synonyms],
+        "levels": LEVELS if resource.kind is ConfigResourceType.BROKER_LOGGER else (),
+        "fields": Fields(value="" if entry.value is None else entry.value),
+        "problem": "",
+    }
+    return View("Config", "config.html", values, entry=resource.entry)
+
+
+def _entry(site: Site, resource: Resource, key: str) -> ConfigEntry:
+    found = [entry for entry in _entries(site, resource, key) if entry.name == key]
+    if found:
+        return found[0]
+    if resource.kind is ConfigResourceType.BROKER and not resource.name:  # only those that are set are described
+        return ConfigEntry(key, None, ConfigSource.UNKNOWN, False, False)
+    raise PageError(404, f"{resource.title[:300]} has no config {key[:100]!r}.")
+
+
+def change(site: Site, form: Query) -> Change:
+    """Return the change of one config, which the cluster has validated."""
+    resource = resource_of(form)
+    entry = _entry(site, resource, form.needed("key"))
+    is_removal = form.text("effect") == "remove"
+    value = form.text("value")
+    operation = ConfigOperation.DELETE if is_removal else ConfigOperation.SET
+    wanted = ConfigChange(entry.name, int(operation), None if is_removal else value)
+
+    def request(validate_only: bool) -> None:
+        with site.needs(*resource.acl(is_change=True)):
+            site.admin.alter_configs(resource.kind, resource.name, [wanted], validate_only=validate_only)
+
+    request(validate_only=True)
+    lines = [] if _is_so(resource, entry, wanted) else [_line(resource, entry, wanted)]
+    verb = "Remove" if is_removal else "Set"
+    page = resource.page()
+    back = address("config", kind=resource.word, name=resource.name, key=entry.name)
+    state = f"{entry.source.name}={entry.value!r}"
+    title = f"{verb} {entry.name} of {resource.title}"
+    return Change(title, lines, lambda: request(validate_only=False), page, state=state, back=back)
+
+
+def _is_so(resource: Resource, entry: ConfigEntry, wanted: ConfigChange) -> bool:
+    is_set_here = _is_set_here(resource, entry.source) or resource.kind is ConfigResourceType.BROKER_LOGGER
+    if wanted.value is None:
+        return not is_set_here
+    return is_set_here and entry.value == wanted.value
+
+
+def _line(resource: Resource, entry: ConfigEntry, wanted: ConfigChange) -> Difference:
+    """Return the difference; values of sensitive configs are neither shown nor logged."""
+    if entry.is_sensitive:
+        return Difference(entry.name, "hidden", "removed" if wanted.value is None else "another value, hidden")
+    after = wanted.value
+    if after is None:
+        others = [one for one in entry.synonyms if not _is_set_here(resource, one.source)]
+        after = f"{others[0].value} ({ORIGINS.get(others[0].source, 'inherited')})" if others else "inherited"
+    before = entry.value
+    if before is not None and not _is_set_here(resource, entry.source) and entry.source is not ConfigSource.UNKNOWN:
+        before = f"{before} ({ORIGINS.get(entry.source, 'inherited')})"
+    return Difference(entry.name, before, after)

@@ -1,0 +1,295 @@
+"""Topics and configs in the console: shown by the client, changed as shown, with the checks of the broker."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.client.acls import Acls
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.client.users import Users
+from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation, ResourceType
+from kbroker.console.app import Console
+from kbroker.console.sign_in import FormSecret
+from kbroker.metadata.topic_rules import NewTopic
+from tests.integration.test_console_users import allow
+from tests.support.console import SECURED, SETTINGS, TOKEN, apply, ask, pages_of, post, secret_of, served, sign_in
+
+MARKUP = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with served({**SETTINGS, "ssl.key.password": "a-secret", "num.partitions": 3}) as made:
+        yield made
+
+
+@pytest.fixture
+def pages(broker: Broker) -> Iterator[Console]:
+    with pages_of(broker, TOKEN, may_edit=True) as made:
+        yield made
+
+
+def page(pages: Console, target: str, status: int = 200) -> str:
+    response = ask(pages, target)
+    assert response.status == status, response.body.decode()
+    return response.body.decode()
+
+
+def words(text: str) -> str:
+    """The text of a page without its markup."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", text)))
+
+
+def with_secret(pages: Console, **fields: str) -> dict[str, str]:
+    return {"form_secret": secret_of(page(pages, "topic-new")), **fields}
+
+
+def make(broker: Broker, name: str, partitions: int = 2, records: int = 0) -> None:
+    broker.context.topics.create(NewTopic(name, partitions))
+    if records:
+        with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
+            for _ in range(records):
+                producer.send(name, b"value", partition=0)
+
+
+# ---------------------------------------------------------------- topics
+
+
+def test_a_topic_is_created_as_it_was_shown(broker: Broker, pages: Console, caplog: pytest.LogCaptureFixture) -> None:
+    fields = with_secret(pages, topic="made", configs="retention.ms = 60000\n# of tests\n\ncleanup.policy=compact")
+    checked = words(post(pages, "topic/create/check", fields).body.decode())
+    assert "partitions none 3" in checked, "the default of the broker"
+    shown = post(pages, "topic/create/preview", fields)
+    assert "retention.ms none 60000" in words(shown.body.decode())
+    assert broker.context.topics.get("made") is None
+    with caplog.at_level(logging.INFO, "kbroker.console.app"):
+        response = apply(pages, "topic/create", fields)
+    assert (response.status, dict(response.headers)["Location"]) == (303, "/console/topic?topic=made&done=1")
+    view = broker.context.topics.get("made")
+    assert view is not None
+    assert (len(view.partitions), dict(view.configs)) == (3, {"retention.ms": "60000", "cleanup.policy": "compact"})
+    assert (
+        "console: User:ANONYMOUS from 127.0.0.1: Create topic made (topic: none -> made; partitions: none -> 3; "
+        "replication factor: none -> 1; retention.ms: none -> 60000; cleanup.policy: none -> compact)"
+    ) in caplog.messages
+    assert "The change is made." in page(pages, "topic?topic=made&done=1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"topic": "a b"}, "name is invalid"),
+        ({"topic": MARKUP}, "name is invalid"),
+        ({"topic": ""}, "lacks the parameter topic"),
+        ({"topic": "x", "partitions": "0"}, "expected a whole number from 1"),
+        ({"topic": "x", "replication": "2"}, "replication factor"),
+        ({"topic": "x", "configs": "retention.ms=never"}, "retention.ms"),
+        ({"topic": "x", "configs": "no.such.config=1"}, "no.such.config"),
+        ({"topic": "x", "configs": MARKUP}, "Expected one NAME=VALUE"),
+        ({"topic": "x", "configs": "a=1\na=2"}, "given twice"),
+    ],
+)
+def test_a_topic_that_cannot_be_created(pages: Console, fields: dict[str, str], why: str) -> None:
+    """The form is shown again with the reason and its fields; while typing, only the reason."""
+    shown = post(pages, "topic/create/preview", with_secret(pages, **fields))
+    assert (shown.status, why.lower() in words(shown.body.decode()).lower()) == (400, True), words(shown.body.decode())
+    assert MARKUP not in shown.body.decode()
+    assert 'name="topic"' in shown.body.decode()
+    checked = post(pages, "topic/create/check", with_secret(pages, **fields))
+    assert (checked.status, why.lower() in words(checked.body.decode()).lower()) == (200, True)
+    assert "<html" not in checked.body.decode()
+
+
+def test_partitions_are_added(broker: Broker, pages: Console) -> None:
+    make(broker, "grows")
+    fields = with_secret(pages, topic="grows", partitions="5")
+    assert "partitions 2 5" in words(post(pages, "topic/partitions/preview", fields).body.decode())
+    assert apply(pages, "topic/partitions", fields).status == 303
+    assert len(broker.context.topics.get("grows").partitions) == 5
+    assert post(pages, "topic/partitions/preview", {**fields, "partitions": "4"}).status == 400
+
+
+def test_records_are_deleted_up_to_an_offset(broker: Broker, pages: Console) -> None:
+    make(broker, "sheds", records=5)
+    fields = with_secret(pages, topic="sheds", partition="0", offset="3")
+    assert "first offset of partition 0 0 3" in words(post(pages, "topic/records/preview", fields).body.decode())
+    assert apply(pages, "topic/records", fields).status == 303
+    assert broker.context.topics.get("sheds").partitions[0].log_start_offset == 3
+    for more, why in (({"offset": "6"}, "ends at offset 5"), ({"offset": ""}, "Give an"), ({"partition": "2"}, "no 2")):
+        refused = post(pages, "topic/records/preview", {**fields, **more})
+        assert (refused.status, why in words(refused.body.decode())) == (400, True), words(refused.body.decode())
+    assert "None: it is so already." in words(post(pages, "topic/records/preview", fields).body.decode())
+
+
+def test_a_topic_is_emptied_by_typing_its_name(broker: Broker, pages: Console) -> None:
+    """The records that the topic had when the page was made are deleted, and no later ones."""
+    make(broker, "emptied", records=4)
+    fields = with_secret(pages, topic="emptied")
+    assert apply(pages, "topic/empty", fields, typed="empty").status == 400
+    shown = post(pages, "topic/empty/preview", fields).body.decode()
+    assert "first offset of partition 0 0 4" in words(shown)
+    assert 'name="offsets" value="0:4"' in shown
+    was = re.search(r'name="was" value="(\w+)"', shown)[1]  # type: ignore[index]
+    with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
+        producer.send("emptied", b"later", partition=0)
+    sent = {**fields, "offsets": "0:4", "was": was, "confirm": "emptied"}
+    assert post(pages, "topic/empty/apply", sent).status == 303
+    log = broker.context.topics.get("emptied").partitions[0]
+    assert (log.log_start_offset, log.high_watermark) == (4, 5)
+    assert post(pages, "topic/empty/apply", {**sent, "offsets": "0:x"}).status == 400
+    assert post(pages, "topic/empty/apply", {**sent, "offsets": "0:5"}).status == 409, "another change than was shown"
+
+
+def test_a_topic_is_deleted_by_typing_its_name(broker: Broker, pages: Console) -> None:
+    make(broker, "dies")
+    fields = with_secret(pages, topic="dies")
+    for wrong in ("", "Dies", "dies ", MARKUP):
+        refused = apply(pages, "topic/delete", fields, typed=wrong)
+        assert (refused.status, MARKUP in refused.body.decode()) == (400, False)
+    assert broker.context.topics.get("dies") is not None
+    was = re.search(r'name="was" value="(\w+)"', post(pages, "topic/delete/preview", fields).body.decode())
+    assert was is not None
+    broker.context.topics.delete("dies")
+    make(broker, "dies")
+    stale = post(pages, "topic/delete/apply", {**fields, "was": was[1], "confirm": "dies"})
+    assert stale.status == 409, "another topic has its name now"
+    done = apply(pages, "topic/delete", fields, typed="dies")
+    assert (done.status, dict(done.headers)["Location"]) == (303, "/console/topics?done=1")
+    assert broker.context.topics.get("dies") is None
+    assert post(pages, "topic/delete/preview", fields).status == 404
+
+
+def test_the_list_and_the_page_of_a_topic(broker: Broker, pages: Console) -> None:
+    make(broker, "shown", records=3)
+    assert "shown 2 3 " in words(page(pages, "topics?q=shown"))
+    for sort in ("name", "partitions", "records", "size", "rate"):
+        assert "shown" in page(pages, f"topics?q=shown&sort={sort}")
+    text = words(page(pages, "topic?topic=shown"))
+    assert "0 0 3 " in text
+    assert "Show messages of partition 1" in text
+    assert "Delete the topic" in text
+    with pages_of(broker, may_edit=False) as looking:
+        assert "Delete the topic" not in page(looking, "topic?topic=shown")
+        secret = FormSecret.of(looking._secret, "")
+        refused = post(looking, "topic/delete/apply", {"form_secret": secret, "topic": "shown"})
+        assert (refused.status, "kbroker.console.edit is off" in refused.body.decode()) == (403, True)
+
+
+# ---------------------------------------------------------------- configs
+
+
+def test_a_config_of_a_topic_is_set_and_removed(broker: Broker, pages: Console) -> None:
+    make(broker, "tuned")
+    listed = words(page(pages, "configs?kind=topic&name=tuned&q=retention.ms"))
+    assert "Age in milliseconds above which segments are deleted" in listed
+    assert "604800000 604800000 default" in listed
+    fields = with_secret(pages, kind="topic", name="tuned", key="retention.ms", value="1000", effect="set")
+    shown = words(post(pages, "config/preview", fields).body.decode())
+    assert "retention.ms 604800000 (default) 1000" in shown
+    assert apply(pages, "config", fields).status == 303
+    assert broker.context.topics.get("tuned").configs == {"retention.ms": "1000"}
+    assert "1000" in words(page(pages, "configs?kind=topic&name=tuned&set=1"))
+    assert "None: it is so already." in words(post(pages, "config/check", fields).body.decode())
+    refused = post(pages, "config/preview", {**fields, "value": MARKUP})
+    assert (refused.status, MARKUP in refused.body.decode()) == (400, False)
+    assert apply(pages, "config", {**fields, "effect": "remove"}).status == 303
+    assert broker.context.topics.get("tuned").configs == {}
+
+
+def test_configs_of_brokers_and_their_loggers(broker: Broker, pages: Console) -> None:
+    node = str(broker.context.node_id)
+    assert f"broker {node}" in words(page(pages, f"configs?kind=broker&name={node}"))
+    text = page(pages, f"configs?kind=broker&name={node}&q=ssl.key.password")
+    assert ("a-secret" in text, "hidden" in text) == (False, True)
+    fields = with_secret(pages, kind="broker", name=node, key="num.network.threads", value="2", effect="set")
+    assert apply(pages, "config", fields).status == 303
+    assert "2 3 set for this broker" in words(
+        page(pages, f"configs?kind=broker&name={node}&q=num.network.threads")
+    ) or ("set for this broker" in page(pages, f"configs?kind=broker&name={node}&q=num.network.threads&set=1"))
+    assert apply(pages, "config", {**fields, "effect": "remove"}).status == 303
+    everywhere = {**fields, "name": "", "key": "log.retention.ms", "value": "5000"}
+    assert apply(pages, "config", everywhere).status == 303
+    assert "set for all brokers" in page(pages, "configs?kind=broker")
+    assert "set for all brokers" in page(pages, f"configs?kind=broker&name={node}&q=log.retention.ms")
+    assert apply(pages, "config", {**everywhere, "effect": "remove"}).status == 303
+    read_only = post(pages, "config/preview", {**fields, "key": "log.dirs", "value": "/x"})
+    assert read_only.status == 400
+    logger = with_secret(pages, kind="broker-logger", name=node, key="kbroker.console", value="DEBUG", effect="set")
+    assert "DEBUG" in page(pages, f"config?kind=broker-logger&name={node}&key=kbroker.console.app")
+    logger["key"] = "kbroker.console.app"
+    before = logging.getLogger("kbroker.console.app").level
+    assert apply(pages, "config", logger).status == 303
+    assert logging.getLogger("kbroker.console.app").level == logging.DEBUG
+    logging.getLogger("kbroker.console.app").setLevel(before)
+
+
+def test_a_sensitive_value_is_neither_shown_nor_logged(
+    broker: Broker, pages: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = str(broker.context.node_id)
+    fields = with_secret(pages, kind="broker", name=node, key="ssl.key.password", value="another-one", effect="set")
+    shown = post(pages, "config/preview", fields)
+    assert "another value, hidden" in words(shown.body.decode()) or shown.status == 400
+    assert "another-one" not in words(shown.body.decode())
+    assert not any("another-one" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("configs?kind=topic&name=none", 404),
+        ("configs?kind=topic", 400),
+        ("configs?kind=planet&name=x", 400),
+        ("configs?kind=broker&name=77", 404),
+        ("configs?kind=broker&name=x", 400),
+        ("config?kind=broker&name=1&key=none", 404),
+        (f"configs?kind=topic&name={MARKUP}", 400),
+        ("topic?topic=none", 404),
+        ("topics?sort=colour", 400),
+    ],
+)
+def test_things_that_are_not_there(pages: Console, target: str, status: int) -> None:
+    assert MARKUP not in page(pages, target, status)
+
+
+def test_what_acls_allow() -> None:
+    """A user sees the topics that may be described, and a denied change names its ACL."""
+    with served(SECURED) as made, pages_of(made, TOKEN, may_edit=True) as pages:
+        make(made, "mine")
+        make(made, "other")
+        connect = made.parts.server.connect
+        with Cluster("b:1", open_stream=lambda at, timeout_s: connect(CONSOLE_OPERATOR, "127.0.0.1")) as root:
+            Users(root).set("alice", "SCRAM-SHA-256", "secret", 4096)
+            Acls(root).add([allow("alice", Operation.DESCRIBE, ResourceType.TOPIC, "mine")])
+        cookie = sign_in(pages, "alice", "secret")
+
+        def text(target: str, status: int) -> str:
+            response = ask(pages, target, cookie=cookie)
+            assert response.status == status, response.body.decode()
+            return words(response.body.decode())
+
+        listed = text("topics", 200)
+        assert ("mine" in listed, "other" in listed) == (True, False)
+        assert "on Topic 'other'" in text("topic?topic=other", 403)
+        assert "No ACL allows User:alice the operation DescribeConfigs on Topic 'mine'." in text(
+            "configs?kind=topic&name=mine", 403
+        )
+        assert "Read on Topic 'mine'" in text("messages?topic=mine", 403)
+        secret = secret_of(ask(pages, "topic-new", cookie=cookie).body.decode())
+        for action, fields, needed in (
+            ("topic/create", {"topic": "new"}, "Create on Topic 'new'"),
+            ("topic/partitions", {"topic": "mine", "partitions": "4"}, "Alter on Topic 'mine'"),
+            ("topic/delete", {"topic": "mine", "confirm": "mine"}, "Delete on Topic 'mine'"),
+        ):
+            shown = post(pages, f"{action}/preview", {**fields, "form_secret": secret}, cookie=cookie)
+            if shown.status == 200:
+                shown = apply(pages, action, {**fields, "form_secret": secret}, typed="mine", cookie=cookie)
+            assert (shown.status, needed in words(shown.body.decode())) == (403, True), words(shown.body.decode())
+        assert made.context.topics.get("mine") is not None
