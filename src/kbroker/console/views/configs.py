@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kbroker.client.admin import ConfigEntry
@@ -12,6 +13,7 @@ from kbroker.console.changes import Change, Difference
 from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import ROOT, Site, View, address
+from kbroker.metadata.configs.config_entries import topic_entries
 
 KINDS = {kind.name.lower().replace("_", "-"): kind for kind in ConfigResourceType}
 ROWS = 100
@@ -93,7 +95,8 @@ def configs(site: Site, query: Query) -> View:
     """Return a page of the configs of one resource whose names or documentation contain ``q``."""
     resource = resource_of(query)
     wanted, is_short = query.text("q").strip(), query.text("set") == "1"
-    rows = [_row(resource, entry) for entry in _entries(site, resource)]
+    inherited = _inherited(site, resource)
+    rows = [_row(resource, entry, inherited) for entry in _entries(site, resource)]
     found = [
         row
         for row in rows
@@ -121,9 +124,21 @@ def _entries(site: Site, resource: Resource, key: str = "") -> list[ConfigEntry]
         raise
 
 
-def _row(resource: Resource, entry: ConfigEntry) -> Row:
+def _inherited(site: Site, resource: Resource) -> Mapping[str, str | None]:
+    """Return the values of a topic that sets no config itself.
+
+    Kafka describes no default of a config whose default depends on several configs of the broker.
+    """
+    if resource.kind is not ConfigResourceType.TOPIC or not site.has_broker:
+        return {}
+    return {entry["Name"]: entry["Value"] for entry in topic_entries(site.context.config, {})}
+
+
+def _row(resource: Resource, entry: ConfigEntry, inherited: Mapping[str, str | None]) -> Row:
     is_default = entry.source is ConfigSource.DEFAULT_CONFIG
-    default = next((one.value for one in entry.synonyms if one.source is ConfigSource.DEFAULT_CONFIG), None)
+    default = next(
+        (one.value for one in entry.synonyms if one.source is ConfigSource.DEFAULT_CONFIG), inherited.get(entry.name)
+    )
     return Row(
         entry.name,
         entry.value,
@@ -152,7 +167,7 @@ def config(site: Site, query: Query) -> View:
     """Return one config with all its origins, and the form to change it."""
     resource = resource_of(query)
     entry = _entry(site, resource, query.needed("key"))
-    row = _row(resource, entry)
+    row = _row(resource, entry, _inherited(site, resource))
     values = {
         "resource": resource,
         "row": row,
