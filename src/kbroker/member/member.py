@@ -86,7 +86,7 @@ class Member:
         on_failure: Callable[[str], None],
     ) -> None:
         self._config = config
-        self._clock = clock
+        self.clock = clock
         self._directory_ids = directory_ids
         self._previous_epoch = previous_epoch
         self._is_cancelled = is_cancelled
@@ -265,6 +265,25 @@ class Member:
         return self.observer.leader
 
     @property
+    def channels(self) -> list[ControllerChannel]:
+        """Channels to the active controller."""
+        return [self._heartbeats, self.forwarding]
+
+    @property
+    def fault(self) -> str:
+        """The reason why this broker needs an operator, "" without one."""
+        return self._fatal or self.loader.fault
+
+    @property
+    def obstacle(self) -> str:
+        """The reason why this broker serves no clients, "" if it does."""
+        if self.fault:
+            return self.fault
+        if not self.lifecycle.caught_up.is_set():
+            return f"catching up with the metadata of the cluster{_because(self.trouble)}"
+        return f"fenced by the controller{_because(self.trouble)}" if self.is_fenced else ""
+
+    @property
     def trouble(self) -> str:
         """The reason why this broker cannot follow or join its cluster, "" without one."""
         return self._fatal or self.loader.fault or self.lifecycle.last_error or self.observer.last_error
@@ -285,14 +304,14 @@ class Member:
             observer.high_watermark,
             offset,
             max(0, observer.high_watermark - 1 - offset),
-            -1 if fetched_ms < 0 else max(0, self._clock.now_ms() - fetched_ms),
+            -1 if fetched_ms < 0 else max(0, self.clock.now_ms() - fetched_ms),
             self.trouble,
         )
 
     # ------------------------------------------------------------ events
 
     def _write_quorum_state(self, state: QuorumState) -> None:
-        # before the first control record is read, only static voters tell of kraft.version 0
+        # before the first control record is read, only static voters imply kraft.version 0
         self.log.write_quorum_state(state, max(self.loader.kraft_version, 0 if self._has_static_voters else 1))
 
     def _on_fault(self, reason: str) -> None:
@@ -303,6 +322,10 @@ class Member:
         self._fatal = reason
         if self._released:
             self._on_failure(reason)
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
 
 
 def supported_features() -> Mapping[str, tuple[int, int]]:

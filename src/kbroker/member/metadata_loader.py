@@ -45,6 +45,7 @@ class MetadataLoader:
     Threads: its own; methods from any.
     Attributes:
         applied_offset: of the last record that was replayed, -1 before; the image may be behind while it is held.
+        applied_time_ms: time of that record, -1 before.
         fault: the reason why the loading ended, "" while it goes on.
     """
 
@@ -66,6 +67,7 @@ class MetadataLoader:
         self._transaction = NO_TRANSACTION  # offset of the first record of the open transaction
         self._delta = MetadataDelta(EMPTY_IMAGE)
         self.applied_offset = -1
+        self.applied_time_ms = -1
         self.fault = ""
         self._thread = threading.Thread(target=self._run, name="kafka-metadata-loader", daemon=True)
 
@@ -78,6 +80,10 @@ class MetadataLoader:
     def kraft_version(self) -> int:
         """Level of kraft.version in the records."""
         return self._kraft.level
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return the milliseconds since the time of the last record that was replayed, 0 before one."""
+        return 0 if self.applied_time_ms < 0 else max(0, now_ms - self.applied_time_ms)
 
     def start(self) -> None:
         """Load the latest usable snapshot of the log, then start the thread."""
@@ -181,7 +187,7 @@ class MetadataLoader:
             self._replay(batch)
             self._next_offset, self._epoch = batch.last_offset + 1, batch.leader_epoch
             if self._transaction == NO_TRANSACTION:
-                self.applied_offset = batch.last_offset
+                self.applied_offset, self.applied_time_ms = batch.last_offset, batch.timestamp_ms
 
     def _publish(self) -> None:
         """Put the changes in force, unless a transaction is open."""

@@ -142,6 +142,6 @@ class RaftClient:
         """Log a failure, the same one once a minute."""
 
         def write(times: int) -> None:
-            logger.warning("%s%s", failure, how_often(times))
+            logger.warning("no metadata is fetched: %s%s", failure, how_often(times))
 
         self._failures.note(failure, write)

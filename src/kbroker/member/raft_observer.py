@@ -84,7 +84,7 @@ class Send(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Nothing to send for some time."""
+    """Pause without a request."""
 
     ms: int
 

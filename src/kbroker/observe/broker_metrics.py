@@ -48,6 +48,11 @@ def register_broker_metrics(exposition: Exposition, parts: BrokerParts) -> None:
     ):
         for family in found:
             exposition.add(family)
+    if parts.ctx.member is not None:
+        from kbroker.observe import member_metrics
+
+        for family in families(member_metrics.ROWS, parts.ctx.member):
+            exposition.add(family)
     exposition.add_source(telemetry_metrics.ClientFamilies(parts.ctx))
 
 

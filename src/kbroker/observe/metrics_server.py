@@ -29,7 +29,8 @@ OPEN_PATHS = ("/metrics", "/health", "/ready")
 
 class _Served(NamedTuple):
     exposition: Exposition
-    is_ready: Callable[[], bool]
+    obstacle: Callable[[], str]
+    fault: Callable[[], str]
     scrapes: threading.Semaphore
     routes: RouteTable
     access: HttpAccess
@@ -40,30 +41,34 @@ class _Served(NamedTuple):
 class MetricsServer:
     """HTTP server of one broker's metrics and state; GET and HEAD only, except for mounted pages.
 
-    ``/metrics``: the exposition. ``/health``: 200 while the process can respond. ``/ready``: 200 while clients are
-    served, else 503. A path of ``routes``: the result of its function, as JSON, if ``access`` allows it. A path
-    below one of ``mounted``: the response of its pages. Anything else: 404. While ``MAX_SCRAPES`` are served, or
-    ``MAX_ROUTE_CALLS``, a further one gets 503, so that the other two always get a response.
+    ``/metrics``: the exposition. ``/health``: 200 while the process can respond and needs no operator. ``/ready``: 200
+    while clients are served. Both are 503 otherwise, with the reason. A path of ``routes``: the result of its function,
+    as JSON, if ``access`` allows it. A path below one of ``mounted``: the response of its pages. Anything else: 404.
+    While ``MAX_SCRAPES`` are served, or ``MAX_ROUTE_CALLS``, a further one gets 503, so that the other two always get a
+    response.
 
-    Args: ``exposition``; ``is_ready`` returns whether clients are served; ``host``, ``port``: 0 selects a free one.
+    Args: ``exposition``; ``obstacle`` returns the reason why no clients are served, "" if they are; ``host``; ``port``:
+    0 selects a free one; ``fault`` returns the reason why the broker needs an operator, "" without one.
     Threads: start and stop from one thread; each connection has its own thread.
     """
 
     def __init__(
         self,
         exposition: Exposition,
-        is_ready: Callable[[], bool],
+        obstacle: Callable[[], str],
         host: str,
         port: int,
         routes: RouteTable,
         access: HttpAccess,
         mounted: Sequence[MountedPages] = (),
+        fault: Callable[[], str] = str,
     ) -> None:
         self._exposition = exposition
         self._address = f"{host}:{port}"
         served = _Served(
             exposition,
-            is_ready,
+            obstacle,
+            fault,
             threading.Semaphore(MAX_SCRAPES),
             routes,
             access,
@@ -113,10 +118,12 @@ class _Handler(HttpHandler):
             finally:
                 served.scrapes.release()
         elif path == "/health":
-            self.send_page(200, b"ok\n", PLAIN)
+            fault = served.fault()
+            self.send_page(503 if fault else 200, f"{fault or 'ok'}\n".encode(), PLAIN)
         elif path == "/ready":
-            ready = served.is_ready()
-            self.send_page(200 if ready else 503, b"ready\n" if ready else b"not ready\n", PLAIN)
+            obstacle = served.obstacle()
+            text = f"not ready: {obstacle}" if obstacle else "ready"
+            self.send_page(503 if obstacle else 200, f"{text}\n".encode(), PLAIN)
         else:
             mounted = self._mounted(target)
             if mounted is None:

@@ -58,7 +58,9 @@ class MetricsService:
             host, port = parse_http_address(self._address)
             # one check for the whole port, so that there is one count of wrong tokens
             mounted = self._mounted = [MountedPages(path, partial(load, access)) for path, load in self._mounts]
-            server = MetricsServer(self.exposition, lambda: self._is_ready, host, port, self.routes, access, mounted)
+            server = MetricsServer(
+                self.exposition, self._obstacle, host, port, self.routes, access, mounted, self._fault
+            )
             server.start()
             self._server = server
 
@@ -82,6 +84,17 @@ class MetricsService:
         Args: ``load`` creates the pages at the first request for one; its argument is the port's access check.
         """
         self._mounts.append((path, load))
+
+    def _obstacle(self) -> str:
+        """Return the reason why no clients are served, "" if they are."""
+        member = None if self._parts is None else self._parts.ctx.member
+        if member is not None and (obstacle := member.obstacle):
+            return obstacle
+        return "" if self._is_ready else "the broker starts or stops"
+
+    def _fault(self) -> str:
+        member = None if self._parts is None else self._parts.ctx.member
+        return "" if member is None else member.fault
 
     def ready(self) -> None:
         """Let ``/ready`` succeed: clients are served."""

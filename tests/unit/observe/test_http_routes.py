@@ -30,7 +30,7 @@ class Port:
         exposition: Any = SimpleNamespace(text=lambda accept="": (b"", "text/plain"))
         self.routes = RouteTable()
         access = HttpAccess(TOKEN, VirtualClock(1_700_000_000_000))
-        self.server = MetricsServer(exposition, lambda: True, "127.0.0.1", 0, self.routes, access)
+        self.server = MetricsServer(exposition, str, "127.0.0.1", 0, self.routes, access)
         self.server.start()
 
     def ask(self, target: str, method: str = "GET", **headers: str) -> tuple[int, str, Message]:

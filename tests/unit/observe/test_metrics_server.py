@@ -32,7 +32,14 @@ class Echo(HttpHandler):
 
 
 def metrics_server(exposition: Any, is_ready: Callable[[], bool]) -> MetricsServer:
-    return MetricsServer(exposition, is_ready, "127.0.0.1", 0, RouteTable(), HttpAccess(None, VirtualClock(0)))
+    return MetricsServer(
+        exposition,
+        lambda: "" if is_ready() else "it stops",
+        "127.0.0.1",
+        0,
+        RouteTable(),
+        HttpAccess(None, VirtualClock(0)),
+    )
 
 
 def connected(url: str) -> socket.socket:
