@@ -16,7 +16,8 @@ NODE_ID = 9
 class MemberNode(ConfiguredBroker):
     """Node 9 of a cluster, formatted before its first start.
 
-    It has a listener without security, and one with SCRAM if the brokers of the cluster have one.
+    It has a listener without security, and one with SCRAM if the brokers of the cluster have one. No other broker has
+    its listener FRONT: clients that connect there send everything to this node.
 
     Args:
         folder: of properties and data.
@@ -27,19 +28,19 @@ class MemberNode(ConfiguredBroker):
         self, folder: Path, cluster: KafkaCluster, settings: Mapping[str, str] | None = None, node_id: int = NODE_ID
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        first = free_run(2)
+        first = free_run(3)
         super().__init__(folder, first, folder / "server.properties")
         self.node_id = node_id
         self._cluster_id = cluster.cluster_id
-        theirs = cluster.brokers[0].settings
-        listeners = f"PLAINTEXT://127.0.0.1:{first}"
+        listeners = f"PLAINTEXT://127.0.0.1:{first},FRONT://127.0.0.1:{first + 2}"
         if cluster.protocol:
             listeners += f",{cluster.protocol}://127.0.0.1:{first + 1}"
+        theirs = cluster.brokers[0].properties()
         self.values = {
-            **{name: value for name, value in theirs.items() if value},
+            **theirs,
             "node.id": str(node_id),
             "listeners": listeners,
-            "listener.security.protocol.map": cluster.brokers[0].properties()["listener.security.protocol.map"],
+            "listener.security.protocol.map": f"{theirs['listener.security.protocol.map']},FRONT:PLAINTEXT",
             "log.dirs": str(folder / "data"),
             **(settings or {}),
         }
@@ -48,6 +49,11 @@ class MemberNode(ConfiguredBroker):
     def secured(self) -> str:
         """Address of the listener with SCRAM."""
         return f"127.0.0.1:{self.port + 1}"
+
+    @property
+    def front(self) -> str:
+        """Address of the listener that no other broker has."""
+        return f"127.0.0.1:{self.port + 2}"
 
     def start(self, seconds: float = 30.0) -> float:
         """Format the folder unless that was done, start, and wait for the ready line."""

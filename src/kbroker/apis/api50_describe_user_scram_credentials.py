@@ -24,7 +24,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     asked = [replace_invalid_utf8(user["Name"]) for user in body["Users"] or ()] or list(known)
     results = []
     for name, times in Counter(asked).items():
-        result: Body = {"User": name, "ErrorCode": 0, "ErrorMessage": None, "CredentialInfos": []}
+        result: Body = {"User": name, "ErrorCode": 0, "ErrorMessage": "", "CredentialInfos": []}
         if times > 1:
             result.update(ErrorCode=int(Errors.DUPLICATE_RESOURCE), ErrorMessage=_TWICE + name)
         elif name not in known:
@@ -35,7 +35,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 for mechanism, iterations in known[name].items()
             ]
         results.append(result)
-    return {"ErrorCode": 0, "ErrorMessage": None, "Results": results}
+    return {"ErrorCode": 0, "ErrorMessage": "", "Results": results}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

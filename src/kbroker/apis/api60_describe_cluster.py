@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
-from kbroker.requests.cluster import controller_id, live_nodes
+from kbroker.requests.cluster import controller_id, registered_nodes
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -19,7 +19,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if kind != BROKERS:
         text = f"Unsupported endpoint type {kind}"
         return {"ErrorCode": int(Errors.UNSUPPORTED_ENDPOINT_TYPE), "ErrorMessage": text}
-    nodes = live_nodes(ctx, request.listener)
+    nodes = registered_nodes(ctx, request.listener)
+    live = [one for one in nodes.values() if not one.is_fenced]
     operations = OPERATIONS_NOT_ASKED
     if body["IncludeClusterAuthorizedOperations"]:
         may_see = ctx.auth.allows(request, checks.DESCRIBE_CLUSTER)
@@ -28,9 +29,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         "ErrorCode": 0,
         "EndpointType": BROKERS,
         "ClusterId": ctx.cluster_id,
-        "ControllerId": controller_id(ctx, nodes),
+        "ControllerId": controller_id(ctx, [one.node_id for one in live]),
         "Brokers": [
-            {"BrokerId": one.node_id, "Host": one.host, "Port": one.port, "Rack": one.rack} for one in nodes.values()
+            {"BrokerId": one.node_id, "Host": one.host, "Port": one.port, "Rack": one.rack, "IsFenced": one.is_fenced}
+            for one in (nodes.values() if body.get("IncludeFencedBrokers") else live)
         ],
         "ClusterAuthorizedOperations": operations,
     }

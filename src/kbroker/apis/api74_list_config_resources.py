@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors
+from kbroker.requests.cluster import registered_nodes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -17,13 +18,13 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         wanted = list(dict.fromkeys(body["ResourceTypes"])) or [int(kind) for kind in ConfigResourceType]
     if any(kind not in ConfigResourceType._value2member_map_ for kind in wanted):
         return {"ErrorCode": int(Errors.UNSUPPORTED_VERSION), "ConfigResources": []}
-    found = [{"ResourceName": name, "ResourceType": kind} for kind in wanted for name in _names(ctx, kind)]
+    found = [{"ResourceName": name, "ResourceType": kind} for kind in wanted for name in _names(ctx, kind, request)]
     return {"ErrorCode": 0, "ConfigResources": found}
 
 
-def _names(ctx: ApiContext, kind: int) -> list[str]:
+def _names(ctx: ApiContext, kind: int, request: RequestContext) -> list[str]:
     if kind == ConfigResourceType.TOPIC:
         return [view.name for view in ctx.topics.all()]
     if kind in (ConfigResourceType.GROUP, ConfigResourceType.CLIENT_METRICS):
         return sorted(name for found, name in ctx.image.configs if found == kind)
-    return [str(ctx.node_id)]
+    return [str(node_id) for node_id in registered_nodes(ctx, request.listener)]

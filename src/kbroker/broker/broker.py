@@ -73,7 +73,7 @@ class Broker:
             config = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}
         self.config = config if isinstance(config, BrokerConfig) else BrokerConfig(config)
         self.clock = SystemClock() if clock is None else clock
-        self.apis = KafkaApis()
+        self.apis = KafkaApis(forwards=self.config.is_member)
         self._state_lock = threading.Lock()
         self._runtime: BrokerRuntime | None = None
         self._interception = Interception()

@@ -10,6 +10,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import KafkaError, OutcomeUnknownError
 from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.manager import LogManager
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller
@@ -21,7 +22,7 @@ from kbroker.metadata.log.opening import first_records, open_metadata
 from kbroker.metadata.log.snapshots import LOOK_EVERY_MS, Snapshots
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.registration import fencing_records, registration_records
-from kbroker.requests.context import Endpoint
+from kbroker.requests.context import ApiContext, Endpoint
 
 logger = get_logger(__name__)
 
@@ -37,7 +38,7 @@ class BrokerMetadata:
     def __init__(
         self, config: BrokerConfig, clock: BaseClock, logs: LogManager, on_failure: Callable[[str], None]
     ) -> None:
-        self.member = None
+        self.features = None
         self._config = config
         self.logs = self._logs = logs
         self._log: MetadataLog | None = None
@@ -83,6 +84,9 @@ class BrokerMetadata:
 
         controller.change(plan, frees_space=True)
         self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
+
+    def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:
+        """Do nothing: the controller is in this process."""
 
     def follow(self) -> None:
         """Do nothing: the parts follow each change."""

@@ -8,14 +8,15 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.listeners import Listener
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.checkpoints import META_PROPERTIES, read_meta_properties
 from kbroker.log.manager import LogManager, StartCancelled
-from kbroker.member.member import Member
+from kbroker.member.member import Member, supported_features
 from kbroker.member.unhosted_logs import UnhostedLogs
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.log.metadata_log import MetadataLogError
 from kbroker.metadata.log.snapshots import LOOK_EVERY_MS
-from kbroker.requests.context import Endpoint
+from kbroker.requests.context import ApiContext, Endpoint
 
 
 class MemberMetadata:
@@ -39,6 +40,7 @@ class MemberMetadata:
             config, clock, logs.metadata_dir, logs.directory_ids, logs.previous_broker_epoch, is_cancelled, on_failure
         )
         self.controller = member.metadata
+        self.features = supported_features()
         self.logs = UnhostedLogs(logs)
         try:
             member.start()
@@ -57,6 +59,15 @@ class MemberMetadata:
             self._check_cancelled()
         finally:
             self._logs.broker_epoch = self.member.broker_epoch
+
+    def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:
+        """Let request handlers use the active controller. Args: ``on_versions``: called when its versions change."""
+        member = ctx.member = self.member
+        ctx.producer_ids = member.producer_ids
+        ctx.topics.create_remotely = member.topic_creation.create_for_broker
+        apis.controller_versions = lambda: member.controller_versions
+        member.on_controller_versions(on_versions)
+        on_versions()
 
     def follow(self) -> None:
         """Let the parts follow the metadata."""

@@ -168,7 +168,8 @@ class BrokerRuntime:
         config = self.config
         self._requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
         self._python_requests = Queue(INT32_MAX, self.clock)
-        self._credentials, self._features = ScramCredentials(self._controller), Features(self._controller)
+        self._credentials = ScramCredentials(self._controller)
+        self._features = Features(self._controller, self._metadata.features)
         self._tokens = self._delegation_tokens()
         quotas = self._quotas = QuotaService(config, self.clock)
         self._pool = memory_pool(config, self.clock, quotas.metrics)
@@ -213,8 +214,8 @@ class BrokerRuntime:
             features=self._features,
             authorizer=authorizer,
         )
-        ctx.member = self._metadata.member
         self._features.on_change(lambda: self._set_api_versions(native_apis))
+        self._metadata.connect(ctx, self.apis, lambda: self._set_api_versions(native_apis))
         limits = ConnectionLimits(config, self._server.connection_quotas)
         ctx.on_broker_change(self._logs.reconfigure)
         ctx.on_broker_change(limits.on_config_change)
@@ -254,8 +255,6 @@ class BrokerRuntime:
         """Start the coordinators whose internal topics exist; the others start at the first request about them."""
         ctx = self.ctx
         self._share = LateShare(ctx, self._logs.scheduler, self._controller, self._features, self._server.signal)
-        if ctx.member is not None:  # it leads no partition of their topics
-            return
         self._on_stop("groups", self._close_groups)
         ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
         ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions

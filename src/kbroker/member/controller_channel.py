@@ -88,6 +88,8 @@ class ControllerChannel:
         self._is_closed = False
         self._connection: Connection | None = None
         self._versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
+        #: Called on the channel's thread when it is connected to a controller with other versions.
+        self.on_versions: Callable[[], object] = bool
         self._failures = RepeatedFailures(clock)
         self._thread = threading.Thread(target=self._run, name=f"{name}-channel-manager", daemon=True)
 
@@ -184,7 +186,9 @@ class ControllerChannel:
             connection = None
         if connection is None:
             connection = self._connection = self._connections.connect(address, self._client_id, self._request_timeout_s)
-            self._versions = MappingProxyType(dict(connection.versions))
+            before, self._versions = self._versions, MappingProxyType(dict(connection.versions))
+            if before != self._versions:
+                self.on_versions()
             logger.info("channel %s is connected to controller %s", self.name, format_address(address))
         self._connections.renew(connection)
         version = shared_version(connection, request.api_key) if request.version is None else request.version

@@ -23,11 +23,14 @@ from kbroker.log.scheduler import Scheduler
 from kbroker.member.controller_channel import ControllerChannel
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.member.follower_log import FollowerLog
+from kbroker.member.forwarding import ForwardingManager
 from kbroker.member.lifecycle import BrokerLifecycle, BrokerState, LifecycleTimes, Registration
 from kbroker.member.metadata_loader import MetadataLoader
+from kbroker.member.producer_ids import RemoteProducerIds
 from kbroker.member.raft_client import RaftClient
 from kbroker.member.raft_observer import QuorumSettings, RaftObserver
 from kbroker.member.remote_metadata import RemoteMetadata
+from kbroker.member.topic_creation import TopicCreation
 from kbroker.metadata.features import SUPPORTED
 from kbroker.metadata.image.registrations import BrokerRegistration
 from kbroker.metadata.log.metadata_log import MetadataLogError
@@ -37,6 +40,7 @@ from kbroker.metadata.log.snapshots import Snapshots
 logger = get_logger(__name__)
 
 POLL_S = 0.05
+FORWARDING_TIMEOUT_MS = 60_000  # until a request of a client fails without a controller
 
 
 class MemberStartError(RuntimeError):
@@ -135,7 +139,10 @@ class Member:
             )
 
         self._heartbeats = channel("heartbeat", heartbeat_ms)
-        self.forwarding = channel("forwarding", config.integer("request.timeout.ms"))
+        self._forwarding = channel("forwarding", FORWARDING_TIMEOUT_MS)
+        self.forwarding = ForwardingManager(self._forwarding)
+        self.topic_creation = TopicCreation(config, self._forwarding, self.forwarding)
+        self.producer_ids = RemoteProducerIds(node_id, lambda: self.broker_epoch, self._forwarding)
         self._tasks = Scheduler(clock, "lifecycle-manager")
         self.lifecycle = BrokerLifecycle(
             LifecycleTimes(
@@ -190,7 +197,7 @@ class Member:
             self._previous_epoch,
         )
         self._heartbeats.start()
-        self.forwarding.start()
+        self._forwarding.start()
         self._tasks.start()
         self.lifecycle.start(registration, self._directory_ids)
         self._wait(self.lifecycle.caught_up)
@@ -228,7 +235,7 @@ class Member:
     def end(self, timeout_s: float) -> None:
         """End heartbeats and channels."""
         self.lifecycle.close()
-        for what in (self._tasks, self._heartbeats, self.forwarding):
+        for what in (self._tasks, self._heartbeats, self._forwarding):
             if not what.close(timeout_s):
                 logger.error(
                     "thread of %s did not end within %.1f s", getattr(what, "name", "the life cycle"), timeout_s
@@ -242,6 +249,15 @@ class Member:
         self.log.close()
 
     # ------------------------------------------------------------ state
+
+    @property
+    def controller_versions(self) -> Mapping[int, tuple[int, int]]:
+        """Ranges of versions by API key of the active controller, empty before the first connection."""
+        return self._heartbeats.versions
+
+    def on_controller_versions(self, hook: Callable[[], object]) -> None:
+        """Call ``hook`` when the active controller has other versions."""
+        self._heartbeats.on_versions = hook
 
     @property
     def broker_epoch(self) -> int:

@@ -24,6 +24,7 @@ class Node(NamedTuple):
     host: str
     port: int
     rack: str | None
+    is_fenced: bool = False
 
 
 class PartitionState(NamedTuple):
@@ -39,17 +40,21 @@ class PartitionState(NamedTuple):
     last_known_elr: list[int]
 
 
+def registered_nodes(ctx: ApiContext, listener: str) -> dict[int, Node]:
+    """Return the registered nodes that have a listener of this name, by id."""
+    brokers, nodes = ctx.image.brokers, {}
+    for node_id, broker in brokers.items():
+        at = broker.listeners.get(listener)
+        if at is not None:
+            nodes[node_id] = Node(node_id, at.host, at.port, broker.rack, broker.is_fenced)
+    is_fenced = ctx.node_id in brokers and brokers[ctx.node_id].is_fenced
+    nodes[ctx.node_id] = Node(ctx.node_id, *ctx.endpoint(listener), ctx.config.text("broker.rack") or None, is_fenced)
+    return dict(sorted(nodes.items()))
+
+
 def live_nodes(ctx: ApiContext, listener: str) -> dict[int, Node]:
     """Return the registered, unfenced nodes that have a listener of this name, by id."""
-    nodes = {}
-    for node_id, broker in sorted(ctx.image.brokers.items()):
-        at = broker.listeners.get(listener)
-        if node_id != ctx.node_id and at is not None and not broker.is_fenced:
-            nodes[node_id] = Node(node_id, at.host, at.port, broker.rack)
-    mine = ctx.image.brokers.get(ctx.node_id)
-    if mine is None or not mine.is_fenced:
-        nodes[ctx.node_id] = Node(ctx.node_id, *ctx.endpoint(listener), ctx.config.text("broker.rack") or None)
-    return dict(sorted(nodes.items()))
+    return {one.node_id: one for one in registered_nodes(ctx, listener).values() if not one.is_fenced}
 
 
 def controller_id(ctx: ApiContext, live: Collection[int]) -> int:

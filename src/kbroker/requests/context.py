@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.member.member import Member
+    from kbroker.member.producer_ids import RemoteProducerIds
     from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
     from kbroker.metadata.controller import Controller
     from kbroker.metadata.image.delta import MetadataDelta
@@ -93,7 +94,7 @@ class ApiContext:
         self.config = config
         self.controller = controller
         self.member: Member | None = None  # None: this broker is the only controller of its cluster
-        self.producer_ids = ProducerIds(controller)
+        self.producer_ids: ProducerIds | RemoteProducerIds = ProducerIds(controller)
         self.topics = topics
         self.endpoints = {} if endpoints is None else endpoints
         self.api_versions = api_versions

@@ -255,7 +255,7 @@ def check_connections(config: BrokerConfig) -> None:
         text = "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
         raise ConfigError("", 0, text)
     factor = config.integer("default.replication.factor")
-    if factor != 1:
+    if factor != 1 and not config.is_member:
         raise ConfigError("default.replication.factor", factor, "There is one broker", "1")
 
 

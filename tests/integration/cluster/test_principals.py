@@ -1,0 +1,188 @@
+"""The controller authorizes and charges the client of kbroker: users, ACLs, tokens and quotas of the cluster."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import Connection
+from kbroker.client.security import ClientSecurity
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.security.scram import SCRAM_SHA_256
+from tests.support.broker import wait_for
+from tests.support.client import Body, Client
+from tests.support.either_broker import SCRAM_MODULE
+from tests.support.kafka import KafkaCluster
+from tests.support.member_node import MemberNode
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+ITERATIONS = 4096
+CREATE_TOPICS, CREATE_ACLS, DESCRIBE_CONFIGS, DESCRIBE_ACLS = 19, 30, 32, 29
+CREATE_TOKEN, DESCRIBE_TOKENS = 38, 41
+DESCRIBE_QUOTAS, ALTER_QUOTAS, DESCRIBE_USERS, ALTER_USERS = 48, 49, 50, 51
+TOPIC, PREFIXED, CREATE, ALLOW = 2, 4, 5, 3
+
+
+def session(bootstrap: str, user: str, password: str, more: str = "") -> Cluster:
+    """Log in with SCRAM."""
+    line = f'{SCRAM_MODULE} required username="{user}" password="{password}"{more};'
+    values = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line}
+    security = ClientSecurity(values)
+    return Cluster(bootstrap, open_stream=security.open_stream, authenticate=security.authenticate)
+
+
+@pytest.fixture
+def user(member: MemberNode, request: pytest.FixtureRequest) -> str:
+    """A new SCRAM user of the cluster, created through kbroker, without rights. The password is the name."""
+    name: str = request.node.name.replace("test_", "user-")
+    salt = b"salt of the user"
+    row = {
+        "Name": name, "Mechanism": 1, "Iterations": ITERATIONS, "Salt": salt,
+        "SaltedPassword": SCRAM_SHA_256.salted_password(name, salt, ITERATIONS),
+    }  # fmt: skip
+    with Client(member.bootstrap) as client:
+        (result,) = client.call(ALTER_USERS, 0, {"Deletions": [], "Upsertions": [row]})["Results"]
+    assert result["ErrorCode"] == 0
+    return name
+
+
+@pytest.fixture
+def logged_in(member: MemberNode, user: str) -> Iterator[Connection]:
+    """A connection of the user to kbroker, as soon as its metadata has the user."""
+
+    def can_log_in() -> bool:
+        try:
+            with session(member.secured, user, user) as found:
+                found.connection_to(None)
+        except KafkaError:
+            return False
+        return True
+
+    wait_for("the user", can_log_in)
+    with session(member.secured, user, user) as found:
+        yield found.connection_to(None)
+
+
+def create(connection: Connection | Client, *names: str) -> Body:
+    call: Callable[..., Body] = connection.call if isinstance(connection, Client) else connection.request
+    topics = [
+        {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []} for name in names
+    ]
+    return call(CREATE_TOPICS, 7, {"Topics": topics, "timeoutMs": 30000, "validateOnly": False})
+
+
+def allow(member: MemberNode, user: str, operation: int, prefix: str) -> None:
+    row = {
+        "ResourceType": TOPIC, "ResourceName": prefix, "ResourcePatternType": PREFIXED, "Principal": f"User:{user}",
+        "Host": "127.0.0.1", "Operation": operation, "PermissionType": ALLOW,
+    }  # fmt: skip
+    with Client(member.bootstrap) as client:
+        (result,) = client.call(CREATE_ACLS, 3, {"Creations": [row]})["Results"]
+    assert result["ErrorCode"] == 0
+
+
+def test_rights_are_those_of_the_client(
+    kafka: KafkaCluster, member: MemberNode, user: str, logged_in: Connection
+) -> None:
+    """Denied until an ACL allows the user's operation from the user's address: by the controller, and by kbroker."""
+    (denied,) = create(logged_in, f"{user}-topic")["Topics"]
+    assert denied["ErrorCode"] == Errors.TOPIC_AUTHORIZATION_FAILED
+    asked = {"Resources": [{"ResourceType": TOPIC, "ResourceName": f"{user}-topic", "ConfigurationKeys": []}]}
+    (unseen,) = logged_in.request(DESCRIBE_CONFIGS, 4, asked)["Results"]
+    assert unseen["ErrorCode"] == Errors.TOPIC_AUTHORIZATION_FAILED
+    allow(member, user, CREATE, user)
+    wait_for("the right", lambda: create(logged_in, f"{user}-topic")["Topics"][0]["ErrorCode"] == 0)
+    allow(member, user, 10, user)  # DescribeConfigs
+    wait_for("the configs", lambda: logged_in.request(DESCRIBE_CONFIGS, 4, asked)["Results"][0]["ErrorCode"] == 0)
+
+
+def test_tokens_of_the_cluster(kafka: KafkaCluster, member: MemberNode, user: str, logged_in: Connection) -> None:
+    """A token created through kbroker logs in at kbroker and at Kafka, and creates no token."""
+    token = logged_in.request(CREATE_TOKEN, 3, {"Renewers": [], "MaxLifetimeMs": -1})
+    assert (token["ErrorCode"], token["PrincipalName"]) == (0, user)
+    secret = base64.b64encode(token["Hmac"]).decode()
+
+    def rows(bootstrap: str) -> list[Body]:
+        with session(bootstrap, token["TokenId"], secret, ' tokenauth="true"') as owner:
+            connection = owner.connection_to(None)
+            refused = connection.request(CREATE_TOKEN, 3, {"Renewers": [], "MaxLifetimeMs": -1})
+            assert refused["ErrorCode"] == Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+            found: list[Body] = connection.request(DESCRIBE_TOKENS, 3, {"Owners": None})["Tokens"]
+            return found
+
+    def is_known(bootstrap: str) -> bool:
+        try:
+            return not rows(bootstrap)
+        except KafkaError:
+            return False
+
+    with session(member.secured, user, user) as owner:
+        wait_for("the token", lambda: owner.connection_to(None).request(DESCRIBE_TOKENS, 3, {"Owners": None})["Tokens"])
+        (mine,) = owner.connection_to(None).request(DESCRIBE_TOKENS, 3, {"Owners": None})["Tokens"]
+    (port,) = [one.rpartition(":")[2] for one in kafka.secured.split(",")[:1]]
+    with session(f"127.0.0.1:{port}", user, user) as owner:
+        wait_for("the token", lambda: owner.connection_to(None).request(DESCRIBE_TOKENS, 3, {"Owners": None})["Tokens"])
+        (theirs,) = owner.connection_to(None).request(DESCRIBE_TOKENS, 3, {"Owners": None})["Tokens"]
+    assert mine == theirs
+    for bootstrap in (member.secured, f"127.0.0.1:{port}"):
+        rows(bootstrap)
+
+
+def test_quotas_of_the_controller_throttle_the_client(member: MemberNode, user: str, logged_in: Connection) -> None:
+    """KIP-599: the delay of the controller is in the response, and kbroker does not read the connection meanwhile."""
+    quota = {
+        "Entity": [{"EntityType": "user", "EntityName": user}],
+        "Ops": [{"Key": "controller_mutation_rate", "Value": 1.0, "Remove": False}],
+    }
+    allow(member, user, CREATE, user)
+    with Client(member.bootstrap) as client:
+        assert client.call(ALTER_QUOTAS, 1, {"Entries": [quota], "ValidateOnly": False})["Entries"][0]["ErrorCode"] == 0
+        wait_for("the quota", lambda: client.call(DESCRIBE_QUOTAS, 1, {"Components": [], "Strict": False})["Entries"])
+    wait_for("the right", lambda: create(logged_in, f"{user}-0")["Topics"][0]["ErrorCode"] in (0, 36))
+    delay_ms = 0
+    for number in range(1, 40):
+        response = create(logged_in, *(f"{user}-{number}-{part}" for part in range(4)))
+        delay_ms = response["ThrottleTimeMs"]
+        if delay_ms:
+            break
+    assert delay_ms > 0
+    begun = time.monotonic()
+    logged_in.request(DESCRIBE_USERS, 0, {"Users": []})
+    assert time.monotonic() - begun >= min(delay_ms / 1000, 1) * 0.8
+
+
+def test_views_are_those_of_kafka(kafka: KafkaCluster, member: MemberNode, user: str) -> None:
+    """Users, ACLs, quotas, configs and nodes from the image are equal to those of a broker of Kafka."""
+    allow(member, user, CREATE, user)
+    anything = {
+        "ResourceTypeFilter": 1, "ResourceNameFilter": None, "PatternTypeFilter": 1, "PrincipalFilter": None,
+        "HostFilter": None, "Operation": 1, "PermissionType": 1,
+    }  # fmt: skip
+    views: tuple[tuple[str, int, Body], ...] = (
+        ("DescribeUserScramCredentials", 0, {"Users": None}),
+        ("DescribeAcls", 3, anything),
+        ("DescribeClientQuotas", 1, {"Components": [], "Strict": False}),
+        ("DescribeConfigs", 4, {"Resources": [{"ResourceType": 4, "ResourceName": "", "ConfigurationKeys": None}]}),
+        ("DescribeCluster", 2, {"EndpointType": 1, "IncludeFencedBrokers": True}),
+        ("Metadata", 13, {"Topics": None}),
+        ("ListConfigResources", 1, {"ResourceTypes": []}),
+    )
+    with Client(member.bootstrap) as mine, Client(kafka.brokers[0].bootstrap) as theirs:
+        wait_for("the same ACLs", lambda: normal(mine.call(*views[1])) == normal(theirs.call(*views[1])))
+        for name, version, body in views:
+            found, expected = (normal(one.call(name, version, body)) for one in (mine, theirs))
+            assert found == expected, name
+
+
+def normal(value: object) -> object:
+    """Return a response without the order of its rows, and without the broker to which clients send changes."""
+    if isinstance(value, dict):
+        return {name: normal(one) for name, one in value.items() if name != "ControllerId"}
+    if isinstance(value, list):
+        return sorted(map(normal, value), key=repr)
+    return value
