@@ -39,6 +39,9 @@ class MemoryTopic:
     def partition(self, index: int) -> Any:
         return self.logs[index]
 
+    def led_epoch(self, index: int) -> int | None:
+        return max(0, self.logs[index].leader_epoch) if self.logs[index] is not None else 0
+
     def folder(self, index: int) -> str:
         return f"memory/{index}"
 

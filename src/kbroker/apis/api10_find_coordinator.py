@@ -1,10 +1,12 @@
-"""FindCoordinator: this broker, for the kinds of key it coordinates."""
+"""FindCoordinator: the node that leads the key's partition of the coordinator's internal topic."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.requests.cluster import Node, current_leader, live_nodes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -38,17 +40,17 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return {"Coordinators": [_refused_row(key, check) for key in keys]}
     if kind in ctx.coordinators:
         _runtime(ctx, kind).prepare()  # here, so that no group waits for it when its first record is written
-        endpoint = ctx.endpoint(request.listener)
-        place = {"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "ErrorCode": 0}
+        nodes = live_nodes(ctx, request.listener)
         if request.api_version >= 4:
             rows = [
-                {**_place(ctx, kind, key, place), "Key": key, "ErrorMessage": ""}
+                {**_place(ctx, kind, key, nodes), "Key": key, "ErrorMessage": ""}
                 if key in allowed
                 else _refused_row(key, check)
                 for key in keys
             ]
             return {"Coordinators": rows}
-        if not _is_known(ctx, kind, body["Key"]):
+        place = _place(ctx, kind, body["Key"], nodes)
+        if place["ErrorCode"]:
             return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
         return {**place, "ErrorMessage": "NONE"}
     if kind in (GROUP, TRANSACTION, SHARE):
@@ -72,24 +74,29 @@ def _runtime(ctx: ApiContext, kind: int) -> CoordinatorRuntime[Any]:
     return ctx.transactions.runtime if kind == TRANSACTION else ctx.share.runtime
 
 
-def _place(ctx: ApiContext, kind: int, key: str, place: Body) -> Body:
+def _place(ctx: ApiContext, kind: int, key: str, nodes: Mapping[int, Node]) -> Body:
     """Return the address of a key's coordinator, or an error."""
     if kind == SHARE:
         from kbroker.coordinator.share.share_records import is_key_text
 
         if not is_key_text(key):
             return {**NOWHERE, "ErrorCode": int(Errors.INVALID_REQUEST)}
-    return place if _is_known(ctx, kind, key) else {**NOWHERE, "ErrorCode": int(Errors.COORDINATOR_NOT_AVAILABLE)}
+    runtime = _runtime(ctx, kind)
+    is_mine = runtime.is_leader(key)
+    node = nodes.get(ctx.node_id if is_mine else current_leader(ctx, runtime.name, runtime.index_of(key))[0])
+    if node is None or (is_mine and not _is_known(runtime, key)):
+        return {**NOWHERE, "ErrorCode": int(Errors.COORDINATOR_NOT_AVAILABLE)}
+    return {"NodeId": node.node_id, "Host": node.host, "Port": node.port, "ErrorCode": 0}
 
 
-def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
+def _is_known(runtime: CoordinatorRuntime[Any], key: str) -> bool:
     """Return whether the coordinator's partition can be read.
 
-    This broker is its coordinator while it loads, too; other APIs then return COORDINATOR_LOAD_IN_PROGRESS, so that a
+    This node is its coordinator while it loads, too; other APIs then return COORDINATOR_LOAD_IN_PROGRESS, so that a
     client need not look for its coordinator again.
     """
     try:
-        _runtime(ctx, kind).find(key)
+        runtime.find(key)
     except KafkaError as error:
         return error.error is Errors.COORDINATOR_LOAD_IN_PROGRESS
     return True

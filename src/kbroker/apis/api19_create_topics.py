@@ -7,8 +7,8 @@ from collections.abc import Collection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.configs.config_entries import Entry, topic_entries
+from kbroker.metadata.new_topics import Created
 from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic, too_many_partitions
-from kbroker.metadata.topics import Created
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -105,7 +105,7 @@ def _created(name: str, created: Created, configs: list[Entry] | None) -> Body:
         "ErrorCode": 0,
         "ErrorMessage": None,
         "NumPartitions": created.num_partitions,
-        "ReplicationFactor": 1,
+        "ReplicationFactor": created.replication_factor,
         "Configs": configs,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -37,6 +38,9 @@ def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
         view = ctx.topics.get(topic)
         is_there = view is not None and 0 <= index < len(view.partitions)
         return error if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION
+    _, unserved = led_partition(ctx, topic, index)
+    if unserved is Errors.NOT_LEADER_OR_FOLLOWER:
+        return unserved
     return ctx.markers.write(
         (topic, index),
         marker["ProducerId"],

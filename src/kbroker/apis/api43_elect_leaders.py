@@ -1,43 +1,42 @@
-"""ElectLeaders: one broker leads every partition, so none needs an election."""
+"""ElectLeaders: the preferred leaders of partitions, or a leader for those without one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kbroker.common.errors import Errors
+from kbroker.metadata.partition_changes import PartitionChanges
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import ResponseRoom
 from kbroker.security.authorizer import checks
 
 PREFERRED, UNCLEAN = 0, 1
-NOT_NEEDED = "Leader election not needed for topic partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Return a result for each named partition; for null each topic without any, since none needs an election."""
+    """Return a result for each named partition; for null each topic with the partitions that needed an election."""
     ctx.auth.require(request, checks.ELECT_LEADERS)
     kind = body.get("ElectionType", PREFERRED)
     if body["TopicPartitions"] == []:  # nothing to elect: Kafka ignores the type
         return {"ErrorCode": 0, "ReplicaElectionResults": []}
     if kind not in (PREFERRED, UNCLEAN):
         return _failed(body, Errors.INVALID_REQUEST, f"Unknown election type {kind}", request)
-    if body["TopicPartitions"] is None:
-        rest = [{"Topic": view.name, "PartitionResult": []} for view in ctx.topics.all()]
-        return {"ErrorCode": 0, "ReplicaElectionResults": rest}
+    named = body["TopicPartitions"]
+    wanted = None if named is None else [(row["Topic"], index) for row in named for index in _once(row)]
     room = ResponseRoom()  # for topic names, which are repeated by partition
-    topics = []
-    for topic in body["TopicPartitions"]:
-        name, view = topic["Topic"], ctx.topics.get(topic["Topic"])
-        rows = []
-        for index in dict.fromkeys(topic["Partitions"]):
-            if view is None:
-                text = room.text(f"No such topic as {name}")
-                rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, text))
-            elif not 0 <= index < len(view.partitions):
-                text = f"No such partition as {name}-{index}"
-                rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, text))
-            else:
-                rows.append(_response(index, Errors.ELECTION_NOT_NEEDED, NOT_NEEDED))
-        topics.append({"Topic": name, "PartitionResult": rows})
-    return {"ErrorCode": 0, "ReplicaElectionResults": topics}
+    topics: dict[str, list[Body]] = {}
+    if named is None:
+        topics.update({view.name: [] for view in ctx.topics.all()})
+    for one in PartitionChanges(ctx.controller, ctx.node_id).elect(wanted, is_unclean=kind == UNCLEAN):
+        rows = topics.setdefault(one.topic, [])
+        if named is not None or one.error is not Errors.ELECTION_NOT_NEEDED:
+            rows.append(_response(one.partition, one.error, one.message and room.text(one.message)))
+    results = [{"Topic": name, "PartitionResult": rows} for name, rows in topics.items()]
+    return {"ErrorCode": 0, "ReplicaElectionResults": results}
+
+
+def _once(row: Body) -> Iterable[int]:
+    return dict.fromkeys(row["Partitions"])
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

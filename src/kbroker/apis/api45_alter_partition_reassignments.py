@@ -1,27 +1,27 @@
-"""AlterPartitionReassignments: a partition can only be assigned to this broker, which already has it."""
+"""AlterPartitionReassignments: other replicas of partitions. The nodes share their logs, so none is copied."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.metadata.topic_rules import check_assignment
+from kbroker.metadata.partition_changes import PartitionChanges
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import ResponseRoom
 from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Respond for each partition: an assignment to this broker is done at once; null finds none to cancel."""
+    """Respond for each partition: an assignment to nodes that serve is complete at once; null cancels one."""
     ctx.auth.require(request, checks.ALTER_PARTITION_REASSIGNMENTS)
     room = ResponseRoom()  # for topic names, which are repeated by partition
+    changes = PartitionChanges(ctx.controller, ctx.node_id)
+    may_change_factor = body.get("AllowReplicationFactorChange", True)
     topics = []
     for topic in body["Topics"]:
         rows = []
         for row in topic["Partitions"]:
             index = row["PartitionIndex"]
             try:
-                _reassign(ctx, topic["Name"], index, row["Replicas"])
+                changes.reassign(topic["Name"], index, row["Replicas"], may_change_factor=may_change_factor)
                 rows.append(_row(index, Errors.NONE, None))
             except KafkaError as error:
                 rows.append(_row(index, error.error, room.text(error.message) if error.message else None))
@@ -36,17 +36,6 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
         rows = [_row(row["PartitionIndex"], error, error.message) for row in topic["Partitions"]]
         topics.append({"Name": topic["Name"], "Partitions": rows})
     return _response(body, error, error.message, topics)
-
-
-def _reassign(ctx: ApiContext, name: str, index: int, replicas: Sequence[int] | None) -> None:
-    view = ctx.topics.get(name)
-    if view is None:
-        raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-    if not 0 <= index < len(view.partitions):
-        raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
-    if replicas is None:
-        raise KafkaError(Errors.NO_REASSIGNMENT_IN_PROGRESS, "")
-    check_assignment(replicas, ctx.node_id)
 
 
 def _row(index: int, error: Errors, text: str | None) -> Body:

@@ -10,6 +10,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, ShareState
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.peers import ClusterShareStates
 from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
 
@@ -80,7 +81,7 @@ def _named(ctx: ApiContext, group_id: str, wanted: list[Body], request: RequestC
 
 
 def _topic(ctx: ApiContext, group_id: str, name: str, topic_id: UUID, indexes: Iterable[int]) -> Body:
-    share = ctx.share
+    share = ClusterShareStates(ctx)
     share.prepare()
     rows = []
     for index in indexes:

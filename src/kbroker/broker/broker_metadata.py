@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
@@ -68,21 +69,7 @@ class BrokerMetadata:
     def register(self, listeners: Iterable[Listener], advertised: dict[str, Endpoint]) -> None:
         """Store the registration of this broker, whose listeners are bound."""
         config, controller = self._config, self.controller
-        addresses = [one._replace(host=at.host, port=at.port) for one in listeners if (at := advertised[one.name])]
-        rack = config.text("broker.rack") or None
-
-        def plan(image: MetadataImage) -> list[MetadataRecord]:
-            return registration_records(
-                image,
-                image.level,
-                controller.end_offset,
-                config.node_id,
-                addresses,
-                rack,
-                self._logs.directory_ids,
-            )
-
-        controller.change(plan, frees_space=True)
+        register_node(controller, config, listeners, advertised, self._logs.directory_ids, is_alone=True)
         self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
 
     def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:
@@ -95,11 +82,7 @@ class BrokerMetadata:
 
     def fence(self) -> None:
         """Store that the broker stops, so that a controller of Apache Kafka registers it again at once."""
-        node_id = self._config.node_id
-        try:
-            self.controller.change(lambda image: fencing_records(image, image.level, node_id), frees_space=True)
-        except (KafkaError, OutcomeUnknownError) as error:  # a later controller waits for the end of the session
-            logger.warning("the metadata log lacks the stop of this broker: %s", error)
+        fence_node(self.controller, self._config.node_id)
 
     def close(self) -> None:
         """Close the metadata log. Idempotent."""
@@ -107,3 +90,39 @@ class BrokerMetadata:
             self._log.close()
             if self._log.is_failed:
                 self._logs.withhold_mark(self._logs.metadata_dir)
+
+
+def register_node(
+    controller: Controller,
+    config: BrokerConfig,
+    listeners: Iterable[Listener],
+    advertised: dict[str, Endpoint],
+    directory_ids: Sequence[UUID],
+    *,
+    is_alone: bool,
+) -> None:
+    """Store the registration of a node. Args: ``is_alone``: it leads every partition from now on."""
+    addresses = [one._replace(host=at.host, port=at.port) for one in listeners if (at := advertised[one.name])]
+    rack = config.text("broker.rack") or None
+
+    def plan(image: MetadataImage) -> list[MetadataRecord]:
+        return registration_records(
+            image,
+            image.level,
+            controller.end_offset,
+            config.node_id,
+            addresses,
+            rack,
+            directory_ids,
+            is_alone=is_alone,
+        )
+
+    controller.change(plan, frees_space=True)
+
+
+def fence_node(controller: Controller, node_id: int) -> None:
+    """Store that a node stops; no effect if it is fenced."""
+    try:
+        controller.change(lambda image: fencing_records(image, image.level, node_id), frees_space=True)
+    except (KafkaError, OutcomeUnknownError) as error:  # a later controller waits for the end of the session
+        logger.warning("the metadata log lacks the stop of node %d: %s", node_id, error)

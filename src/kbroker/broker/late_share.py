@@ -12,6 +12,7 @@ from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import Features
 from kbroker.requests.context import ApiContext
+from kbroker.requests.peers import ClusterShareStates
 
 if TYPE_CHECKING:
     from kbroker.coordinator.share.share_service import ShareService
@@ -39,10 +40,13 @@ class LateShare:
         self._partitions: SharePartitionService | None = None
 
     def open(self, on_stop: Callable[[str, Callable[[], object]], None], timeout_s: float) -> None:
-        """Let requests start both; start the coordinator if its topic exists."""
+        """Let requests start both."""
         self._ctx.start_share, self._ctx.start_share_partitions = self._start, self._start_partitions
         on_stop("share coordinator", self._close)
         on_stop("share partitions", lambda: self._close_partitions(timeout_s))
+
+    def resume(self) -> None:
+        """Start the coordinator if its topic exists."""
         if self._ctx.topics.get(SHARE_STATE_TOPIC) is not None:
             self._start()
 
@@ -75,7 +79,7 @@ class LateShare:
                     self._ctx.topics,
                     self._controller,
                     self._features,
-                    ShareStatePersister(lambda: self._start().coordinator),
+                    ShareStatePersister(ClusterShareStates(self._ctx)),
                     self._signal,
                     self._ctx.metrics,
                 )

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,10 +21,11 @@ from kbroker._core.requests.request import Queue
 from kbroker.apis import api18_api_versions
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.broker import memory_keeper
-from kbroker.broker.broker_metadata import BrokerMetadata
 from kbroker.broker.late_share import LateShare
 from kbroker.broker.late_telemetry import LateTelemetry
 from kbroker.broker.memory_keeper import MemoryKeeper
+from kbroker.broker.node_metadata import NodeMetadata
+from kbroker.broker.storage import BrokerStorage
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
@@ -38,9 +40,8 @@ from kbroker.listeners.connection_limits import ConnectionLimits
 from kbroker.listeners.descriptor_watch import LOOK_EVERY_MS, DescriptorWatch
 from kbroker.listeners.refusal_watch import RefusalWatch
 from kbroker.listeners.socket_options import endpoints_of, network_threads, socket_options
-from kbroker.log.manager import LogManager
+from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.features import Features
-from kbroker.metadata.topics import TopicRegistry
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
 from kbroker.observe.broker_parts import BrokerParts
@@ -50,9 +51,11 @@ from kbroker.observe.metrics_service import MetricsService
 from kbroker.quota.service import QuotaService
 from kbroker.request_log.service import RequestLog
 from kbroker.requests.context import ApiContext
+from kbroker.requests.peers import ClusterShareStates, ClusterTransactions, groups_of
 from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:
+    from kbroker.broker.broker_metadata import BrokerMetadata
     from kbroker.broker.member_metadata import MemberMetadata
     from kbroker.common.listeners import Listener
     from kbroker.coordinator.group_coordinator import GroupCoordinator
@@ -99,6 +102,7 @@ class BrokerRuntime:
         interception: Interception,
         is_cancelled: Callable[[], bool],
         mounts: Mapping[str, Callable[[HttpAccess], PageServer]] = MappingProxyType({}),
+        storage: BrokerStorage | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -112,6 +116,7 @@ class BrokerRuntime:
         self.listeners: list[Listener] = []
         self._interception = interception
         self._is_cancelled = is_cancelled
+        self._shared = storage
         self._mounts = mounts
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
         self._pid = os.getpid()
@@ -135,7 +140,7 @@ class BrokerRuntime:
         self._open_network()
         self._open_topics()
         self._open_coordinators()
-        telemetry = LateTelemetry(self.ctx, self._logs.scheduler, self._server.closed_connections)
+        telemetry = LateTelemetry(self.ctx, self._scheduler, self._server.closed_connections)
         self._on_stop("client telemetry", lambda: telemetry.close(self._timeout_s))
         telemetry.open()
         self._start_handlers()
@@ -146,22 +151,20 @@ class BrokerRuntime:
         self.metrics.ready()
 
     def _open_storage(self) -> None:
-        """Open log folders and metadata, and put the stored configs of the broker into force."""
-        config = self.config
-        if config.is_member:
-            from kbroker.broker.member_metadata import MemberMetadata, check_formatted
-
-            check_formatted(config)
-        logs = self._logs = LogManager([] if self.in_memory else config.log_dirs, self.clock, config, self.in_memory)
-        self._on_stop("log", logs.close)
-        logs.is_cancelled = self._is_cancelled
-        metadata: BrokerMetadata | MemberMetadata
-        if config.is_member:
-            metadata = MemberMetadata(config, self.clock, logs, self._is_cancelled, self.on_failure)
+        """Open log folders and metadata, or use those of the cluster; put the stored configs of the node into force."""
+        config, storage = self.config, self._shared
+        self._metadata: BrokerMetadata | MemberMetadata | NodeMetadata
+        if storage is None:
+            storage = BrokerStorage(config, self.clock, self.on_failure, self._is_cancelled)
+            self._on_stop("log", storage.logs.close)
+            self._on_stop("metadata log", storage.metadata.close)
+            self._scheduler, self._metadata = storage.logs.scheduler, storage.metadata
         else:
-            metadata = BrokerMetadata(config, self.clock, logs, self.on_failure)
-        self._metadata, self._controller = metadata, metadata.controller
-        self._on_stop("metadata log", metadata.close)
+            scheduler = self._scheduler = Scheduler(self.clock, f"node-scheduler-{config.node_id}")
+            self._on_stop("scheduler", lambda: scheduler.close(self._timeout_s))
+            scheduler.start()
+            self._metadata = NodeMetadata(config, storage.controller, storage.logs)
+        self._storage, self._logs, self._controller = storage, storage.logs, storage.controller
 
     def _open_network(self) -> None:
         """Bind the listeners; connections are accepted once the network threads have started."""
@@ -189,7 +192,7 @@ class BrokerRuntime:
         request_log.observe(quotas.managers, server.connection_quotas)
         self._on_stop("network threads", lambda: server.finish_stop(self._timeout_s))
         self._on_stop("quotas", self._stop_quotas)
-        quotas.start(self._logs.scheduler)
+        quotas.start(self._scheduler)
         self.listeners = server.bind()
         self._metadata.register(self.listeners, endpoints_of(config, self.listeners))
         self._on_stop("registration", self._metadata.fence)
@@ -199,11 +202,10 @@ class BrokerRuntime:
         config, quotas, controller = self.config, self._quotas, self._controller
         authorizer = self._authorizer()
         native_apis = self._start_native_apis(authorizer)
-        topics = TopicRegistry(config, controller, self._metadata.logs, native_apis.publish_topics)
         ctx = self.ctx = ApiContext(
             config,
             controller,
-            topics,
+            self._storage.topics,
             endpoints_of(config, self.listeners),
             self.apis.ranges,
             self.clock,
@@ -217,15 +219,19 @@ class BrokerRuntime:
         self._features.on_change(lambda: self._set_api_versions(native_apis))
         self._metadata.connect(ctx, self.apis, lambda: self._set_api_versions(native_apis))
         limits = ConnectionLimits(config, self._server.connection_quotas)
-        ctx.on_broker_change(self._logs.reconfigure)
+        if self._storage.config is config:
+            ctx.on_broker_change(self._logs.reconfigure)
+        ctx.peers = self._storage.contexts
         ctx.on_broker_change(limits.on_config_change)
-        topics.load()
-        self._logs.mover.on_moved = lambda key: topics.record_directories([key[0]])
+        self._storage.add_node(config.node_id, native_apis)
+        self._on_stop("topics", lambda: self._storage.remove_node(config.node_id))
+        if self._shared is None:
+            self._storage.load()
         ctx.quota_entities.on_change(limits.on_quota_change)
         ctx.quota_entities.on_change(quotas.on_quota_change)
         ctx.quota_entities.load()
-        self._follow_metadata(topics, authorizer)
-        self._request_log.start(topics)
+        self._follow_metadata(authorizer)
+        self._request_log.start(ctx.topics)
         handlers = HandlerThreads(native_apis.run_handler, native_apis.stop_handlers)
         self.parts = BrokerParts(
             ctx,
@@ -240,25 +246,30 @@ class BrokerRuntime:
             self._api_names,
         )
 
-    def _follow_metadata(self, topics: TopicRegistry, authorizer: Authorizer | None) -> None:
-        """Let the parts follow the metadata, in Kafka's order."""
+    def _follow_metadata(self, authorizer: Authorizer | None) -> None:
+        """Let the parts follow the metadata, in Kafka's order, after the topics."""
         ctx = self.ctx
-        followers: list[Publisher] = [topics, self._features, ctx, ctx.quota_entities]
+        followers: list[Publisher] = [self._features, ctx, ctx.quota_entities]
         if self._tokens is not None:
             followers.append(self._tokens)
         if authorizer is not None:
             followers.append(authorizer)
         self._controller.publishers += followers
+        for one in followers if self._shared is not None else ():
+            self._on_stop("follower of the metadata", partial(self._storage.controller.unfollow, one))
         self._metadata.follow()
 
     def _open_coordinators(self) -> None:
         """Start the coordinators whose internal topics exist; the others start at the first request about them."""
         ctx = self.ctx
-        self._share = LateShare(ctx, self._logs.scheduler, self._controller, self._features, self._server.signal)
+        self._share = LateShare(ctx, self._scheduler, self._controller, self._features, self._server.signal)
         self._on_stop("groups", self._close_groups)
         ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
         ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions
         self._share.open(self._on_stop, self._timeout_s)
+        self._storage.add_context(ctx)
+        self._on_stop("peer", lambda: self._storage.contexts.pop(ctx.node_id, None))
+        self._share.resume()
         if ctx.topics.get(OFFSETS_TOPIC) is not None:
             self._start_groups()
         self._on_stop("transactions", self._close_transactions)
@@ -267,7 +278,7 @@ class BrokerRuntime:
 
     def _start_network(self) -> None:
         """Start acceptors and network threads, and the periodic tasks about them."""
-        config, server, scheduler = self.config, self._server, self._logs.scheduler
+        config, server, scheduler = self.config, self._server, self._scheduler
         self._on_stop("acceptors", server.begin_stop)
         server.start(self.parts.native_apis.executor if config.boolean("kbroker.network.thread.helps") else None)
         self.ctx.on_broker_change(lambda changed: server.resize(network_threads(config)))
@@ -299,7 +310,7 @@ class BrokerRuntime:
             expiry_time_ms=config.integer("delegation.token.expiry.time.ms"),
         )
         period_ms = config.integer("delegation.token.expiry.check.interval.ms")
-        self._logs.scheduler.schedule("delete-expired-tokens", tokens.sweep, delay_ms=period_ms, period_ms=period_ms)
+        self._scheduler.schedule("delete-expired-tokens", tokens.sweep, delay_ms=period_ms, period_ms=period_ms)
         return tokens
 
     def _security(self) -> dict[str, ListenerSecurity]:
@@ -319,7 +330,7 @@ class BrokerRuntime:
 
         authorizer = Authorizer.configured(self.config, self._controller)
         audit = AuditLog(authorizer, self._api_names)
-        self._logs.scheduler.schedule("authorizer-log", audit.look, period_ms=LOOK_EVERY_MS)
+        self._scheduler.schedule("authorizer-log", audit.look, period_ms=LOOK_EVERY_MS)
         self._on_stop("authorizer log", audit.look)
         return authorizer
 
@@ -339,6 +350,7 @@ class BrokerRuntime:
             refused=self._server.refused_requests,
             acls=None if authorizer is None else authorizer.rules,
             appends=self._server.signal,
+            peer=self._storage.peer,
         )
         for entry in self.apis.entries.values():
             native_apis.set_api(entry.key, entry.min_served_version, entry.max_version, entry.first_flexible)
@@ -369,10 +381,10 @@ class BrokerRuntime:
                     self.config,
                     self.clock,
                     self.ctx.topics,
-                    self._logs.scheduler,
+                    self._scheduler,
                     self._controller,
                     self.ctx.metrics,
-                    lambda: self.ctx.share,
+                    lambda: ClusterShareStates(self.ctx),
                 )
                 groups.start()
                 self._groups = groups
@@ -391,7 +403,12 @@ class BrokerRuntime:
                 from kbroker.coordinator.transaction_service import TransactionService
 
                 service = TransactionService(
-                    self.config, self.clock, self.ctx.topics, self.ctx.producer_ids.next, lambda: self.ctx.groups
+                    self.config,
+                    self.clock,
+                    self.ctx.topics,
+                    self.ctx.producer_ids.next,
+                    lambda index: groups_of(self.ctx, index),
+                    ClusterTransactions(self.ctx),
                 )
                 service.start()
                 self._transactions = self.ctx.transaction_service = service
@@ -518,6 +535,7 @@ class BrokerRuntime:
         return all(self._is_idle(python) for python in (False, True, False, True)) and (
             self.parts.native_apis.is_idle
             and self._logs.scheduler.is_idle
+            and self._scheduler.is_idle
             and (self._groups is None or self._groups.coordinator.is_idle)
             and (self._transactions is None or self._transactions.is_idle)
             and self._share.is_idle

@@ -79,6 +79,7 @@ class GroupService:
 
     def close(self, timeout_s: float) -> None:
         """Complete delayed requests; no task runs afterwards. Idempotent."""
+        self._topics.forget(self.coordinator.topic_deleted)
         self.coordinator.close()
         for thread in self._threads:
             if thread.ident is not None:

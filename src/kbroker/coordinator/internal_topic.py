@@ -48,6 +48,9 @@ class InternalTopic(Protocol):
     def partition(self, index: int) -> Any:
         """Return the log of one partition, None if it cannot be used."""
 
+    def led_epoch(self, index: int) -> int | None:
+        """Return the leader epoch by which this node leads a partition, None if it does not lead it."""
+
     def folder(self, index: int) -> str:
         """Return the folder of a partition's files, for messages."""
 
@@ -58,6 +61,7 @@ class RegisteredTopic:
     def __init__(self, topics: TopicRegistry, config: BrokerConfig, name: str) -> None:
         self._topics = topics
         self._log_dirs = config.log_dirs
+        self._node_id = config.node_id
         self._name = name
 
     def ensure(self) -> int:
@@ -78,6 +82,14 @@ class RegisteredTopic:
     def partition(self, index: int) -> Any:
         """Return the log of one partition, None if it cannot be used."""
         return self._topics.partition(self._name, index)
+
+    def led_epoch(self, index: int) -> int | None:
+        """Return the leader epoch by which this node leads a partition, None if it does not lead it."""
+        view = self._topics.get(self._name)
+        if view is None or not 0 <= index < len(view.registrations):
+            return None
+        found = view.registrations[index]
+        return found.leader_epoch if found.leader == self._node_id else None
 
     def folder(self, index: int) -> str:
         """Return the folder of a partition's files, for messages."""

@@ -205,6 +205,15 @@ class CoordinatorRuntime(Generic[Shard]):
             took = [took_ms for ended_ms, took_ms in self._loads if ended_ms >= since_ms]
         return LoadTimes(sum(took) / len(took), max(took)) if took else LoadTimes(math.nan, math.nan)
 
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+        return self._name
+
+    def is_leader(self, key: str) -> bool:
+        """Return whether this node leads the partition of a key."""
+        return self.exists and self._topic.led_epoch(self.index_of(key)) is not None
+
     def index_of(self, key: str) -> int:
         """Return the partition of a key; 0 until the topic exists."""
         return partition_of(key, self._count or 1)
@@ -221,7 +230,7 @@ class CoordinatorRuntime(Generic[Shard]):
         self.check_open()
         found = self._partitions.get(index) if self.exists else None
         if found is None:
-            raise KafkaError(Errors.NOT_COORDINATOR, f"{self._name}-{index} does not exist")
+            raise KafkaError(Errors.NOT_COORDINATOR, f"{self._name}-{index} is not served by this node")
         if found.state is not PartitionState.ACTIVE:
             is_loading = found.state is PartitionState.LOADING
             error = Errors.COORDINATOR_LOAD_IN_PROGRESS if is_loading else Errors.NOT_COORDINATOR
@@ -254,14 +263,12 @@ class CoordinatorRuntime(Generic[Shard]):
             self.load_all()
 
     def load_all(self) -> None:
-        """Serve each partition by the leader epoch of its log."""
+        """Serve each partition that this node leads."""
         with self._lock:
             self._count = self._topic.partition_count
-        logs = [self._topic.partition(index) for index in range(self._count)]
-        orders = [
-            self._begin_load(index, 0 if log is None else max(0, log.leader_epoch)) for index, log in enumerate(logs)
-        ]
-        for index, order in enumerate(orders):
+        led = [(index, self._topic.led_epoch(index)) for index in range(self._count)]
+        orders = [(index, self._begin_load(index, epoch)) for index, epoch in led if epoch is not None]
+        for index, order in orders:
             self._load(index, order)
 
     def load(self, index: int, epoch: int) -> None:

@@ -10,7 +10,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.coordinator.internal_topic import RegisteredTopic, append_end_marker
-from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
+from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Transactions
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
 from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.topics import TopicRegistry
@@ -26,9 +26,11 @@ class TransactionService:
     """Service around a TransactionCoordinator.
 
     ``markers`` writes them to this broker's partitions, ``partitions`` verifies the requests of Produce and
-    TxnOffsetCommit. Start the service when the topics are loaded and before clients are served; close it when no
-    handler runs any more. Its thread ``TxnMarkerSender`` runs retries and timers, and its thread
-    ``AddPartitionsToTxnSenderThread`` the retries of ``partitions``.
+    TxnOffsetCommit by ``transactions``, the coordinators of all transactional ids.
+
+    Start the service when the topics are loaded and before clients are served; close it when no handler runs any
+    more. Its thread ``TxnMarkerSender`` runs retries and timers, and its thread ``AddPartitionsToTxnSenderThread``
+    the retries of ``partitions``.
     """
 
     def __init__(
@@ -37,7 +39,8 @@ class TransactionService:
         clock: BaseClock,
         topics: TopicRegistry,
         new_producer_id: Callable[[], int],
-        groups: Callable[[], GroupCoordinator],
+        groups: Callable[[int], GroupCoordinator],
+        transactions: Transactions,
     ) -> None:
         self._topics = topics
         self._scheduler = Scheduler(clock, f"TxnMarkerSender-{config.node_id}")
@@ -52,7 +55,7 @@ class TransactionService:
         )
         self._retries = Scheduler(clock, f"AddPartitionsToTxnSenderThread-{config.node_id}")
         self.partitions = AddPartitionsToTxnManager(
-            self.coordinator,
+            transactions,
             clock,
             self._retries,
             retry_ms=config.integer("add.partitions.to.txn.retry.backoff.ms"),
@@ -72,6 +75,7 @@ class TransactionService:
         """Stop serving transactional ids; return False if a thread did not end in time. Idempotent."""
         self.coordinator.runtime.close()
         retries_ended = self._retries.close(timeout_s)
+        self._topics.forget(self._topic_deleted)
         return self._scheduler.close(timeout_s) and retries_ended
 
     @property
@@ -85,9 +89,12 @@ class TransactionService:
 
 
 class PartitionMarkers:
-    """Writer of markers to partitions; those of ``__consumer_offsets`` are written through the groups. Threads: any."""
+    """Writer of markers to partitions; those of ``__consumer_offsets`` are written through the groups.
 
-    def __init__(self, topics: TopicRegistry, groups: Callable[[], GroupCoordinator]) -> None:
+    Args: ``groups``: returns the coordinator of the groups in a partition of ``__consumer_offsets``. Threads: any.
+    """
+
+    def __init__(self, topics: TopicRegistry, groups: Callable[[int], GroupCoordinator]) -> None:
         self._topics = topics
         self._groups = groups
         #: Returns whether the marker of a partition is delayed, to be retried later. None: no marker is. Set by tests.
@@ -114,7 +121,7 @@ class PartitionMarkers:
             return Errors.KAFKA_STORAGE_ERROR
         try:
             if topic == OFFSETS_TOPIC:
-                self._groups().offsets.complete_transaction(
+                self._groups(index).offsets.complete_transaction(
                     index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
                 )
             else:

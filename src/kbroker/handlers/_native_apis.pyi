@@ -43,6 +43,7 @@ class NativeApis:
         refused: RefusedRequests | None = None,
         acls: AclRules | None = None,
         appends: KeySignal | None = None,
+        peer: NativeApis | None = None,
     ) -> NativeApis: ...
     def set_api(self, key: int, min_version: int, max_version: int, first_flexible: int) -> None: ...
     def set_api_versions(

@@ -23,22 +23,24 @@ from kbroker._core.timer.purgatory_core cimport (
     Operation, Purgatory, PurgatorySnapshot, WaitingEntry, operation_due_ms, purgatory_snapshot_free,
     purgatory_snapshot_take,
 )
-from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
+from kbroker.log._partition cimport Partition, partition_set_high_watermark_hook
 from kbroker.security.authorizer._acl_table cimport AclRules, acl_table_release, acl_table_retain
 from kbroker.apis._api18_api_versions cimport handle_api_versions
-from kbroker.apis.api01_fetch._fetch cimport complete_delayed, complete_disconnected, handle_fetch
+from kbroker.apis.api01_fetch._fetch cimport check_fetches, complete_delayed, complete_disconnected, handle_fetch
 from kbroker.apis.api01_fetch._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
 from kbroker.requests._native_types cimport (
-    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore,
+    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore, Peers,
 )
 from kbroker.handlers._native_handler cimport HandlerExecutor, executor_free, executor_new, handler_loop
 from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce_source
 from kbroker.apis.api00_produce._transactional_produce cimport (
     TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
 )
-from kbroker.replica._topics cimport TopicTable, topic_table_build, topic_table_release, Topic, topic_table_retain
+from kbroker.replica._topics cimport (
+    Topic, TopicTable, topic_by_id, topic_table_build, topic_table_release, topic_table_retain,
+)
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_release, refused_retain
 from kbroker.quota._client_quotas cimport ClientQuotaManagers
 from kbroker.quota._client_sensors cimport quotas_release, quotas_retain
@@ -148,20 +150,79 @@ cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
     key.high = <int64_t>partition
     key.low = 0
     purgatory_check_and_complete(native_apis.produce_purgatory, &key)
-    purgatory_check_and_complete(native_apis.fetch_purgatory, &key)
+    check_fetches(native_apis, &key)
     key_signal(native_apis.appends, key.high, key.low)
 
 
-cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table, bint connect) noexcept nogil:
-    """Connect every partition's hook for a moved high watermark to these native handlers, or disconnect it."""
+cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table) noexcept nogil:
+    """Connect every partition's hook for a moved high watermark to these native handlers."""
     cdef int32_t i, k
-    cdef partition_hook hook = NULL
-    if connect:
-        hook = flush_moved
     for i in range(table.topic_count):
         for k in range(table.topics[i].partition_count):
             if table.topics[i].partitions[k] != NULL:
-                partition_set_high_watermark_hook(table.topics[i].partitions[k], hook, native_apis)
+                partition_set_high_watermark_hook(table.topics[i].partitions[k], flush_moved, native_apis)
+
+
+cdef void unhook_partitions(NativeApisCore *native_apis, TopicTable *table, TopicTable *kept) noexcept nogil:
+    """Disconnect the hooks of the partitions in a table that ``kept`` lacks, unless another node has connected them."""
+    cdef int32_t i, k
+    cdef Topic *topic
+    cdef Topic *later
+    cdef Partition *partition
+    for i in range(table.topic_count):
+        topic = &table.topics[i]
+        later = topic_by_id(kept, topic.id)
+        for k in range(topic.partition_count):
+            partition = topic.partitions[k]
+            if partition == NULL or (
+                    later != NULL and k < later.partition_count and later.partitions[k] == partition):
+                continue
+            mutex_lock(&partition.view_lock)
+            if partition.on_high_watermark_arg == native_apis:
+                partition.on_high_watermark = NULL
+                partition.on_high_watermark_arg = NULL
+            mutex_unlock(&partition.view_lock)
+
+
+cdef int join_peers(NativeApisCore *native_apis, NativeApis peer) except -1:
+    """Join the native handlers of another node in this process."""
+    cdef Peers *peers = peer.native_apis.peers
+    if peers == NULL:
+        peers = <Peers *>calloc(1, sizeof(Peers))
+        if peers == NULL:
+            raise MemoryError
+        mutex_init(&peers.lock)
+        atomic_store(&peers.refs, 1)
+        peers.first = peer.native_apis
+        peer.native_apis.peers = peers
+    with nogil:
+        mutex_lock(&peers.lock)
+        atomic_add_fetch(&peers.refs, 1)
+        native_apis.peers = peers
+        native_apis.next_peer = peers.first
+        peers.first = native_apis
+        mutex_unlock(&peers.lock)
+    return 0
+
+
+cdef void leave_peers(NativeApisCore *native_apis) noexcept nogil:
+    cdef Peers *peers = native_apis.peers
+    cdef NativeApisCore **at
+    if peers == NULL:
+        return
+    mutex_lock(&peers.lock)
+    at = &peers.first
+    while at[0] != NULL and at[0] != native_apis:
+        at = &at[0].next_peer
+    if at[0] != NULL:
+        at[0] = native_apis.next_peer
+    mutex_unlock(&peers.lock)
+
+
+cdef void release_peers(Peers *peers) noexcept nogil:
+    if peers != NULL and atomic_add_fetch(&peers.refs, -1) == 0:
+        mutex_destroy(&peers.lock)
+        free(peers)
 
 
 cdef void set_body(NativeApisCore *native_apis, Body *body, bytes data, object throttle_at) except *:
@@ -197,6 +258,8 @@ cdef class NativeApis:
         refused: table of requests whose connection is closed instead of a response; None: they are not counted.
         acls: the rules of the authorizer; None: everything is allowed.
         appends: signal of appends by ``partition_key``; None: there is none.
+        peer: native handlers of another node in this process, over the same partitions; None: there is none, or they
+            join later. It serves no request yet, or has a peer.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
         before ``close``.
@@ -211,7 +274,7 @@ cdef class NativeApis:
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
                   int32_t max_request_partitions=100000, int64_t session_seed=0,
                   ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None,
-                  KeySignal appends=None):
+                  KeySignal appends=None, NativeApis peer=None):
         cdef NativeApisCore *native_apis = <NativeApisCore *>calloc(1, sizeof(NativeApisCore))
         if native_apis == NULL:
             raise MemoryError
@@ -247,6 +310,8 @@ cdef class NativeApis:
         if native_apis.fetch_purgatory == NULL or native_apis.produce_purgatory == NULL or native_apis.sessions == NULL:
             raise MemoryError
         native_apis.topics = topic_table_build((), node_id)
+        if peer is not None:
+            join_peers(native_apis, peer)
 
     def __dealloc__(self):
         cdef NativeApisCore *native_apis = self.native_apis
@@ -254,6 +319,8 @@ cdef class NativeApis:
         if native_apis == NULL:
             return
         topic_table_release(native_apis.topics)
+        leave_peers(native_apis)
+        release_peers(native_apis.peers)
         key_signal_release(native_apis.appends)
         if native_apis.fetch_purgatory != NULL:
             purgatory_release(native_apis.fetch_purgatory)
@@ -366,12 +433,14 @@ cdef class NativeApis:
         cdef TopicTable *old
         cdef NativeApisCore *native_apis = self.native_apis
         with nogil:
-            hook_partitions(native_apis, table, True)
+            hook_partitions(native_apis, table)
             mutex_lock(&native_apis.topics_lock)
             old = native_apis.topics
             native_apis.topics = table
             atomic_add_fetch(&native_apis.generation, 1)
             mutex_unlock(&native_apis.topics_lock)
+            if native_apis.peers != NULL or atomic_load(&native_apis.is_closed):
+                unhook_partitions(native_apis, old, table)
             topic_table_release(old)
 
     def run_handler(self):
@@ -447,7 +516,7 @@ cdef class NativeApis:
             purgatory_close(native_apis.produce_purgatory)
             timer_close(native_apis.fetch_timer)
             timer_close(native_apis.produce_timer)
-            hook_partitions(native_apis, native_apis.topics, False)
+            leave_peers(native_apis)
         self.publish_topics(())
 
     @property

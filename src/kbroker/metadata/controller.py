@@ -153,6 +153,12 @@ class Controller:
         self._queues: dict[int, _Queue] = {}  # by the id of the publisher
         self._failure = ""
 
+    def unfollow(self, publisher: Publisher) -> None:
+        """Let a publisher follow no more. No effect if it does not."""
+        with self._lock:
+            self.publishers = [one for one in self.publishers if one is not publisher]
+            self._queues.pop(id(publisher), None)
+
     @property
     def image(self) -> MetadataImage:
         """The latest image; it never changes."""

@@ -6,7 +6,7 @@ Source: ``ReplicationControlManager``, ``AssignmentsManager``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.metadata.image.image import MetadataImage
@@ -15,18 +15,26 @@ from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_re
 
 
 def new_partition_records(
-    topic_id: uuid.UUID, indexes: Iterable[int], node_id: int, directory_ids: Collection[uuid.UUID], level: int
+    topic_id: uuid.UUID,
+    first: int,
+    placed: Iterable[Sequence[int]],
+    nodes: Mapping[int, bool],
+    directory_ids: Collection[uuid.UUID],
+    level: int,
 ) -> Iterator[MetadataRecord]:
-    """Yield the records of new partitions, whose only replica is on this node and leads.
+    """Yield the records of new partitions from the number ``first`` on, each led by its first replica that serves.
 
-    Args: ``directory_ids`` of the log folders: of several the log manager chooses one later; ``level`` of
-    metadata.version.
+    Args: ``placed``: the replicas of each; ``nodes``: whether each node is fenced; ``directory_ids`` of the log
+    folders: of several the log manager chooses one later; ``level`` of metadata.version.
     """
     directory = next(iter(directory_ids)) if len(directory_ids) == 1 else UNASSIGNED
-    first = PartitionRegistration((node_id,), (directory,), (node_id,), (), (), node_id, RECOVERED, 0, 0)
     has_directories = level >= DIRECTORIES_LEVEL
-    for index in indexes:
-        body = first.to_record(topic_id, index, has_directories=has_directories)
+    for index, replicas in enumerate(placed, first):
+        isr = tuple(one for one in replicas if not nodes[one])
+        partition = PartitionRegistration(
+            tuple(replicas), (directory,) * len(replicas), isr, (), (), isr[0], RECOVERED, 0, 0
+        )
+        body = partition.to_record(topic_id, index, has_directories=has_directories)
         yield metadata_record("PartitionRecord", body, level)
 
 

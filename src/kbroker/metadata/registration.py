@@ -14,6 +14,7 @@ from kbroker.metadata.features import SUPPORTED
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import RECOVERED, PartitionRegistration
 from kbroker.metadata.image.registrations import BrokerRegistration, Endpoint, VersionRange
+from kbroker.metadata.leaders import started_records, stopped_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 FENCED, UNFENCED = True, -1
@@ -27,11 +28,14 @@ def registration_records(
     listeners: Iterable[Listener],
     rack: str | None,
     directories: Sequence[uuid.UUID],
+    *,
+    is_alone: bool = True,
 ) -> list[MetadataRecord]:
-    """Return the records that register and unfence the broker, with new leaders where it does not lead.
+    """Return the records that register and unfence the broker.
 
     Args: ``broker_epoch``: the offset that the first record will have; ``directories``: ids of the log folders; a
-    single one has all partitions.
+    single one has all partitions; ``is_alone``: it becomes the leader and only member of the ISR of every partition.
+    Of several nodes it joins the ISR of its partitions, and leads those that have no leader.
     """
     endpoints = {one.name: Endpoint(one.host, one.port, PROTOCOLS.index(one.protocol)) for one in listeners}
     broker = BrokerRegistration(
@@ -50,15 +54,21 @@ def registration_records(
     body = {"BrokerId": node_id, "BrokerEpoch": broker_epoch, "Fenced": UNFENCED}
     return [
         metadata_record("RegisterBrokerRecord", broker.to_record(), level),
-        *_leader_records(image, level, node_id, directories),
+        *(_leader_records(image, level, node_id, directories) if is_alone else started_records(image, level, node_id)),
         metadata_record("BrokerRegistrationChangeRecord", body, level),
     ]
 
 
 def fencing_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
-    """Return the record of a clean stop: by it Kafka's controller registers the node again without a time-out."""
+    """Return the records of a clean stop: by them Kafka's controller registers the node again without a time-out.
+
+    Of several nodes, others lead its partitions, as after a controlled shutdown.
+    """
+    if image.brokers[node_id].is_fenced:
+        return []
     body = {"BrokerId": node_id, "BrokerEpoch": image.brokers[node_id].epoch, "Fenced": 1}
-    return [metadata_record("BrokerRegistrationChangeRecord", body, level)]
+    moves = stopped_records(image, level, node_id) if len(image.brokers) > 1 else []
+    return [*moves, metadata_record("BrokerRegistrationChangeRecord", body, level)]
 
 
 def _leader_records(

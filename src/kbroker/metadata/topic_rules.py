@@ -17,6 +17,7 @@ from kbroker.common.topic_names import (
     TRANSACTION_STATE_TOPIC,
     invalid_name_reason,
 )
+from kbroker.metadata.placement import check_factor
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
@@ -53,31 +54,35 @@ class TopicNames:
         return self._by_metric.get(name.replace(".", "_"))
 
 
-def check_new_topic(topic: NewTopic, names: TopicNames, node_id: int, default_partitions: int) -> int:
-    """Return the number of partitions that a new topic gets.
+class Layout(NamedTuple):
+    """Numbers of partitions and replicas of a new topic, with the replicas of each partition if they are given."""
 
-    Args: ``names``: those that exist. Raises: KafkaError with the code and text of Kafka.
+    partitions: int
+    factor: int
+    replicas: Sequence[Sequence[int]] = ()
+
+
+def check_new_topic(topic: NewTopic, names: TopicNames, nodes: Mapping[int, bool], default: Layout) -> Layout:
+    """Return the layout that a new topic gets.
+
+    Args: ``names``: those that exist; ``nodes``: whether each node is fenced.
+    Raises: KafkaError with the code and text of Kafka.
     """
     check_new_name(topic.name, names)
     if topic.name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(Errors.INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited.")
     check_configs(topic.configs)
     if topic.assignments:
-        return _check_assigned(topic, node_id)
+        return _check_assigned(topic, nodes)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         text = "Replication factor must be larger than 0, or -1 to use the default value."
         raise KafkaError(Errors.INVALID_REPLICATION_FACTOR, text)
     if topic.num_partitions < -1 or topic.num_partitions == 0:
         text = "Number of partitions was set to an invalid non-positive value."
         raise KafkaError(Errors.INVALID_PARTITIONS, text)
-    if topic.replication_factor > 1:
-        text = (
-            f"Unable to replicate the partition {topic.replication_factor} time(s): The target replication factor of "
-            f"{topic.replication_factor} cannot be reached because only 1 broker(s) are registered or some brokers "
-            "have all their log directories cordoned."
-        )
-        raise KafkaError(Errors.INVALID_REPLICATION_FACTOR, text)
-    return default_partitions if topic.num_partitions == -1 else topic.num_partitions
+    factor = default.factor if topic.replication_factor == -1 else topic.replication_factor
+    check_factor(factor, nodes)
+    return Layout(default.partitions if topic.num_partitions == -1 else topic.num_partitions, factor)
 
 
 def check_new_name(name: str, names: TopicNames) -> None:
@@ -111,7 +116,12 @@ def too_many_partitions() -> KafkaError:
 
 
 def check_more_partitions(
-    name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
+    name: str,
+    current: int,
+    factor: int,
+    count: int,
+    assignments: Sequence[Sequence[int]] | None,
+    nodes: Mapping[int, bool],
 ) -> None:
     """Refuse a count that does not grow the topic, and assignments that do not fit it.
 
@@ -133,6 +143,7 @@ def check_more_partitions(
     if count - current > MAX_PARTITIONS_PER_REQUEST:
         raise too_many_partitions()
     if assignments is None:
+        check_factor(factor, nodes)
         return
     added = count - current
     if len(assignments) != added:
@@ -141,57 +152,87 @@ def check_more_partitions(
             f"but only {len(assignments)} assignment(s) were specified."
         )
         raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
-    for brokers in assignments:
-        check_assignment(brokers, node_id)
+    for index, brokers in enumerate(assignments, current):
+        check_assignment(brokers, nodes, factor)
+        _check_served(index, brokers, nodes)
 
 
-def check_assignment(brokers: Sequence[int], node_id: int) -> None:
-    """Refuse a replica list that is empty, has a broker twice, or has an unknown one."""
+def check_assignment(brokers: Sequence[int], nodes: Mapping[int, bool], factor: int | None = None) -> None:
+    """Refuse a replica list that is empty, has a broker twice or an unknown one, or another length than ``factor``."""
     text = ""
     if not brokers:
         text = "The manual partition assignment includes an empty replica list."
     for previous, broker in zip([None, *sorted(brokers)], sorted(brokers), strict=False):
         if broker == previous:
             text = f"The manual partition assignment includes the broker {broker} more than once."
-        elif broker != node_id:
+        elif broker not in nodes:
             text = f"The manual partition assignment includes broker {broker}, but no such broker is registered."
         if text:
             break
+    if not text and factor is not None and len(brokers) != factor:
+        text = (
+            f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {factor} replica(s)."
+        )
     if text:
         raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
 
 
-def _check_assigned(topic: NewTopic, node_id: int) -> int:
+def _check_served(index: int, brokers: Sequence[int], nodes: Mapping[int, bool]) -> None:
+    if all(nodes[broker] for broker in brokers):
+        text = (
+            f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+            "controlled shutdown."
+        )
+        raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
+
+
+def _check_assigned(topic: NewTopic, nodes: Mapping[int, bool]) -> Layout:
     if topic.replication_factor != -1:
         text = "A manual partition assignment was specified, but replication factor was not set to -1."
         raise KafkaError(Errors.INVALID_REQUEST, text)
     if topic.num_partitions != -1:
         text = "A manual partition assignment was specified, but numPartitions was not set to -1."
         raise KafkaError(Errors.INVALID_REQUEST, text)
-    seen: set[int] = set()
+    seen: dict[int, Sequence[int]] = {}
+    factor: int | None = None
     for index, brokers in topic.assignments:
         if index in seen:
             text = f"Found multiple manual partition assignments for partition {index}"
             raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
-        check_assignment(brokers, node_id)
-        seen.add(index)
-    if seen != set(range(len(seen))):
+        check_assignment(brokers, nodes, factor)
+        _check_served(index, brokers, nodes)
+        factor = len(brokers)
+        seen[index] = brokers
+    if seen.keys() != set(range(len(seen))):
         text = "partitions should be a consecutive 0-based integer sequence"
         raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
-    return len(seen)
+    return Layout(len(seen), factor or 0, [seen[index] for index in range(len(seen))])
 
 
-def automatic_topic(name: str, config: BrokerConfig) -> NewTopic:
-    """Return the topic that is created when it is first used: an internal one, or one with the broker's defaults."""
-    if name == OFFSETS_TOPIC:
-        return NewTopic(name, config.integer("offsets.topic.num.partitions"), configs=offsets_topic_configs(config))
-    if name == TRANSACTION_STATE_TOPIC:
-        partitions = config.integer("transaction.state.log.num.partitions")
-        return NewTopic(name, partitions, configs=transaction_topic_configs(config))
-    if name == SHARE_STATE_TOPIC:
-        partitions = config.integer("share.coordinator.state.topic.num.partitions")
-        return NewTopic(name, partitions, configs=share_state_topic_configs(config))
-    return NewTopic(name)
+#: Prefix of the settings of each internal topic.
+_PREFIXES = {
+    OFFSETS_TOPIC: "offsets.topic",
+    TRANSACTION_STATE_TOPIC: "transaction.state.log",
+    SHARE_STATE_TOPIC: "share.coordinator.state.topic",
+}
+
+
+def automatic_topic(name: str, config: BrokerConfig, node_count: int = 1) -> NewTopic:
+    """Return the topic that is created when it is first used: an internal one, or one with the broker's defaults.
+
+    An internal topic has no more replicas than there are nodes, as without them nothing could be coordinated.
+    """
+    prefix = _PREFIXES.get(name)
+    if prefix is None:
+        return NewTopic(name)
+    configs = {
+        OFFSETS_TOPIC: offsets_topic_configs,
+        TRANSACTION_STATE_TOPIC: transaction_topic_configs,
+        SHARE_STATE_TOPIC: share_state_topic_configs,
+    }[name](config)
+    factor = min(config.integer(f"{prefix}.replication.factor"), node_count)
+    return NewTopic(name, config.integer(f"{prefix}.num.partitions"), factor, configs=configs)
 
 
 def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:

@@ -26,21 +26,20 @@ from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.log_dirs import LogDirView
-from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.image.partition_registration import PartitionRegistration
-from kbroker.metadata.partition_records import directory_records, new_partition_records
+from kbroker.metadata.new_topics import Created, PlannedTopic, added_records, planned_topic, topic_records
+from kbroker.metadata.partition_records import directory_records
+from kbroker.metadata.placement import registered_nodes
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_logs import Logs
 from kbroker.metadata.topic_rules import (
     NewTopic,
     TopicNames,
     automatic_topic,
-    check_configs,
     check_more_partitions,
-    check_new_topic,
 )
 
 logger = get_logger(__name__)
@@ -72,23 +71,6 @@ class TopicView(NamedTuple):
     is_unrecorded: bool = False
     configs: Mapping[str, str] = MappingProxyType({})
     registrations: tuple[PartitionRegistration, ...] = ()
-
-
-class PlannedTopic(NamedTuple):
-    """A topic that passed its checks. ``configs``: those that the topic itself sets."""
-
-    name: str
-    topic_id: uuid.UUID
-    partitions: int
-    configs: Mapping[str, str]
-
-
-class Created(NamedTuple):
-    """Result of creating a topic. The id is random and not stored when the request was only validated."""
-
-    topic_id: uuid.UUID
-    num_partitions: int
-    configs: Mapping[str, str]
 
 
 class TopicRegistry:
@@ -148,6 +130,10 @@ class TopicRegistry:
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
+    def forget(self, on_deleted: Callable[[str], None]) -> None:
+        """Call a function about deleted topics no more. No effect if it is not called."""
+        self.on_deleted = [one for one in self.on_deleted if one != on_deleted]
+
     def write_log_starts(self) -> Collection[TopicPartition]:
         """Write the start of each log to the disk; return the partitions for which that failed."""
         return self._logs.tasks.write_log_starts()
@@ -201,15 +187,15 @@ class TopicRegistry:
             names = TopicNames(image.topics)
             for topic in topics:
                 try:
-                    one = self._checked(topic, names)
+                    one = self._checked(topic, names, image)
                     if not validate_only:
-                        charge(one.partitions)
+                        charge(len(one.replicas))
                         names.add(topic.name)
                     results.append(one)
                 except KafkaError as error:
                     results.append(error)
             planned = [one for one in results if isinstance(one, PlannedTopic)]
-            return [record for one in planned for record in self._records(one, image.level)]
+            return [record for one in planned for record in topic_records(one, self._logs.directory_ids, image.level)]
 
         failures: dict[uuid.UUID, KafkaError] = {}
         if validate_only:
@@ -221,25 +207,12 @@ class TopicRegistry:
                 self.record_directories([one.name for one in results if isinstance(one, PlannedTopic)])
             except KafkaError as error:
                 failures = {one.topic_id: error for one in results if isinstance(one, PlannedTopic)}
-        return [one if isinstance(one, KafkaError) else failures.get(one.topic_id) or _created(one) for one in results]
+        return [one if isinstance(one, KafkaError) else failures.get(one.topic_id) or one.created for one in results]
 
-    def _checked(self, topic: NewTopic, names: TopicNames) -> PlannedTopic:
-        default = self._config.integer("num.partitions")
-        count = check_new_topic(topic, names, self._config.node_id, default)
-        configs = check_configs(topic.configs)
-        self.resolve(configs)
-        return PlannedTopic(topic.name, uuid.uuid4(), count, configs)
-
-    def _records(self, topic: PlannedTopic, level: int) -> list[MetadataRecord]:
-        return [
-            metadata_record("TopicRecord", {"Name": topic.name, "TopicId": topic.topic_id}),
-            *config_records(ConfigResourceType.TOPIC, topic.name, {}, topic.configs),
-            *self._partition_records(topic.topic_id, range(topic.partitions), level),
-        ]
-
-    def _partition_records(self, topic_id: uuid.UUID, indexes: Iterable[int], level: int) -> list[MetadataRecord]:
-        node_id = self._config.node_id
-        return list(new_partition_records(topic_id, indexes, node_id, self._logs.directory_ids, level))
+    def _checked(self, topic: NewTopic, names: TopicNames, image: MetadataImage) -> PlannedTopic:
+        planned = planned_topic(topic, names, self._config, image)
+        self.resolve(planned.configs)
+        return planned
 
     def _forget_failed(self, results: Iterable[PlannedTopic | KafkaError]) -> dict[uuid.UUID, KafkaError]:
         """Delete those topics whose logs could not be created; return their errors.
@@ -337,11 +310,13 @@ class TopicRegistry:
                 self._logs.create_partitions(name, added, topic.topic_id, configs)
                 self._logs.sync_folders()
 
+                nodes = registered_nodes(self._controller.image, self._config.node_id)
+
                 def plan(image: MetadataImage) -> list[MetadataRecord]:
                     known = self._growth(image, name, count, assignments)
                     if (known[0].topic_id, known[1]) != (topic.topic_id, added):  # a topic of this name replaced it
                         raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-                    return self._partition_records(topic.topic_id, added, image.level)
+                    return added_records(topic, added, assignments, nodes, image, self._logs.directory_ids)
 
                 self._controller.change(plan)
             except OutcomeUnknownError:
@@ -359,8 +334,9 @@ class TopicRegistry:
         topic = image.topics.get(name)
         if topic is None or topic.topic_id in self._failed:
             raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-        current = len(topic.partitions)
-        check_more_partitions(name, current, count, assignments, self._config.node_id)
+        current, factor = len(topic.partitions), len(topic.partitions[0].replicas)
+        nodes = registered_nodes(image, self._config.node_id)
+        check_more_partitions(name, current, factor, count, assignments, nodes)
         return topic, range(current, count)
 
     def record_directories(self, names: Collection[str]) -> None:
@@ -529,7 +505,8 @@ class TopicRegistry:
             for name in names:
                 self.create_remotely(name)
             return
-        topics = [automatic_topic(name, self._config) for name in names]
+        count = max(1, len(self._controller.image.brokers))
+        topics = [automatic_topic(name, self._config, count) for name in names]
         for topic, made in zip(topics, self.create_all(topics, charge=charge), strict=True):
             if isinstance(made, KafkaError):
                 logger.debug("topic %s is not created: %s", topic.name, made)
@@ -579,10 +556,6 @@ def _configs(image: MetadataImage, name: str) -> Mapping[str, str]:
 
 def _removal(topic_id: uuid.UUID) -> MetadataRecord:
     return metadata_record("RemoveTopicRecord", {"TopicId": topic_id})
-
-
-def _created(topic: PlannedTopic) -> Created:
-    return Created(topic.topic_id, topic.partitions, topic.configs)
 
 
 def _storage_error(error: Exception) -> KafkaError:

@@ -49,6 +49,11 @@ cdef struct Body:               # a response body that is the same for all clien
     int64_t size_bytes
     int64_t throttle_at         # position of throttle_time_ms; -1: no such field
 
+cdef struct Peers:              # the native handlers of the nodes in one process, whose partitions are the same
+    AtomicI64 refs
+    Mutex lock                  # taken before the purgatories' locks
+    NativeApisCore *first
+
 cdef struct NativeApisCore:
     Clock *clock
     ClientQuotas *quotas        # counted; NULL: no quotas
@@ -74,6 +79,8 @@ cdef struct NativeApisCore:
     Purgatory *fetch_purgatory
     Purgatory *produce_purgatory
     KeySignalCore *appends      # counted: of partitions, by address and 0, for share fetches; NULL: none
+    Peers *peers                # counted; NULL: no other node is in this process
+    NativeApisCore *next_peer   # Peers.lock
     void *sessions              # SessionCache of _fetch_session
     Mutex delayed_lock
     void *delayed                # FetchState list, for shutdown

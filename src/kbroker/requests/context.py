@@ -65,12 +65,12 @@ class Completion(Protocol):
 class ApiContext:
     """Parts of a broker that handlers use.
 
-    ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key for FindCoordinator
-    that this broker coordinates. ``bound_addresses``: by setting, if the system chose the port. ``connection_quotas``:
-    the limits that the acceptors enforce. ``start_groups``: starts the coordinator of groups at the first request about
-    one, ``start_transactions`` that of transactions, ``start_share`` that of share partitions, ``start_telemetry``
-    client telemetry. ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what clients may
-    do.
+    ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key for
+    FindCoordinator that this broker coordinates. ``bound_addresses``: by setting, if the system chose the port.
+    ``connection_quotas``: the limits that the acceptors enforce. ``start_groups``: starts the coordinator of groups
+    at the first request about one, ``start_transactions`` that of transactions, ``start_share`` that of share
+    partitions, ``start_telemetry`` client telemetry. ``peers``: the nodes of this process by id, where there are
+    several. ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what clients may do.
     Threads: any; parts lock themselves.
     """
 
@@ -110,6 +110,7 @@ class ApiContext:
         self.telemetry_service: TelemetryService | None = None
         self.start_telemetry: Callable[[], TelemetryService] | None = None
         self.coordinators: set[int] = set()
+        self.peers: Mapping[int, ApiContext] = {}
         self.bound_addresses: dict[str, str] = {}
         self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
         self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas

@@ -59,6 +59,7 @@ class SharePartitionService:
 
     def close(self, timeout_s: float) -> None:
         """Complete the share fetches that wait, and end the threads. Idempotent."""
+        self._topics.forget(self.manager.topic_deleted)
         self.manager.close()
         for thread in self._threads:
             thread.join(timeout_s)

@@ -230,7 +230,7 @@ def test_markers_of_offsets_go_to_the_groups(said: Errors, written: Errors) -> N
     bench = make_bench()
     bench.create(OFFSETS_TOPIC, 1)
     groups = Groupless(said)
-    markers = PartitionMarkers(bench.ctx.topics, lambda: groups)  # type: ignore[arg-type, return-value]
+    markers = PartitionMarkers(bench.ctx.topics, lambda index: groups)  # type: ignore[arg-type, return-value]
     assert markers.write((OFFSETS_TOPIC, 0), 7, 1, 2, True, 2) is written
     assert groups.rows == [(0, 7, 1, 2, True, 2)]
 

@@ -13,6 +13,7 @@ from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction_service import TransactionService, transaction_settings
+from kbroker.requests.peers import ClusterTransactions
 from tests.support.groups import MemoryTopic
 from tests.support.server import Bench, make_bench
 from tests.support.transactions import T0, FakeMarkers, refused
@@ -21,7 +22,14 @@ from tests.support.transactions import T0, FakeMarkers, refused
 def service_of(bench: Bench, clock: VirtualClock) -> TransactionService:
     """A service over a topic in memory, with markers that can be refused; its thread does not run."""
     ids = itertools.count(1000)
-    service = TransactionService(bench.ctx.config, clock, bench.ctx.topics, lambda: next(ids), lambda: None)  # type: ignore[arg-type, return-value]
+    service = bench.ctx.transaction_service = TransactionService(
+        bench.ctx.config,
+        clock,
+        bench.ctx.topics,
+        lambda: next(ids),
+        lambda index: None,  # type: ignore[arg-type, return-value]
+        ClusterTransactions(bench.ctx),
+    )
     topic = MemoryTopic(clock)
     topic.created = True
     service.coordinator._topic = service.coordinator.runtime._topic = topic

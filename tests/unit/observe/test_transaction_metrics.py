@@ -17,6 +17,7 @@ from kbroker.coordinator.transaction_service import TransactionService
 from kbroker.metrics.families import Buckets
 from kbroker.observe.broker_metrics import LOGS, TRANSACTIONS
 from kbroker.observe.metric_table import families
+from kbroker.requests.peers import ClusterTransactions
 from tests.support.groups import MemoryTopic
 from tests.support.server import make_bench
 from tests.support.transactions import T0, T1, FakeMarkers
@@ -42,12 +43,14 @@ class Scene:
     def __init__(self) -> None:
         ids = itertools.count(1000)
         self.clock = VirtualClock()
-        self.service = TransactionService(
-            make_bench().ctx.config,
+        ctx = make_bench().ctx
+        self.service = ctx.transaction_service = TransactionService(
+            ctx.config,
             self.clock,
-            make_bench().ctx.topics,
+            ctx.topics,
             lambda: next(ids),
-            lambda: None,  # type: ignore[arg-type, return-value]
+            lambda index: None,  # type: ignore[arg-type, return-value]
+            ClusterTransactions(ctx),
         )
         self.topic = MemoryTopic(self.clock)
         self.topic.created = True

@@ -188,6 +188,20 @@ cdef void defer_check(Handler *handler, Partition *partition) noexcept nogil:
     handler.deferred_count += 1
 
 
+cdef void check_fetches(NativeApisCore *native_apis, Key *key) noexcept nogil:
+    cdef NativeApisCore *peer
+    purgatory_check_and_complete(native_apis.fetch_purgatory, key)
+    if native_apis.peers == NULL:
+        return
+    mutex_lock(&native_apis.peers.lock)
+    peer = native_apis.peers.first
+    while peer != NULL:
+        if peer != native_apis:
+            purgatory_check_and_complete(peer.fetch_purgatory, key)
+        peer = peer.next_peer
+    mutex_unlock(&native_apis.peers.lock)
+
+
 cdef void run_deferred(Handler *handler) noexcept nogil:
     cdef int32_t i, n = handler.deferred_count
     cdef Key key
@@ -195,7 +209,7 @@ cdef void run_deferred(Handler *handler) noexcept nogil:
     for i in range(n):
         key.high = <int64_t>handler.deferred[i]
         key.low = 0
-        purgatory_check_and_complete(handler.native_apis.fetch_purgatory, &key)
+        check_fetches(handler.native_apis, &key)
         key_signal(handler.native_apis.appends, key.high, key.low)
         partition_release(handler.deferred[i])
 

@@ -167,6 +167,9 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
 )  # fmt: skip
 
 OWN_KEYS: tuple[ConfigKey, ...] = (
+    key("kbroker.brokers", "int", 1,
+        "Number of nodes of a cluster for tests in this process. They share one copy of the data, and nothing is "
+        "replicated. More than one only with kbroker.in.memory.", between(1, 100)),
     key("kbroker.in.memory", "boolean", False,
         "Whether the data is in a temporary folder, which the broker deletes when it stops."),
     key("kbroker.request.batch.max", "int", 16,
@@ -254,9 +257,12 @@ def check_connections(config: BrokerConfig) -> None:
     if config.integer("max.connections.per.ip") == 0 and not overrides:
         text = "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
         raise ConfigError("", 0, text)
-    factor = config.integer("default.replication.factor")
-    if factor != 1 and not config.is_member:
-        raise ConfigError("default.replication.factor", factor, "There is one broker", "1")
+    factor, brokers = config.integer("default.replication.factor"), config.integer("kbroker.brokers")
+    if factor > brokers and not config.is_member:
+        reason = "There is one broker" if brokers == 1 else f"There are {brokers} brokers"
+        raise ConfigError("default.replication.factor", factor, reason, "1" if brokers == 1 else f"1 to {brokers}")
+    if brokers > 1 and not config.boolean("kbroker.in.memory"):
+        raise ConfigError("kbroker.brokers", brokers, "Several brokers are possible in memory only", "1")
 
 
 def host_limits(text: str) -> dict[str, int]:

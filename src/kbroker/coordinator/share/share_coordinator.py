@@ -165,16 +165,31 @@ class ShareCoordinator:
         return shard
 
 
+class SharePartitionStates(Protocol):
+    """The methods of a ``ShareCoordinator`` that leaders of share partitions call."""
+
+    def prepare(self) -> None: ...
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState: ...
+    def write(
+        self,
+        key: SharePartitionKey,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> None: ...
+
+
 class ShareStatePersister:
-    """The ``SharePersister`` over the share coordinator of this broker; ``done`` is called before a method returns."""
+    """The ``SharePersister`` over share coordinators of this process; ``done`` is called before a method returns."""
 
-    def __init__(self, coordinator: Callable[[], ShareCoordinator]) -> None:
-        self._coordinator = coordinator
+    def __init__(self, states: SharePartitionStates) -> None:
+        self._states = states
 
-    def _prepared(self) -> ShareCoordinator:
-        coordinator = self._coordinator()
-        coordinator.prepare()
-        return coordinator
+    def _prepared(self) -> SharePartitionStates:
+        self._states.prepare()
+        return self._states
 
     def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
         """Read the state: see ``SharePersister``."""

@@ -53,6 +53,7 @@ class ShareService:
 
     def close(self) -> None:
         """Refuse requests from now on. Idempotent."""
+        self._topics.forget(self.coordinator.topic_deleted)
         self.coordinator.runtime.close()
 
     def _prune(self) -> None:

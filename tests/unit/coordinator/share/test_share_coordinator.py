@@ -163,7 +163,7 @@ def test_a_malformed_value_fences_its_partition(caplog: pytest.LogCaptureFixture
 
 def test_the_persister_reports_states_and_errors() -> None:
     share = Share()
-    persister = ShareStatePersister(lambda: share.coordinator)
+    persister = ShareStatePersister(share.coordinator)
     done: list[object] = []
 
     def note(*found: object) -> None:

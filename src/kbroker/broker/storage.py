@@ -1,0 +1,114 @@
+"""Logs, metadata and topics of a broker, or of the nodes of an embedded cluster, which share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker._core.clock import BaseClock
+from kbroker.broker.broker_metadata import BrokerMetadata
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.elections import CoordinatorElections, LateRuntime
+from kbroker.log.manager import LogManager
+from kbroker.metadata.topics import TopicRegistry, TopicView
+from kbroker.requests.context import ApiContext
+
+if TYPE_CHECKING:
+    from kbroker.broker.member_metadata import MemberMetadata
+    from kbroker.handlers._native_apis import NativeApis
+
+
+class BrokerStorage:
+    """The state that remains when a node of a cluster stops.
+
+    Args: ``config``: of the first node; ``on_failure``: called with the reason when the broker must stop.
+    Raises: as ``LogManager`` and ``BrokerMetadata``.
+    Threads: nodes are added and removed by one thread at a time; the parts from any.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        on_failure: Callable[[str], None],
+        is_cancelled: Callable[[], bool],
+    ) -> None:
+        in_memory = config.boolean("kbroker.in.memory")
+        if config.is_member:
+            from kbroker.broker.member_metadata import check_formatted
+
+            check_formatted(config)
+        self.config = config
+        self.logs = LogManager([] if in_memory else config.log_dirs, clock, config, in_memory)
+        self.logs.is_cancelled = is_cancelled
+        self.metadata: BrokerMetadata | MemberMetadata
+        try:
+            if config.is_member:
+                from kbroker.broker.member_metadata import MemberMetadata
+
+                self.metadata = MemberMetadata(config, clock, self.logs, is_cancelled, on_failure)
+            else:
+                self.metadata = BrokerMetadata(config, clock, self.logs, on_failure)
+        except BaseException:
+            self.logs.close()
+            raise
+        self.controller = self.metadata.controller
+        self.topics = TopicRegistry(config, self.controller, self.metadata.logs, self._publish)
+        self.elections = CoordinatorElections()
+        self.contexts: dict[int, ApiContext] = {}  # of the running nodes
+        self._native: dict[int, NativeApis] = {}
+
+    def load(self) -> None:
+        """Start the logs of the topics, and follow the metadata from now on."""
+        topics = self.topics
+        topics.load()
+        self.logs.mover.on_moved = lambda key: topics.record_directories([key[0]])
+        self.controller.publishers += [topics, self.elections]
+
+    @property
+    def peer(self) -> NativeApis | None:
+        """The native handlers of some node, None while there is none."""
+        return next(iter(self._native.values()), None)
+
+    def add_node(self, node_id: int, native_apis: NativeApis) -> None:
+        """Publish the topics to the native handlers of a node, now and after each change."""
+        with self.topics.lock:
+            self._native = {**self._native, node_id: native_apis}
+            native_apis.publish_topics(self.topics.all())
+
+    def add_context(self, ctx: ApiContext) -> None:
+        """Let a node be the peer of the others, and its coordinators follow their leaders."""
+        self.contexts[ctx.node_id] = ctx
+        runtimes = {
+            OFFSETS_TOPIC: LateRuntime(
+                lambda: None if ctx.group_coordinator is None else ctx.group_coordinator.runtime,
+                lambda: ctx.groups.runtime,
+            ),
+            TRANSACTION_STATE_TOPIC: LateRuntime(
+                lambda: None if ctx.transaction_service is None else ctx.transactions.runtime,
+                lambda: ctx.transactions.runtime,
+            ),
+            SHARE_STATE_TOPIC: LateRuntime(
+                lambda: None if ctx.share_service is None else ctx.share.runtime,
+                lambda: ctx.share.runtime,
+            ),
+        }
+        self.elections.add(ctx.node_id, runtimes)
+
+    def remove_node(self, node_id: int) -> None:
+        """Publish no more topics to a node, and let its coordinators follow no more."""
+        with self.topics.lock:
+            self._native = {other: one for other, one in self._native.items() if other != node_id}
+        self.elections.remove(node_id)
+
+    def close(self) -> None:
+        """Close the metadata, then the logs. Idempotent."""
+        try:
+            self.metadata.close()
+        finally:
+            self.logs.close()
+
+    def _publish(self, views: list[TopicView]) -> None:
+        for native_apis in self._native.values():
+            native_apis.publish_topics(views)

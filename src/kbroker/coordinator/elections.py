@@ -1,0 +1,70 @@
+"""Coordinators follow the leaders of their internal topics: partitions are loaded and unloaded as they move.
+
+A partition is unloaded at its former leader before the new one loads it, also if both nodes are in this process, so two
+coordinators never serve one key.
+Source: ``BrokerMetadataPublisher.updateCoordinator``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kbroker.common.topic_names import INTERNAL_TOPICS
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import MetadataImage, TopicImage
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.runtime import CoordinatorRuntime
+
+
+class LateRuntime(NamedTuple):
+    """Runtime of a coordinator that starts at its first use. ``started``: returns None before that."""
+
+    started: Callable[[], CoordinatorRuntime[Any] | None]
+    start: Callable[[], CoordinatorRuntime[Any]]
+
+
+class CoordinatorElections:
+    """The coordinators of the nodes in this process, as a follower of the metadata. Threads: any."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._nodes: dict[int, Mapping[str, LateRuntime]] = {}
+
+    def add(self, node_id: int, runtimes: Mapping[str, LateRuntime]) -> None:
+        """Let a node follow. Args: ``runtimes``: by internal topic."""
+        with self.lock:
+            self._nodes[node_id] = runtimes
+
+    def remove(self, node_id: int) -> None:
+        """Let a node follow no more. No effect if it does not."""
+        with self.lock:
+            self._nodes.pop(node_id, None)
+
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return whether the delta changes partitions of an internal topic."""
+        return any(topic.name in INTERNAL_TOPICS for topic in delta.changed_topics.values())
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Unload the partitions that have another leader, then load them there."""
+        for topic_id, topic in delta.changed_topics.items():
+            before = delta.image.topics_by_id.get(topic_id)
+            if topic.name in INTERNAL_TOPICS and before is not None:
+                self._follow(topic, before)
+
+    def _follow(self, topic: TopicImage, before: TopicImage) -> None:
+        nodes = {node_id: one[topic.name] for node_id, one in self._nodes.items() if topic.name in one}
+        for index, (old, new) in enumerate(zip(before.partitions, topic.partitions, strict=False)):
+            if old.leader_epoch == new.leader_epoch:
+                continue
+            for node_id, late in nodes.items():
+                runtime = late.started()
+                if node_id != new.leader and runtime is not None:
+                    runtime.unload(index, new.leader_epoch)
+            late_leader = nodes.get(new.leader)
+            if late_leader is not None:
+                runtime = late_leader.start()
+                if runtime.exists:  # loads all partitions of a topic that it has not served yet
+                    runtime.load(index, new.leader_epoch)

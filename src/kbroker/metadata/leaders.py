@@ -1,0 +1,157 @@
+"""Leaders, ISR and reassignments of partitions on several nodes, as records of the metadata log.
+
+The nodes share their logs, so a replica of a live node has caught up as soon as its partition has a leader.
+Source: ``PartitionChangeBuilder``, ``ReplicationControlManager``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.feature_versions import DIRECTORIES_LEVEL
+from kbroker.metadata.image.image import MetadataImage, TopicImage
+from kbroker.metadata.image.partition_registration import NO_LEADER, UNASSIGNED, PartitionRegistration
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+
+
+def live_ids(image: MetadataImage) -> set[int]:
+    """Return the ids of the registered, unfenced nodes."""
+    return {node_id for node_id, broker in image.brokers.items() if not broker.is_fenced}
+
+
+def started_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
+    """Return the changes by which a started node joins the ISR, and leads partitions without a leader."""
+    return _settled_records(image, level, live_ids(image) | {node_id}, node_id)
+
+
+def stopped_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
+    """Return the changes by which a node leaves the ISR, and other nodes lead its partitions."""
+    return _settled_records(image, level, live_ids(image) - {node_id}, node_id)
+
+
+def _settled_records(image: MetadataImage, level: int, live: Collection[int], node_id: int) -> list[MetadataRecord]:
+    records = []
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if node_id in partition.replicas:
+                records += change_records(topic, index, settled(partition, live), level)
+    return records
+
+
+def settled(partition: PartitionRegistration, live: Collection[int]) -> PartitionRegistration:
+    """Return the state of a partition after its live replicas have caught up.
+
+    Without a live member of the ISR there is no leader, and the ISR keeps its last members: no other replica is
+    elected, as in Kafka without unclean elections.
+    """
+    isr = [one for one in partition.isr if one in live and one in partition.replicas]
+    if not isr:
+        return partition._replace(leader=NO_LEADER)
+    isr += [one for one in partition.replicas if one in live and one not in isr]
+    replicas, adding, removing = partition.replicas, partition.adding_replicas, partition.removing_replicas
+    wanted = tuple(one for one in replicas if one not in removing)
+    if (adding or removing) and set(wanted) <= set(isr):
+        replicas, adding, removing = wanted, (), ()
+        isr = [one for one in isr if one in wanted]
+    leader = partition.leader if partition.leader in isr else next(one for one in replicas if one in isr)
+    directories = _directories(partition, replicas)
+    return partition._replace(
+        replicas=replicas,
+        directories=directories,
+        isr=tuple(isr),
+        adding_replicas=adding,
+        removing_replicas=removing,
+        leader=leader,
+    )
+
+
+def change_records(topic: TopicImage, index: int, after: PartitionRegistration, level: int) -> list[MetadataRecord]:
+    """Return the record of the change of a partition, none if it stays as it is.
+
+    The leader epoch rises with another leader, and when a replica is removed.
+    """
+    before = topic.partitions[index]
+    fields = {
+        "Replicas": (before.replicas, after.replicas),
+        "Isr": (before.isr, after.isr),
+        "AddingReplicas": (before.adding_replicas, after.adding_replicas),
+        "RemovingReplicas": (before.removing_replicas, after.removing_replicas),
+    }
+    body: dict[str, object] = {name: list(new) for name, (old, new) in fields.items() if old != new}
+    if before.leader != after.leader or set(before.replicas) - set(after.replicas):
+        body["Leader"] = after.leader
+    if before.replicas != after.replicas and level >= DIRECTORIES_LEVEL:
+        body["Directories"] = list(after.directories)
+    if not body:
+        return []
+    return [metadata_record("PartitionChangeRecord", {"PartitionId": index, "TopicId": topic.topic_id, **body}, level)]
+
+
+def led_by(partition: PartitionRegistration, node_id: int, live: Collection[int]) -> PartitionRegistration:
+    """Return the state of a partition that a node leads from now on; it replaces the leader if it is no replica.
+
+    Raises: KafkaError for a node that does not serve.
+    """
+    if node_id not in live:
+        raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, f"node {node_id} does not serve: start it first")
+    if node_id not in partition.replicas:
+        leaving = partition.leader if partition.leader in partition.replicas else partition.replicas[0]
+        replicas = tuple(node_id if one == leaving else one for one in partition.replicas)
+        isr = tuple(one for one in partition.isr if one != leaving)
+        directories = _directories(partition, replicas)
+        partition = partition._replace(replicas=replicas, directories=directories, isr=isr)
+    isr = partition.isr if node_id in partition.isr else (*partition.isr, node_id)
+    return settled(partition._replace(isr=isr, leader=node_id), live)
+
+
+def reassigned(
+    partition: PartitionRegistration, wanted: Sequence[int] | None, live: Collection[int]
+) -> PartitionRegistration:
+    """Return the state of a partition that is assigned to other replicas; None cancels a reassignment.
+
+    It is complete as soon as all wanted replicas are live. Raises: KafkaError NO_REASSIGNMENT_IN_PROGRESS.
+    """
+    original = tuple(one for one in partition.replicas if one not in partition.adding_replicas)
+    if wanted is None:
+        if not partition.adding_replicas and not partition.removing_replicas:
+            raise KafkaError(Errors.NO_REASSIGNMENT_IN_PROGRESS, "")
+        wanted = original
+    target = tuple(wanted)
+    removing = tuple(one for one in original if one not in target)
+    adding = tuple(one for one in target if one not in original)
+    replicas = (*target, *removing)
+    if not adding and not removing:
+        replicas = target
+    isr = tuple(one for one in partition.isr if one in replicas) or partition.isr
+    directories = _directories(partition, replicas)
+    after = partition._replace(
+        replicas=replicas, directories=directories, isr=isr, adding_replicas=adding, removing_replicas=removing
+    )
+    return settled(after, live)
+
+
+def elected(partition: PartitionRegistration, live: Collection[int], *, is_unclean: bool) -> PartitionRegistration:
+    """Return the state of a partition after an election by ElectLeaders.
+
+    Raises: KafkaError ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    """
+    if is_unclean:
+        if partition.leader != NO_LEADER:
+            raise KafkaError(Errors.ELECTION_NOT_NEEDED)
+        found = next((one for one in partition.replicas if one in live), None)
+        if found is None:
+            raise KafkaError(Errors.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        return settled(partition._replace(isr=(found,), leader=found), live)
+    preferred = partition.replicas[0]
+    if partition.leader == preferred:
+        raise KafkaError(Errors.ELECTION_NOT_NEEDED)
+    if preferred not in partition.isr or preferred not in live:
+        raise KafkaError(Errors.PREFERRED_LEADER_NOT_AVAILABLE)
+    return partition._replace(leader=preferred)
+
+
+def _directories(partition: PartitionRegistration, replicas: Iterable[int]) -> tuple[uuid.UUID, ...]:
+    known = dict(zip(partition.replicas, partition.directories, strict=True))
+    return tuple(known.get(one, UNASSIGNED) for one in replicas)
