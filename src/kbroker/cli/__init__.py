@@ -31,6 +31,7 @@ COMMANDS = {
     "completion": "Print the script for completion in a shell.",
     "configs": "Show and change configs of topics, brokers and groups.",
     "consume": "Print the records of topics until Ctrl-C.",
+    "copy": "Copy topics to another cluster.",
     "groups": "List, describe, reset and delete groups.",
     "log": "Print, verify and repair log files, without a broker.",
     "perf": "Measure throughput and latency of a cluster.",

@@ -181,16 +181,26 @@ def http_port(bootstrap_server: str, http_url: str | None, token: str | None) ->
 
 def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
     """Open a `Cluster` with the security of `--command-config`; a malformed address is wrong usage."""
-    from kbroker.client.cluster import Cluster
-
     context = click.get_current_context(silent=True)
     file = None if context is None else context.meta.get(COMMAND_CONFIG)
+    return connect_with(file, bootstrap_server, **settings)
+
+
+def connect_with(
+    file: Path | None,
+    bootstrap_server: str,
+    options: tuple[str, str] = ("--command-config", "--bootstrap-server"),
+    **settings: Any,
+) -> "Cluster":
+    """Open a `Cluster` with the security of a properties file. Args: ``options``: of the file and the address."""
+    from kbroker.client.cluster import Cluster
+
     if file is not None:
-        settings = {**_security(file), **settings}
+        settings = {**_security(file, options[0]), **settings}
     try:
         return Cluster(bootstrap_server, client_id="kbroker-cli", **settings)
     except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
+        raise click.BadParameter(str(error), param_hint=options[1]) from None
 
 
 def wall_clock() -> "BaseClock":
@@ -217,14 +227,14 @@ def _remember(context: click.Context, parameter: click.Parameter, file: Path | N
     context.meta[COMMAND_CONFIG] = file
 
 
-def _security(file: Path) -> dict[str, Any]:
+def _security(file: Path, option: str) -> dict[str, Any]:
     from kbroker.client.security import ClientSecurity
     from kbroker.common.configs.config import parse_properties
 
     try:
         security = ClientSecurity(parse_properties(file.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise click.BadParameter(f"{file}: {error}", param_hint="--command-config") from None
+        raise click.BadParameter(f"{file}: {error}", param_hint=option) from None
     return {"open_stream": security.open_stream, "authenticate": security.authenticate}
 
 

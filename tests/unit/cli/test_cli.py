@@ -36,6 +36,7 @@ Commands:
   completion    Print the script for completion in a shell.
   configs       Show and change configs of topics, brokers and groups.
   consume       Print the records of topics until Ctrl-C.
+  copy          Copy topics to another cluster.
   groups        List, describe, reset and delete groups.
   log           Print, verify and repair log files, without a broker.
   perf          Measure throughput and latency of a cluster.
