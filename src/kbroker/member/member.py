@@ -283,7 +283,7 @@ class Member:
     @property
     def channels(self) -> list[ControllerChannel]:
         """Channels to the active controller."""
-        return [self._heartbeats, self.forwarding]
+        return [self._heartbeats, self._forwarding]
 
     @property
     def fault(self) -> str:

@@ -1,0 +1,299 @@
+"""A broker that joins controllers of Apache Kafka: registration, restarts, wrong settings, TLS and SASL, their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.broker.broker import BrokerStartError
+from kbroker.client.cluster import negotiate
+from kbroker.client.connection import Connection
+from kbroker.log.checkpoints import MetaProperties, write_meta_properties
+from kbroker.member.lifecycle import BrokerState
+from kbroker.member.member import Member, supported_features
+from tests.support import need
+from tests.support.broker import wait_for
+from tests.support.certificates import Certificates
+from tests.support.kafka.broker import ApacheKafka
+from tests.support.ports import free_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+NODE_ID = 9
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SHUTDOWN_MARK = ".kafka_cleanshutdown"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def controller(authority: Certificates) -> Iterator[ApacheKafka]:
+    """Controller 1 with a listener without security and one with TLS and SASL; `guest` has no rights."""
+    need.kafka_tools()
+    port = free_run(2)
+    node = ApacheKafka(
+        {
+            "process.roles": "controller",
+            "listeners": f"CONTROLLER://127.0.0.1:{port},SECURED://127.0.0.1:{port + 1}",
+            "controller.listener.names": "CONTROLLER,SECURED",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SECURED:SASL_SSL",
+            "controller.quorum.voters": "",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{port}",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.secured.plain.sasl.jaas.config": (
+                f'{PLAIN} required user_broker="secret" user_guest="guest";'
+            ),
+            "listener.name.secured.scram-sha-256.sasl.jaas.config": f"{SCRAM} required;",
+            "listener.name.secured.ssl.keystore.type": "PEM",
+            "listener.name.secured.ssl.keystore.location": str(authority.server),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:broker",
+            "broker.session.timeout.ms": "1500",
+        },
+        port=port,
+        heap="160m",
+        formatted=("--standalone", "--add-scram", "SCRAM-SHA-256=[name=broker,password=scram-secret]"),
+    )
+    with node:
+        yield node
+
+
+def settings(folder: Path, controller: ApacheKafka, **changes: str) -> dict[str, object]:
+    return {
+        "process.roles": "broker",
+        "node.id": str(NODE_ID),
+        "controller.quorum.bootstrap.servers": controller.bootstrap,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(folder),
+        "broker.heartbeat.interval.ms": "500",
+        **{name.replace("__", "."): value for name, value in changes.items()},
+    }
+
+
+def formatted(folder: Path, controller: ApacheKafka, cluster_id: str = "") -> Path:
+    """Return a folder that is formatted for node 9."""
+    folder.mkdir(exist_ok=True)
+    owner = MetaProperties(cluster_id or controller.cluster_id, NODE_ID, uuid.uuid4())
+    write_meta_properties(folder, owner)
+    return folder
+
+
+@contextmanager
+def started(values: Mapping[str, object]) -> Iterator[tuple[Broker, Member]]:
+    broker = Broker(values)
+    with broker:
+        member = broker.context.member
+        assert member is not None
+        yield broker, member
+
+
+def observers(controller: ApacheKafka) -> dict[int, dict[str, object]]:
+    """Return the observers of the quorum by node id, as the controller describes them."""
+    connection = Connection(("127.0.0.1", controller.port))
+    try:
+        negotiate(connection, 10)
+        topics = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
+        response = connection.request(55, 2, {"Topics": topics})
+        (partition,) = response["Topics"][0]["Partitions"]
+        return {row["ReplicaId"]: row for row in partition["Observers"]}
+    finally:
+        connection.close()
+
+
+def page(url: str) -> tuple[int, str]:
+    """Return status and text of a page of the HTTP port."""
+    try:
+        with urlopen(url, timeout=10) as response:
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
+    """It is unfenced when the start returns; its registration says the truth; its stop leaves the clean mark."""
+    folder = formatted(tmp_path / "data", controller)
+    values = settings(folder, controller, kbroker__metrics__listener="127.0.0.1:0", broker__rack="r1")
+    with started(values) as (broker, member):
+        registration = broker.context.image.brokers[NODE_ID]
+        wait_for("the unfencing", lambda: not broker.context.image.brokers[NODE_ID].is_fenced)
+        assert member.status.state is BrokerState.RUNNING
+        assert (registration.epoch, registration.rack) == (member.broker_epoch, "r1")
+        assert registration.listeners["PLAINTEXT"][:2] == ("127.0.0.1", int(broker.bootstrap_servers.split(":")[1]))
+        assert dict(registration.supported_features) == dict(supported_features())
+        wait_for("the cordons", lambda: broker.context.image.brokers[NODE_ID].cordoned_directories is not None)
+        cordoned = broker.context.image.brokers[NODE_ID].cordoned_directories
+        assert cordoned == registration.directories == (member.metadata.directory_id,)
+        found = observers(controller)[NODE_ID]
+        assert found["ReplicaDirectoryId"] == member.metadata.directory_id
+        assert not (folder / SHUTDOWN_MARK).exists()
+        assert page(f"{broker.metrics_url}/ready") == (200, "ready\n")
+        assert page(f"{broker.metrics_url}/health") == (200, "ok\n")
+        metrics = page(f"{broker.metrics_url}/metrics")[1]
+        assert "kafka_server_kafka_server_broker_state 3.0" in metrics
+        assert f"kafka_raft_current_epoch {float(member.observer.epoch)}" in metrics
+        epoch = member.broker_epoch
+    assert json.loads((folder / SHUTDOWN_MARK).read_text()) == {"version": 0, "brokerEpoch": epoch}
+    with started(values) as (_, member):  # within the session of the first run
+        assert member.broker_epoch > epoch
+        assert member.loader.counts.errors == 0
+    assert json.loads((folder / SHUTDOWN_MARK).read_text())["brokerEpoch"] == member.broker_epoch
+
+
+def test_a_second_broker_with_the_id(controller: ApacheKafka, tmp_path: Path) -> None:
+    """The second process ends with a sentence; the first is not disturbed."""
+    first = settings(formatted(tmp_path / "a", controller), controller)
+    second = settings(
+        formatted(tmp_path / "b", controller), controller, initial__broker__registration__timeout__ms="1500"
+    )
+    with started(first) as (_, member):
+        with pytest.raises(BrokerStartError, match=r"another broker with this node\.id is registered and alive"):
+            Broker(second).start()
+        assert member.status.state is BrokerState.RUNNING
+        assert not member.is_fenced
+
+
+def test_a_folder_of_another_cluster(controller: ApacheKafka, tmp_path: Path) -> None:
+    other = "AAAAAAAAAAAAAAAAAAAAAQ"
+    values = settings(
+        formatted(tmp_path / "data", controller, other), controller, initial__broker__registration__timeout__ms="1000"
+    )
+    with pytest.raises(BrokerStartError, match=f"INCONSISTENT_CLUSTER_ID; it belongs to another cluster than {other}"):
+        Broker(values).start()
+
+
+def test_a_folder_that_is_not_formatted(controller: ApacheKafka, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(BrokerStartError, match=r"No `meta\.properties` found"):
+        Broker(settings(tmp_path / "data", controller)).start()
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_a_folder_of_a_broker_that_was_its_own_controller(controller: ApacheKafka, tmp_path: Path) -> None:
+    """Its metadata log is not one of the cluster, whatever its offsets and epochs are; nothing is changed."""
+    folder = tmp_path / "data"
+    alone = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "node.id": str(NODE_ID)}
+    with Broker(alone):
+        pass
+    log = folder / "__cluster_metadata-0" / f"{0:020}.log"
+    before = log.read_bytes()
+    with pytest.raises(BrokerStartError, match="is the metadata log of a broker that was its own controller"):
+        Broker(settings(folder, controller)).start()
+    assert log.read_bytes() == before
+
+
+# ---------------------------------------------------------------- security of the controllers
+
+
+def secured(folder: Path, controller: ApacheKafka, ca: Path, **changes: str) -> dict[str, object]:
+    values = settings(folder, controller)
+    return {
+        **values,
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller.port + 1}",
+        "controller.listener.names": "SECURED",
+        "listener.security.protocol.map": "SECURED:SASL_SSL,PLAINTEXT:PLAINTEXT",
+        "listener.name.secured.ssl.truststore.location": str(ca),
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.secured.plain.sasl.jaas.config": f'{PLAIN} required username="broker" password="secret";',
+        **changes,
+    }
+
+
+QUICK_END = {"initial.broker.registration.timeout.ms": "1000"}
+
+
+def jaas(module: str, user: str, password: str) -> str:
+    return f'{module} required username="{user}" password="{password}";'
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_tls_and_sasl(controller: ApacheKafka, tmp_path: Path, authority: Certificates, mechanism: str) -> None:
+    scram = jaas(SCRAM, "broker", "scram-secret")
+    changes = {
+        "sasl.mechanism.controller.protocol": mechanism,
+        "listener.name.secured.scram-sha-256.sasl.jaas.config": scram,
+    }
+    with started(secured(formatted(tmp_path / "data", controller), controller, authority.ca, **changes)) as (_, member):
+        assert member.status.state is BrokerState.RUNNING
+        assert member.controller == (1, ("127.0.0.1", controller.port + 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"listener.name.secured.plain.sasl.jaas.config": jaas(PLAIN, "broker", "wrong")},
+            "refuses the connection: SASL_AUTHENTICATION_FAILED",
+        ),
+        (
+            {
+                "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
+                "listener.name.secured.scram-sha-256.sasl.jaas.config": jaas(SCRAM, "broker", "wrong"),
+            },
+            "refuses the connection: SASL_AUTHENTICATION_FAILED",
+        ),
+        (
+            {"listener.name.secured.plain.sasl.jaas.config": jaas(PLAIN, "guest", "guest")},
+            "CLUSTER_AUTHORIZATION_FAILED; the principal of this broker needs the operation ClusterAction",
+        ),
+        (
+            {"listener.security.protocol.map": "SECURED:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT"},
+            "no metadata|closed|timed|within",
+        ),
+    ],
+    ids=["password", "SCRAM password", "no CLUSTER_ACTION", "no TLS"],
+)
+def test_refused(
+    controller: ApacheKafka, tmp_path: Path, authority: Certificates, changes: dict[str, str], reason: str
+) -> None:
+    values = secured(formatted(tmp_path / "data", controller), controller, authority.ca)
+    with pytest.raises(BrokerStartError, match=reason):
+        Broker({**values, **QUICK_END, **changes}).start()
+
+
+def test_an_unknown_certificate(controller: ApacheKafka, tmp_path: Path) -> None:
+    stranger = Certificates(tmp_path / "stranger")
+    values = secured(formatted(tmp_path / "data", controller), controller, stranger.ca)
+    with pytest.raises(BrokerStartError, match=r"(?i)certificate verify failed"):
+        Broker({**values, **QUICK_END}).start()
+
+
+def test_a_missing_user(controller: ApacheKafka, tmp_path: Path, authority: Certificates) -> None:
+    values = secured(formatted(tmp_path / "data", controller), controller, authority.ca)
+    del values["listener.name.secured.plain.sasl.jaas.config"]
+    with pytest.raises(ValueError, match="listener SECURED of the controllers: expected username and password"):
+        Broker(values).start()
+
+
+# ---------------------------------------------------------------- controllers that end
+
+
+def test_the_controller_dies_and_comes_back(controller: ApacheKafka, tmp_path: Path) -> None:
+    """The member says that it has no controller, is fenced for it, and goes on with the same epoch."""
+    values = settings(formatted(tmp_path / "data", controller), controller, kbroker__metrics__listener="127.0.0.1:0")
+    with started(values) as (broker, member):
+        epoch, offset = member.broker_epoch, member.status.image_offset
+        os.kill(controller.pid, signal.SIGKILL)
+        controller.end()
+        wait_for("the member's report of the controller's death", lambda: bool(member.trouble))
+        assert "127.0.0.1" in member.trouble
+        assert page(f"{broker.metrics_url}/health")[0] == 200
+        controller.start()
+        wait_for("the return", lambda: member.status.image_offset > offset and not member.trouble)
+        wait_for("the unfencing", lambda: not member.is_fenced)
+        assert member.broker_epoch == epoch
+        assert member.status.leader_epoch > 0
