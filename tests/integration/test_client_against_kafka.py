@@ -28,9 +28,12 @@ from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSou
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.delegation_token import Principal
+from kbroker.console.server import ConsoleServer
 from kbroker.protocol.records import iter_batches
 from tests.support import need
 from tests.support.broker import wait_for
+from tests.support.console import Browser
+from tests.support.console_pages import check_pages
 from tests.support.kafka import ApacheKafka
 from tests.support.ports import free_run
 
@@ -413,3 +416,13 @@ def test_delegation_tokens(kafka: str, secured_port: int) -> None:
         assert tokens.renew(made.hmac, 60_000) < made.token.expiry_ms
         tokens.expire(made.hmac)
         wait_for("the token has expired", lambda: not tokens.list())
+
+
+def test_the_console(kafka: str, topic: str) -> None:
+    """Its pages work with Apache Kafka: topics, configs of topics and brokers, quotas; and their changes."""
+    server = ConsoleServer(kafka, {}, "127.0.0.1", 0, may_edit=True)
+    server.start()
+    try:
+        check_pages(Browser(server.url.removeprefix("http://").partition("/")[0]), topic)
+    finally:
+        server.stop()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
@@ -14,7 +12,7 @@ from kbroker.broker import Broker
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.quota.entity_rules import Alteration, QuotaOp
-from tests.support.console import SETTINGS, TOKEN, ask, pages_of, post, secret_of, served, was_of
+from tests.support.console import SETTINGS, TOKEN, ask, browser_of, pages_of, post, secret_of, served, was_of
 
 AWAY = "10.1.2.3"
 ALICE = QuotaEntity.of({"user": "alice"})
@@ -168,37 +166,12 @@ def test_promoting_is_one_change(editor: Console, broker: Broker, monkeypatch: p
 # ---------------------------------------------------------------- as `kbroker serve` mounts it
 
 
-class Browser:
-    """Asks a broker's HTTP port from this machine; keeps its cookie."""
-
-    def __init__(self, broker: Broker) -> None:
-        assert broker.metrics_url is not None
-        self.address = broker.metrics_url.removeprefix("http://")
-        self.cookie = ""
-
-    def ask(self, target: str, fields: dict[str, str] | None = None, **headers: str) -> tuple[int, str]:
-        """Status and page; with ``fields`` their form is sent."""
-        connection = http.client.HTTPConnection(self.address, timeout=30)
-        sent = {"Cookie": self.cookie, **headers}
-        body = None
-        if fields is not None:
-            body = urlencode(fields)
-            sent |= {"Origin": f"http://{self.address}", "Content-Type": "application/x-www-form-urlencoded"}
-        try:
-            connection.request("GET" if body is None else "POST", f"/console/{target}", body, sent)
-            response = connection.getresponse()
-            self.cookie = response.headers.get("Set-Cookie", self.cookie).partition(";")[0]
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
-
-
 @pytest.mark.parametrize("edit", [None, False, True])
 def test_quotas_are_changed_only_where_the_setting_says_so(edit: bool | None) -> None:
     """kbroker.console.edit, off unless it is set; also for a client that has signed in and knows its secret."""
     changes = {} if edit is None else {"kbroker.console.edit": edit}
     with served({**SETTINGS, "kbroker.console.token": TOKEN, **changes}) as made:
-        browser = Browser(made)
+        browser = browser_of(made)
         assert browser.ask("sign-in", {"token": TOKEN})[0] == 303
         status, page = browser.ask("quota?user=alice")
         assert (status, "quota/preview" in page) == (200, bool(edit))
@@ -224,7 +197,7 @@ def test_who_sees_the_pages_is_as_at_the_other_paths_of_the_port(
     if has_token:
         settings["kbroker.console.token"] = TOKEN
     with served(settings) as made:
-        browser = Browser(made)
+        browser = browser_of(made)
         assert browser.ask("topics")[0] == status
         assert browser.ask("topics", Host="evil.example")[0] == of_another_name
         for host in (browser.address, "evil.example"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from html import unescape
 
 import pytest
 
@@ -19,7 +18,19 @@ from kbroker.console.app import Console
 from kbroker.console.sign_in import FormSecret
 from kbroker.metadata.topic_rules import NewTopic
 from tests.integration.test_console_users import allow
-from tests.support.console import SECURED, SETTINGS, TOKEN, apply, ask, pages_of, post, secret_of, served, sign_in
+from tests.support.console import (
+    SECURED,
+    SETTINGS,
+    TOKEN,
+    apply,
+    ask,
+    pages_of,
+    post,
+    secret_of,
+    served,
+    sign_in,
+    words_of,
+)
 
 MARKUP = "<script>alert(1)</script>"
 
@@ -42,11 +53,6 @@ def page(pages: Console, target: str, status: int = 200) -> str:
     return response.body.decode()
 
 
-def words(text: str) -> str:
-    """The text of a page without its markup."""
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", text)))
-
-
 def with_secret(pages: Console, **fields: str) -> dict[str, str]:
     return {"form_secret": secret_of(page(pages, "topic-new")), **fields}
 
@@ -64,12 +70,12 @@ def make(broker: Broker, name: str, partitions: int = 2, records: int = 0) -> No
 
 def test_a_topic_is_created_as_it_was_shown(broker: Broker, pages: Console, caplog: pytest.LogCaptureFixture) -> None:
     fields = with_secret(pages, topic="made", configs="retention.ms = 60000\n# of tests\n\ncleanup.policy=compact")
-    checked = words(post(pages, "topic/create/check", fields).body.decode())
+    checked = words_of(post(pages, "topic/create/check", fields).body.decode())
     assert "partitions none 3" in checked, "the default of the broker"
     shown = post(pages, "topic/create/preview", fields)
-    assert "retention.ms none 60000" in words(shown.body.decode())
+    assert "retention.ms none 60000" in words_of(shown.body.decode())
     assert broker.context.topics.get("made") is None
-    with caplog.at_level(logging.INFO, "kbroker.console.app"):
+    with caplog.at_level(logging.INFO, "kbroker.console.changes"):
         response = apply(pages, "topic/create", fields)
     assert (response.status, dict(response.headers)["Location"]) == (303, "/console/topic?topic=made&done=1")
     view = broker.context.topics.get("made")
@@ -99,18 +105,20 @@ def test_a_topic_is_created_as_it_was_shown(broker: Broker, pages: Console, capl
 def test_a_topic_that_cannot_be_created(pages: Console, fields: dict[str, str], why: str) -> None:
     """The form is shown again with the reason and its fields; while typing, only the reason."""
     shown = post(pages, "topic/create/preview", with_secret(pages, **fields))
-    assert (shown.status, why.lower() in words(shown.body.decode()).lower()) == (400, True), words(shown.body.decode())
+    assert (shown.status, why.lower() in words_of(shown.body.decode()).lower()) == (400, True), words_of(
+        shown.body.decode()
+    )
     assert MARKUP not in shown.body.decode()
     assert 'name="topic"' in shown.body.decode()
     checked = post(pages, "topic/create/check", with_secret(pages, **fields))
-    assert (checked.status, why.lower() in words(checked.body.decode()).lower()) == (200, True)
+    assert (checked.status, why.lower() in words_of(checked.body.decode()).lower()) == (200, True)
     assert "<html" not in checked.body.decode()
 
 
 def test_partitions_are_added(broker: Broker, pages: Console) -> None:
     make(broker, "grows")
     fields = with_secret(pages, topic="grows", partitions="5")
-    assert "partitions 2 5" in words(post(pages, "topic/partitions/preview", fields).body.decode())
+    assert "partitions 2 5" in words_of(post(pages, "topic/partitions/preview", fields).body.decode())
     assert apply(pages, "topic/partitions", fields).status == 303
     assert len(broker.context.topics.get("grows").partitions) == 5
     assert post(pages, "topic/partitions/preview", {**fields, "partitions": "4"}).status == 400
@@ -119,13 +127,13 @@ def test_partitions_are_added(broker: Broker, pages: Console) -> None:
 def test_records_are_deleted_up_to_an_offset(broker: Broker, pages: Console) -> None:
     make(broker, "sheds", records=5)
     fields = with_secret(pages, topic="sheds", partition="0", offset="3")
-    assert "first offset of partition 0 0 3" in words(post(pages, "topic/records/preview", fields).body.decode())
+    assert "first offset of partition 0 0 3" in words_of(post(pages, "topic/records/preview", fields).body.decode())
     assert apply(pages, "topic/records", fields).status == 303
     assert broker.context.topics.get("sheds").partitions[0].log_start_offset == 3
     for more, why in (({"offset": "6"}, "ends at offset 5"), ({"offset": ""}, "Give an"), ({"partition": "2"}, "no 2")):
         refused = post(pages, "topic/records/preview", {**fields, **more})
-        assert (refused.status, why in words(refused.body.decode())) == (400, True), words(refused.body.decode())
-    assert "None: it is so already." in words(post(pages, "topic/records/preview", fields).body.decode())
+        assert (refused.status, why in words_of(refused.body.decode())) == (400, True), words_of(refused.body.decode())
+    assert "None: it is so already." in words_of(post(pages, "topic/records/preview", fields).body.decode())
 
 
 def test_a_topic_is_emptied_by_typing_its_name(broker: Broker, pages: Console) -> None:
@@ -134,7 +142,7 @@ def test_a_topic_is_emptied_by_typing_its_name(broker: Broker, pages: Console) -
     fields = with_secret(pages, topic="emptied")
     assert apply(pages, "topic/empty", fields, typed="empty").status == 400
     shown = post(pages, "topic/empty/preview", fields).body.decode()
-    assert "first offset of partition 0 0 4" in words(shown)
+    assert "first offset of partition 0 0 4" in words_of(shown)
     assert 'name="offsets" value="0:4"' in shown
     was = re.search(r'name="was" value="(\w+)"', shown)[1]  # type: ignore[index]
     with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
@@ -168,10 +176,10 @@ def test_a_topic_is_deleted_by_typing_its_name(broker: Broker, pages: Console) -
 
 def test_the_list_and_the_page_of_a_topic(broker: Broker, pages: Console) -> None:
     make(broker, "shown", records=3)
-    assert "shown 2 3 " in words(page(pages, "topics?q=shown"))
+    assert "shown 2 3 " in words_of(page(pages, "topics?q=shown"))
     for sort in ("name", "partitions", "records", "size", "rate"):
         assert "shown" in page(pages, f"topics?q=shown&sort={sort}")
-    text = words(page(pages, "topic?topic=shown"))
+    text = words_of(page(pages, "topic?topic=shown"))
     assert "0 0 3 " in text
     assert "Show messages of partition 1" in text
     assert "Delete the topic" in text
@@ -187,16 +195,16 @@ def test_the_list_and_the_page_of_a_topic(broker: Broker, pages: Console) -> Non
 
 def test_a_config_of_a_topic_is_set_and_removed(broker: Broker, pages: Console) -> None:
     make(broker, "tuned")
-    listed = words(page(pages, "configs?kind=topic&name=tuned&q=retention.ms"))
+    listed = words_of(page(pages, "configs?kind=topic&name=tuned&q=retention.ms"))
     assert "Age in milliseconds above which segments are deleted" in listed
     assert "604800000 604800000 default" in listed
     fields = with_secret(pages, kind="topic", name="tuned", key="retention.ms", value="1000", effect="set")
-    shown = words(post(pages, "config/preview", fields).body.decode())
+    shown = words_of(post(pages, "config/preview", fields).body.decode())
     assert "retention.ms 604800000 (default) 1000" in shown
     assert apply(pages, "config", fields).status == 303
     assert broker.context.topics.get("tuned").configs == {"retention.ms": "1000"}
-    assert "1000" in words(page(pages, "configs?kind=topic&name=tuned&set=1"))
-    assert "None: it is so already." in words(post(pages, "config/check", fields).body.decode())
+    assert "1000" in words_of(page(pages, "configs?kind=topic&name=tuned&set=1"))
+    assert "None: it is so already." in words_of(post(pages, "config/check", fields).body.decode())
     refused = post(pages, "config/preview", {**fields, "value": MARKUP})
     assert (refused.status, MARKUP in refused.body.decode()) == (400, False)
     assert apply(pages, "config", {**fields, "effect": "remove"}).status == 303
@@ -205,12 +213,12 @@ def test_a_config_of_a_topic_is_set_and_removed(broker: Broker, pages: Console) 
 
 def test_configs_of_brokers_and_their_loggers(broker: Broker, pages: Console) -> None:
     node = str(broker.context.node_id)
-    assert f"broker {node}" in words(page(pages, f"configs?kind=broker&name={node}"))
+    assert f"broker {node}" in words_of(page(pages, f"configs?kind=broker&name={node}"))
     text = page(pages, f"configs?kind=broker&name={node}&q=ssl.key.password")
     assert ("a-secret" in text, "hidden" in text) == (False, True)
     fields = with_secret(pages, kind="broker", name=node, key="num.network.threads", value="2", effect="set")
     assert apply(pages, "config", fields).status == 303
-    assert "2 3 set for this broker" in words(
+    assert "2 3 set for this broker" in words_of(
         page(pages, f"configs?kind=broker&name={node}&q=num.network.threads")
     ) or ("set for this broker" in page(pages, f"configs?kind=broker&name={node}&q=num.network.threads&set=1"))
     assert apply(pages, "config", {**fields, "effect": "remove"}).status == 303
@@ -236,8 +244,8 @@ def test_a_sensitive_value_is_neither_shown_nor_logged(
     node = str(broker.context.node_id)
     fields = with_secret(pages, kind="broker", name=node, key="ssl.key.password", value="another-one", effect="set")
     shown = post(pages, "config/preview", fields)
-    assert "another value, hidden" in words(shown.body.decode()) or shown.status == 400
-    assert "another-one" not in words(shown.body.decode())
+    assert "another value, hidden" in words_of(shown.body.decode()) or shown.status == 400
+    assert "another-one" not in words_of(shown.body.decode())
     assert not any("another-one" in message for message in caplog.messages)
 
 
@@ -273,7 +281,7 @@ def test_what_acls_allow() -> None:
         def text(target: str, status: int) -> str:
             response = ask(pages, target, cookie=cookie)
             assert response.status == status, response.body.decode()
-            return words(response.body.decode())
+            return words_of(response.body.decode())
 
         listed = text("topics", 200)
         assert ("mine" in listed, "other" in listed) == (True, False)
@@ -291,5 +299,5 @@ def test_what_acls_allow() -> None:
             shown = post(pages, f"{action}/preview", {**fields, "form_secret": secret}, cookie=cookie)
             if shown.status == 200:
                 shown = apply(pages, action, {**fields, "form_secret": secret}, typed="mine", cookie=cookie)
-            assert (shown.status, needed in words(shown.body.decode())) == (403, True), words(shown.body.decode())
+            assert (shown.status, needed in words_of(shown.body.decode())) == (403, True), words_of(shown.body.decode())
         assert made.context.topics.get("mine") is not None

@@ -172,7 +172,7 @@ def test_a_change_is_made_by_the_user_and_logged(
     assert "producer_byte_rate" in checked
     assert "<html" not in checked
     assert quotas() == {}
-    with caplog.at_level(logging.INFO, "kbroker.console.app"):
+    with caplog.at_level(logging.INFO, "kbroker.console.changes"):
         assert apply(pages, "quota", fields, address=AWAY, cookie=bob).status == 303
     assert quotas() == {"producer_byte_rate": 1e6}
     (line,) = [one.getMessage() for one in caplog.records if "quotas" in one.getMessage()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -84,9 +85,13 @@ def apply(pages: Console, action: str, fields: dict[str, str], typed: str = "", 
     """Look at a change and apply it as it was shown; ``typed``: the confirmation."""
     shown = post(pages, f"{action}/preview", fields, **headers)
     assert shown.status == 200, shown.body.decode()
-    kept = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', shown.body.decode())
-    sent = {unescape(name): unescape(value) for name, value in kept}
-    return post(pages, f"{action}/apply", {**sent, "confirm": typed}, **headers)
+    return post(pages, f"{action}/apply", {**hidden_fields(shown.body.decode()), "confirm": typed}, **headers)
+
+
+def hidden_fields(page: str) -> dict[str, str]:
+    """The hidden fields of a page."""
+    kept = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page)
+    return {unescape(name): unescape(value) for name, value in kept}
 
 
 def sign_in(pages: Console, user: str = "", password: str = "", token: str = "", address: str = "127.0.0.1") -> str:
@@ -95,3 +100,46 @@ def sign_in(pages: Console, user: str = "", password: str = "", token: str = "",
     response = post(pages, "sign-in", fields, address)
     assert response.status == 303, response.body.decode()
     return dict(response.headers)["Set-Cookie"].partition(";")[0]
+
+
+class Browser:
+    """Requests pages at an HTTP port of this machine; keeps its cookie. Args: ``address``: host:port."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.cookie = ""
+
+    def ask(self, target: str, fields: dict[str, str] | None = None, **headers: str) -> tuple[int, str]:
+        """Status and page; with ``fields`` their form is sent."""
+        connection = http.client.HTTPConnection(self.address, timeout=30)
+        sent = {"Cookie": self.cookie, **headers}
+        body = None
+        if fields is not None:
+            body = urlencode(fields)
+            sent |= {"Origin": f"http://{self.address}", "Content-Type": "application/x-www-form-urlencoded"}
+        try:
+            connection.request("GET" if body is None else "POST", f"/console/{target}", body, sent)
+            response = connection.getresponse()
+            self.cookie = response.headers.get("Set-Cookie", self.cookie).partition(";")[0]
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def apply(self, action: str, fields: dict[str, str], typed: str = "") -> tuple[int, str]:
+        """Look at a change and apply it as it was shown; ``typed``: the confirmation."""
+        fields = {"form_secret": secret_of(self.ask("topic-new")[1]), **fields}
+        status, page = self.ask(f"{action}/preview", fields)
+        return (
+            (status, page) if status != 200 else self.ask(f"{action}/apply", {**hidden_fields(page), "confirm": typed})
+        )
+
+
+def browser_of(broker: Broker) -> Browser:
+    """A browser at the HTTP port of a broker."""
+    assert broker.metrics_url is not None
+    return Browser(broker.metrics_url.removeprefix("http://"))
+
+
+def words_of(page: str) -> str:
+    """The text of a page without its markup, in one line."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", page)))

@@ -30,6 +30,7 @@ COMMANDS = {
     "cluster": "Describe a cluster; export, compare and apply its content.",
     "completion": "Print the script for completion in a shell.",
     "configs": "Show and change configs of topics, brokers and groups.",
+    "console": "Serve the web console of a Kafka cluster until Ctrl-C.",
     "consume": "Print the records of topics until Ctrl-C.",
     "copy": "Copy topics to another cluster.",
     "groups": "List, describe, reset and delete groups.",

@@ -15,7 +15,7 @@ from kbroker.broker import Broker
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import METHODS, PLAIN, HttpRequest, HttpResponse, only_these
-from kbroker.common.loggers import get_logger
+from kbroker.common.loggers import get_logger, log_from_info
 from kbroker.common.printable import printable
 from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation
 from kbroker.console import changes
@@ -32,6 +32,7 @@ from kbroker.console.topic_history import TopicHistory
 from kbroker.observe.http_access import HttpAccess
 
 logger = get_logger(__name__)
+change_logger = get_logger("kbroker.console.changes")  # written from INFO on: one line for each change and sign-in
 
 ANONYMOUS = "User:ANONYMOUS"
 ASSETS = Path(__file__).with_name("assets")
@@ -106,6 +107,7 @@ class Console:
         self, parts: Parts, access: HttpAccess, operator: str = "", passwords: Passwords | None = None
     ) -> None:
         clock = parts.clock
+        log_from_info("kbroker.console.changes")
         self._clock: BaseClock = clock
         self._access = access
         self._operator, self._passwords = operator, passwords
@@ -184,7 +186,7 @@ class Console:
             return refusal
         if request.method == "POST":
             return self._post(request, path, form)
-        page = self._pages.get(path)
+        page = self._pages.get(path) or (self._pages["brokers"] if not path else None)
         if page is None:
             raise PageError(404, "There is no such page.")
         return self._show(request, path, page)
@@ -259,6 +261,7 @@ class Console:
             "place": self._parts.place,
             "may_edit": self._parts.may_edit,
             "has_broker": self._parts.local is not None,
+            "edit_setting": self._parts.edit_setting,
             "done": "done=1" in request.query.split("&"),
             "form_secret": self._secret.of(cookie),
         }
@@ -340,7 +343,7 @@ class Console:
             page = self._sign_in_page(request, sentence(refused.sentence), refused.status if has_to_wait else 403)
             return page._replace(headers=(("Retry-After", str(refused.retry_after_s)),)) if has_to_wait else page
         if signed_in is not None:
-            logger.info("console: %s signed in from %s", printable(signed_in.principal), request.address)
+            change_logger.info("console: %s signed in from %s", printable(signed_in.principal), request.address)
         value = self._sessions.begin(*signed_in) if signed_in is not None else self._sessions.begin()
         name = cookie_name(request.headers)
         cookie = f"{name}={value}; Path={ROOT}; Max-Age={SESSION_MS // 1000}; HttpOnly; SameSite=Strict"
@@ -378,7 +381,7 @@ class Console:
         if view is not None and view.status != 200:
             return self._response(request, path, view, is_part=False)
         who = printable(site.identity.principal or "the operator")
-        logger.info("console: %s from %s: %s", who, request.address, change.line)
+        change_logger.info("console: %s from %s: %s", who, request.address, change.line)
         self._parts.memory.clear()
         with self._lock:
             self._kept.clear()

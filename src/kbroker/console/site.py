@@ -88,6 +88,11 @@ class Parts(NamedTuple):
     may_edit: bool
     started_ms: int
 
+    @property
+    def edit_setting(self) -> str:
+        """Return the setting that allows changes."""
+        return "--edit" if self.local is None else "kbroker.console.edit"
+
 
 class Site:
     """Data for one request. ``cluster`` is leased at its first use, until ``close``. Threads: the request's."""
@@ -139,7 +144,7 @@ class Site:
 
     @property
     def may_edit(self) -> bool:
-        """Return whether these pages may change things (``kbroker.console.edit``)."""
+        """Return whether these pages may change things."""
         return self.parts.may_edit
 
     @property

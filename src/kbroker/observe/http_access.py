@@ -39,11 +39,18 @@ class HttpAccess:
     """Access check of one port, except for /metrics, /health and /ready; mounted pages use it too.
 
     Args: ``token``: kbroker.console.token, None without one. ``clock`` of the log's rate limit.
-        ``trusts_this_machine``: whether its programs need no token.
+        ``trusts_this_machine``: whether its programs need no token. ``setting``: name of the token's setting.
     Threads: any.
     """
 
-    def __init__(self, token: str | None, clock: BaseClock, trusts_this_machine: bool = True) -> None:
+    def __init__(
+        self,
+        token: str | None,
+        clock: BaseClock,
+        trusts_this_machine: bool = True,
+        setting: str = "kbroker.console.token",
+    ) -> None:
+        self._setting = setting
         self._token = None if token is None else _hash(token)
         self._trusts_this_machine = trusts_this_machine
         self._wrong = WrongTokens(clock)
@@ -69,13 +76,13 @@ class HttpAccess:
             return self.token_refusal(peer, given)
         if not is_loopback(peer):
             if self._token is None:
-                return Refusal(403, "only this machine may read this: the broker has no kbroker.console.token")
-            return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
+                return Refusal(403, f"only this machine may read this: there is no {self._setting}")
+            return Refusal(401, f"a token is needed: Authorization: Bearer and the value of {self._setting}")
         if not self._trusts_this_machine:
             if self._token is None:
                 reason = "a broker with an authorizer, or with authentication on every listener, needs a token"
-                return Refusal(403, f"{reason}: set kbroker.console.token, and send it")
-            return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
+                return Refusal(403, f"{reason}: set {self._setting}, and send it")
+            return Refusal(401, f"a token is needed: Authorization: Bearer and the value of {self._setting}")
         if not is_local_name(headers.get("Host", "")):
             return Refusal(403, "the Host header must be an address or localhost, unless the token is sent")
         if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -90,7 +97,7 @@ class HttpAccess:
         The check takes the same time for each wrong token. An address with several wrong tokens must wait.
         """
         is_right = self._token is not None and hmac.compare_digest(_hash(given.strip()), self._token)
-        refused = self._judge(peer, is_right, "tokens", "the token is not the broker's kbroker.console.token")
+        refused = self._judge(peer, is_right, "tokens", f"the token is not the value of {self._setting}")
         if refused is not None and refused.status == 401:
             self._log.info("a request to the HTTP port from %s had a wrong token", peer)
         return refused

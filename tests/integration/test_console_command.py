@@ -1,0 +1,109 @@
+"""`kbroker console`: the pages over ordinary connections, its options, its token, its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.client.cluster import Cluster
+from kbroker.client.users import Users
+from kbroker.common.security.acls import CONSOLE_OPERATOR
+from kbroker.metadata.topic_rules import NewTopic
+from tests.support.console import SECURED, Browser, secret_of, words_of
+from tests.support.console_pages import check_pages
+
+LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="secret";'
+
+
+@contextmanager
+def console(bootstrap: str, *options: str) -> Iterator[tuple[Browser, list[str], subprocess.Popen[str]]]:
+    """Run the command; yield a browser, the lines that it prints, and its process."""
+    command = [sys.executable, "-m", "kbroker", "console", "-b", bootstrap, "--listen", "127.0.0.1:0", *options]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KBROKER_")}
+    environment["PYTHONUNBUFFERED"] = "1"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        lines = [process.stdout.readline()]
+        found = re.search(r"at http://([^/]+)/console/", lines[0])
+        assert found is not None, (lines, process.communicate())
+        yield Browser(found[1]), lines, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as made:
+        made.context.topics.create(NewTopic("orders", 3))
+        yield made
+
+
+def test_the_pages_over_ordinary_connections(broker: Broker) -> None:
+    """Every change is a line of standard error; a signal ends the command in order."""
+    with console(broker.bootstrap_servers, "--edit") as (browser, _, process):
+        check_pages(browser, "orders")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 0
+    assert "console: the operator from 127.0.0.1: Create topic orders-made (topic: none -> orders-made;" in errors
+    assert "Traceback" not in errors
+
+
+def test_it_only_shows_without_edit(broker: Broker) -> None:
+    with console(broker.bootstrap_servers) as (browser, _, _):
+        page = browser.ask("topics")[1]
+        assert "Create a topic" not in page
+        assert "--edit is off" in words_of(browser.ask("topic-new")[1])
+
+
+def test_credentials_need_a_token(tmp_path: Path) -> None:
+    """Other users of the machine must not use them: a token is printed, and changes are those of the user."""
+    with Broker(SECURED) as made:
+        made.context.topics.create(NewTopic("orders", 1))
+        connect = made.parts.server.connect
+        with Cluster("b:1", open_stream=lambda at, timeout_s: connect(CONSOLE_OPERATOR, "127.0.0.1")) as root:
+            Users(root).set("root", "SCRAM-SHA-256", "secret", 4096)
+        config = tmp_path / "client.properties"
+        config.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config=" + LOGIN.format("root")
+        )
+        address = made.bound_listeners[0].partition("://")[2]
+        with console(address, "--command-config", str(config), "--edit") as (browser, _, process):
+            assert process.stdout is not None
+            token = process.stdout.readline().rpartition(" ")[2].strip()
+            assert browser.ask("topics")[0] == 303
+            assert browser.ask("sign-in", {"token": "wrong" * 5})[0] == 403
+            assert browser.ask("sign-in", {"token": token})[0] == 303
+            status, page = browser.ask("topics")
+            assert (status, "orders" in page, "<bdi>root</bdi>" in page) == (200, True, True)
+            assert secret_of(page)
+            assert browser.apply("topic/partitions", {"topic": "orders", "partitions": "2"})[0] == 303
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["-b", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["--listen", "8080"], "expected HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "expected HOST:PORT"),
+        (["--token", "short"], "expected 16 to 1024 characters"),
+        (["-b", "a:b:c"], "expected host:port"),
+    ],
+)
+def test_wrong_options(options: list[str], why: str) -> None:
+    command = [sys.executable, "-m", "kbroker", "console", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,44 @@
+"""Use of the pages of a console that work with any Kafka, by a browser."""
+
+from tests.support.broker import wait_for
+from tests.support.console import Browser, words_of
+
+
+def check_pages(browser: Browser, topic: str) -> None:
+    """Look at the pages, and change things with their forms. Args: ``topic``: one of 3 partitions, without records."""
+
+    def page(target: str) -> str:
+        status, found = browser.ask(target)
+        assert status == 200, found
+        return words_of(found)
+
+    assert "controller" in page("")
+    assert "X-ray" not in page("topics")
+    assert browser.ask("xray")[0] == 404
+    wait_for("the topic", lambda: f"{topic} 3 0 0 B" in page(f"topics?q={topic}"))
+    assert topic in page("topics?sort=size")
+    assert "1 of 1" in page(f"topic?topic={topic}")
+    made = f"{topic}-made"
+    wrong = browser.apply("topic/create", {"topic": made, "configs": "retention.ms=never"})
+    assert (wrong[0], "retention.ms" in wrong[1]) == (400, True)
+    assert browser.apply("topic/create", {"topic": made, "partitions": "2", "configs": "retention.ms=70000"})[0] == 303
+    wait_for("the new topic", lambda: f"{made} 2 0" in page(f"topics?q={made}"))
+    assert browser.apply("topic/partitions", {"topic": made, "partitions": "4"})[0] == 303
+    wait_for("its partitions", lambda: f"{made} 4 0" in page(f"topics?q={made}"))
+    assert "70000" in page(f"configs?kind=topic&name={made}&set=1")
+    config = {"kind": "topic", "name": made, "key": "retention.ms", "value": "80000", "effect": "set"}
+    assert browser.apply("config", config)[0] == 303
+    wait_for("the config", lambda: "80000" in page(f"configs?kind=topic&name={made}&set=1"))
+    assert browser.apply("topic/records", {"topic": topic, "partition": "0", "offset": "1"})[0] == 400
+    assert browser.apply("topic/delete", {"topic": made}, typed="other")[0] == 400
+    assert browser.apply("topic/delete", {"topic": made}, typed=made)[0] == 303
+    wait_for("its end", lambda: browser.ask(f"topic?topic={made}")[0] == 404)
+    assert "123456789" not in page("configs?kind=broker")
+    everywhere = {"kind": "broker", "name": "", "key": "log.retention.ms", "value": "123456789", "effect": "set"}
+    assert browser.apply("config", everywhere)[0] == 303
+    wait_for("the default", lambda: "123456789" in page("configs?kind=broker"))
+    assert browser.apply("config", {**everywhere, "effect": "remove"})[0] == 303
+    quota = {"client-id": topic, "key": "producer_byte_rate", "value": "1MB", "effect": "enforce"}
+    assert browser.apply("quota", quota)[0] == 303
+    wait_for("the quota", lambda: f"client-id {topic}" in page("quotas"))
+    assert browser.apply("quota", {**quota, "effect": "remove"})[0] == 303
