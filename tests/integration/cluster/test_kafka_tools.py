@@ -99,7 +99,8 @@ def work_with_topics(run: Session) -> None:
     run.until("No partition reassignments found.", REASSIGN, "--list")
     run.until("is completed", REASSIGN, "--reassignment-json-file", plan, "--verify")
     run(ELECT, "--election-type", "preferred", "--topic", name, "--partition", 0, status=None)
-    run(TOPICS, "--describe", "--topic", name)
+    configs = "Configs: min.insync.replicas=1,max.message.bytes=2000000\n"  # the throttle is removed
+    run.until(configs, TOPICS, "--describe", "--topic", name)
     run(OFFSETS, "--topic", name)
     run(TOPICS, "--delete", "--topic", name)
     run(TOPICS, "--delete", "--topic", f"{name}-absent", status=1)
