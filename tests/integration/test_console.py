@@ -24,9 +24,6 @@ from kbroker.common.http_messages import HttpResponse
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import POLICY, Console
 from kbroker.console.sign_in import COOKIE
-from kbroker.coordinator.classic_group import GroupState
-from kbroker.coordinator.group_coordinator import ListedGroup
-from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group import membership as streams
 from kbroker.metadata.topic_rules import NewTopic
@@ -314,35 +311,17 @@ def test_ids_of_topics_are_kafkas(pages: Console, broker: Broker) -> None:
     assert f"Id <code>{topic_id_text(view.topic_id.bytes)}</code>" in text(ask(pages, "topic?topic=orders"))
 
 
-class Offsets:
-    """Committed offsets of every group, in place of the coordinator's."""
-
-    def __init__(self, committed: dict[tuple[str, int], CommittedOffset]) -> None:
-        self.committed = committed
-
-    def fetch(self, group_id: str) -> Offsets:
-        return self
-
-
 def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name of a topic, group, client or header can bring markup into a page, or turn its text around."""
+    """No name of a topic, client or header can bring markup into a page, or turn its text around."""
     view = TopicView(MARKUP, broker.context.topics.all()[0].topic_id, (None,), configs={"k" + MARKUP: MARKUP})
     topics = SimpleNamespace(
         all=lambda: [view], get=lambda name: view if name == MARKUP else None, partition=lambda *a: None
     )
     monkeypatch.setattr(broker.context, "topics", topics)
-    group = ListedGroup(MARKUP, "consumer", GroupState.EMPTY, "classic")
-    offsets = {(MARKUP, 0): CommittedOffset(5, -1, MARKUP, -1)}
-    monkeypatch.setattr(
-        broker.context,
-        "group_coordinator",
-        SimpleNamespace(list_groups=lambda: [group], offsets=Offsets(offsets), describe=lambda name: None),
-    )
     name = quote(MARKUP)
     paths = (
         *("topics", f"topics?q={name}", f"topics?sort={name}", f"topic?topic={name}", f"topic?topic=x{name}"),
         *(f"messages?topic={name}", f"messages?topic={name}&partition={name}", f"throttles?q={name}"),
-        *("groups", f"groups?q={name}&state={name}", f"group?group={name}", f"group?group=x{name}"),
         f"requests?q={name}&api={name}",
     )
     for path in paths:
@@ -352,7 +331,7 @@ def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.M
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;\\u202e" in text(ask(pages, "topics"))
 
 
-def test_ten_thousand_topics_and_groups(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_topics(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page shows fifty, wherever it is, and the filter finds one among all."""
     some = broker.context.topics.all()[0]
     views = [some._replace(name=f"topic-{number:05d}", is_internal=False) for number in range(10_000)]
@@ -363,13 +342,6 @@ def test_ten_thousand_topics_and_groups(pages: Console, broker: Broker, monkeypa
     assert "9,951 to 10,000 of 10,000 topics" in page
     assert len(page) < 20_000
     assert text(ask(pages, "topics?q=TOPIC-0777&sort=size")).count('<th scope="row">') == 10
-    groups = [ListedGroup(f"group-{number:05d}", "consumer", GroupState.EMPTY, "classic") for number in range(10_000)]
-    coordinator = SimpleNamespace(list_groups=lambda: groups, offsets=Offsets({}))
-    monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
-    page = text(ask(pages, "groups?page=7"))
-    assert page.count('<th scope="row">') == 50
-    assert "301 to 350 of 10,000 groups" in page
-    assert "1 to 1 of 1 groups" in text(ask(pages, "groups?q=group-04711"))
 
 
 def test_a_part_alone(pages: Console) -> None:

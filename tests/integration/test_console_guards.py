@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,7 +76,7 @@ def test_every_response_carries_the_guards(
 ) -> None:
     """Pages, parts, files, redirections and refusals alike: the policy to the word, once each."""
     if status == 500:
-        monkeypatch.setattr(broker.context, "group_coordinator", SimpleNamespace())
+        monkeypatch.setattr(editor, "_made", lambda *_: 1 // 0)
     response = ask(editor, target, **more)
     assert response.status == status
     headers = dict(response.headers)

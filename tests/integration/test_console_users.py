@@ -144,7 +144,7 @@ def test_there_are_no_users_without_a_listener_for_them() -> None:
 
 def test_a_page_names_the_acl_that_is_missing(pages: Console) -> None:
     alice = sign_in(pages, "alice", "alice's password", address=AWAY)
-    for page in ("", "throttles", "xray", "rates", "groups"):
+    for page in ("", "throttles", "xray", "rates"):
         denied = ask(pages, page, AWAY, cookie=alice)
         assert denied.status == 403, page
         assert "No ACL allows User:alice the operation Describe on the cluster." in denied.body.decode()

@@ -12,6 +12,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.broker import Broker
+from kbroker.client.groups import Groups, _classic
 from kbroker.common.http_messages import HttpRequest
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
@@ -135,16 +136,11 @@ def test_a_group_whose_members_name_the_longest_topics(
 ) -> None:
     """What a leader assigns is any text: a page of 200 members had 130 MB."""
     given = [assignment("t" * 32_767, 7), assignment("t", groups.ASSIGNMENT_BYTES)]
-    members = [
-        SimpleNamespace(member_id="m", group_instance_id=None, client_id="c", client_host="h", assignment=given[i % 2])
-        for i in range(groups.MEMBERS + 5)
-    ]
-    coordinator = SimpleNamespace(
-        list_groups=lambda: [ListedGroup("g", "consumer", GroupState.STABLE, "classic")],
-        offsets=NO_OFFSETS,
-        describe=lambda name: SimpleNamespace(members=members),
-    )
-    monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
+    names = {"MemberId": "m", "GroupInstanceId": None, "ClientId": "c", "ClientHost": "h"}
+    members = [{**names, "MemberAssignment": given[i % 2]} for i in range(groups.MEMBERS + 5)]
+    row = {"GroupId": "g", "GroupState": "Stable", "ProtocolType": "consumer", "ProtocolData": "x", "Members": members}
+    described = _classic(row, 1, groups.ASSIGNMENT_BYTES)
+    monkeypatch.setattr(Groups, "describe", lambda self, name: described)
     page = ask(pages, "group?group=g")
     assert page.status == 200
     assert b"too many to be shown" in page.body

@@ -9,8 +9,8 @@ from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_op
 from kbroker.cli.output import fields, print_deleted, print_json, print_rows, print_table
 from kbroker.cli.reset import reset
 from kbroker.client.cluster import Cluster
+from kbroker.client.group_lag import partition_lags
 from kbroker.client.groups import SHARE, STREAMS, WITH_OFFSETS, GroupDescription, GroupMember, Groups, Tasks
-from kbroker.client.share_offsets import ShareOffset, share_offsets
 from kbroker.common.errors import Errors
 from kbroker.common.topic_names import TopicPartition
 
@@ -132,7 +132,6 @@ def _describe(cluster: Cluster, names: tuple[str, ...]) -> list[dict[str, Any]]:
     found = []
     for name in names:
         group = client.describe(name)
-        is_share = group.group_type == SHARE
         found.append(
             {
                 "group": group.group_id,
@@ -151,70 +150,35 @@ def _describe(cluster: Cluster, names: tuple[str, ...]) -> list[dict[str, Any]]:
                     }
                     for m in group.members
                 ],
-                "partitions": _share_partitions(client, group) if is_share else _partitions(client, group),
+                "partitions": _partitions(client, group),
             }
         )
     return found
 
 
 def _partitions(client: Groups, group: GroupDescription) -> list[dict[str, Any]]:
-    """Return the partitions with a committed offset or a member."""
-    committed = client.committed(group.group_id)
-    owners = {tp: m for m in group.members for tp in m.assignment}
-    places = sorted(committed.keys() | owners.keys())
-    ends = client.end_offsets(places)
-    rows = []
-    for tp in places:
-        offset = committed[tp].offset if tp in committed else None
-        end = ends[tp].offset if tp in ends else None
-        lag = None if offset is None or end is None else end - offset
-        metadata = committed[tp].metadata if tp in committed else None
-        rows.append(_partition(tp, offset, end, lag, metadata, owners.get(tp)))
-    return rows
-
-
-def _share_partitions(client: Groups, group: GroupDescription) -> list[dict[str, Any]]:
-    """Return the partitions of a share group; a member is named where it is the only one."""
-    offsets = share_offsets(client, group.group_id)
+    """Return the partitions with an offset or a member; of a share group, a member is named if it is the only one."""
     owners: dict[TopicPartition, list[GroupMember]] = {}
     for member in group.members:
         for tp in member.assignment:
             owners.setdefault(tp, []).append(member)
-    places = sorted(offsets.keys() | owners.keys())
-    ends = client.end_offsets(places)
     rows = []
-    for tp in places:
-        known = offsets.get(tp, ShareOffset(None, None))
-        sharing = owners.get(tp, [])
-        row = _partition(
-            tp,
-            known.offset,
-            ends[tp].offset if tp in ends else None,
-            known.lag,
-            None,
-            sharing[0] if len(sharing) == 1 else None,
+    for one in partition_lags(client, group.group_id, group.group_type, owners.keys()):
+        sharing = owners.get(one.place, [])
+        owner = sharing[-1] if sharing and (group.group_type != SHARE or len(sharing) == 1) else None
+        rows.append(
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "offset": one.offset,
+                "end_offset": one.end,
+                "lag": one.lag,
+                "metadata": one.metadata,
+                **{name: getattr(owner, name, None) for name in ("member_id", "host", "client_id")},
+                **({"members": len(sharing)} if group.group_type == SHARE else {}),
+            }
         )
-        rows.append(row | {"members": len(sharing)})
     return rows
-
-
-def _partition(
-    tp: TopicPartition,
-    offset: int | None,
-    end: int | None,
-    lag: int | None,
-    metadata: str | None,
-    owner: GroupMember | None,
-) -> dict[str, Any]:
-    return {
-        "topic": tp[0],
-        "partition": tp[1],
-        "offset": offset,
-        "end_offset": end,
-        "lag": lag,
-        "metadata": metadata,
-        **{name: getattr(owner, name, None) for name in ("member_id", "host", "client_id")},
-    }
 
 
 def _tasks_of(member: GroupMember) -> dict[str, Any]:

@@ -1,22 +1,16 @@
 """`kbroker groups reset`: move the offsets of groups, with the rules and options of Kafka's own tool."""
 
 import re
-from datetime import datetime, timezone
 
 import click
 
 from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
-from kbroker.client.admin import Admin
+from kbroker.client import offset_reset
 from kbroker.client.cluster import Cluster
-from kbroker.client.groups import SHARE, WITH_OFFSETS, Groups
-from kbroker.client.offset_reset import ResetTo, keep_between_ends, plan_reset
-from kbroker.client.share_offsets import alter_share_offsets, share_offsets
-from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topic_names import TopicPartition
-
-Offsets = dict[TopicPartition, int]
+from kbroker.client.groups import WITH_OFFSETS, Groups
+from kbroker.client.offset_reset import Offsets, ResetTo, Selection, parse_offsets, plan_group_reset, topic_partitions
 
 INT64 = click.IntRange(-(2**63), 2**63 - 1)
 DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a sign before the whole and each part
@@ -110,7 +104,10 @@ def reset(
         raise click.UsageError("expected only one of --dry-run and --execute, got both")
     if export and as_json:
         raise click.UsageError("expected only one of --export and --json, got both")
-    wanted = topic_partitions(topics)
+    try:
+        wanted = topic_partitions(topics)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--topic") from None
     to, value = ResetTo.CURRENT, 0
     if to_datetime is not None:
         to, value = ResetTo.TIMESTAMP, datetime_ms(to_datetime)
@@ -138,7 +135,7 @@ def reset(
 def _reset(
     cluster: Cluster,
     names: tuple[str, ...],
-    wanted: dict[str, list[int] | None],
+    wanted: Selection,
     to: ResetTo,
     value: int,
     plan: dict[str, Offsets] | None,
@@ -146,96 +143,38 @@ def _reset(
     makes_share_groups: bool,
 ) -> list[dict[str, str | int | None]]:
     """Plan for every group, then commit for every group: if one cannot be reset, none is changed."""
-    groups, admin = Groups(cluster), Admin(cluster)
-    places = [place for topic, indexes in wanted.items() for place in _places(cluster, topic, indexes)]
+    groups = Groups(cluster)
     if not names:
         names = tuple(g.group_id for g in groups.list_groups() if g.group_type in WITH_OFFSETS)
-    planned: dict[str, Offsets] = {}
-    shared: set[str] = set()
-    rows: list[dict[str, str | int | None]] = []
-    for name in dict.fromkeys(names):
-        kind = _inactive_kind(groups, name)
-        if kind == SHARE or (kind is None and makes_share_groups):
-            shared.add(name)
-            known = share_offsets(groups, name)
-            committed = {tp: found.offset for tp, found in known.items() if found.offset is not None}
-        else:
-            committed = {tp: found.offset for tp, found in groups.committed(name).items()}
-        if plan is not None:
-            planned[name] = keep_between_ends(admin, plan.get(name, {}))
-        else:
-            planned[name] = plan_reset(admin, committed, places or committed, to, value)
-        for (topic, index), offset in sorted(planned[name].items()):
-            old = committed.get((topic, index))
-            rows.append({"group": name, "topic": topic, "partition": index, "offset": old, "new_offset": offset})
+    planned = [
+        plan_group_reset(
+            groups,
+            name,
+            wanted,
+            to,
+            value,
+            exact=None if plan is None else plan.get(name, {}),
+            makes_share_group=makes_share_groups,
+        )
+        for name in dict.fromkeys(names)
+    ]
     if execute:
-        for name, offsets in planned.items():
-            if name in shared:
-                alter_share_offsets(groups, name, offsets)
-            else:
-                groups.commit(name, offsets)
-    return rows
-
-
-def _places(cluster: Cluster, topic: str, indexes: list[int] | None) -> list[TopicPartition]:
-    """Return the partitions of a topic, or the named ones, which must exist. Raises: KafkaError."""
-    known = [p.partition for p in cluster.topic(topic).partitions]
-    for index in indexes or ():
-        if index not in known:
-            message = f"topic {topic!r}: expected a partition from 0 to {len(known) - 1}, got {index}"
-            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, message)
-    return [(topic, index) for index in (known if indexes is None else indexes)]
-
-
-def _inactive_kind(groups: Groups, name: str) -> str | None:
-    """Return the type of a group, None if it does not exist. Raises: KafkaError NON_EMPTY_GROUP."""
-    try:
-        found = groups.describe(name)
-    except KafkaError as failure:
-        if failure.error is not Errors.GROUP_ID_NOT_FOUND:
-            raise
-        return None  # a group may be given its offsets before it first reads
-    if found.is_active:
-        message = f"group {name!r}: expected no members, found state {found.state}; stop its consumers first"
-        raise KafkaError(Errors.NON_EMPTY_GROUP, message)
-    return found.group_type
-
-
-def topic_partitions(words: tuple[str, ...]) -> dict[str, list[int] | None]:
-    """Return `TOPIC` or `TOPIC:0,1` words as partitions by topic; None for all of a topic."""
-    found: dict[str, list[int] | None] = {}
-    for word in words:
-        topic, colon, listed = word.partition(":")
-        indexes = listed.split(",")
-        if not topic or (colon and not all(_is_number(index) for index in indexes)):
-            raise click.BadParameter(f"expected TOPIC or TOPIC:0,1,..., got {word!r}", param_hint="--topic")
-        before = found.get(topic, [])
-        if not colon or before is None:
-            found[topic] = None
-        else:
-            found[topic] = sorted({*before, *map(int, indexes)})
-    return found
+        for one in planned:
+            one.apply(groups)
+    return [
+        {"group": one.group_id, "topic": tp[0], "partition": tp[1], "offset": one.before.get(tp), "new_offset": offset}
+        for one in planned
+        for tp, offset in sorted(one.after.items())
+    ]
 
 
 def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
-    """Read offsets by group from CSV rows `group,topic,partition,offset`; without the group if just one is named."""
-    import csv
-
-    found: dict[str, Offsets] = {}
-    with open(path, encoding="utf-8", newline="") as file:
-        for number, cells in enumerate(csv.reader(file), 1):
-            row = [cell.strip() for cell in cells]
-            if not any(row):
-                continue
-            if len(row) == 3 and len(names) == 1:
-                row.insert(0, names[0])
-            if len(row) != 4 or not (_is_number(row[2]) and _is_number(row[3])):
-                short = "topic,partition,offset or " if len(names) == 1 else ""
-                message = (
-                    f"{path}, line {number}: expected {short}group,topic,partition,offset, got {','.join(cells)!r}"
-                )
-                raise click.BadParameter(message, param_hint="--from-file")
-            found.setdefault(row[0], {})[row[1], int(row[2])] = int(row[3])
+    """Read the offsets of a CSV file by group. Raises: BadParameter."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            found = parse_offsets(file, names)
+    except ValueError as error:
+        raise click.BadParameter(f"{path}, {error}", param_hint="--from-file") from None
     for name in names:
         if name not in found:
             message = f"{path}: expected rows of group {name!r}, found none"
@@ -244,17 +183,12 @@ def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
 
 
 def datetime_ms(text: str, option: str = "--to-datetime", others: str = "") -> int:
-    """Return the milliseconds of an ISO 8601 time; UTC without a zone, as in Kafka's tool."""
-    # Python 3.10 reads fractions of three or six digits and offsets with a colon only
-    given = re.sub(r"([-+]\d\d)(\d\d)$", r"\1:\2", text.strip().replace("Z", "+00:00"))
-    given = re.sub(r"\.(\d{1,6})\d*", lambda found: f".{found[1]:0<6}", given)
+    """Return the milliseconds of an ISO 8601 time; UTC without a zone, as in Kafka's tool. Raises: BadParameter."""
     try:
-        time = datetime.fromisoformat(given)
-    except ValueError:
-        message = f"expected {others}a time such as 2026-01-31T12:00:00, got {text!r}"
+        return offset_reset.datetime_ms(text)
+    except ValueError as error:
+        message = str(error).replace("expected ", f"expected {others}", 1)
         raise click.BadParameter(message, param_hint=option) from None
-    found = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return max(0, found.days * 86_400_000 + found.seconds * 1000 + found.microseconds // 1000)
 
 
 def duration_ms(text: str) -> int:
@@ -266,10 +200,6 @@ def duration_ms(text: str) -> int:
     whole = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
     parts = int((fraction or "")[:3].ljust(3, "0")) * (-1 if (seconds or "").startswith("-") else 1)
     return (whole * 1000 + parts) * (-1 if sign == "-" else 1)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
 
 
 def _print_csv(rows: list[dict[str, str | int | None]], one_group: bool) -> None:

@@ -1,6 +1,6 @@
 """Access control lists of any Kafka cluster: list, add, remove and explain rules."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from kbroker.client.cluster import Cluster, check
@@ -17,6 +17,8 @@ from kbroker.common.security.acls import (
     decide,
     super_users,
 )
+
+Settings = Mapping[str, str | None]
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, DESCRIBE_CONFIGS = 29, 30, 31, 32
 BROKER = 4
@@ -64,13 +66,21 @@ class Acls:
                     found[_acl(row["ResourceType"], row["ResourceName"], row["PatternType"], row)] = None
         return sorted(found)
 
-    def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:
+    def explain(
+        self,
+        principal: str,
+        host: str,
+        operation: Operation,
+        kind: ResourceType,
+        name: str,
+        settings: Settings | None = None,
+    ) -> Decision:
         """Return whether a client may perform an operation, and the rule that decides.
 
         Needs Describe and DescribeConfigs on the cluster. Apache Kafka does not describe `super.users`, so the result
-        leaves them out there.
+        leaves them out there. Args: ``settings``: as returned by `settings` for the caller's own use.
         """
-        settings = self._settings()
+        settings = self.settings() if settings is None else settings
         if settings is not None and not settings.get("authorizer.class.name"):
             return Decision(True, "there is no authorizer")
         try:
@@ -91,7 +101,12 @@ class Acls:
             allows_without_rule=settings.get("allow.everyone.if.no.acl.found") == "true",
         )
 
-    def _settings(self) -> dict[str, str | None] | None:
+    @staticmethod
+    def hides_super_users(settings: Settings | None) -> bool:
+        """Return whether the broker has an authorizer but does not describe its super users, as Apache Kafka."""
+        return settings is None or "super.users" not in settings
+
+    def settings(self) -> Settings | None:
         """Return the settings of the broker's authorizer; None if it does not describe them."""
         self._cluster.fetch_metadata([])
         nodes = sorted(self._cluster.nodes)

@@ -1,6 +1,8 @@
 """The coordinator of a group or a transactional id."""
 
-from kbroker.client.cluster import Cluster, check
+from collections.abc import Iterable
+
+from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
 
@@ -34,3 +36,21 @@ def find_coordinator(cluster: Cluster, kind: int, key: str) -> int:
     check(row["ErrorCode"], what, row.get("ErrorMessage"))
     node_id: int = row["NodeId"]
     return node_id
+
+
+def find_coordinators(cluster: Cluster, kind: int, keys: Iterable[str]) -> dict[int, list[str]]:
+    """Return the keys by the node id of their coordinator, with one request where brokers support it (Kafka 3.0).
+
+    Keys without an available coordinator, and those that the user may not describe, are left out.
+    """
+    wanted, found = list(keys), dict[int, list[str]]()
+    if not wanted:
+        return found
+    if cluster.version(cluster.connection_to(None), FIND_COORDINATOR) < FIRST_WITH_KEYS:
+        for key in wanted:
+            found.setdefault(find_coordinator(cluster, kind, key), []).append(key)
+        return found
+    for row in cluster.request(FIND_COORDINATOR, {"KeyType": kind, "CoordinatorKeys": wanted})["Coordinators"]:
+        if to_error(row["ErrorCode"]) is Errors.NONE:
+            found.setdefault(row["NodeId"], []).append(row["Key"])
+    return found

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kbroker.client.admin import LATEST, Admin, OffsetInfo
 from kbroker.client.cluster import BodyFor, Cluster, check, to_error
-from kbroker.client.connection import Body
+from kbroker.client.connection import MAX_FRAME_BYTES, Body
 from kbroker.client.coordinators import GROUP, find_coordinator
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.topic_names import TopicPartition
@@ -58,6 +58,7 @@ class GroupMember:
     For consumer groups only: ``target``: the target assignment, reached when this member and the others have released
     partitions; ``regex``; ``protocol``: the member's own protocol. For streams groups only: ``process``, ``tasks``,
     ``target_tasks``; the assignment has the inputs of the active tasks. ``epoch``: None for classic groups.
+    ``unread_bytes``: size of an assignment that is too large to be decoded.
     """
 
     member_id: str
@@ -72,6 +73,7 @@ class GroupMember:
     process: str | None = None
     tasks: Tasks | None = None
     target_tasks: Tasks | None = None
+    unread_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +111,15 @@ class CommittedOffset:
 class Groups:
     """Requests about groups over a `Cluster`, which the caller owns.
 
+    Args: ``assignment_bytes``: larger assignments of members of classic groups, chosen by clients, are not decoded.
+
     Every method raises KafkaError with the broker's code and text for the first item that failed,
     BrokerConnectionError when the cluster cannot be reached. Threads: as its Cluster.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, assignment_bytes: int = MAX_FRAME_BYTES) -> None:
         self.cluster = cluster
+        self._assignment_bytes = assignment_bytes
 
     def list_groups(self) -> list[ListedGroup]:
         """Return the groups of all brokers, by id."""
@@ -153,7 +158,7 @@ class Groups:
             for _ in range(2):  # the group may change its protocol between the two requests
                 row = ask(DESCRIBE_GROUPS, node_id)
                 if row["ErrorCode"] == 0 and row["GroupState"] != DEAD:
-                    return _classic(row, node_id)
+                    return _classic(row, node_id, self._assignment_bytes)
                 for api_key, kind in _NEWER.items():
                     if self.cluster.supports(api_key, node_id):
                         newer = ask(api_key, node_id)
@@ -287,17 +292,14 @@ def by_topic(partitions: Mapping[TopicPartition, V]) -> dict[str, dict[int, V]]:
     return found
 
 
-def _classic(row: Body, node_id: int) -> GroupDescription:
-    members = [
-        GroupMember(
-            m["MemberId"],
-            m.get("GroupInstanceId"),
-            m["ClientId"],
-            m["ClientHost"],
-            _assigned(m["MemberAssignment"]) if row["ProtocolType"] == CONSUMER else (),
-        )
-        for m in row["Members"]
-    ]
+def _classic(row: Body, node_id: int, assignment_bytes: int) -> GroupDescription:
+    members = []
+    for m in row["Members"]:
+        data = m["MemberAssignment"] if row["ProtocolType"] == CONSUMER else b""
+        unread_bytes = len(data) if len(data) > assignment_bytes else 0
+        assignment = () if unread_bytes else _assigned(data)
+        names = m["MemberId"], m.get("GroupInstanceId"), m["ClientId"], m["ClientHost"]
+        members.append(GroupMember(*names, assignment, unread_bytes=unread_bytes))
     ordered = tuple(sorted(members, key=lambda m: m.member_id))
     kind, assignor = row["ProtocolType"], row["ProtocolData"]
     return GroupDescription(row["GroupId"], CLASSIC, row["GroupState"], kind, assignor, node_id, ordered)

@@ -1,12 +1,19 @@
-"""New offsets for a group, by the rules of Kafka's `kafka-consumer-groups --reset-offsets`.
+"""New offsets for a group of any kind, by the rules of Kafka's `kafka-consumer-groups --reset-offsets`.
 
 Source: OffsetsUtils.java of Kafka 4.3; checked against its tool in tests/integration/test_cli_groups.py.
 """
 
+import csv
 import enum
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.groups import SHARE, Groups
+from kbroker.client.share_offsets import alter_share_offsets, share_offsets
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
@@ -72,3 +79,140 @@ def keep_between_ends(admin: Admin, offsets: Mapping[TopicPartition, int]) -> di
 def _ask(admin: Admin, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
     wanted = dict.fromkeys(partitions, timestamp)
     return {tp: found.offset for tp, found in admin.list_offsets(wanted).items()} if wanted else {}
+
+
+# ---------------------------------------------------------------- one group
+
+Offsets = dict[TopicPartition, int]
+Selection = dict[str, list[int] | None]  # partitions by topic; None: all of the topic
+
+
+class GroupReset(NamedTuple):
+    """New offsets of a group without members; ``before``: the present ones."""
+
+    group_id: str
+    is_share: bool
+    before: Offsets
+    after: Offsets
+
+    def apply(self, groups: Groups) -> None:
+        """Set the new offsets. Raises: KafkaError; offsets of other partitions may have been set."""
+        if self.is_share:
+            alter_share_offsets(groups, self.group_id, self.after)
+        else:
+            groups.commit(self.group_id, self.after)
+
+
+def plan_group_reset(
+    groups: Groups,
+    group_id: str,
+    selection: Selection,
+    to: ResetTo,
+    value: int = 0,
+    *,
+    exact: Mapping[TopicPartition, int] | None = None,
+    makes_share_group: bool = False,
+) -> GroupReset:
+    """Return the new offsets of a group, without changing anything.
+
+    Args:
+        groups: of the cluster.
+        group_id: the group, which may not exist yet.
+        selection: the partitions to reset; all with an offset if empty.
+        to, value: the rule, as for `plan_reset`.
+        exact: offsets that take the place of selection and rule, limited to the ends.
+        makes_share_group: a group that does not exist becomes a share group.
+
+    Raises: KafkaError NON_EMPTY_GROUP if the group has members, UNKNOWN_TOPIC_OR_PARTITION ...
+    """
+    kind = _inactive_kind(groups, group_id)
+    is_share = kind == SHARE or (kind is None and makes_share_group)
+    if is_share:
+        known = share_offsets(groups, group_id)
+        before = {tp: found.offset for tp, found in known.items() if found.offset is not None}
+    else:
+        before = {tp: found.offset for tp, found in groups.committed(group_id).items()}
+    admin = Admin(groups.cluster)
+    if exact is not None:
+        return GroupReset(group_id, is_share, before, keep_between_ends(admin, exact))
+    places = [place for topic, indexes in selection.items() for place in _places(groups.cluster, topic, indexes)]
+    return GroupReset(group_id, is_share, before, plan_reset(admin, before, places or before, to, value))
+
+
+def _places(cluster: Cluster, topic: str, indexes: list[int] | None) -> list[TopicPartition]:
+    """Return the partitions of a topic, or the named ones, which must exist. Raises: KafkaError."""
+    known = [p.partition for p in cluster.topic(topic).partitions]
+    for index in indexes or ():
+        if index not in known:
+            message = f"topic {topic!r}: expected a partition from 0 to {len(known) - 1}, got {index}"
+            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, message)
+    return [(topic, index) for index in (known if indexes is None else indexes)]
+
+
+def _inactive_kind(groups: Groups, group_id: str) -> str | None:
+    """Return the type of a group, None if it does not exist. Raises: KafkaError NON_EMPTY_GROUP."""
+    try:
+        found = groups.describe(group_id)
+    except KafkaError as failure:
+        if failure.error is not Errors.GROUP_ID_NOT_FOUND:
+            raise
+        return None  # a group may be given its offsets before it first reads
+    if found.is_active:
+        message = f"group {group_id!r}: expected no members, found state {found.state}; stop its consumers first"
+        raise KafkaError(Errors.NON_EMPTY_GROUP, message)
+    return found.group_type
+
+
+# ---------------------------------------------------------------- words and files of people
+
+
+def topic_partitions(words: Iterable[str]) -> Selection:
+    """Return `TOPIC` or `TOPIC:0,1` words as a selection. Raises: ValueError."""
+    found: Selection = {}
+    for word in words:
+        topic, colon, listed = word.partition(":")
+        indexes = listed.split(",")
+        if not topic or (colon and not all(map(_is_number, indexes))):
+            raise ValueError(f"expected TOPIC or TOPIC:0,1,..., got {word!r}")
+        before = found.get(topic, [])
+        if not colon or before is None:
+            found[topic] = None
+        else:
+            found[topic] = sorted({*before, *map(int, indexes)})
+    return found
+
+
+def parse_offsets(lines: Iterable[str], group_ids: Sequence[str]) -> dict[str, Offsets]:
+    """Return offsets by group of CSV rows `group,topic,partition,offset`, without the group if just one is named.
+
+    Raises: ValueError with the number of the line.
+    """
+    found: dict[str, Offsets] = {}
+    for number, cells in enumerate(csv.reader(lines), 1):
+        row = [cell.strip() for cell in cells]
+        if not any(row):
+            continue
+        if len(row) == 3 and len(group_ids) == 1:
+            row.insert(0, group_ids[0])
+        if len(row) != 4 or not (_is_number(row[2]) and _is_number(row[3])):
+            shorter = "topic,partition,offset or " if len(group_ids) == 1 else ""
+            raise ValueError(f"line {number}: expected {shorter}group,topic,partition,offset, got {','.join(cells)!r}")
+        found.setdefault(row[0], {})[row[1], int(row[2])] = int(row[3])
+    return found
+
+
+def datetime_ms(text: str) -> int:
+    """Return the milliseconds of an ISO 8601 time; UTC without a zone, as in Kafka's tool. Raises: ValueError."""
+    # Python 3.10 reads fractions of three or six digits and offsets with a colon only
+    given = re.sub(r"([-+]\d\d)(\d\d)$", r"\1:\2", text.strip().replace("Z", "+00:00"))
+    given = re.sub(r"\.(\d{1,6})\d*", lambda found: f".{found[1]:0<6}", given)
+    try:
+        time = datetime.fromisoformat(given)
+    except ValueError:
+        raise ValueError(f"expected a time such as 2026-01-31T12:00:00, got {text!r}") from None
+    found = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return max(0, found.days * 86_400_000 + found.seconds * 1000 + found.microseconds // 1000)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

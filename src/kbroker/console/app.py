@@ -22,6 +22,7 @@ from kbroker.console import changes
 from kbroker.console.connections import Connections, Identity, in_process, unreachable
 from kbroker.console.denied import page_error
 from kbroker.console.history import History, broker_totals
+from kbroker.console.lag_history import LagHistory, Shown
 from kbroker.console.pages import ACTIONS, PAGES, Page, Result, menu
 from kbroker.console.passwords import Passwords, are_accepted
 from kbroker.console.rendering import Renderer
@@ -29,6 +30,7 @@ from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
 from kbroker.console.site import ROOT, Download, Json, Local, Memory, Parts, Site, View
 from kbroker.console.topic_history import TopicHistory
+from kbroker.console.views.groups import measured_lag
 from kbroker.observe.http_access import HttpAccess
 
 logger = get_logger(__name__)
@@ -118,6 +120,7 @@ class Console:
         self._lock = threading.Lock()
         self._kept: dict[tuple[object, ...], _Kept] = {}
         self._parts = parts
+        self._lags = LagHistory(self._measured_lag, clock)
         self._menu = menu(parts.local is not None)
         self._pages = {path: page for path, page in PAGES.items() if parts.local is not None or not page.needs_broker}
 
@@ -142,6 +145,7 @@ class Console:
 
     def close(self) -> None:
         """Stop observing the broker, and close the connections to it. Idempotent."""
+        self._lags.stop()
         if self._parts.local is not None:
             self._parts.local.history.stop()
         self._parts.connections.close()
@@ -194,7 +198,12 @@ class Console:
     def _site(self, request: HttpRequest) -> Site:
         """Return the data for one request, as the user of its session."""
         principal = self._sessions.principal(cookie_of(request.headers)) or self._operator
-        return Site(self._parts, Identity(principal, request.address))
+        return Site(self._parts, Identity(principal, request.address), self._lags)
+
+    def _measured_lag(self, shown: Shown) -> int | None:
+        """Return the lag of a group as its viewer may see it."""
+        with self._parts.connections.lease(shown.identity) as cluster:
+            return measured_lag(cluster, shown)
 
     def _show(self, request: HttpRequest, path: str, page: Page) -> HttpResponse:
         """Return a page, rendered now or a moment ago for another viewer."""

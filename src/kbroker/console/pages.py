@@ -9,17 +9,22 @@ from kbroker.console.changes import Action
 from kbroker.console.requests import Query
 from kbroker.console.site import Download, Json, Site, View
 from kbroker.console.views import (
+    acls,
     brokers,
     clients,
     configs,
+    group_changes,
     groups,
     messages,
     overview,
     quotas,
     slow_requests,
     throttles,
+    tokens,
     topic_changes,
     topics,
+    transactions,
+    users,
 )
 
 Result = View | Download | Json
@@ -65,8 +70,20 @@ MENU = (
         ),
     ),
     Section("Topics", (Entry("topics", "Topics"),)),
-    Section("Groups", (Entry("groups", "Groups"),)),
+    Section(
+        "Groups",
+        (Entry("groups", "Groups"), Entry("transactions", "Transactions"), Entry("hanging", "Hanging transactions")),
+    ),
     Section("Quotas", (Entry("quotas", "Quotas"), Entry("throttles", "Throttles"))),
+    Section(
+        "Access",
+        (
+            Entry("acls", "ACLs"),
+            Entry("acl-check", "May a user do that?"),
+            Entry("users", "Users"),
+            Entry("tokens", "Delegation tokens"),
+        ),
+    ),
 )
 
 
@@ -86,8 +103,17 @@ PAGES: Mapping[str, Page] = {
     "messages": Page(messages.messages, "topics", needs_broker=True),
     "message": Page(messages.message, "topics", needs_broker=True),
     "value": Page(messages.value, "topics", needs_broker=True),
-    "groups": _internal(groups.groups, "groups"),
-    "group": _internal(groups.group, "groups"),
+    "groups": Page(groups.groups, "groups"),
+    "group": Page(groups.group, "groups"),
+    "group-reset": Page(group_changes.reset_form, "groups"),
+    "transactions": Page(transactions.transactions, "transactions"),
+    "transaction": Page(transactions.transaction, "transactions"),
+    "hanging": Page(transactions.hanging, "hanging"),
+    "acls": Page(acls.acls, "acls"),
+    "acl-check": Page(acls.acl_check, "acl-check"),
+    "acl-add": Page(acls.acl_form, "acls"),
+    "users": Page(users.users, "users"),
+    "tokens": Page(tokens.tokens, "tokens"),
     "clients": _internal(clients.clients, "clients"),
     "client": _internal(clients.client, "clients"),
     "throughput": _internal(overview.throughput, "throughput"),
@@ -110,6 +136,19 @@ ACTIONS: Mapping[str, Action] = {
     "topic/empty": Action(topic_changes.empty, topics.topic),
     "topic/partitions": Action(topic_changes.add_partitions, topics.topic),
     "topic/records": Action(topic_changes.delete_records, topics.topic),
+    "group-reset": Action(group_changes.reset, group_changes.reset_form),
+    "group/remove-member": Action(group_changes.remove, groups.group),
+    "group/delete": Action(group_changes.delete, groups.group),
+    "transaction/abort": Action(transactions.terminate, transactions.transaction),
+    "hanging/abort": Action(transactions.abort, transactions.hanging),
+    "acl-add": Action(acls.add, acls.acl_form),
+    "acls/remove": Action(acls.remove, acls.acls),
+    "users/add": Action(users.add, users.users),
+    "users/password": Action(users.rotate, users.users),
+    "users/remove": Action(users.remove, users.users),
+    "tokens/create": Action(tokens.create, tokens.tokens),
+    "tokens/renew": Action(tokens.renew, tokens.tokens),
+    "tokens/expire": Action(tokens.expire, tokens.tokens),
 }
 
 

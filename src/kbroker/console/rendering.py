@@ -16,7 +16,18 @@ from kbroker.log.checkpoints import uuid_to_text
 
 FOLDER = Path(__file__).with_name("templates")
 MACROS = {
-    "parts.html": ("named", "scroll", "pager", "record_bytes", "difference", "line"),
+    "parts.html": (
+        "named",
+        "scroll",
+        "pager",
+        "record_bytes",
+        "difference",
+        "line",
+        "hidden",
+        "change_button",
+        "field",
+        "choice",
+    ),
     "explanation.html": ("explanation",),
 }
 _LATEST_S = 253_402_300_799  # the end of the year 9999
@@ -46,7 +57,7 @@ class Renderer:
             number=_number,
             ms=milliseconds,
             time=_time,
-            exact_time=_exact_time,
+            exact_time=exact_time,
         )
         for file, macros in MACROS.items():  # a block rendered alone lacks the imports of its template
             parts = self._environment.get_template(file).module
@@ -123,6 +134,6 @@ def _time(ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     return f"{ms:,.0f} ms" if moment is None else moment.strftime(form)
 
 
-def _exact_time(ms: int) -> str:
+def exact_time(ms: int) -> str:
     """Return a time since 1970 in UTC with milliseconds."""
     return f"{_time(ms)}.{ms % 1000:03d}" if ms >= 0 and _moment(ms) is not None else _time(ms)

@@ -23,6 +23,7 @@ from kbroker.console import ROOT as ROOT
 from kbroker.console.connections import Connections, Identity
 from kbroker.console.denied import denied, needing
 from kbroker.console.history import History
+from kbroker.console.lag_history import LagHistory
 from kbroker.console.requests import PageError
 from kbroker.console.topic_history import TopicHistory
 from kbroker.requests.context import ApiContext
@@ -97,9 +98,10 @@ class Parts(NamedTuple):
 class Site:
     """Data for one request. ``cluster`` is leased at its first use, until ``close``. Threads: the request's."""
 
-    def __init__(self, parts: Parts, identity: Identity) -> None:
+    def __init__(self, parts: Parts, identity: Identity, lags: LagHistory | None = None) -> None:
         self.parts = parts
         self.identity = identity
+        self._lags = lags
         self._leases = ExitStack()
         self._cluster: Cluster | None = None
 
@@ -146,6 +148,12 @@ class Site:
     def may_edit(self) -> bool:
         """Return whether these pages may change things."""
         return self.parts.may_edit
+
+    @property
+    def lags(self) -> LagHistory:
+        """Return the lag of the groups that pages have shown lately."""
+        assert self._lags is not None
+        return self._lags
 
     @property
     def clock(self) -> BaseClock:

@@ -88,6 +88,11 @@
     ask,
     show(update) { look = update; pause.hidden = false; poll(); },
   };
+  // A chosen file fills a field of its form; nothing of it is sent before the form is.
+  document.addEventListener("change", async (event) => {
+    const field = event.target.dataset?.into && document.getElementById(event.target.dataset.into);
+    if (field && event.target.files[0]) field.value = await event.target.files[0].text();
+  });
   document.querySelector("header [aria-current]")?.scrollIntoView({inline: "center", block: "nearest", behavior: "instant"});
   if (live) pause.hidden = false;
   timer = setTimeout(poll, again);

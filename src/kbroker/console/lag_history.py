@@ -1,0 +1,148 @@
+"""Lag of the groups that pages have shown lately, every few seconds for ten minutes.
+
+A thread measures while a group's page was open within the last minutes, with the rights of the user who opened it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.common.errors import KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.console.connections import Identity
+from kbroker.console.requests import PageError
+
+logger = get_logger(__name__)
+
+EVERY_S = 5.0
+KEPT_MS = 600_000
+IN_USE_MS = 300_000  # measuring continues for so long after the last request for the group's page
+MAX_GROUPS = 20  # further ones take the place of those that were shown longest ago
+
+
+class Point(NamedTuple):
+    """Lag at a time since 1970; None if it was unknown."""
+
+    time_ms: int
+    lag: int | None
+
+
+class Shown(NamedTuple):
+    """A group as a user sees it."""
+
+    identity: Identity
+    group_id: str
+    group_type: str
+
+
+#: Returns the total lag of a group; raises KafkaError, BrokerConnectionError or PageError.
+Measure = Callable[[Shown], int | None]
+
+
+class LagHistory:
+    """Lags of a few groups.
+
+    Args: ``measure`` reads a lag; ``clock``.
+    Threads: any; ``look_once`` from one at a time.
+    """
+
+    def __init__(self, measure: Measure, clock: BaseClock) -> None:
+        self._measure = measure
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._used_ms: dict[Shown, int] = {}  # the most recent last
+        self._points: dict[Shown, deque[Point]] = {}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def use(self, shown: Shown, lag: int | None) -> list[Point]:
+        """Record the lag that a page shows, keep on measuring it, and return the last ten minutes."""
+        with self._lock:
+            self._used_ms.pop(shown, None)
+            self._used_ms[shown] = self._clock.now_ms()
+            while len(self._used_ms) > MAX_GROUPS:
+                oldest = next(iter(self._used_ms))
+                del self._used_ms[oldest]
+                self._points.pop(oldest, None)
+            if self._thread is None and not self._stopping.is_set():
+                self._thread = threading.Thread(target=self._run, name="console-lags", daemon=True)
+                self._thread.start()
+            if shown not in self._points:
+                self._add(shown, lag)
+            return list(self._points[shown])
+
+    def stop(self) -> None:
+        """Stop measuring, and wait for a measurement in progress. Idempotent."""
+        self._stopping.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(EVERY_S):
+            try:
+                self.look_once()
+            except Exception:
+                if self._stopping.is_set():  # the broker was about to stop
+                    return
+                logger.exception("the console cannot measure the lag of a group")
+            with self._lock:
+                if not self._used_ms:
+                    self._thread = None
+                    return
+
+    def look_once(self) -> None:
+        """Measure each group that was shown lately, and drop the others."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            for shown, used_ms in list(self._used_ms.items()):
+                if now_ms - used_ms > IN_USE_MS:
+                    del self._used_ms[shown]
+                    self._points.pop(shown, None)
+            wanted = list(self._used_ms)
+        for shown in wanted:
+            if self._stopping.is_set():
+                return
+            try:
+                lag = self._measure(shown)
+            except (KafkaError, BrokerConnectionError, PageError):  # deleted, no longer permitted, throttled
+                lag = None
+            with self._lock:
+                if shown in self._used_ms:
+                    self._add(shown, lag)
+
+    def _add(self, shown: Shown, lag: int | None) -> None:
+        points = self._points.setdefault(shown, deque())
+        points.append(Point(self._clock.epoch_ms(), lag))
+        while points[0].time_ms < points[-1].time_ms - KEPT_MS:
+            points.popleft()
+
+
+class Chart(NamedTuple):
+    """Lags as lines in a box of 100 by 100; ``highest``: the lag at its upper edge."""
+
+    lines: list[str]
+    highest: int
+    minutes: int
+
+
+def chart_of(points: list[Point]) -> Chart | None:
+    """Return the last ten minutes as a chart, the latest at the right; None before the second point."""
+    known = [point.lag for point in points if point.lag is not None]
+    if len(points) < 2 or not known:
+        return None
+    highest, end_ms = max(known), points[-1].time_ms
+    lines: list[list[str]] = [[]]
+    for time_ms, lag in points:
+        if lag is None:
+            lines.append([])
+            continue
+        x = 100 * (1 - (end_ms - time_ms) / KEPT_MS)
+        lines[-1].append(f"{x:.1f},{98 - 96 * lag / max(highest, 1):.1f}")
+    return Chart([" ".join(line) for line in lines if line], highest, KEPT_MS // 60_000)

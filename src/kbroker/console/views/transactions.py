@@ -1,0 +1,152 @@
+"""Transactions: the list, one transactional id, hanging ones, and their ends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.client.transactions import ActiveProducer, ListedTransaction, TransactionDescription, Transactions
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.security.acls import Operation, ResourceType
+from kbroker.common.topic_names import TopicPartition
+from kbroker.console.changes import Change, Difference
+from kbroker.console.paging import part_of
+from kbroker.console.requests import PageError, Query
+from kbroker.console.site import ROOT, Site, View, address, short_enough
+
+PARTITIONS = 200  # of a transaction that are shown
+DEFAULT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
+MAX_MINUTES = 60 * 24 * 365
+ENDED = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+
+
+class TransactionRow(NamedTuple):
+    """A transactional id in the list; ``href``: empty if it is too long for an address."""
+
+    listed: ListedTransaction
+    href: str
+
+
+class HangingRow(NamedTuple):
+    """An open transaction that no coordinator will end. ``age_ms``: since the producer's last record."""
+
+    topic: str
+    partition: int
+    producer: ActiveProducer
+    age_ms: int
+
+
+def transactions(site: Site, query: Query) -> View:
+    """Return a page of the transactional ids that contain ``q``, optionally in one state."""
+    wanted, state = query.text("q").strip(), query.text("state")
+    found = site.remember("transactions", lambda: Transactions(site.cluster).list_transactions())
+    kept = [
+        one for one in found if wanted.lower() in one.transactional_id.lower() and (not state or one.state == state)
+    ]
+    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/transactions", query.values)
+    rows = [TransactionRow(one, short_enough(address("transaction", id=one.transactional_id))) for one in part.rows]
+    values = {"part": part, "rows": rows, "q": wanted, "state": state, "states": sorted({one.state for one in found})}
+    return View("Transactions", "transactions.html", values)
+
+
+def transaction(site: Site, query: Query) -> View:
+    """Return one transactional id."""
+    found = _described(site, query.needed("id"))
+    values = {
+        "found": found,
+        "partitions": found.partitions[:PARTITIONS],
+        "more": max(0, len(found.partitions) - PARTITIONS),
+        "age_ms": None if found.start_time_ms is None else max(0, site.clock.wall_ms() - found.start_time_ms),
+        "is_open": found.state not in ENDED,
+    }
+    return View("Transaction", "transaction.html", values)
+
+
+def _described(site: Site, transactional_id: str) -> TransactionDescription:
+    try:
+        with site.needs(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return Transactions(site.cluster).describe(transactional_id)
+    except KafkaError as error:
+        if error.error is Errors.TRANSACTIONAL_ID_NOT_FOUND:
+            text = f"There is no transactional id {transactional_id[:249]!r}; it may have expired."
+            raise PageError(404, text, address("transactions")) from None
+        raise
+
+
+def hanging(site: Site, query: Query) -> View:
+    """Return open transactions that no coordinator will end, once the user has asked for the search."""
+    minutes = query.integer("minutes", DEFAULT_MINUTES, 0, MAX_MINUTES)
+    topic = query.text("topic").strip()
+    rows = _hanging(site, topic, minutes) if query.text("search") else None
+    part = None
+    if rows is not None:
+        part = part_of(rows, query.integer("page", 1, 1, 10**9), f"{ROOT}/hanging", query.values)
+    return View("Hanging transactions", "hanging.html", {"part": part, "minutes": minutes, "topic": topic})
+
+
+def _hanging(site: Site, topic: str, minutes: int) -> list[HangingRow]:
+    cluster = site.cluster
+    found = [cluster.topic(topic)] if topic else cluster.fetch_metadata(None)
+    places = [(one.name, each.partition) for one in found for each in one.partitions if each.leader >= 0]
+    now_ms = site.clock.wall_ms()
+    # each look at a partition needs Read on its topic
+    with site.needs(Operation.READ, ResourceType.TOPIC, topic or "*"):
+        hang = Transactions(cluster).find_hanging(places, now_ms=now_ms, max_timeout_ms=minutes * 60_000)
+    return [HangingRow(*place, producer, now_ms - producer.last_timestamp_ms) for place, producer in hang]
+
+
+# ---------------------------------------------------------------- changes
+
+
+def terminate(site: Site, form: Query) -> Change:
+    """Return the abort of the open transaction of a transactional id."""
+    transactional_id = form.needed("id")
+    found = _described(site, transactional_id)
+    if found.state in ENDED:
+        raise ValueError(f"expected an open transaction of {transactional_id}, found state {found.state}")
+
+    def apply() -> None:
+        with site.needs(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            Transactions(site.cluster).force_terminate(transactional_id)
+
+    href = address("transaction", id=transactional_id)
+    return Change(
+        f"Abort the transaction of {transactional_id}",
+        [Difference(_place_name(place), "open", "aborted") for place in found.partitions]
+        or [Difference("transaction", found.state, "aborted")],
+        apply,
+        href,
+        notes=["Its producer is fenced and has to start again."],
+        confirm=transactional_id,
+        state=f"{found.producer_id}-{found.producer_epoch}-{found.start_time_ms}",
+        back=href,
+    )
+
+
+def abort(site: Site, form: Query) -> Change:
+    """Return the abort of a transaction in one partition, which bypasses its coordinator."""
+    topic, offset = form.needed("topic"), form.integer("offset", -1, 0, 2**63 - 1)
+    place = topic, form.integer("partition", 0, 0, 2**31 - 1)
+    client = Transactions(site.cluster)
+    with site.needs(Operation.READ, ResourceType.TOPIC, topic):
+        found = [one for one in client.describe_producers([place])[place] if one.start_offset == offset]
+    if not found:
+        raise ValueError(f"no transaction that is open in {_place_name(place)} starts at offset {offset:,}")
+    (producer,) = found
+
+    def apply() -> None:
+        with site.needs(Operation.ALTER):
+            client.abort(place, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch)
+
+    href = address("hanging")
+    return Change(
+        f"Abort the transaction of producer {producer.producer_id} in {_place_name(place)}",
+        [Difference(f"records of producer {producer.producer_id} from offset {offset:,}", "open", "aborted")],
+        apply,
+        href,
+        notes=["Use it for a hanging transaction only: the coordinator of the transaction is bypassed."],
+        back=href,
+    )
+
+
+def _place_name(place: TopicPartition) -> str:
+    return f"{place[0]}, {place[1]}"

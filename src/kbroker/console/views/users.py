@@ -1,0 +1,109 @@
+"""SCRAM users: added and given new passwords, which are generated and shown once; removed."""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+from kbroker.client.users import DEFAULT_ITERATIONS, Users
+from kbroker.common.security import scram
+from kbroker.common.security.acls import Operation
+from kbroker.console.changes import Change, Difference
+from kbroker.console.paging import part_of
+from kbroker.console.requests import PageError, Query
+from kbroker.console.site import ROOT, Site, View, address
+
+PASSWORD_BYTES = 24
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256")
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384  # of Kafka
+
+
+class UserRow(NamedTuple):
+    """One credential of a user."""
+
+    user: str
+    mechanism: str
+    iterations: int
+
+
+def users(site: Site, query: Query) -> View:
+    """Return a page of the users whose names contain ``q``."""
+    wanted = query.text("q").strip()
+    kept = [row for row in _rows(site) if wanted.lower() in row.user.lower()]
+    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/users", query.values)
+    values = {"part": part, "q": wanted, "mechanisms": MECHANISMS, "fields": {}, "problem": ""}
+    return View("Users", "users.html", values)
+
+
+def _rows(site: Site) -> list[UserRow]:
+    with site.needs(Operation.DESCRIBE):
+        found = site.remember("users", lambda: Users(site.cluster).list())
+    return [
+        UserRow(user, mechanism, iterations)
+        for user, mechanisms in found.items()
+        for mechanism, iterations in mechanisms.items()
+    ]
+
+
+# ---------------------------------------------------------------- changes
+
+
+def _credential(site: Site, form: Query) -> tuple[str, str, UserRow | None]:
+    """Return user and mechanism of a form, and the present credential."""
+    user, mechanism = form.needed("user"), form.text("mechanism", MECHANISMS[0])
+    if mechanism not in scram.MECHANISMS:
+        raise PageError(400, f"mechanism is {mechanism[:40]!r}; expected {' or '.join(MECHANISMS)}.")
+    present = [row for row in _rows(site) if (row.user, row.mechanism) == (user, mechanism)]
+    return user, mechanism, present[0] if present else None
+
+
+def add(site: Site, form: Query) -> Change:
+    """Return the addition of a credential, with a password that is generated when the change is made."""
+    user, mechanism, present = _credential(site, form)
+    if present is not None:
+        raise ValueError(f"user {user} has a {mechanism} credential already; give it a new password instead")
+    iterations = form.integer("iterations", DEFAULT_ITERATIONS, MIN_ITERATIONS, MAX_ITERATIONS)
+    return _with_password(site, f"Add user {user}", user, mechanism, None, iterations)
+
+
+def rotate(site: Site, form: Query) -> Change:
+    """Return the change of a password."""
+    user, mechanism, present = _credential(site, form)
+    if present is None:
+        raise ValueError(f"user {user} has no {mechanism} credential")
+    return _with_password(site, f"Change the password of {user}", user, mechanism, present, present.iterations)
+
+
+def _with_password(
+    site: Site, title: str, user: str, mechanism: str, present: UserRow | None, iterations: int
+) -> Change:
+    def apply() -> View:
+        password = secrets.token_urlsafe(PASSWORD_BYTES)
+        with site.needs(Operation.ALTER):
+            Users(site.cluster).set(user, mechanism, password, iterations)
+        values = {
+            "what": f"{user} can log in by {mechanism} with this password.",
+            "secrets": [("Password", password)],
+            "href": address("users"),
+        }
+        return View("Password", "secret.html", values)
+
+    notes = ["The password is generated, and shown once after this."]
+    if present is not None:
+        notes.append("The present password is no longer accepted; connections stay open until they log in again.")
+    before = None if present is None else f"{present.iterations:,} iterations"
+    after = f"{iterations:,} iterations" if present is None else "a new password"
+    return Change(title, [Difference(f"{user}, {mechanism}", before, after)], apply, address("users"), notes=notes)
+
+
+def remove(site: Site, form: Query) -> Change:
+    """Return the removal of a credential."""
+    user, mechanism, present = _credential(site, form)
+
+    def apply() -> None:
+        with site.needs(Operation.ALTER):
+            Users(site.cluster).remove(user, mechanism)
+
+    lines = [] if present is None else [Difference(f"{user}, {mechanism}", f"{present.iterations:,} iterations", None)]
+    notes = ["Its ACLs and quotas stay."]
+    return Change(f"Remove user {user}", lines, apply, address("users"), notes=notes, confirm=user)
