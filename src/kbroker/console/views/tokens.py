@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from kbroker.client.tokens import BROKERS_DEFAULT, SecretToken, Tokens
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.security.acls import check_principal
+from kbroker.common.security.acls import Operation, ResourceType, check_principal
 from kbroker.common.security.delegation_token import Principal
 from kbroker.common.units import parse_duration, rounded_duration
 from kbroker.console.changes import Change, Difference
+from kbroker.console.denied import denied
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import exact_time
 from kbroker.console.requests import PageError, Query
@@ -80,10 +81,14 @@ def create(site: Site, form: Query) -> Change:
     if lifetime_ms == 0:
         raise ValueError(f"expected a lifetime of at least 1 ms, got {given}")
 
+    owner = str(owners[0]) if owners else site.identity.principal or "the user of these pages"
+
     def apply() -> View:
         try:
             made = Tokens(site.cluster).create(owners[0] if owners else None, renewers, lifetime_ms)
         except KafkaError as error:
+            if error.error is Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED:
+                raise denied(site.identity.principal, Operation.CREATE_TOKENS, ResourceType.USER, owner) from None
             raise _refusable(error) from None
         values = {
             "what": f"Clients log in by this token as {made.token.owner}.",
@@ -92,7 +97,6 @@ def create(site: Site, form: Query) -> Change:
         }
         return View("New token", "secret.html", values)
 
-    owner = str(owners[0]) if owners else site.identity.principal or "the user of these pages"
     lines = [Difference(f"token of {owner}", None, given or "the broker's lifetime")]
     if renewers:
         lines.append(Difference("renewers", None, ", ".join(map(str, renewers))))

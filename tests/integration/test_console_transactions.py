@@ -1,0 +1,102 @@
+"""Transactions in the console: listed, aborted through their coordinator, and hanging ones in a partition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.transactional_producer import TransactionalProducer
+from kbroker.client.transactions import ActiveProducer, Transactions
+from kbroker.common.errors import KafkaError
+from kbroker.common.http_messages import HttpResponse
+from kbroker.console.app import Console
+from tests.support.console import SETTINGS, apply, ask, pages_of, post, secret_of, served
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with served(SETTINGS) as made:
+        with Cluster(made.bootstrap_servers) as cluster:
+            Admin(cluster).create_topics([NewTopic("orders", 2)])
+        yield made
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    with Cluster(broker.bootstrap_servers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pages(broker: Broker) -> Iterator[Console]:
+    with pages_of(broker, may_edit=True) as made:
+        yield made
+
+
+def text(response: HttpResponse) -> str:
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", response.body.decode())))
+
+
+def begun(cluster: Cluster, name: str, partition: int) -> TransactionalProducer:
+    producer = TransactionalProducer(cluster, name)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", b"value", partition=partition)
+    producer.flush()
+    return producer
+
+
+def change(pages: Console, action: str, typed: str = "", **fields: str) -> HttpResponse:
+    secret = secret_of(ask(pages, "users").body.decode())
+    return apply(pages, action, {"form_secret": secret, **fields}, typed)
+
+
+def preview(pages: Console, action: str, **fields: str) -> HttpResponse:
+    secret = secret_of(ask(pages, "users").body.decode())
+    return post(pages, f"{action}/preview", {"form_secret": secret, **fields})
+
+
+def test_a_transaction_is_aborted_by_typing_its_id(pages: Console, cluster: Cluster) -> None:
+    producer = begun(cluster, "writer<b>", 0)
+    assert re.search(r"writer<b> Ongoing \d+ 1 ", text(ask(pages, "transactions?q=WRITER&state=Ongoing")))
+    assert "No transactional ids" in text(ask(pages, "transactions?q=writer&state=Empty"))
+    page = text(ask(pages, "transaction?id=writer%3Cb%3E"))
+    assert re.search(r"state Ongoing open for .* timeout .* Partitions of the transaction orders , 0 ", page), page
+    shown = preview(pages, "transaction/abort", id="writer<b>")
+    assert "orders, 0 open aborted" in text(shown)
+    assert change(pages, "transaction/abort", "writer", id="writer<b>").status == 400
+    assert Transactions(cluster).describe("writer<b>").state == "Ongoing"
+    assert change(pages, "transaction/abort", "writer<b>", id="writer<b>").status == 303
+    with pytest.raises(KafkaError):
+        producer.commit_transaction()
+    again = preview(pages, "transaction/abort", id="writer<b>")
+    assert (again.status, "Expected an open transaction" in text(again)) == (400, True)
+    assert ask(pages, "transaction?id=none").status == 404
+
+
+def test_a_hanging_transaction_is_found_and_aborted(
+    pages: Console, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that its coordinator knows is not listed; one that it does not know is, and can be aborted there."""
+    begun(cluster, "other", 1)
+    assert "Search" in text(ask(pages, "hanging"))
+    assert "No hanging transactions" in text(ask(pages, "hanging?search=1&minutes=0"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "list_transactions", lambda self, **more: [])
+        page = ask(pages, "hanging?search=1&minutes=0&topic=orders")
+        assert re.search(r"orders , 1 0 \d+ 0 .* ago Abort 1 to 1 of 1 hanging", text(page)), text(page)
+        assert "No hanging transactions" in text(ask(pages, "hanging?search=1&minutes=15"))
+    (producer,) = Transactions(cluster).describe_producers([("orders", 1)])["orders", 1]
+    place = {"topic": "orders", "partition": "1", "offset": str(producer.start_offset)}
+    assert change(pages, "hanging/abort", **place).status == 303
+    after: ActiveProducer
+    (after,) = Transactions(cluster).describe_producers([("orders", 1)])["orders", 1]
+    assert after.start_offset is None
+    gone = preview(pages, "hanging/abort", **place)
+    assert (gone.status, "no transaction that is open in orders, 1" in text(gone).lower()) == (400, True)
