@@ -120,3 +120,11 @@ def test_every_program_explains_itself(name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: ")
+
+
+def test_pytest_project() -> None:
+    """The example of a project whose tests use kbroker's fixtures passes, with the fixtures found by pytest itself."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=EXAMPLES / "pytest_project", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1].startswith("2 passed")

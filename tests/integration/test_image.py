@@ -6,10 +6,12 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbroker.client.admin import Admin
@@ -18,7 +20,9 @@ from tests.support.certificates import Certificates
 from tests.support.container import PATH, Container, image_in
 from tests.support.start_sequences import JAVA_ENV, START_SEQUENCES, StartSequence
 
-CONTAINERFILE = (Path(__file__).resolve().parents[2] / "Containerfile").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+CONTAINERFILE = (ROOT / "Containerfile").read_text(encoding="utf-8")
 
 
 def words(instruction: str) -> list[str]:
@@ -228,3 +232,44 @@ def test_size(image: Path) -> None:
     """The image is small, compressed as a registry has it."""
     packed = subprocess.run(f"tar c -C {image} . | gzip -1 | wc -c", shell=True, capture_output=True, check=True)
     assert int(packed.stdout) < MAX_BYTES
+
+
+def test_compose_example(start: Callable[..., Container], tmp_path: Path) -> None:
+    """The services of the compose example: the broker's environment, the console's command, the application.
+
+    No engine runs here: console and application share the network of the broker's container.
+    """
+    services = yaml.safe_load((EXAMPLES / "compose" / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    broker, console = services["broker"], services["console"]
+    assert (broker["read_only"], broker["tmpfs"], broker["volumes"]) == (True, ["/tmp"], ["data:/var/lib/kafka/data"])
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o777)
+    env = {name: str(value) for name, value in broker["environment"].items()}
+    mounts = ["tmpfs:/tmp", f"{data}:/var/lib/kafka/data"]
+    container = start(RUN, env=env, hostname="broker", is_read_only=True, mounts=mounts)
+    container.wait_for_log(READY)
+    assert container.exec(*words("HEALTHCHECK.*CMD")).returncode == 0  # what the other services wait for
+    program = EXAMPLES / "compose" / "application" / "orders.py"
+    done = container.run_beside(sys.executable, str(program), env={})
+    assert done.stdout == "read 10 orders, total 45\n", done.stderr
+    page = "http://127.0.0.1:8080/console"
+    script = (
+        f'"$@" & until wget -q -O - --header "Authorization: Bearer $KBROKER_CONSOLE_TOKEN" {page}/topics; '
+        "do sleep 0.1; done; kill $!"
+    )
+    shown = container.exec("sh", "-c", script, "sh", *console["command"], env=console["environment"])
+    assert "orders" in shown.stdout, shown.stderr
+
+
+def test_workflow_example(start: Callable[..., Container]) -> None:
+    """The broker as a service of a GitHub Actions job, and the job's program beside it."""
+    job = yaml.safe_load((EXAMPLES / "github-actions" / "kafka.yml").read_text(encoding="utf-8"))["jobs"]["test"]
+    service = job["services"]["kafka"]
+    assert service["ports"] == ["9092:9092"]
+    container = start(RUN, env=service["env"])
+    assert ", in memory" in container.wait_for_log(READY)
+    python, program = job["steps"][-1]["run"].split()
+    assert python == "python"
+    done = container.run_beside(sys.executable, str(EXAMPLES.parent / program), env=job["env"])
+    assert done.stdout == "read 10 orders, total 45\n", done.stderr

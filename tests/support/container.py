@@ -97,10 +97,11 @@ class Container:
         ports: Sequence[int] = (9092,),
         user: str = "1000:0",
         workdir: str = "/opt/kafka",
+        hostname: str = "4f1c2d7e9a0b",
         is_read_only: bool = False,
         mounts: Sequence[str] = (),
     ) -> None:
-        self.hostname = "4f1c2d7e9a0b"
+        self.hostname = hostname
         self._env = {"PATH": PATH, "HOME": "/home/appuser", **(env or {})}
         self._user = user
         folder.mkdir(parents=True, exist_ok=True)
@@ -187,6 +188,13 @@ class Container:
             words, env={**self._env, **(env or {}), "PATH": f"{PATH}:{os.environ['PATH']}"},
             input=stdin, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
+
+    def run_beside(self, *command: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run a program of this machine in the network of the container."""
+        words = ["nsenter", "-t", str(self._pid), "-n", *command]
+        return subprocess.run(
+            words, env={**os.environ, **env}, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
 
     def put(self, path: str, text: str, mode: int) -> None:
         """Write a file of root into the container, as `docker cp`: complete under its name."""
