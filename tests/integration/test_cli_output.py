@@ -91,6 +91,9 @@ def test_outputs(tmp_path: Path) -> None:
             check(command)
         check("configs describe", "broker", "1", "--all")
         check("configs alter", "topic", "t", "--set", "retention.ms=5")
+        check("copy", "t", "--to", broker.bootstrap_servers, "--prefix", "copy-of-")
+        for command in ("perf produce", "perf consume", "perf latency"):
+            check(command, "u", "-n", "5", "--client", "kbroker")
     check("requests tail", str(records))
     _files(check, tmp_path, data)
     assert {name for name in cli_output.commands() if name.split()[0] not in ELSEWHERE} <= done
