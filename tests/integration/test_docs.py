@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing import EmbeddedBroker
+from tests.support.broker import BrokerProcess
 from tests.support.need import program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -210,6 +211,30 @@ def test_the_programs_of_the_readme() -> None:
         assert len(printed.splitlines()) == 1
         assert [record.value for record in broker.records("greetings")] == [b"hello"]
     assert re.fullmatch(r"127\.0\.0\.1:\d+\n", python(embedding))
+
+
+def test_the_first_minute_of_the_readme(tmp_path: Path) -> None:
+    """Its first commands print what it shows, but the cluster's id and folder: serve, produce, consume."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
+    _, (serve, ready), (produce, produced), (consume, *consumed) = [
+        [line.removeprefix("$ ") for line in part.splitlines()] for part in re.split(r"^(?=\$ )", block, flags=re.M)[1:]
+    ]
+    settings = {"kbroker.metrics.listener": "127.0.0.1:0"}
+    assert serve == "kbroker serve --set kbroker.metrics.listener=127.0.0.1:9400 &"
+    with BrokerProcess(tmp_path / "data", settings) as broker:
+        shown = next(line for line in broker.tail().splitlines() if " ready: " in line)
+        assert _form(shown) == _form(ready)
+        environment = {**os.environ, "KBROKER_BOOTSTRAP": broker.bootstrap}
+        for command, output in ((produce, [produced]), (consume, consumed)):
+            words = command.replace("kbroker ", f"{sys.executable} -m kbroker ")
+            done = subprocess.run(words, shell=True, env=environment, capture_output=True, text=True, timeout=60)
+            assert done.stdout.splitlines() == output, done.stderr
+
+
+def _form(ready: str) -> str:
+    """Return a ready line without ports, id and folder."""
+    return re.sub(r"(?<=:)\d+|(?<=cluster )\S+|(?<=data in )[^,]+", "x", ready)
 
 
 def python(text: str) -> str:
