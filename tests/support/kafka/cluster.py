@@ -41,7 +41,7 @@ class KafkaCluster:
         protocol: of a further listener of each broker, such as SASL_SSL; "" for none.
         before: jars that come first in the class path.
         options: of each JVM; `{folder}` is the folder of its node.
-        version: of Apache Kafka.
+        version: of Apache Kafka; ``release``: of the features of the cluster, "" for the newest.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class KafkaCluster:
         before: str = "",
         options: tuple[str, ...] = (),
         version: str = VERSION,
+        release: str = "",
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-cluster-"))
         self.cluster_id = new_id()
@@ -78,7 +79,9 @@ class KafkaCluster:
         }
         ids = range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers)
         quorum = [f"{node}@127.0.0.1:{port}:{new_id()}" for node, port in zip(ids, quorum_ports, strict=True)]
-        as_voter, as_observer = ("--initial-controllers", ",".join(quorum)), ("--no-initial-controllers",)
+        with_release = ("--release-version", release) if release else ()
+        as_voter = ("--initial-controllers", ",".join(quorum), *with_release)
+        as_observer = ("--no-initial-controllers", *with_release)
         self.controllers = [
             self._node(
                 node,
