@@ -24,6 +24,8 @@ PAGES = (
     "messages?topic=orders",
     "message?topic=orders&offset=0",
     "messages?topic=binary",
+    "messages?topic=orders&live=1&value=sku",
+    "produce?topic=orders",
     "groups",
     "group?group=billing",
     "clients",

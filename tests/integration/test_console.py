@@ -282,11 +282,12 @@ def test_a_page_asks_for_nothing_elsewhere_and_has_no_script_or_style_inside(pag
 
 
 def test_messages(pages: Console) -> None:
-    page = text(ask(pages, "messages?topic=orders"))
+    page = text(ask(pages, "messages?topic=orders&partition=0"))
     assert "{\n  &#34;sku&#34;: &#34;&lt;b&gt;1&lt;/b&gt;&#34;\n}" in page
     assert "plain &lt;i&gt;text&lt;/i&gt;" in page
     assert "Offset 1</a>" in page
     assert "Offset 0</a>" not in text(ask(pages, "messages?topic=orders&offset=1"))
+    assert "Partition 0, offset 1</a>" in text(ask(pages, "messages?topic=orders"))
     assert "No records from here on" in text(ask(pages, "messages?topic=orders&time=2990-01-01T00:00:00"))
     assert "the partition is empty" in text(ask(pages, "messages?topic=orders&partition=1"))
 

@@ -75,7 +75,7 @@ def test_the_log_names_a_page_in_one_line(
     assert "x\\u000a\\u001b[31mERROR" in caplog.records[0].getMessage()
 
 
-@pytest.mark.parametrize("page", ["messages?topic=orders", "throughput", "quota?user=u", "sign-in"])
+@pytest.mark.parametrize("page", ["produce?topic=orders", "throughput", "quota?user=u", "sign-in"])
 def test_a_page_without_a_live_part_is_whole(pages: Console, page: str) -> None:
     """However it is asked for."""
     found = ask(pages, page, kb_part="1")
@@ -93,8 +93,8 @@ def test_a_long_header_is_cut_before_it_is_looked_at(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(messages, "safe_text", look)
     header = ("é" * 100_000).encode(), b"v"
-    record = messages._shown_record(LogRecord(0, 0, None, None, (header,), 1, -1, -1))
-    assert len(record.headers[0][0]) == messages.HEADER_NAME_CHARACTERS
+    shown_headers, _ = messages._headers(LogRecord(0, 0, None, None, (header,), 1, -1, -1), is_alone=False)
+    assert len(shown_headers[0][0]) == messages.HEADER_NAME_CHARACTERS
     assert longest <= messages.HEADER_NAME_CHARACTERS
 
 
@@ -102,10 +102,11 @@ def test_a_list_shows_the_first_headers_of_a_record() -> None:
     """A hundred records with fifty long headers of control characters each took 1.1 s of the broker's Python."""
     headers = tuple((b"\x01" * 200, b"\x1b" * 200) for _ in range(HEADERS))
     record = LogRecord(0, 0, None, None, headers, 60, -1, -1)
-    listed, alone = messages._shown_record(record), messages._shown_record(record, is_alone=True)
-    assert sum(len(name) + len(text) for name, text in listed.headers) < messages.LIST_HEADERS_CHARACTERS + 1000
-    assert len(listed.headers) + listed.more_headers == 60
-    assert (len(alone.headers), alone.more_headers) == (HEADERS, 10)
+    listed, more = messages._headers(record, is_alone=False)
+    assert sum(len(name) + len(text) for name, text in listed) < messages.LIST_HEADERS_CHARACTERS + 1000
+    assert len(listed) + more == 60
+    alone, more = messages._headers(record, is_alone=True)
+    assert (len(alone), more) == (HEADERS, 10)
 
 
 def test_a_message_alone_is_looked_at_once(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
 """Use of the pages of a console that work with any Kafka, by a browser."""
 
+import json
+from urllib.parse import urlencode
+
 from tests.support.broker import wait_for
 from tests.support.console import Browser, words_of
 
@@ -42,3 +45,11 @@ def check_pages(browser: Browser, topic: str) -> None:
     assert browser.apply("quota", quota)[0] == 303
     wait_for("the quota", lambda: f"client-id {topic}" in page("quotas"))
     assert browser.apply("quota", {**quota, "effect": "remove"})[0] == 303
+    given = {"topic": topic, "partition": "1", "key": "k", "value": '{"n": 7}', "headers": "a=b", "repeat": "3"}
+    assert browser.apply("produce", given)[0] == 303
+    matching = f"messages?{urlencode({'topic': topic, 'filter': 'value.n == `7`', 'header': 'a=b'})}"
+    wait_for("the records", lambda: "Looked at 3 records, back to the beginning: 3 match." in page(matching))
+    assert "Partition 1, offset 2" in page(matching)
+    assert "key: text, 1 B" in page(f"message?topic={topic}&partition=1&offset=2")
+    lines = browser.ask(f"records?topic={topic}&partition=1&offset=1&form=jsonl")[1].splitlines()
+    assert [json.loads(line)["value"] for line in lines] == ['{"n": 7}'] * 2

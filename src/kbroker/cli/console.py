@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 
 from kbroker.cli.options import bootstrap_option, client_properties
+from kbroker.cli.record_options import registry_options, schema_registry
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
 TOKEN = r"[!-~]{16,1024}"  # can be sent in a header
@@ -30,7 +32,16 @@ TOKEN = r"[!-~]{16,1024}"  # can be sent in a header
     help="Token that browsers must send, at least 16 characters. Other users of this machine can see options: prefer "
     "the variable.  [default: generated if --command-config has credentials]",
 )
-def console(bootstrap_server: str, listen: str, edit: bool, token: str | None) -> None:
+@registry_options
+def console(
+    bootstrap_server: str,
+    listen: str,
+    edit: bool,
+    token: str | None,
+    registry_url: str | None,
+    registry_auth: str | None,
+    registry_ca: Path | None,
+) -> None:
     """Serve the web console of a Kafka cluster until Ctrl-C.
 
     The pages show and change what Kafka's protocol offers, with the credentials of --command-config. A broker of
@@ -49,9 +60,10 @@ def console(bootstrap_server: str, listen: str, edit: bool, token: str | None) -
     host, port = _address(listen)
     if token is not None and re.fullmatch(TOKEN, token) is None:
         raise click.BadParameter("expected 16 to 1024 characters of ASCII without spaces", param_hint="--token")
+    registry = schema_registry(registry_url, registry_auth, registry_ca)
     properties = client_properties()
     try:
-        server = ConsoleServer(bootstrap_server, properties, host, port, token, edit)
+        server = ConsoleServer(bootstrap_server, properties, host, port, token, edit, registry=registry)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--bootstrap-server or --command-config") from None
     show_lower_levels()

@@ -116,18 +116,6 @@ def json_line(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
 
 
-def json_bytes(name: str, value: bytes | None) -> dict[str, Any]:
-    """Return `{name: text}`, or `{name_base64: ...}` for bytes that are not UTF-8 text."""
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        import base64
-
-        return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
 def binary_stdout() -> BinaryIO:
     """Return standard output for bytes."""
     return sys.stdout.buffer

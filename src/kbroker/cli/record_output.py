@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.output import json_bytes, json_line
+from kbroker.decoders.record_json import one_line, record_line
 
 if TYPE_CHECKING:
     from kbroker.client.consumer import Record
@@ -44,11 +43,7 @@ def _bytes_of(decoded: Decoded | None, data: bytes | None) -> bytes | None:
         return None
     if decoded.problem:
         return data
-    return _one_line(decoded).encode("utf-8", "surrogatepass")
-
-
-def _one_line(decoded: Decoded) -> str:
-    return decoded.text.replace("\n", " ").replace("\r", " ") if decoded.is_json else decoded.text
+    return one_line(decoded).encode("utf-8", "surrogatepass")
 
 
 class Format(_TextParam):
@@ -157,7 +152,8 @@ class RecordPrinter:
         if self._expression is not None and not self._matches(shown):
             return None
         if self._as_json:
-            return _json(record) if shown.decoded is None else _decoded_json(record, shown.decoded)
+            parts = None if shown.decoded is None else (shown.decoded.key, shown.decoded.value)
+            return record_line(*record, decoded=parts)
         if self._parts:
             return b"".join(part(shown) for part in self._parts)
         return self._named(shown)
@@ -201,41 +197,3 @@ class RecordPrinter:
         where = f"{record.topic}-{record.partition} offset {record.offset} time {record.timestamp_ms} "
         headers = b"".join(b"%s=%s " % (name.encode(), b"null" if v is None else v) for name, v in record.headers)
         return where.encode() + headers + key + self._separator + value + b"\n"
-
-
-def _place(record: Record) -> dict[str, Any]:
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-    }
-
-
-def _header_rows(record: Record) -> list[dict[str, Any]]:
-    return [{"name": name, **json_bytes("value", value)} for name, value in record.headers]
-
-
-def _json(record: Record) -> bytes:
-    parts = {**json_bytes("key", record.key), **json_bytes("value", record.value)}
-    return json_line({**_place(record), **parts, "headers": _header_rows(record)})
-
-
-def _decoded_json(record: Record, decoded: DecodedRecord) -> bytes:
-    """Return a document in one line, in which decoded JSON keeps its digits."""
-    fields = {name: json.dumps(value, ensure_ascii=False) for name, value in _place(record).items()}
-    for name, part, data in (("key", decoded.key, record.key), ("value", decoded.value, record.value)):
-        if part is None:
-            fields[name] = "null"
-            continue
-        if part.problem:
-            fields.update({n: json.dumps(v, ensure_ascii=False) for n, v in json_bytes(name, data).items()})
-        else:
-            fields[name] = _one_line(part) if part.is_json else json.dumps(part.text, ensure_ascii=False)
-            fields[f"{name}_format"] = json.dumps(part.format)
-        for more, text in (("schema", part.schema), ("problem", part.problem)):
-            if text:
-                fields[f"{name}_{more}"] = json.dumps(text, ensure_ascii=False)
-    fields["headers"] = json.dumps(_header_rows(record), ensure_ascii=False)
-    members = ", ".join(f'"{name}": {text}' for name, text in fields.items())
-    return b"{" + members.encode("utf-8", "surrogatepass") + b"}\n"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.broker import Broker
 from kbroker.client.connection import BrokerConnectionError
+from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import METHODS, PLAIN, HttpRequest, HttpResponse, only_these
 from kbroker.common.loggers import get_logger, log_from_info
@@ -138,6 +139,7 @@ class Console:
             f"broker {broker.context.node_id}",
             may_edit,
             clock.epoch_ms(),
+            registry=_registry(broker),
         )
         operator = ANONYMOUS if broker.context.auth.authorizer is None else CONSOLE_OPERATOR
         passwords = Passwords(broker.context.credentials.find) if are_accepted(broker.config) else None
@@ -398,6 +400,18 @@ class Console:
             return self._response(request, path, view, is_part=False)
         location = f"{change.href}{'&' if '?' in change.href else '?'}done=1"
         return HttpResponse(303, b"", PLAIN, (("Location", location),))
+
+
+def _registry(broker: Broker) -> SchemaRegistry | None:
+    """Return the Schema Registry of the configuration; None without one, or if it cannot be used, which is logged."""
+    url = broker.config.text("kbroker.console.registry.url")
+    if not url:
+        return None
+    try:
+        return SchemaRegistry(url, None, broker.config.text("kbroker.console.registry.ca") or None)
+    except (ValueError, OSError) as error:
+        logger.error("console: messages are shown without the Schema Registry: %s", error)
+        return None
 
 
 def _entry_of(path: str) -> str:

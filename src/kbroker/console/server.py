@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.client.connection import parse_bootstrap
+from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.client.security import ClientSecurity
 from kbroker.common.http_messages import PLAIN
 from kbroker.common.http_server import HttpServer
@@ -36,6 +37,7 @@ class ConsoleServer:
         token: browsers must send it. None: those of this machine need none, but if the properties contain credentials,
             a token is generated, because other users of this machine must not use them.
         may_edit: true if pages may change things.
+        registry: by which messages are decoded.
     Raises: ValueError for a malformed address or property.
     Threads: start and stop from one thread.
     """
@@ -49,6 +51,7 @@ class ConsoleServer:
         token: str | None = None,
         may_edit: bool = False,
         clock: BaseClock | None = None,
+        registry: SchemaRegistry | None = None,
     ) -> None:
         clock = SystemClock() if clock is None else clock
         parse_bootstrap(bootstrap)
@@ -57,7 +60,7 @@ class ConsoleServer:
         self.token = token or (secrets.token_urlsafe(24) if has_credentials else None)
         self._open = over_the_wire(bootstrap, security)
         connections = Connections(self._open, clock)
-        parts = Parts(connections, clock, Memory(clock), None, bootstrap, may_edit, clock.epoch_ms())
+        parts = Parts(connections, clock, Memory(clock), None, bootstrap, may_edit, clock.epoch_ms(), registry=registry)
         user = "" if security.sasl is None else f"User:{security.sasl.user}"
         access = HttpAccess(self.token, clock, self.token is None, "--token")
         self._mounted = MountedPages(ROOT, lambda: Console(parts, access, user))

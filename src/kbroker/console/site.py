@@ -18,6 +18,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.broker import Broker
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
+from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.console import ROOT as ROOT
 from kbroker.console.connections import Connections, Identity
@@ -78,7 +79,8 @@ class Parts(NamedTuple):
     """Data of a console that all its pages share.
 
     ``local``: None in `kbroker console`; ``place``: the cluster as
-    people know it; ``may_edit``: true if pages may change things; ``started_ms``: start time, since 1970.
+    people know it; ``may_edit``: true if pages may change things; ``started_ms``: start time, since 1970;
+    ``registry``: by which messages are decoded.
     """
 
     connections: Connections
@@ -88,6 +90,7 @@ class Parts(NamedTuple):
     place: str
     may_edit: bool
     started_ms: int
+    registry: SchemaRegistry | None = None
 
     @property
     def edit_setting(self) -> str:

@@ -23,6 +23,10 @@ MAX_STRING = 1 << 20  # characters of a string that a function makes
 NAMES = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 
 
+#: Nodes whose children all see the same object; of the others, the first child does.
+_OF_THE_SAME = ("comparator", "or_expression", "and_expression", "not_expression", "function_expression")
+
+
 class ExpressionError(ValueError):
     """The expression is malformed, or too costly for a record; the message is one line."""
 
@@ -50,7 +54,7 @@ class Expression:
         self._evaluator = _evaluator()
         try:
             self._tree = Parser().parse(text).parsed
-            self._check(self._tree, is_outermost=True)
+            self._check(self._tree, sees_record=True)
         except self._failures as error:
             raise ExpressionError(f"expected a JMESPath expression: {' '.join(str(error).split())}") from None
         except RecursionError:
@@ -74,17 +78,18 @@ class Expression:
             raise ExpressionError("a value is nested too deep for the expression") from None
         return not (found is None or found is False or found in ("", [], {}))
 
-    def _check(self, node: Mapping[str, Any], is_outermost: bool = False) -> None:
+    def _check(self, node: Mapping[str, Any], sees_record: bool) -> None:
+        """Check a node. Args: ``sees_record``: whether its names are those of the record, not of a part of it."""
         kind, children = node["type"], node["children"]
         if kind in ("multi_select_list", "multi_select_dict"):
             raise ExpressionError("[a, b] and {a: b} make new values, which a filter does not need; write a `[...]`")
         if kind == "function_expression":
             self._check_call(node["value"], len(children))
-        if is_outermost and kind == "field" and node["value"] not in NAMES:
+        if sees_record and kind == "field" and node["value"] not in NAMES:
             raise ExpressionError(f"expected one of {', '.join(NAMES)}, got {node['value']!r}")
-        for child in children:
+        for number, child in enumerate(children):
             if isinstance(child, dict):  # numbers in slices
-                self._check(child)
+                self._check(child, sees_record and (kind in _OF_THE_SAME or (number == 0 and kind != "expref")))
 
     def _check_call(self, name: str, given: int) -> None:
         known = self._evaluator.known_functions

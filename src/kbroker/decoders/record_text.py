@@ -52,6 +52,15 @@ def shown(data: bytes | None, limit_bytes: int = LIST_BYTES, size_bytes: int | N
     return Shown("binary", dump(data[:part]), size, _note(min(size, part), size))
 
 
+def shown_text(kind: str, text: str, size_bytes: int, limit_bytes: int = LIST_BYTES) -> Shown:
+    """Return decoded text, JSON indented, at most ``limit_bytes`` characters of it."""
+    shorter = text[: 2 * limit_bytes]
+    indented = _indented(shorter.encode("utf-8", "replace"), len(shorter.encode("utf-8", "replace")))
+    whole = indented if indented is not None else shorter
+    note = "" if len(whole) <= limit_bytes and len(shorter) == len(text) else "the beginning"
+    return Shown(kind, safe_text(whole[:limit_bytes]), size_bytes, note)
+
+
 def dump(data: bytes) -> str:
     """Return offset, bytes in hexadecimal, and bytes in ASCII: sixteen bytes a line."""
     lines = []

@@ -17,7 +17,8 @@ import kbroker
 from kbroker import serving
 from kbroker.cli import COMMANDS, cli, user_message
 from kbroker.cli.consume import _timestamp_ms
-from kbroker.cli.output import MAX_WIDTH, json_bytes, print_table
+from kbroker.cli.output import MAX_WIDTH, print_table
+from kbroker.decoders.record_json import json_bytes
 from tests.support import cli as cli_support
 from tests.support.cli import refusal
 

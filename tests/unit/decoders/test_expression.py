@@ -60,7 +60,9 @@ def test_matches(text: str, is_match: bool) -> None:
     [
         ("value.amount >", "expected a JMESPath expression"),
         ("", "expected a JMESPath expression"),
-        ("amount > `1`", None),
+        ("!(valeu.amount > `1`) || key", "expected one of key, value, headers.*, got 'valeu'"),
+        ("length(values)", "got 'values'"),
+        ("value.lines[?amount > `1`].sku", None),
         ("valeu", "expected one of key, value"),
         ("nothing(value)", r"expected a function of JMESPath, got nothing\(\)"),
         ("length(value, key)", r"length\(\) takes 1 arguments, got 2"),

@@ -206,6 +206,12 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "it have no access."),
     key("kbroker.console.edit", "boolean", False,
         "Whether the pages at /console of the HTTP port can change quotas; otherwise they only show quotas."),
+    key("kbroker.console.registry.url", "password", None,
+        "URL of the Schema Registry by which the pages at /console decode messages, with USER:PASSWORD@ before the "
+        "host if it needs them: Confluent's API, or Apicurio's if the path ends with /apis/registry/v2 or v3."),
+    key("kbroker.console.registry.ca", "string", "",
+        "File with the certificates (PEM) of the authorities that may sign the certificate of the Schema Registry; "
+        "empty: those of the system."),
     key("kbroker.metrics.entity.series", "int", 100,
         "Maximum number of series of a metric with a label that clients choose (user, client_id, ip, topic, "
         "partition); the largest are shown, and the rest is combined under the label value other.", between(1, 10_000)),

@@ -1,0 +1,214 @@
+"""Search for records in partitions, forwards or backwards, in steps that are limited in time and bytes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.console.record_reader import LogRecord, read_records
+from kbroker.console.wire_partition import WirePartition
+from kbroker.decoders.decoders import DecodedRecord, Decoders
+from kbroker.decoders.expression import Expression
+
+STEP_MS = 150  # of one step; the chunk that passes it is the last
+STEP_BYTES = 32 << 20  # of keys and values
+STEP_RECORDS = 200_000
+CHUNK = 5000  # records of one read
+FIRST_WINDOW = 500  # records of the first look backwards; each next one is twice as long, up to CHUNK
+DECODED_BYTES = 1 << 20  # a longer key or value is not decoded, and filters examine its beginning
+
+
+class Match(NamedTuple):
+    """A record that was found. ``decoded``: None if it was not decoded."""
+
+    partition: int
+    record: LogRecord
+    decoded: DecodedRecord | None
+
+
+class Filters(NamedTuple):
+    """Conditions of a search; empty ones are true for each record.
+
+    ``key``, ``value``: text that the bytes or their decoded text contain; ``header``: NAME or NAME=TEXT;
+    ``until_ms``: time before which the record was created.
+    """
+
+    key: str = ""
+    value: str = ""
+    header: str = ""
+    expression: Expression | None = None
+    until_ms: int | None = None
+
+    @property
+    def are_set(self) -> bool:
+        """Return whether a record may fail a condition."""
+        return bool(self.key or self.value or self.header or self.expression or self.until_ms is not None)
+
+
+class Step(NamedTuple):
+    """Result of one step.
+
+    ``found``: in the order of time; ``marks``: per partition, the offset where the next step begins (backwards: before
+    which it ends); ``looked``: number of examined records; ``last_ms``: time of the last examined one, -1 for none;
+    ``is_complete``: nothing is left in this direction; ``problems``: sentences about records that were left out.
+    """
+
+    found: list[Match]
+    marks: dict[int, int]
+    looked: int
+    last_ms: int
+    is_complete: bool
+    problems: list[str]
+
+
+class Scan:
+    """Search in partitions of one topic.
+
+    Args: ``decoders``: None to decode nothing, unless a filter needs it; ``clock``: of STEP_MS.
+    Raises (from the steps): KafkaError, BrokerConnectionError, ExpressionError, MissingPackageError.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partitions: Mapping[int, WirePartition],
+        clock: BaseClock,
+        filters: Filters,
+        decoders: Decoders | None = None,
+    ) -> None:
+        self._topic, self._partitions, self._clock, self._filters = topic, partitions, clock, filters
+        self._decoders = decoders or (Decoders() if filters.expression is not None else None)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._looked, self._bytes, self._last_ms = 0, 0, -1
+        self._deadline_ms = self._clock.now_ms() + STEP_MS
+        self._problems: list[str] = []
+
+    def _has_ended(self) -> bool:
+        return self._looked >= STEP_RECORDS or self._bytes >= STEP_BYTES or self._clock.now_ms() >= self._deadline_ms
+
+    def forward(self, positions: Mapping[int, int], count: int) -> Step:
+        """Return the first ``count`` matches from positions on."""
+        self._reset()
+        marks = {p: max(at, self._partitions[p].log_start_offset) for p, at in positions.items()}
+        found: dict[int, list[Match]] = {p: [] for p in marks}
+        size = CHUNK if self._filters.are_set else count
+        has_moved = True
+        while has_moved and not self._has_ended() and sum(map(len, found.values())) < count:
+            has_moved = False
+            for p in [p for p, at in marks.items() if at < self._partitions[p].high_watermark]:
+                matches, after = self._read(p, self._partitions[p], marks[p], size)
+                found[p] += matches
+                has_moved = has_moved or after > marks[p]
+                marks[p] = after
+                if self._has_ended():
+                    break
+        chosen = _first(found, count, lambda one: one.record.timestamp_ms)
+        for p, matches in found.items():
+            kept = sum(one.partition == p for one in chosen)
+            if kept < len(matches):
+                marks[p] = matches[kept].record.offset
+        ends = all(at >= self._partitions[p].high_watermark for p, at in marks.items())
+        return self._step(chosen, marks, ends)
+
+    def backward(self, ends: Mapping[int, int], count: int) -> Step:
+        """Return the last ``count`` matches before offsets."""
+        self._reset()
+        marks = {p: min(at, self._partitions[p].high_watermark) for p, at in ends.items()}
+        found: dict[int, list[Match]] = {p: [] for p in marks}  # the latest first
+        width = FIRST_WINDOW if self._filters.are_set else count
+        while not self._has_ended() and sum(map(len, found.values())) < count:
+            active = [p for p, at in marks.items() if at > self._partitions[p].log_start_offset]
+            if not active:
+                break
+            for p in active:
+                start = max(self._partitions[p].log_start_offset, marks[p] - width)
+                found[p] += reversed(self._window(p, start, marks[p]))
+                marks[p] = start
+                if self._has_ended():
+                    break
+            width = min(2 * width, CHUNK)
+        chosen = _first(found, count, lambda one: -one.record.timestamp_ms)
+        for p, matches in found.items():
+            kept = sum(one.partition == p for one in chosen)
+            if kept < len(matches):
+                marks[p] = matches[kept].record.offset + 1
+        are_at_start = all(at <= self._partitions[p].log_start_offset for p, at in marks.items())
+        return self._step(chosen[::-1], marks, are_at_start)
+
+    def _step(self, found: list[Match], marks: dict[int, int], is_complete: bool) -> Step:
+        return Step(found, marks, self._looked, self._last_ms, is_complete, self._problems)
+
+    def _window(self, partition: int, start: int, end: int) -> list[Match]:
+        """Return the matches between two offsets; those behind STEP_BYTES are left out, and a problem says so."""
+        log, found = self._partitions[partition].until(end), []
+        while start < end:
+            matches, after = self._read(partition, log, start, end - start)
+            found += matches
+            if after >= end:
+                break
+            if self._bytes >= STEP_BYTES or after <= start:
+                self._problems.append(
+                    f"Records of partition {partition} from offset {after:,} to {end - 1:,} are not shown: they have "
+                    "too many bytes for one page. Show them from that offset."
+                )
+                break
+            start = after
+        return found
+
+    def _read(self, partition: int, log: WirePartition, offset: int, count: int) -> tuple[list[Match], int]:
+        found = read_records(log, offset, count, DECODED_BYTES)
+        if found.problem:
+            self._problems.append(f"Partition {partition}: {found.problem}")
+        self._looked += len(found.records)
+        self._bytes += sum(len(one.key or b"") + len(one.value or b"") for one in found.records)
+        if found.records:
+            self._last_ms = found.records[-1].timestamp_ms
+        return list(self._matching(partition, found.records)), found.next_offset
+
+    def _matching(self, partition: int, records: Iterable[LogRecord]) -> Iterable[Match]:
+        filters, decoders = self._filters, self._decoders
+        for record in records:
+            if filters.until_ms is not None and record.timestamp_ms >= filters.until_ms:
+                continue
+            if filters.header and not _has_header(record, filters.header):
+                continue
+            decoded = None
+            if decoders is not None:
+                decoded = decoded_record(decoders, self._topic, partition, record)
+            key = None if decoded is None or decoded.key is None else decoded.key.text
+            value = None if decoded is None or decoded.value is None else decoded.value.text
+            if filters.key and not _contains(filters.key, record.key, key):
+                continue
+            if filters.value and not _contains(filters.value, record.value, value):
+                continue
+            if filters.expression is not None and decoded is not None and not filters.expression.matches(decoded):
+                continue
+            yield Match(partition, record, decoded)
+
+
+def decoded_record(decoders: Decoders, topic: str, partition: int, record: LogRecord) -> DecodedRecord:
+    """Return a record of a log decoded; keys and values longer than DECODED_BYTES by their beginning only."""
+    headers = [(name.decode("utf-8", "replace"), value) for name, value in record.headers]
+    return decoders.record(topic, partition, record.offset, record.timestamp_ms, record.key, record.value, headers)
+
+
+def _first(found: Mapping[int, list[Match]], count: int, order: Callable[[Match], int]) -> list[Match]:
+    """Return the first matches of all partitions, those of each partition in their own order."""
+    merged = heapq.merge(*found.values(), key=order)
+    return [match for match, _ in zip(merged, range(count), strict=False)]
+
+
+def _contains(wanted: str, data: bytes | None, text: str | None) -> bool:
+    return data is not None and (wanted.encode() in data or (text is not None and wanted in text))
+
+
+def _has_header(record: LogRecord, wanted: str) -> bool:
+    name, equals, text = wanted.partition("=")
+    return any(
+        found == name.encode() and (not equals or (value is not None and text.encode() in value))
+        for found, value in record.headers
+    )

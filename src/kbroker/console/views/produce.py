@@ -1,0 +1,131 @@
+"""The form that produces records to a topic."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kbroker.client.producer import Producer
+from kbroker.common.security.acls import Operation, ResourceType
+from kbroker.common.units import counted, rounded_bytes
+from kbroker.console.changes import Change, Difference
+from kbroker.console.requests import Fields, PageError, Query
+from kbroker.console.site import Site, View, address
+from kbroker.console.views.topics import found_topic
+
+MAX_REPEAT, MAX_HEADERS = 1000, 50
+MAX_BYTES = 4 << 20  # of all records of one form
+_SHOWN = 60  # characters of a key or value in the difference
+
+
+def _json(text: str) -> bytes:
+    json.loads(text)
+    return text.encode()
+
+
+def _packed(form: str, convert: Callable[[str], int | float]) -> Callable[[str], bytes]:
+    return lambda text: struct.pack(form, convert(text))
+
+
+#: Forms in which a key or value is typed.
+ENCODINGS: Mapping[str, Callable[[str], bytes]] = {
+    "text": str.encode,
+    "json": _json,
+    "hex": bytes.fromhex,
+    "base64": lambda text: base64.b64decode(text, validate=True),
+    "int32": _packed(">i", int),
+    "int64": _packed(">q", int),
+    "double": _packed(">d", float),
+}
+
+
+class _Record(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+
+
+def form(site: Site, query: Query) -> View:
+    """Return the form for a topic."""
+    topic = found_topic(site, query)
+    values = {"topic": topic, "encodings": list(ENCODINGS), "fields": Fields(query.values), "problem": ""}
+    return View("Produce", "produce.html", values, entry="topics")
+
+
+def produce(site: Site, form: Query) -> Change:
+    """Return the production of the records of a form. Raises: PageError 400."""
+    topic = found_topic(site, form)
+    total = len(topic.partitions)
+    number = form.integer("partition", -1, 0, total - 1)
+    partition = None if number < 0 else number
+    repeat = form.integer("repeat", 1, 1, MAX_REPEAT)
+    records = _records(form)
+    headers = _headers(form.text("headers"))
+    size = repeat * sum(len(one.key or b"") + len(one.value or b"") for one in records)
+    if size > MAX_BYTES:
+        raise PageError(400, f"These records have {rounded_bytes(size)}; expected at most {rounded_bytes(MAX_BYTES)}.")
+    lines = [
+        Difference("records", None, f"{repeat * len(records):,}"),
+        Difference("partition", None, str(partition) if partition is not None else "by key, else the next one"),
+        Difference("key", None, _shown(records[0].key)),
+        Difference("value" if len(records) == 1 else "first value", None, _shown(records[0].value)),
+        *(Difference(f"header {name}", None, _shown(value)) for name, value in headers),
+        Difference("bytes of keys and values", None, f"{size:,}"),
+    ]
+
+    def apply() -> None:
+        with site.needs(Operation.WRITE, ResourceType.TOPIC, topic.name):
+            producer = Producer(site.cluster, wall_clock=lambda: site.clock.wall_ms() / 1000)
+            for one in records * repeat:
+                producer.send(topic.name, one.value, one.key, partition=partition, headers=headers)
+            producer.flush()
+
+    shown = None if partition is None else partition
+    title = f"Produce {counted(repeat * len(records), 'record')} to {topic.name}"
+    page = address("messages", topic=topic.name, partition=shown)
+    return Change(title, lines, apply, page, back=address("produce", topic=topic.name))
+
+
+def _records(form: Query) -> list[_Record]:
+    """Return the records, each once. Raises: PageError 400."""
+    key = None if form.text("key_null") == "1" else _encoded(form, "key", form.text("key"))
+    if form.text("value_null") == "1":
+        return [_Record(key, None)]
+    text = form.text("value").replace("\r\n", "\n")  # a form sends its line ends so
+    if form.text("lines") != "1":
+        return [_Record(key, _encoded(form, "value", text))]
+    lines = [line for line in text.split("\n") if line]
+    if not lines:
+        raise PageError(400, "The value has no lines that could be records.")
+    return [_Record(key, _encoded(form, "value", line)) for line in lines]
+
+
+def _encoded(form: Query, part: str, text: str) -> bytes:
+    encoding = form.text(f"{part}_as") or "text"
+    if encoding not in ENCODINGS:
+        raise PageError(400, f"{part}_as is {encoding[:40]!r}; expected {', '.join(ENCODINGS)}.")
+    try:
+        return ENCODINGS[encoding](text)
+    except (ValueError, struct.error, OverflowError, RecursionError) as error:
+        raise PageError(400, f"The {part} {text[:40]!r} is not {encoding}: {error}.") from None
+
+
+def _headers(text: str) -> list[tuple[str, bytes | None]]:
+    """Return the headers of lines NAME=VALUE; a line without = has a null value. Raises: PageError 400."""
+    found: list[tuple[str, bytes | None]] = []
+    for line in text.splitlines():
+        if line.strip():
+            name, equals, value = line.partition("=")
+            found.append((name.strip(), value.encode() if equals else None))
+    if len(found) > MAX_HEADERS:
+        raise PageError(400, f"Expected at most {MAX_HEADERS} headers, got {len(found)}.")
+    return found
+
+
+def _shown(data: bytes | None) -> str | None:
+    if data is None:
+        return "null"
+    text = data.decode("utf-8", "backslashreplace")
+    return f"{text[:_SHOWN]}{'...' if len(text) > _SHOWN else ''} ({len(data):,} bytes)"
