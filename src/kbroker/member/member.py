@@ -219,8 +219,8 @@ class Member:
             found, needed = (level_text(METADATA_VERSION, one) for one in (level, CORDONED_LEVEL))
             raise MemberStartError(
                 f"the cluster has metadata.version {found}: expected {needed} or later, with which the controllers "
-                "place no replicas on this broker, which hosts none yet. Upgrade the controllers to Apache Kafka 4.3, then "
-                "run kafka-features.sh upgrade --release-version 4.3"
+                "place no replicas on this broker, which hosts none yet. Upgrade the controllers to Apache Kafka 4.3, "
+                "then run kafka-features.sh upgrade --release-version 4.3"
             )
 
     def follow(self) -> None:
