@@ -102,7 +102,7 @@ class BrokerLifecycle:
         self._wants_fence = True
         self._has_shutdown_response = False
         self._offline: dict[uuid.UUID, bool] = {}  # and whether a controller knows it
-        self._cordoned: Sequence[uuid.UUID] | None = None
+        self._cordoned: Callable[[], Sequence[uuid.UUID] | None] = lambda: None
         self.incarnation_id = uuid.uuid4()
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_EPOCH
@@ -114,8 +114,8 @@ class BrokerLifecycle:
 
     # ------------------------------------------------------------ commands
 
-    def start(self, registration: Registration, cordoned: Sequence[uuid.UUID] | None) -> None:
-        """Register. Args: ``cordoned``: ids of the directories that get no replicas, None to report none."""
+    def start(self, registration: Registration, cordoned: Callable[[], Sequence[uuid.UUID] | None]) -> None:
+        """Register. Args: ``cordoned`` returns the ids of the directories that get no replicas, None to report none."""
         with self._lock:
             self._registration = registration
             self._cordoned = cordoned
@@ -161,14 +161,6 @@ class BrokerLifecycle:
             is_registered = self._is_registered
         delay_ms = self._times.directory_failure_timeout_ms
         self._tasks.schedule("offline-directory", lambda: self._check_reported(directory_id), delay_ms=delay_ms)
-        if is_registered:
-            self._schedule(0)
-
-    def set_cordoned(self, directory_ids: Sequence[uuid.UUID] | None) -> None:
-        """Report other cordoned directories; None to report none."""
-        with self._lock:
-            self._cordoned = directory_ids
-            is_registered = self._is_registered
         if is_registered:
             self._schedule(0)
 
@@ -272,8 +264,8 @@ class BrokerLifecycle:
             "WantShutDown": self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
             "OfflineLogDirs": list(self._offline),
         }
-        if self.caught_up.is_set() and self._cordoned is not None:
-            body["CordonedLogDirs"] = list(self._cordoned)
+        if self.caught_up.is_set() and (cordoned := self._cordoned()) is not None:
+            body["CordonedLogDirs"] = list(cordoned)
         return body
 
     # ------------------------------------------------------------ responses

@@ -35,9 +35,11 @@ from kbroker.member.metadata_loader import MetadataLoader
 from kbroker.member.producer_ids import RemoteProducerIds
 from kbroker.member.raft_client import RaftClient
 from kbroker.member.raft_observer import QuorumSettings, RaftObserver
+from kbroker.member.registration_tracker import RegistrationTracker, can_cordon, warn_of_fence
 from kbroker.member.remote_metadata import RemoteMetadata
 from kbroker.member.topic_creation import TopicCreation
 from kbroker.metadata.features import SUPPORTED
+from kbroker.metadata.image.image import EMPTY_IMAGE
 from kbroker.metadata.image.registrations import BrokerRegistration
 from kbroker.metadata.log.metadata_log import MetadataLogError
 from kbroker.metadata.log.quorum_state import QuorumState
@@ -102,7 +104,7 @@ class Member:
         self._is_cancelled = is_cancelled
         self._on_failure = on_failure
         self._fatal = ""
-        self._released = False
+        self._released = self._is_ready = False
         node_id = config.node_id
         connections = ControllerConnections(config)
         self.log = FollowerLog(home.path, config, clock)
@@ -163,6 +165,8 @@ class Member:
             on_failure,
         )
 
+        self._tracker = RegistrationTracker(node_id, self.lifecycle, lambda: self._is_ready)
+
     # ------------------------------------------------------------ start
 
     def start(self) -> None:
@@ -206,7 +210,7 @@ class Member:
         self._heartbeats.start()
         self._forwarding.start()
         self._tasks.start()
-        self.lifecycle.start(registration, self._directory_ids)
+        self.lifecycle.start(registration, lambda: self._directory_ids if can_cordon(self.metadata.image) else None)
         self._wait(self.lifecycle.caught_up)
 
     def _check_level(self) -> None:
@@ -225,11 +229,17 @@ class Member:
 
     def follow(self) -> None:
         """Let the publishers of the metadata follow it from now on."""
+        self._tracker.warn_of_replicas(self.metadata.image.topics.values(), EMPTY_IMAGE)
+        self.metadata.publishers.append(self._tracker)
         self.loader.release()
         self._released = True
 
     def serve(self) -> None:
         """Let the controller unfence this broker, which serves clients now. Raises: MemberStartError."""
+        self._is_ready = True
+        if not can_cordon(self.metadata.image):
+            warn_of_fence(self.metadata.image)
+            return
         self.lifecycle.set_ready_to_unfence()
         self._wait(self.lifecycle.unfenced)
 
@@ -318,7 +328,8 @@ class Member:
             return self.fault
         if not self.lifecycle.caught_up.is_set():
             return f"catching up with the metadata of the cluster{_because(self.trouble)}"
-        return f"fenced by the controller{_because(self.trouble)}" if self.is_fenced else ""
+        is_kept_out = self.is_fenced and can_cordon(self.metadata.image)
+        return f"fenced by the controller{_because(self.trouble)}" if is_kept_out else ""
 
     @property
     def trouble(self) -> str:

@@ -15,6 +15,7 @@ from kbroker.client.connection import Address, BrokerConnectionError, Connection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures, how_often
 from kbroker.common.loggers import get_logger
+from kbroker.log.log_dir import LogDir
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.member.raft_observer import RaftFatalError, RaftObserver, Send, Wait
 from kbroker.protocol.codec import Body
@@ -109,7 +110,10 @@ class RaftClient:
         else:
             try:
                 observer.on_response(send, response, self._clock.now_ms())
-            except OSError as error:  # a full disk: the same records are fetched again
+            except OSError as error:
+                if LogDir.ends_with(error):
+                    raise RaftFatalError(f"the folder of the metadata log has failed: {error}") from None
+                # a full disk: the same records are fetched again
                 observer.on_failure(send, f"the metadata log cannot be written: {error}", self._clock.now_ms())
                 self._closing.wait(DISK_BACKOFF_S)
         if observer.last_error:

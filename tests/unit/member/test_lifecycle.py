@@ -40,6 +40,7 @@ class Life:
         self.channel = FakeChannel()
         self.offset = 10
         self.failures: list[str] = []
+        self.cordoned: list[UUID] | None = [A, B]
         self.cycle = BrokerLifecycle(
             LifecycleTimes(2000, 60_000, 30_000), self.clock, self.tasks, self.channel.send, lambda: self.offset,
             self.failures.append,
@@ -50,7 +51,7 @@ class Life:
         self.tasks.run_due()
 
     def start(self) -> None:
-        self.cycle.start(REGISTRATION, [A, B])
+        self.cycle.start(REGISTRATION, lambda: self.cordoned)
         self.tasks.run_due()
 
     def request(self) -> tuple[int, dict[str, Any]]:
@@ -124,8 +125,8 @@ def test_cordoned_directories_after_the_first_catch_up(life: Life) -> None:
     life.advance(10)
     assert life.request()[1]["CordonedLogDirs"] == [A, B]
     life.respond(IsFenced=True)
-    life.cycle.set_cordoned(None)
-    life.tasks.run_due()
+    life.cordoned = None
+    life.advance(2000)
     assert "CordonedLogDirs" not in life.request()[1]
 
 

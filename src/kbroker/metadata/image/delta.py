@@ -117,6 +117,11 @@ class MetadataDelta:
         )
 
     @property
+    def has_changed_brokers(self) -> bool:
+        """Return whether a broker is registered, changed or removed."""
+        return bool(self._brokers.changes)
+
+    @property
     def created_topics(self) -> Mapping[UUID, TopicImage]:
         """New topics by id, once applied."""
         return self._topics.created
