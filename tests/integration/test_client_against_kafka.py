@@ -15,14 +15,21 @@ from kbroker.client.admin import (
     MutationThrottledError,
     NewTopic,
 )
-from kbroker.client.cluster import Cluster
+from kbroker.client.cluster import Cluster, check
 from kbroker.client.cluster_changes import plan_changes, read_cluster
 from kbroker.client.cluster_file import read_cluster_file
+from kbroker.client.connection import Body
 from kbroker.client.consumer import Consumer, Record
+from kbroker.client.group_lag import lags_of
+from kbroker.client.group_members import ClassicMember, ConsumerMember
+from kbroker.client.group_removal import remove_member
+from kbroker.client.groups import Groups
+from kbroker.client.offset_reset import ResetTo, plan_group_reset
 from kbroker.client.partition_reader import PartitionReader
 from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.client.quotas import AsyncQuotaClient, QuotaClient
 from kbroker.client.security import ClientSecurity
+from kbroker.client.share_offsets import alter_share_offsets
 from kbroker.client.tokens import SCRAM_LOGIN, Tokens
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
@@ -426,3 +433,39 @@ def test_the_console(kafka: str, topic: str) -> None:
         check_pages(Browser(server.url.removeprefix("http://").partition("/")[0]), topic)
     finally:
         server.stop()
+
+
+def test_groups_of_all_kinds(cluster: Cluster, topic: str) -> None:
+    """Lags of several groups with few requests; members are removed, and then offsets reset and the groups deleted."""
+    groups, name = Groups(cluster), uuid.uuid4().hex[:8]
+    with Producer(cluster) as producer:
+        producer.send(topic, b"value", partition=1)
+    names = {"classic": f"classic-{name}", "consumer": f"consumer-{name}", "share": f"share-{name}"}
+    groups.commit(f"empty-{name}", {(topic, 1): 0})
+    members: list[ClassicMember | ConsumerMember]
+    members = [ClassicMember(groups, names["classic"], topic), ConsumerMember(groups, names["consumer"], topic)]
+    for member in members:
+        member.join()
+    sharing = {"GroupId": names["share"], "MemberId": str(uuid.uuid4()), "SubscribedTopicNames": [topic]}
+    groups.cluster.retry(lambda: check_heartbeat(groups, names["share"], {**sharing, "MemberEpoch": 0}))
+    alter_share_offsets(groups, f"shared-{name}", {(topic, 1): 0})
+    kinds = {**{names[kind]: kind for kind in names}, f"empty-{name}": "classic", f"shared-{name}": "share"}
+    found = lags_of(groups, kinds)
+    assert [(one.place, one.offset, one.lag) for one in found[f"empty-{name}"]] == [((topic, 1), 0, 1)]
+    assert [(one.place, one.offset) for one in found[f"shared-{name}"]] == [((topic, 1), 0)]
+    assert found[names["consumer"]] == []
+    for kind, group_id in names.items():
+        described = groups.describe(group_id)
+        assert (described.group_type, len(described.members)) == (kind, 1)
+        remove_member(groups, group_id, kind, described.members[0])
+        wait_for("the removal", lambda group_id=group_id: groups.describe(group_id).members == ())  # type: ignore[misc]
+    plan = plan_group_reset(groups, f"empty-{name}", {}, ResetTo.LATEST)
+    assert (plan.before, plan.after) == ({(topic, 1): 0}, {(topic, 1): 1})
+    plan.apply(groups)
+    assert groups.committed(f"empty-{name}")[topic, 1].offset == 1
+    for group_id in kinds:
+        groups.delete(group_id)
+
+
+def check_heartbeat(groups: Groups, group_id: str, body: Body) -> None:
+    check(groups.ask(group_id, 76, body)["ErrorCode"], "heartbeat")

@@ -113,20 +113,20 @@ def test_acls_are_added_listed_and_removed(pages: Console, broker: Broker, opera
         assert literal not in acls.list()
 
 
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"principal": "bob"}, "principalType:principalName"),
-        ({"principal": "User:"}, "Expected a principal such as User:alice"),
-        ({"operation": "Eat"}, "Expected one of All, Read,"),
-        ({"resource": "Cup"}, "Expected one of Topic, Group,"),
-        ({"name": ""}, "Expected a name of a Topic, or * for all, got none."),
-        ({"host": "example.com"}, "Expected an address such as 10.0.0.7 or ::1, got 'example.com'."),
-    ],
-)
-def test_wrong_rules(pages: Console, operator: str, fields: dict[str, str], why: str) -> None:
-    refused = preview(pages, operator, "acl-add", **{**RULE, **fields})
-    assert (refused.status, why in text(refused)) == (400, True), text(refused)
+WRONG = [
+    ({"principal": "bob"}, "principalType:principalName"),
+    ({"principal": "User:"}, "Expected a principal such as User:alice"),
+    ({"operation": "Eat"}, "Expected one of All, Read,"),
+    ({"resource": "Cup"}, "Expected one of Topic, Group,"),
+    ({"name": ""}, "Expected a name of a Topic, or * for all, got none."),
+    ({"host": "example.com"}, "Expected an address such as 10.0.0.7 or ::1, got 'example.com'."),
+]
+
+
+def test_wrong_rules(pages: Console, operator: str) -> None:
+    for fields, why in WRONG:
+        refused = preview(pages, operator, "acl-add", **{**RULE, **fields})
+        assert (refused.status, why in text(refused)) == (400, True), text(refused)
 
 
 def test_a_question_is_decided_by_a_rule(pages: Console, broker: Broker, operator: str) -> None:

@@ -36,7 +36,7 @@ MARKUP = "<script>alert(1)</script>\"'&\u202e"
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with served(SETTINGS) as made:
+    with served({**SETTINGS, "group.initial.rebalance.delay.ms": 0}) as made:
         with Cluster(made.bootstrap_servers) as cluster:
             Admin(cluster).create_topics([NewTopic("orders", 2), NewTopic("payments", 1)])
             with Producer(cluster) as producer:
@@ -127,26 +127,24 @@ def test_names_stay_text(pages: Console, cluster: Cluster) -> None:
 # ---------------------------------------------------------------- offsets
 
 
-@pytest.mark.parametrize(
-    ("fields", "after", "words"),
-    [
-        ({"rule": "earliest"}, {0: 0, 1: 0}, "7 records or fewer will be read again."),
-        ({"rule": "latest", "topics": "orders:0"}, {0: 5, 1: 4}, "2 records or fewer will be skipped."),
-        ({"rule": "shift-by", "value": "-2"}, {0: 1, 1: 2}, "4 records or fewer will be read again."),
-        ({"rule": "offset", "value": "4"}, {0: 4, 1: 4}, "orders, 0 3 4"),
-        ({"rule": "timestamp", "time": "2990-01-01T00:00:00"}, {0: 5, 1: 5}, "3 records or fewer will be skipped."),
-        ({"rule": "file", "rows": "orders,1,2\norders,0,99\n"}, {0: 5, 1: 2}, "orders, 1 4 2"),
-    ],
-)  # fmt: skip
-def test_a_reset_is_shown_and_made(
-    pages: Console, cluster: Cluster, fields: dict[str, str], after: dict[int, int], words: str
-) -> None:
-    Groups(cluster).commit("reset", {("orders", 0): 3, ("orders", 1): 4})
-    preview = shown(pages, "group-reset", group="reset", **fields)
-    assert (preview.status, words in text(preview)) == (200, True), text(preview)
-    assert committed(cluster, "reset") == {("orders", 0): 3, ("orders", 1): 4}, "nothing before Apply"
-    assert change(pages, "group-reset", group="reset", **fields).status == 303
-    assert committed(cluster, "reset") == {("orders", index): offset for index, offset in after.items()}
+RESETS: list[tuple[dict[str, str], dict[int, int], str]] = [
+    ({"rule": "earliest"}, {0: 0, 1: 0}, "7 records or fewer will be read again."),
+    ({"rule": "latest", "topics": "orders:0"}, {0: 5, 1: 4}, "2 records or fewer will be skipped."),
+    ({"rule": "shift-by", "value": "-2"}, {0: 1, 1: 2}, "4 records or fewer will be read again."),
+    ({"rule": "offset", "value": "4"}, {0: 4, 1: 4}, "orders, 0 3 4"),
+    ({"rule": "timestamp", "time": "2990-01-01T00:00:00"}, {0: 5, 1: 5}, "3 records or fewer will be skipped."),
+    ({"rule": "file", "rows": "orders,1,2\norders,0,99\n"}, {0: 5, 1: 2}, "orders, 1 4 2"),
+]
+
+
+def test_a_reset_is_shown_and_made(pages: Console, cluster: Cluster) -> None:
+    for fields, after, words in RESETS:
+        Groups(cluster).commit("reset", {("orders", 0): 3, ("orders", 1): 4})
+        preview = shown(pages, "group-reset", group="reset", **fields)
+        assert (preview.status, words in text(preview)) == (200, True), text(preview)
+        assert committed(cluster, "reset") == {("orders", 0): 3, ("orders", 1): 4}, "nothing before Apply"
+        assert change(pages, "group-reset", group="reset", **fields).status == 303
+        assert committed(cluster, "reset") == {("orders", index): offset for index, offset in after.items()}
 
 
 def test_the_offsets_that_were_shown_are_committed(pages: Console, cluster: Cluster) -> None:
@@ -165,26 +163,26 @@ def test_the_offsets_that_were_shown_are_committed(pages: Console, cluster: Clus
     assert (changed.status, "This has changed since you saw the difference" in text(changed)) == (409, True)
 
 
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"rule": "none"}, "rule is 'none'; expected earliest, latest,"),
-        ({"rule": "shift-by", "value": "a"}, "Expected a whole number, got 'a'."),
-        ({"rule": "offset", "value": "-1"}, "Expected a whole number, got '-1'."),
-        ({"rule": "timestamp", "time": "soon"}, "Expected a time such as 2026-01-31T12:00:00, got 'soon'."),
-        ({"rule": "earliest", "topics": "absent"}, "opic 'absent': This broker"),
-        ({"rule": "earliest", "topics": "orders:7"}, "expected a partition from 0 to 1, got 7"),
-        ({"rule": "earliest", "topics": "orders:x"}, "Expected TOPIC or TOPIC:0,1,..., got 'orders:x'."),
-        ({"rule": "file", "rows": "orders,0"}, "Line 1: expected topic,partition,offset or group,"),
-        ({"rule": "file", "rows": ""}, "Expected rows topic,partition,offset of group wrong, got 0 groups."),
-    ],
-)
-def test_wrong_fields(pages: Console, cluster: Cluster, fields: dict[str, str], why: str) -> None:
-    """The form is shown again with the problem and what was typed."""
+WRONG = [
+    ({"rule": "none"}, "rule is 'none'; expected earliest, latest,"),
+    ({"rule": "shift-by", "value": "a"}, "Expected a whole number, got 'a'."),
+    ({"rule": "offset", "value": "-1"}, "Expected a whole number, got '-1'."),
+    ({"rule": "timestamp", "time": "soon"}, "Expected a time such as 2026-01-31T12:00:00, got 'soon'."),
+    ({"rule": "earliest", "topics": "absent"}, "opic 'absent': This broker"),
+    ({"rule": "earliest", "topics": "orders:7"}, "expected a partition from 0 to 1, got 7"),
+    ({"rule": "earliest", "topics": "orders:x"}, "Expected TOPIC or TOPIC:0,1,..., got 'orders:x'."),
+    ({"rule": "file", "rows": "orders,0"}, "Line 1: expected topic,partition,offset or group,"),
+    ({"rule": "file", "rows": ""}, "Expected rows topic,partition,offset of group wrong, got 0 groups."),
+]
+
+
+def test_wrong_fields(pages: Console, cluster: Cluster) -> None:
+    """The form is shown again with the problem and the fields."""
     Groups(cluster).commit("wrong", {("orders", 0): 3})
-    refused = shown(pages, "group-reset", group="wrong", **fields)
-    assert (refused.status, why in text(refused)) == (400, True), text(refused)
-    assert all(value in unescape(refused.body.decode()) for value in fields.values())
+    for fields, why in WRONG:
+        refused = shown(pages, "group-reset", group="wrong", **fields)
+        assert (refused.status, why in text(refused)) == (400, True), text(refused)
+        assert all(value in unescape(refused.body.decode()) for value in fields.values())
 
 
 def test_share_groups_are_reset(pages: Console, broker: Broker, cluster: Cluster) -> None:
