@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
@@ -16,6 +16,7 @@ STEP_MS = 150  # of one step; the chunk that passes it is the last
 STEP_BYTES = 32 << 20  # of keys and values
 STEP_RECORDS = 200_000
 CHUNK = 5000  # records of one read
+_LOOK_AT_CLOCK = 64  # records between two looks
 FIRST_WINDOW = 500  # records of the first look backwards; each next one is twice as long, up to CHUNK
 DECODED_BYTES = 1 << 20  # a longer key or value is not decoded, and filters examine its beginning
 
@@ -51,14 +52,13 @@ class Step(NamedTuple):
     """Result of one step.
 
     ``found``: in the order of time; ``marks``: per partition, the offset where the next step begins (backwards: before
-    which it ends); ``looked``: number of examined records; ``last_ms``: time of the last examined one, -1 for none;
-    ``is_complete``: nothing is left in this direction; ``problems``: sentences about records that were left out.
+    which it ends); ``looked``: number of examined records; ``is_complete``: nothing is left in this direction;
+    ``problems``: sentences about records that were left out.
     """
 
     found: list[Match]
     marks: dict[int, int]
     looked: int
-    last_ms: int
     is_complete: bool
     problems: list[str]
 
@@ -83,7 +83,7 @@ class Scan:
         self._reset()
 
     def _reset(self) -> None:
-        self._looked, self._bytes, self._last_ms = 0, 0, -1
+        self._looked, self._bytes = 0, 0
         self._deadline_ms = self._clock.now_ms() + STEP_MS
         self._problems: list[str] = []
 
@@ -100,8 +100,9 @@ class Scan:
         while has_moved and not self._has_ended() and sum(map(len, found.values())) < count:
             has_moved = False
             for p in [p for p, at in marks.items() if at < self._partitions[p].high_watermark]:
-                matches, after = self._read(p, self._partitions[p], marks[p], size)
-                found[p] += matches
+                records, after = self._read(p, self._partitions[p], marks[p], size)
+                left = self._examine(p, records, found[p], count)
+                after = after if left is None else left.offset
                 has_moved = has_moved or after > marks[p]
                 marks[p] = after
                 if self._has_ended():
@@ -126,8 +127,8 @@ class Scan:
                 break
             for p in active:
                 start = max(self._partitions[p].log_start_offset, marks[p] - width)
-                found[p] += reversed(self._window(p, start, marks[p]))
-                marks[p] = start
+                left = self._examine(p, self._window(p, start, marks[p])[::-1], found[p], count)
+                marks[p] = start if left is None else left.offset + 1
                 if self._has_ended():
                     break
             width = min(2 * width, CHUNK)
@@ -140,14 +141,14 @@ class Scan:
         return self._step(chosen[::-1], marks, are_at_start)
 
     def _step(self, found: list[Match], marks: dict[int, int], is_complete: bool) -> Step:
-        return Step(found, marks, self._looked, self._last_ms, is_complete, self._problems)
+        return Step(found, marks, self._looked, is_complete, self._problems)
 
-    def _window(self, partition: int, start: int, end: int) -> list[Match]:
-        """Return the matches between two offsets; those behind STEP_BYTES are left out, and a problem says so."""
-        log, found = self._partitions[partition].until(end), []
+    def _window(self, partition: int, start: int, end: int) -> list[LogRecord]:
+        """Return the records between two offsets; those behind STEP_BYTES are left out, and a problem says so."""
+        log, found = self._partitions[partition].until(end), list[LogRecord]()
         while start < end:
-            matches, after = self._read(partition, log, start, end - start)
-            found += matches
+            records, after = self._read(partition, log, start, end - start)
+            found += records
             if after >= end:
                 break
             if self._bytes >= STEP_BYTES or after <= start:
@@ -159,35 +160,47 @@ class Scan:
             start = after
         return found
 
-    def _read(self, partition: int, log: WirePartition, offset: int, count: int) -> tuple[list[Match], int]:
+    def _read(self, partition: int, log: WirePartition, offset: int, count: int) -> tuple[Sequence[LogRecord], int]:
         found = read_records(log, offset, count, DECODED_BYTES)
         if found.problem:
             self._problems.append(f"Partition {partition}: {found.problem}")
-        self._looked += len(found.records)
         self._bytes += sum(len(one.key or b"") + len(one.value or b"") for one in found.records)
-        if found.records:
-            self._last_ms = found.records[-1].timestamp_ms
-        return list(self._matching(partition, found.records)), found.next_offset
+        return found.records, found.next_offset
 
-    def _matching(self, partition: int, records: Iterable[LogRecord]) -> Iterable[Match]:
-        filters, decoders = self._filters, self._decoders
-        for record in records:
-            if filters.until_ms is not None and record.timestamp_ms >= filters.until_ms:
-                continue
-            if filters.header and not _has_header(record, filters.header):
-                continue
-            decoded = None
-            if decoders is not None:
-                decoded = decoded_record(decoders, self._topic, partition, record)
-            key = None if decoded is None or decoded.key is None else decoded.key.text
-            value = None if decoded is None or decoded.value is None else decoded.value.text
-            if filters.key and not _contains(filters.key, record.key, key):
-                continue
-            if filters.value and not _contains(filters.value, record.value, value):
-                continue
-            if filters.expression is not None and decoded is not None and not filters.expression.matches(decoded):
-                continue
-            yield Match(partition, record, decoded)
+    def _examine(
+        self, partition: int, records: Sequence[LogRecord], found: list[Match], count: int
+    ) -> LogRecord | None:
+        """Add the matches among records; return the first one that was not examined, None if all were.
+
+        At least one is examined; it ends when there are enough matches, and when the time of the step is over.
+        """
+        for number, record in enumerate(records):
+            if number and (len(found) >= count or (number % _LOOK_AT_CLOCK == 0 and self._has_ended())):
+                return record
+            self._looked += 1
+            match = self._match(partition, record)
+            if match is not None:
+                found.append(match)
+        return None
+
+    def _match(self, partition: int, record: LogRecord) -> Match | None:
+        filters = self._filters
+        if filters.until_ms is not None and record.timestamp_ms >= filters.until_ms:
+            return None
+        if filters.header and not _has_header(record, filters.header):
+            return None
+        decoded = None
+        if self._decoders is not None:
+            decoded = decoded_record(self._decoders, self._topic, partition, record)
+        key = None if decoded is None or decoded.key is None else decoded.key.text
+        value = None if decoded is None or decoded.value is None else decoded.value.text
+        if filters.key and not _contains(filters.key, record.key, key):
+            return None
+        if filters.value and not _contains(filters.value, record.value, value):
+            return None
+        if filters.expression is not None and decoded is not None and not filters.expression.matches(decoded):
+            return None
+        return Match(partition, record, decoded)
 
 
 def decoded_record(decoders: Decoders, topic: str, partition: int, record: LogRecord) -> DecodedRecord:

@@ -34,7 +34,7 @@ class Decoded(NamedTuple):
 
     ``format``: name of the format; ``text``: JSON if ``is_json``, with the digits of the original, else plain text.
     ``schema``: schema by which it was decoded, such as ``"Order, id 7"``; ``problem``: why a more precise format was
-    not used.
+    not used; ``parsed``: the JSON value, if it is known already.
     """
 
     format: str
@@ -42,10 +42,13 @@ class Decoded(NamedTuple):
     is_json: bool = False
     schema: str = ""
     problem: str = ""
+    parsed: Any = None
 
     @property
     def value(self) -> Any:
         """Return the JSON value, or the text."""
+        if self.parsed is not None:
+            return self.parsed
         return json.loads(self.text) if self.is_json else self.text
 
 

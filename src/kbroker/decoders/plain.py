@@ -20,10 +20,10 @@ def json_document(data: bytes) -> Decoded:
     """Return a JSON document as it is. Raises: UndecodableError."""
     try:
         text = data.decode()
-        json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UndecodableError(f"not JSON: {error}") from None
-    return Decoded("json", text.strip(), is_json=True)
+    return Decoded("json", text.strip(), is_json=True, parsed=value)
 
 
 def text(data: bytes) -> Decoded:

@@ -152,7 +152,7 @@ def test_the_clock_ends_a_step(logs: Mapping[int, PartitionLog], monkeypatch: py
     monkeypatch.setattr(record_scan, "CHUNK", 100)
     partitions: Any = {p: Partition(log) for p, log in logs.items()}
     step = Scan("t", partitions, late, Filters(value="nothing")).forward({0: 0, 1: 0}, 5)
-    assert (step.is_complete, step.looked) == (False, 100)
+    assert (step.is_complete, step.looked) == (False, 64)
 
 
 def test_records_with_too_many_bytes_are_named(

@@ -4,7 +4,7 @@
   const list = document.getElementById("found");
   const line = document.getElementById("looked");
   if (!line.dataset.more) return;
-  const isLive = line.dataset.live === "1", isForward = line.dataset.forward === "1";
+  const isLive = line.dataset.follow === "1", isForward = line.dataset.forward === "1";
   const COUNT = Number(list.dataset.count), KEPT = 200, LIVE_MS = 15 * 60 * 1000, LOOKED = 5_000_000, TURN_MS = 1500;
   const began = performance.now();
   let more = line.dataset.more, looked = Number(line.dataset.looked), found = list.querySelectorAll("article").length;
@@ -13,7 +13,7 @@
   const isPaused = () => document.getElementById("pause").getAttribute("aria-pressed") === "true";
 
   function tell(where, end) {
-    line.replaceChildren(`Looked at ${looked.toLocaleString("en")} records, ${where}: ${found.toLocaleString("en")} ${found === 1 ? "matches" : "match"}. ${end}`);
+    line.replaceChildren(`Looked at ${looked.toLocaleString("en")} records, ${where}. Matches: ${found.toLocaleString("en")}. ${end}`);
     if (more) {
       const link = document.createElement("a");
       link.href = more;

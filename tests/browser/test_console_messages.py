@@ -1,0 +1,79 @@
+"""Messages in a browser: a search that goes on by itself, followed and paused records, the form by keyboard."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.metadata.topic_rules import NewTopic
+from tests.browser.browser import NARROW, Browser
+
+ARTICLES = "document.querySelectorAll('#found article').length"
+
+
+@pytest.fixture(scope="module")
+def root(broker: Broker) -> str:
+    """The address of the pages, of a broker with a topic of 30,000 records, one in ten thousand of them wanted."""
+    broker.context.topics.create(NewTopic("searched", 2))
+    broker.context.topics.create(NewTopic("followed", 1))
+    with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
+        for n in range(30_000):
+            value = b'{"n": %d, "text": "<img src=x onerror=alert(1)>"}' % n
+            producer.send("searched", value, None, headers=[("wanted", b"1")] if n % 10_000 == 0 else [])
+    return f"{broker.metrics_url}/console/"
+
+
+def send(broker: Broker, topic: str, *values: str) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
+        for value in values:
+            producer.send(topic, value.encode(), None)
+
+
+def test_a_search_goes_on_until_the_end(browser: Browser, root: str) -> None:
+    """Step by step, without a click; the status says how far, and a phone shows it too."""
+    browser.complaints()
+    query = urlencode({"topic": "searched", "filter": "headers.wanted == '1' && value.n >= `0`"})
+    browser.show(f"{root}messages?{query}", NARROW)
+    browser.wait_for("all matches", f"{ARTICLES} === 3")
+    browser.wait_for("the end", "document.getElementById('looked').textContent.includes('to the beginning')")
+    assert browser.text("#looked").startswith("Looked at 30,000 records, back to the beginning. Matches: 3.")
+    numbers = browser.script("return [...document.querySelectorAll('#found article pre')].map((p) => p.innerText)")
+    assert ['"n": 0' in numbers[0], '"n": 10000' in numbers[1], '"n": 20000' in numbers[2]] == [True] * 3
+    assert browser.script("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.complaints() == []
+
+
+def test_new_records_are_followed_and_paused(browser: Browser, root: str, broker: Broker) -> None:
+    browser.show(f"{root}messages?{urlencode({'topic': 'followed', 'live': 1, 'value': 'yes'})}")
+    send(broker, "followed", "yes 1", "no", "yes 2 <img src=x onerror=alert(1)>")
+    browser.wait_for("two records", f"{ARTICLES} === 2")
+    assert "yes 2 <img src=x" in browser.text("#found article:last-of-type")
+    assert "Looked at 3 records, up to the end. Matches: 2. New records appear below." in browser.text("#looked")
+    browser.find("#pause").send_keys(" ")
+    assert browser.find("#pause").get_attribute("aria-pressed") == "true"
+    before = browser.script("return performance.getEntriesByType('resource').length")
+    send(broker, "followed", "yes 3")
+    browser.script("document.dispatchEvent(new Event('visibilitychange'))")  # asks at once, unless paused
+    assert browser.script("return performance.getEntriesByType('resource').length") == before
+    browser.find("#pause").send_keys(" ")
+    browser.wait_for("the third", f"{ARTICLES} === 3")
+    assert browser.complaints() == []
+
+
+def test_a_record_is_produced_by_keyboard(browser: Browser, root: str) -> None:
+    """From the first field to the list of messages, which shows it."""
+    browser.show(f"{root}produce?topic=followed")
+    browser.find("#key").send_keys("k1")
+    browser.find("#value").send_keys('{"typed": "here"}')
+    browser.find("#headers").send_keys("by=keyboard")
+    browser.find("#repeat").send_keys("\ue007")  # Enter
+    browser.wait_for("the difference", "document.body.innerText.includes('Produce 1 record to followed')")
+    assert "header by" in browser.text(".difference")
+    browser.find("button.main").send_keys("\ue007")
+    browser.wait_for("the message", "document.querySelector('#found')?.innerText.includes('typed')")
+    assert "The change is made." in browser.text()
+    assert browser.complaints() == []
