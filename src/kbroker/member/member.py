@@ -15,13 +15,7 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.client.connection import Address
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_member import quorum_addresses
-from kbroker.common.feature_versions import (
-    CORDONED_LEVEL,
-    LATEST_RELEASE,
-    METADATA_VERSION,
-    RELEASES,
-    level_text,
-)
+from kbroker.common.feature_versions import LATEST_RELEASE, RELEASES
 from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
 from kbroker.log.log_dir import LogDir
@@ -197,7 +191,6 @@ class Member:
 
     def register(self, listeners: Iterable[Listener]) -> None:
         """Register with the controllers; return when this broker has caught up. Raises: MemberStartError."""
-        self._check_level()
         registration = Registration(
             self._config.node_id,
             self.metadata.cluster_id,
@@ -212,20 +205,6 @@ class Member:
         self._tasks.start()
         self.lifecycle.start(registration, lambda: self._directory_ids if can_cordon(self.metadata.image) else None)
         self._wait(self.lifecycle.caught_up)
-
-    def _check_level(self) -> None:
-        """Refuse a cluster that cannot cordon directories: its controllers would place replicas on this broker.
-
-        Raises: MemberStartError.
-        """
-        level = self.metadata.image.level
-        if level < CORDONED_LEVEL:
-            found, needed = (level_text(METADATA_VERSION, one) for one in (level, CORDONED_LEVEL))
-            raise MemberStartError(
-                f"the cluster has metadata.version {found}: expected {needed} or later, with which the controllers "
-                "place no replicas on this broker, which hosts none yet. Upgrade the controllers to Apache Kafka 4.3, "
-                "then run kafka-features.sh upgrade --release-version 4.3"
-            )
 
     def follow(self) -> None:
         """Let the publishers of the metadata follow it from now on."""
