@@ -10,7 +10,7 @@ import click
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import note, print_difference, print_json, print_table
 from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster
-from kbroker.client.cluster_description import describe_cluster
+from kbroker.client.cluster_description import BrokerDescription, describe_cluster
 from kbroker.client.cluster_file import (
     ACLS,
     SECTIONS,
@@ -21,6 +21,7 @@ from kbroker.client.cluster_file import (
 )
 from kbroker.client.connection import format_address
 from kbroker.client.document_file import DocumentError
+from kbroker.client.quorum_description import QuorumDescription
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
 from kbroker.common.units import counted
@@ -39,7 +40,11 @@ def cluster() -> None:
 @bootstrap_option
 @json_option
 def describe(bootstrap_server: str, as_json: bool) -> None:
-    """Show the cluster id, the brokers, and the level of each feature."""
+    """Show brokers, controllers and features of a cluster.
+
+    LEADERS, REPLICAS and IN SYNC are numbers of partitions; METADATA LAG is the number of records of the cluster's
+    metadata that a node has not fetched yet.
+    """
     with connect(bootstrap_server) as connected:
         found = describe_cluster(connected)
     if as_json:
@@ -47,17 +52,31 @@ def describe(bootstrap_server: str, as_json: bool) -> None:
             {
                 "cluster_id": found.cluster_id,
                 "controller": found.controller_id if found.controller_id >= 0 else None,
-                "brokers": [asdict(node) for node in found.brokers],
+                "brokers": [_broker_document(broker) for broker in found.brokers],
+                "quorum": None if found.quorum is None else asdict(found.quorum),
                 "features": [asdict(feature) for feature in found.features],
             }
         )
         return
     click.echo(f"cluster {found.cluster_id or '-'}")
     rows = [
-        [node.node_id, format_address(node.address), node.rack, "yes" if node.node_id == found.controller_id else None]
-        for node in found.brokers
+        [
+            one.node.node_id,
+            format_address(one.node.address),
+            one.node.rack,
+            "fenced" if one.is_fenced else "active",
+            one.leaders,
+            one.replicas,
+            one.in_sync,
+            one.metadata_lag,
+        ]
+        for one in found.brokers
     ]
-    print_table(["BROKER", "ADDRESS", "RACK", "CONTROLLER"], rows)
+    print_table(["BROKER", "ADDRESS", "RACK", "STATE", "LEADERS", "REPLICAS", "IN SYNC", "METADATA LAG"], rows)
+    if found.quorum is None:
+        click.echo(f"controller {found.controller_id if found.controller_id >= 0 else '-'}")
+    else:
+        _show_quorum(found.quorum)
     if found.features:
         click.echo()
         features = [
@@ -65,6 +84,21 @@ def describe(bootstrap_server: str, as_json: bool) -> None:
             for feature in found.features
         ]
         print_table(["FEATURE", "LEVEL", "SUPPORTED"], features)
+
+
+def _broker_document(broker: BrokerDescription) -> dict[str, object]:
+    values = asdict(broker)
+    return {**values.pop("node"), **values}
+
+
+def _show_quorum(quorum: QuorumDescription) -> None:
+    click.echo()
+    rows = [
+        [one.node_id, "leader" if one.node_id == quorum.leader_id else "follower", one.log_end_offset, one.lag]
+        for one in quorum.voters
+    ]
+    print_table(["CONTROLLER", "ROLE", "LOG END", "METADATA LAG"], rows)
+    click.echo(f"leader epoch {quorum.leader_epoch}, high watermark {quorum.high_watermark}")
 
 
 # ---------------------------------------------------------------- the content of a cluster as a file

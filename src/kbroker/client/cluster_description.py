@@ -1,11 +1,18 @@
-"""Description of a cluster: its id, controller, brokers and features."""
+"""Description of a cluster: its id, controllers, brokers with their replicas, and features."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kbroker.client.cluster import CLIENT_SOFTWARE, FIRST_API_VERSIONS, Cluster, Node, check
+from kbroker.client.cluster import CLIENT_SOFTWARE, FIRST_API_VERSIONS, Cluster, Node, TopicMetadata, check
 from kbroker.client.connection import API_VERSIONS
+from kbroker.client.quorum_description import QuorumDescription, describe_quorum
+from kbroker.common.errors import KafkaError
+
+DESCRIBE_CLUSTER = 60
+FIRST_WITH_FENCED = 2  # of DescribeCluster
 
 FIRST_WITH_FEATURES = 3  # of ApiVersions
 
@@ -21,28 +28,78 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    """A broker, and the partitions that it leads, has replicas of, and has in-sync replicas of.
+
+    ``metadata_lag``: records of the cluster's metadata that it has not fetched yet, None if unknown.
+    """
+
+    node: Node
+    is_fenced: bool
+    leaders: int
+    replicas: int
+    in_sync: int
+    metadata_lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """A cluster; ``cluster_id`` is None from brokers before Metadata v2, ``controller_id`` is -1 without a controller.
 
-    ``brokers`` by ascending node id, ``features`` by name, empty from brokers before Kafka 2.7.
+    ``brokers`` by ascending node id, ``features`` by name, empty from brokers before Kafka 2.7; ``quorum``: None if the
+    broker has none, or does not describe it.
     """
 
     cluster_id: str | None
     controller_id: int
-    brokers: tuple[Node, ...]
+    brokers: tuple[BrokerDescription, ...]
     features: tuple[Feature, ...]
+    quorum: QuorumDescription | None
 
 
 def describe_cluster(cluster: Cluster) -> ClusterDescription:
     """Request the description from any broker. Raises: KafkaError, BrokerConnectionError after the retries."""
 
-    def attempt() -> tuple[Feature, ...]:
-        cluster.fetch_metadata([])
-        return _features(cluster)
+    def attempt() -> ClusterDescription:
+        topics = cluster.fetch_metadata(None)
+        quorum = describe_quorum(cluster)
+        brokers = _brokers(cluster, topics, quorum)
+        return ClusterDescription(cluster.cluster_id, cluster.controller_id, brokers, _features(cluster), quorum)
 
-    features = cluster.retry(attempt)
-    brokers = tuple(cluster.nodes[node_id] for node_id in sorted(cluster.nodes))
-    return ClusterDescription(cluster.cluster_id, cluster.controller_id, brokers, features)
+    return cluster.retry(attempt)
+
+
+def _brokers(
+    cluster: Cluster, topics: Iterable[TopicMetadata], quorum: QuorumDescription | None
+) -> tuple[BrokerDescription, ...]:
+    fenced = _fenced_nodes(cluster)
+    nodes = {**fenced, **cluster.nodes}
+    leaders, replicas, in_sync = Counter[int](), Counter[int](), Counter[int]()
+    for topic in topics:
+        for partition in topic.partitions:
+            leaders[partition.leader] += 1
+            replicas.update(partition.replicas)
+            in_sync.update(partition.isr)
+    known = () if quorum is None else (*quorum.voters, *quorum.observers)
+    lags = {replica.node_id: replica.lag for replica in known}
+    return tuple(
+        BrokerDescription(nodes[key], key in fenced, leaders[key], replicas[key], in_sync[key], lags.get(key))
+        for key in sorted(nodes)
+    )
+
+
+def _fenced_nodes(cluster: Cluster) -> dict[int, Node]:
+    """Return the fenced brokers by node id; none from brokers before Kafka 4.0, which do not list them."""
+    try:
+        version = cluster.version(cluster.connection_to(None), DESCRIBE_CLUSTER)
+    except KafkaError:
+        return {}
+    if version < FIRST_WITH_FENCED:
+        return {}
+    response = cluster.request(DESCRIBE_CLUSTER, {"IncludeFencedBrokers": True})
+    check(response["ErrorCode"], "cluster", response.get("ErrorMessage"))
+    rows = [row for row in response["Brokers"] if row["IsFenced"]]
+    return {row["BrokerId"]: Node(row["BrokerId"], row["Host"], row["Port"], row["Rack"]) for row in rows}
 
 
 def _features(cluster: Cluster) -> tuple[Feature, ...]:

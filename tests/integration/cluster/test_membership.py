@@ -16,7 +16,8 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.broker.broker import BrokerStartError
-from kbroker.client.cluster import negotiate
+from kbroker.client.cluster import Cluster, negotiate
+from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.connection import Connection
 from kbroker.log.checkpoints import MetaProperties, write_meta_properties
 from kbroker.member.lifecycle import BrokerState
@@ -140,6 +141,13 @@ def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
         assert cordoned == registration.directories == (member.metadata.directory_id,)
         found = observers(controller)[NODE_ID]
         assert found["ReplicaDirectoryId"] == member.metadata.directory_id
+        with Cluster(broker.bootstrap_servers) as client:
+            described = describe_cluster(client)
+            assert described.quorum is not None
+            assert (described.quorum.leader_id, [one.node_id for one in described.quorum.voters]) == (1, [1])
+            ((node_id, is_fenced, lag),) = [(b.node.node_id, b.is_fenced, b.metadata_lag) for b in described.brokers]
+            assert (node_id, is_fenced) == (NODE_ID, False)
+            assert lag is not None
         assert not (folder / SHUTDOWN_MARK).exists()
         assert page(f"{broker.metrics_url}/ready") == (200, "ready\n")
         assert page(f"{broker.metrics_url}/health") == (200, "ok\n")

@@ -1,0 +1,70 @@
+"""Description of the quorum of controllers of a cluster, as its leader sees it (KIP-595)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.client.cluster import Cluster, check
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
+from kbroker.protocol.codec import Body
+
+DESCRIBE_QUORUM = 55
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """A node that has the metadata log: its end offset, and the records that it lacks."""
+
+    node_id: int
+    log_end_offset: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """The quorum: controllers are voters, brokers observers; both by ascending node id."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+
+def describe_quorum(cluster: Cluster) -> QuorumDescription | None:
+    """Request the description from any broker; None without a quorum, or if the user may not describe it.
+
+    Raises: KafkaError, BrokerConnectionError.
+    """
+    if not cluster.supports(DESCRIBE_QUORUM):
+        return None
+    topics = [{"TopicName": CLUSTER_METADATA_TOPIC, "Partitions": [{"PartitionIndex": 0}]}]
+    try:
+        response = cluster.request(DESCRIBE_QUORUM, {"Topics": topics})
+        check(response["ErrorCode"], "quorum", response.get("ErrorMessage"))
+        partition = response["Topics"][0]["Partitions"][0]
+        check(partition["ErrorCode"], "quorum", partition.get("ErrorMessage"))
+    except KafkaError as error:
+        if error.error in (Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.UNSUPPORTED_VERSION):
+            return None
+        raise
+    voters, observers = partition["CurrentVoters"], partition["Observers"]
+    end = max((row["LogEndOffset"] for row in voters if row["ReplicaId"] == partition["LeaderId"]), default=0)
+    return QuorumDescription(
+        partition["LeaderId"],
+        partition["LeaderEpoch"],
+        partition["HighWatermark"],
+        _replicas(voters, end),
+        _replicas(observers, end),
+    )
+
+
+def _replicas(rows: list[Body], end: int) -> tuple[QuorumReplica, ...]:
+    """Return the replicas, without nodes that the leader has not heard from."""
+    found = [
+        QuorumReplica(row["ReplicaId"], row["LogEndOffset"], max(0, end - row["LogEndOffset"]))
+        for row in rows
+        if row["LogEndOffset"] >= 0
+    ]
+    return tuple(sorted(found, key=lambda replica: replica.node_id))
