@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,12 +13,13 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.broker import Broker
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import BrokerConnectionError
+from kbroker.client.connection import Address, BrokerConnectionError, format_address, open_plaintext
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import KafkaError
 from kbroker.console.requests import PageError
 
 CLIENT_ID = "kbroker-console"
+HERE = ("broker", 9092)  # the address of the broker of this process for its own console
 MAX_KEPT = 16
 IDLE_MS = 60_000
 REQUEST_TIMEOUT_S, RETRY_S = 15.0, 5.0
@@ -105,14 +108,22 @@ def in_process(broker: Broker) -> OpenCluster:
     Its own handlers decide about their requests: ACLs, quotas, logs and errors are those of any other client.
     """
 
+    is_open = not any(listener.has_tls or listener.has_sasl for listener in broker.config.listeners)
+
     def open_cluster(identity: Identity) -> Cluster:
-        connect = broker.parts.server.connect
+        def open_stream(address: Address, timeout_s: float) -> socket.socket:
+            if address == HERE or address in {tuple(one) for one in broker.context.endpoints.values()}:
+                return broker.parts.server.connect(identity.principal, identity.address)
+            if is_open and broker.context.auth.authorizer is None:
+                return open_plaintext(address, timeout_s)
+            raise OSError(errno.EHOSTUNREACH, "another broker of the cluster: kbroker console shows all of them")
+
         return Cluster(
-            "broker:9092",  # every address is this broker
+            format_address(HERE),
             client_id=CLIENT_ID,
             request_timeout_s=REQUEST_TIMEOUT_S,
             retry_timeout_s=RETRY_S,
-            open_stream=lambda address, timeout_s: connect(identity.principal, identity.address),
+            open_stream=open_stream,
             sleep=_sleep,
         )
 

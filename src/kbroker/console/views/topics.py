@@ -14,6 +14,7 @@ from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import ROOT, Site, View
 from kbroker.console.topic_history import Point
+from kbroker.metadata.topics import TopicView
 
 PARTITIONS = 100  # of a page
 MOST_OFFSETS = 2000  # partitions whose offsets a page requests
@@ -67,13 +68,25 @@ class Chart(NamedTuple):
 
 
 def listed(site: Site) -> list[Listed]:
-    """Return the topics that the user may see, by name."""
+    """Return the topics that the user may see, by name.
+
+    Those of this process are not requested: the response for 10,000 topics takes 0.2 s of its Python.
+    """
+    if site.has_broker:
+        views = {view.name: view for view in site.context.topics.all()}
+        names = sorted(site.allowed(Operation.DESCRIBE, ResourceType.TOPIC, views))
+        return [_listed_here(views[name]) for name in names]
 
     def request() -> list[Listed]:
         found = [_listed(topic) for topic in site.cluster.fetch_metadata(None) if topic.error is Errors.NONE]
         return sorted(found, key=lambda one: one.name)
 
     return site.remember_metadata("topics", request)
+
+
+def _listed_here(view: TopicView) -> Listed:
+    offline = sum(one.leader < 0 for one in view.registrations)
+    return Listed(view.name, len(view.partitions), offline, view.is_internal)
 
 
 def _listed(topic: TopicMetadata) -> Listed:
@@ -129,10 +142,13 @@ def _local_figures(site: Site, name: str) -> Figures:
     if view is None:
         return Figures()
     logs = [log for log in view.partitions if log is not None]
+    node = site.context.node_id
+    leaders = [one.leader for one in view.registrations]
+    failed = [log is None and leader == node for log, leader in zip(view.partitions, leaders, strict=False)]
     return Figures(
         sum(log.high_watermark - log.log_start_offset for log in logs),
         sum(log.size_bytes for log in logs),
-        len(view.partitions) - len(logs),
+        sum(failed) + sum(leader < 0 for leader in leaders),
         site.topic_history.rate(name),
     )
 
@@ -216,16 +232,17 @@ def topic(site: Site, query: Query) -> View:
 
 def _partition_rows(site: Site, name: str, partitions: Sequence[PartitionMetadata]) -> list[PartitionRow]:
     known = offsets(site, [(name, one.partition) for one in partitions])
-    sizes = _sizes(site, [name])
     view = site.context.topics.get(name) if site.has_broker else None
+    sizes = _sizes(site, [name]) if view is None else {}
     rows = []
     for one in partitions:
         tp = name, one.partition
         log = view.partitions[one.partition] if view is not None and one.partition < len(view.partitions) else None
-        is_offline = view is not None and log is None
+        is_offline = view is not None and log is None and one.leader == site.context.node_id
         problem = "its log could not be opened; the broker's log says why" if is_offline else known[tp][2]
         mark = _mark(log)
-        row = one.leader, len(one.isr), len(one.replicas), known[tp][0], known[tp][1], sizes.get(tp), problem, mark
+        size_bytes = sizes.get(tp) if log is None else log.size_bytes
+        row = one.leader, len(one.isr), len(one.replicas), known[tp][0], known[tp][1], size_bytes, problem, mark
         rows.append(PartitionRow(one.partition, *row))
     return rows
 
