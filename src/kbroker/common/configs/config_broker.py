@@ -202,10 +202,11 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     key("kbroker.console.token", "password", None,
         "Token of at least 16 characters that clients of the HTTP port send as Authorization: Bearer for all pages "
         "but /metrics, /health and /ready. Clients on other machines always need it; clients on this machine need "
-        "it if there is an authorizer or every listener authenticates its clients. Unset: those clients that need "
-        "it have no access."),
+        "it if there is an authorizer or every listener authenticates its clients; browsers may sign in to /console as "
+        "SCRAM users instead. Unset: those clients that need it have no access."),
     key("kbroker.console.edit", "boolean", False,
-        "Whether the pages at /console of the HTTP port can change quotas; otherwise they only show quotas."),
+        "Whether the pages at /console of the HTTP port can change topics, configs, quotas and more; otherwise they only "
+        "show."),
     key("kbroker.console.registry.url", "password", None,
         "URL of the Schema Registry by which the pages at /console decode messages, with USER:PASSWORD@ before the "
         "host if it needs them: Confluent's API, or Apicurio's if the path ends with /apis/registry/v2 or v3."),
