@@ -205,8 +205,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "it if there is an authorizer or every listener authenticates its clients; browsers may sign in to /console as "
         "SCRAM users instead. Unset: those clients that need it have no access."),
     key("kbroker.console.edit", "boolean", False,
-        "Whether the pages at /console of the HTTP port can change topics, configs, quotas and more; otherwise they only "
-        "show."),
+        "Whether the pages at /console of the HTTP port can change topics, configs, quotas and more; otherwise they "
+        "only show."),
     key("kbroker.console.registry.url", "password", None,
         "URL of the Schema Registry by which the pages at /console decode messages, with USER:PASSWORD@ before the "
         "host if it needs them: Confluent's API, or Apicurio's if the path ends with /apis/registry/v2 or v3."),
