@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kbroker.broker import Broker
+    from kbroker.testing.cluster import EmbeddedCluster
     from kbroker.testing.control import ControlServer
 
 CONFIG_STATUS, START_STATUS = 2, 1
@@ -52,6 +53,7 @@ class Options(NamedTuple):
     config_file: str | Path | None
     settings: Mapping[str, str]
     in_memory: bool
+    brokers: int | None = None
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
@@ -117,7 +119,7 @@ def serve(
         signal.raise_signal(stop.number)  # the status is that of a program which the signal has ended
 
 
-def ready_line(broker: Broker) -> str:
+def ready_line(broker: Broker | EmbeddedCluster) -> str:
     """Return the line that says where a broker serves."""
     return f"kbroker {kbroker.__version__} ready: {broker.describe()}"
 
@@ -134,6 +136,8 @@ def properties_of(options: Options) -> dict[str, str]:
         properties["log.dirs"] = options.data_dir
     if options.in_memory:
         properties["kbroker.in.memory"] = "true"
+    if options.brokers is not None:
+        properties["kbroker.brokers"] = str(options.brokers)
     _check_names(options.settings)
     properties.update(options.settings)
     return properties
@@ -184,29 +188,33 @@ def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Brok
     from kbroker.broker import Broker, BrokerStartError, StartCancelled
     from kbroker.common.configs.config_def import ConfigError
 
-    broker: Broker
+    broker: Broker | EmbeddedCluster
     control: ControlServer | None = None
     unsupported = unsupported_on(sys.platform)
     if unsupported is not None:
         print(f"Warning: {unsupported}", file=sys.stderr, flush=True)
     try:
-        if properties.get("kbroker.control.listener"):
+        if properties.get("kbroker.brokers", "1") != "1":
+            broker = cluster = _cluster(properties)
+            first: Broker = next(iter(cluster.nodes.values()))
+        elif properties.get("kbroker.control.listener"):
             from kbroker.testing.control import controlled_broker
 
             broker, control = controlled_broker(properties, stop.ask)
+            first = broker
         else:
-            broker = Broker(properties)
+            broker = first = Broker(properties)
         if properties.get("kbroker.metrics.listener"):
             from kbroker.console import mount
 
-            mount(broker)
+            mount(first)
         stop.on_first = broker.cancel_start
         broker.on_failure = stop.ask
         if stop.has_come():
             return False
         broker.start()
         if control is not None:
-            _open(control, broker)
+            _open(control, first)
     except StartCancelled:
         broker.stop()  # removes its temporary folder, if it has one
         return False
@@ -217,7 +225,7 @@ def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Brok
     try:
         if stop.has_come():
             return False
-        print(*describe(broker), sep="\n", flush=True)
+        print(*(describe(first) if broker is first else [ready_line(broker)]), sep="\n", flush=True)
         if control is not None:
             print(f"kbroker {control.describe()}", flush=True)
         if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
@@ -242,6 +250,19 @@ def unsupported_on(platform: str) -> str | None:
             "deleting topics fail; run brokers whose data matters on Linux"
         )
     return None
+
+
+def _cluster(properties: Mapping[str, str]) -> EmbeddedCluster:
+    """Return the cluster that ``kbroker.brokers`` requests. Raises: ConfigError."""
+    from kbroker.common.configs.config import BrokerConfig
+    from kbroker.common.configs.config_def import ConfigError
+    from kbroker.testing.cluster import EmbeddedCluster
+
+    config = BrokerConfig(properties)  # a bad value is refused here
+    if config.text("kbroker.control.listener"):
+        text = "The control port controls one broker; use EmbeddedCluster in Python"
+        raise ConfigError("kbroker.control.listener", properties["kbroker.control.listener"], text, "unset")
+    return EmbeddedCluster(config.integer("kbroker.brokers"), defaults=properties)
 
 
 def _open(control: ControlServer, broker: Broker) -> None:

@@ -24,9 +24,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     named = body["TopicPartitions"]
     wanted = None if named is None else [(row["Topic"], index) for row in named for index in _once(row)]
     room = ResponseRoom()  # for topic names, which are repeated by partition
-    topics: dict[str, list[Body]] = {}
-    if named is None:
-        topics.update({view.name: [] for view in ctx.topics.all()})
+    names = [view.name for view in ctx.topics.all()] if named is None else [row["Topic"] for row in named]
+    topics: dict[str, list[Body]] = {name: [] for name in names}
     for one in PartitionChanges(ctx.controller, ctx.node_id).elect(wanted, is_unclean=kind == UNCLEAN):
         rows = topics.setdefault(one.topic, [])
         if named is not None or one.error is not Errors.ELECTION_NOT_NEEDED:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.feature_versions import SHARE_VERSION
+from kbroker.requests.cluster import current_leader, endpoint_rows, live_nodes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer.checks import Check
 from kbroker.share.in_flight import AcknowledgeType
@@ -136,17 +137,12 @@ _OTHER_LEADER = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.FENCED_LEADER_E
 
 def leaders(ctx: ApiContext, request: RequestContext, rows: Iterable[tuple[SharedPartition, Body]]) -> list[Body]:
     """Put the leader into rows whose error concerns it; return the endpoints of these leaders."""
-    nodes: list[Body] = []
+    wanted: set[int] = set()
     for place, row in rows:
         if row["ErrorCode"] not in _OTHER_LEADER:
             continue
         view = ctx.topics.get_by_id(place.topic_id)
-        log = view.partitions[place.partition] if view is not None and exists(ctx, place) else None
-        if log is None:
-            row["CurrentLeader"] = {"LeaderId": -1, "LeaderEpoch": -1}
-            continue
-        row["CurrentLeader"] = {"LeaderId": ctx.node_id, "LeaderEpoch": log.leader_epoch}
-        if not nodes:
-            host, port = ctx.endpoint(request.listener)
-            nodes.append({"NodeId": ctx.node_id, "Host": host, "Port": port, "Rack": None})
-    return nodes
+        leader, epoch = (-1, -1) if view is None else current_leader(ctx, view.name, place.partition)
+        row["CurrentLeader"] = {"LeaderId": leader, "LeaderEpoch": epoch}
+        wanted.add(leader)
+    return endpoint_rows(live_nodes(ctx, request.listener), wanted) if wanted else []

@@ -29,6 +29,7 @@ from kbroker.log.manager import StartCancelled
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from kbroker.broker.storage import BrokerStorage
     from kbroker.metrics.exposition import Exposition
     from kbroker.network.request_channel import InboundRequest
     from kbroker.observe.broker_parts import BrokerParts
@@ -76,6 +77,7 @@ class Broker:
         self.apis = KafkaApis(forwards=self.config.is_member)
         self._state_lock = threading.Lock()
         self._runtime: BrokerRuntime | None = None
+        self._storage: BrokerStorage | None = None
         self._interception = Interception()
         self._mounts: dict[str, Callable[[Broker, HttpAccess], PageServer]] = {}
         self._is_cancelled = False
@@ -121,7 +123,13 @@ class Broker:
                 raise BrokerStartError(more_open_files(needed))
             mounts = {path: partial(load, self) for path, load in self._mounts.items()}
             parts = BrokerRuntime(
-                self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled, mounts
+                self.config,
+                self.clock,
+                self.apis,
+                self._interception,
+                lambda: self._is_cancelled,
+                mounts,
+                self._storage,
             )
             parts.on_failure = self._fail
             try:
@@ -137,6 +145,15 @@ class Broker:
                 raise
             self._runtime = parts
         logger.info("broker %d serves %s", self.config.node_id, self.bootstrap_servers)
+
+    def join(self, storage: BrokerStorage) -> None:
+        """Be a node of an embedded cluster, over its storage, from the next start on."""
+        with self._state_lock:
+            self._storage = storage
+
+    def cut_connections(self) -> None:
+        """Close all connections at once, without responses to requests in flight; none are accepted until a restart."""
+        self.parts.server.finish_stop()
 
     def cancel_start(self) -> None:
         """Let a current or later `start` raise StartCancelled; no effect on a running broker.

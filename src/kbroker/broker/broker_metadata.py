@@ -44,7 +44,9 @@ class BrokerMetadata:
         self.logs = self._logs = logs
         self._log: MetadataLog | None = None
         if config.boolean("kbroker.in.memory"):
-            self.controller = Controller(config.node_id, logs.cluster_id, image=image_of(first_records()))
+            controller = Controller(config.node_id, logs.cluster_id, image=image_of(first_records()))
+            logs.leader_epoch_of = lambda topic, index: controller.image.leader_epoch(topic, index)
+            self.controller = controller
         else:
             self.controller = self._opened(clock)
         self.controller.on_failure = on_failure

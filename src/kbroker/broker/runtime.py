@@ -24,6 +24,7 @@ from kbroker.broker import memory_keeper
 from kbroker.broker.late_share import LateShare
 from kbroker.broker.late_telemetry import LateTelemetry
 from kbroker.broker.memory_keeper import MemoryKeeper
+from kbroker.broker.node_endpoints import NodeEndpoints
 from kbroker.broker.node_metadata import NodeMetadata
 from kbroker.broker.storage import BrokerStorage
 from kbroker.common.configs.config import BrokerConfig
@@ -230,7 +231,7 @@ class BrokerRuntime:
         ctx.quota_entities.on_change(limits.on_quota_change)
         ctx.quota_entities.on_change(quotas.on_quota_change)
         ctx.quota_entities.load()
-        self._follow_metadata(authorizer)
+        self._follow_metadata(authorizer, NodeEndpoints(native_apis, self.listeners, controller.image))
         self._request_log.start(ctx.topics)
         handlers = HandlerThreads(native_apis.run_handler, native_apis.stop_handlers)
         self.parts = BrokerParts(
@@ -246,10 +247,10 @@ class BrokerRuntime:
             self._api_names,
         )
 
-    def _follow_metadata(self, authorizer: Authorizer | None) -> None:
+    def _follow_metadata(self, authorizer: Authorizer | None, nodes: Publisher) -> None:
         """Let the parts follow the metadata, in Kafka's order, after the topics."""
         ctx = self.ctx
-        followers: list[Publisher] = [self._features, ctx, ctx.quota_entities]
+        followers: list[Publisher] = [self._features, ctx, ctx.quota_entities, nodes]
         if self._tokens is not None:
             followers.append(self._tokens)
         if authorizer is not None:

@@ -26,6 +26,12 @@ from kbroker.cli.options import key_values
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a config, over all other sources. Repeatable."
 )
 @click.option("--in-memory", is_flag=True, help="Delete all data when the broker stops.")
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 100),
+    help="Number of nodes of a cluster for tests, with --in-memory: they listen on successive ports, and nothing is "
+    "replicated.",
+)
 def serve(
     file: Path | None,
     listener: tuple[str, ...],
@@ -33,6 +39,7 @@ def serve(
     config_file: Path | None,
     settings: tuple[str, ...],
     in_memory: bool,
+    brokers: int | None,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
@@ -47,7 +54,9 @@ def serve(
 
     if file is not None and config_file is not None:
         raise click.UsageError(f"expected one properties file, got {file} and --config {config_file}")
-    options = serving.Options(listener, data_dir, file or config_file, key_values(settings, "--set"), in_memory)
+    options = serving.Options(
+        listener, data_dir, file or config_file, key_values(settings, "--set"), in_memory, brokers
+    )
     try:
         serving.serve(lambda: serving.properties_of(options))
     except serving.OptionError as error:

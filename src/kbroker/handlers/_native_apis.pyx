@@ -31,7 +31,7 @@ from kbroker.apis.api01_fetch._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
 from kbroker.requests._native_types cimport (
-    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore, Peers,
+    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_LISTENERS, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore, Peers,
 )
 from kbroker.handlers._native_handler cimport HandlerExecutor, executor_free, executor_new, handler_loop
 from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce_source
@@ -339,6 +339,8 @@ cdef class NativeApis:
             free(native_apis.versions[i].data)
             free(native_apis.invalid_versions[i].data)
         free(native_apis.unsupported_versions.data)
+        for i in range(MAX_LISTENERS):
+            free(native_apis.nodes[i].data)
         quotas_release(native_apis.quotas)
         refused_release(native_apis.refused)
         acl_table_release(native_apis.acls)
@@ -442,6 +444,14 @@ cdef class NativeApis:
             if native_apis.peers != NULL or atomic_load(&native_apis.is_closed):
                 unhook_partitions(native_apis, old, table)
             topic_table_release(old)
+
+    def set_nodes(self, list sections not None):
+        """Set the addresses of the nodes for responses about other leaders (KIP-951).
+
+        Args: sections: by listener, the tagged section of such a response. More than 16 are left out.
+        """
+        for number, section in enumerate(sections[:MAX_LISTENERS]):
+            set_body(self.native_apis, &self.native_apis.nodes[number], section, None)
 
     def run_handler(self):
         """Run one handler thread; return when the request queue is closed and empty."""

@@ -16,6 +16,9 @@ from kbroker.metadata.image.partition_registration import NO_LEADER, UNASSIGNED,
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 
+NOT_NEEDED = "Leader election not needed for topic partition."
+
+
 def live_ids(image: MetadataImage) -> set[int]:
     """Return the ids of the registered, unfenced nodes."""
     return {node_id for node_id, broker in image.brokers.items() if not broker.is_fenced}
@@ -49,13 +52,15 @@ def settled(partition: PartitionRegistration, live: Collection[int]) -> Partitio
     isr = [one for one in partition.isr if one in live and one in partition.replicas]
     if not isr:
         return partition._replace(leader=NO_LEADER)
+    electable = set(isr)
     isr += [one for one in partition.replicas if one in live and one not in isr]
     replicas, adding, removing = partition.replicas, partition.adding_replicas, partition.removing_replicas
     wanted = tuple(one for one in replicas if one not in removing)
     if (adding or removing) and set(wanted) <= set(isr):
         replicas, adding, removing = wanted, (), ()
         isr = [one for one in isr if one in wanted]
-    leader = partition.leader if partition.leader in isr else next(one for one in replicas if one in isr)
+        electable = electable & set(isr) or set(isr)
+    leader = partition.leader if partition.leader in isr else next(one for one in replicas if one in electable)
     directories = _directories(partition, replicas)
     return partition._replace(
         replicas=replicas,
@@ -90,18 +95,25 @@ def change_records(topic: TopicImage, index: int, after: PartitionRegistration, 
 
 
 def led_by(partition: PartitionRegistration, node_id: int, live: Collection[int]) -> PartitionRegistration:
-    """Return the state of a partition that a node leads from now on; it replaces the leader if it is no replica.
+    """Return the state of a partition that a node leads from now on.
+
+    If it is no replica, it replaces the leader, and a reassignment in progress ends.
 
     Raises: KafkaError for a node that does not serve.
     """
     if node_id not in live:
         raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, f"node {node_id} does not serve: start it first")
     if node_id not in partition.replicas:
-        leaving = partition.leader if partition.leader in partition.replicas else partition.replicas[0]
-        replicas = tuple(node_id if one == leaving else one for one in partition.replicas)
-        isr = tuple(one for one in partition.isr if one != leaving)
-        directories = _directories(partition, replicas)
-        partition = partition._replace(replicas=replicas, directories=directories, isr=isr)
+        kept = [one for one in partition.replicas if one not in partition.adding_replicas]
+        leaving = partition.leader if partition.leader in kept else kept[0]
+        replicas = tuple(node_id if one == leaving else one for one in kept)
+        partition = partition._replace(
+            replicas=replicas,
+            directories=_directories(partition, replicas),
+            isr=tuple(one for one in partition.isr if one in replicas),
+            adding_replicas=(),
+            removing_replicas=(),
+        )
     isr = partition.isr if node_id in partition.isr else (*partition.isr, node_id)
     return settled(partition._replace(isr=isr, leader=node_id), live)
 
@@ -139,14 +151,14 @@ def elected(partition: PartitionRegistration, live: Collection[int], *, is_uncle
     """
     if is_unclean:
         if partition.leader != NO_LEADER:
-            raise KafkaError(Errors.ELECTION_NOT_NEEDED)
+            raise KafkaError(Errors.ELECTION_NOT_NEEDED, NOT_NEEDED)
         found = next((one for one in partition.replicas if one in live), None)
         if found is None:
             raise KafkaError(Errors.ELIGIBLE_LEADERS_NOT_AVAILABLE)
         return settled(partition._replace(isr=(found,), leader=found), live)
     preferred = partition.replicas[0]
     if partition.leader == preferred:
-        raise KafkaError(Errors.ELECTION_NOT_NEEDED)
+        raise KafkaError(Errors.ELECTION_NOT_NEEDED, NOT_NEEDED)
     if preferred not in partition.isr or preferred not in live:
         raise KafkaError(Errors.PREFERRED_LEADER_NOT_AVAILABLE)
     return partition._replace(leader=preferred)

@@ -94,6 +94,8 @@ class TopicRegistry:
         self._publish = publish
         self.lock = threading.RLock()
         self.on_deleted: list[Callable[[str], None]] = []  # called with the name of each deleted topic
+        #: Called with the topic's id and the number of each partition whose leader epoch has risen.
+        self.on_elected: list[Callable[[uuid.UUID, int], None]] = []
         # by topic: the configs with which partitions could not be opened
         self._refused: dict[str, Mapping[str, ConfigValue]] = {}
         self._failed: dict[uuid.UUID, Exception] = {}  # created topics without logs, with the reason
@@ -130,9 +132,10 @@ class TopicRegistry:
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
-    def forget(self, on_deleted: Callable[[str], None]) -> None:
-        """Call a function about deleted topics no more. No effect if it is not called."""
-        self.on_deleted = [one for one in self.on_deleted if one != on_deleted]
+    def forget(self, *hooks: Callable[..., None]) -> None:
+        """Call functions about deleted topics and elections no more. No effect on others."""
+        self.on_deleted = [one for one in self.on_deleted if one not in hooks]
+        self.on_elected = [one for one in self.on_elected if one not in hooks]
 
     def write_log_starts(self) -> Collection[TopicPartition]:
         """Write the start of each log to the disk; return the partitions for which that failed."""
@@ -380,7 +383,8 @@ class TopicRegistry:
         if fresh:
             self._swap({**self._by_name, **fresh})
         for topic in delta.changed_topics.values():
-            self._lead(self._by_name.get(topic.name))
+            if topic.name in self._by_name:
+                self._lead(self._by_name[topic.name])
         for view in created.values():
             count = counted(len(view.partitions), "partition")
             logger.info("created topic %s with %s, id %s", view.name, count, uuid_to_text(view.topic_id))
@@ -405,12 +409,13 @@ class TopicRegistry:
             self._drop_logs(failed)
         return views
 
-    @staticmethod
-    def _lead(view: TopicView | None) -> None:
+    def _lead(self, view: TopicView) -> None:
         """Set the leader epochs of logs, after the views: fetches that wait at an earlier leader complete by it."""
-        for log, registration in zip(view.partitions, view.registrations, strict=True) if view is not None else ():
+        for index, (log, registration) in enumerate(zip(view.partitions, view.registrations, strict=True)):
             if log is not None and log.leader_epoch != registration.leader_epoch:
                 log.set_leader_epoch(registration.leader_epoch)
+                for hook in self.on_elected:
+                    hook(view.topic_id, index)
 
     def _is_grown(self, topic: TopicImage) -> bool:
         view = self._by_name.get(topic.name)

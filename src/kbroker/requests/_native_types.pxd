@@ -9,7 +9,8 @@ from kbroker._core.clock cimport Clock
 from kbroker._core.timer.key_signal cimport KeySignalCore
 from kbroker._core.timer.purgatory cimport Purgatory
 from kbroker._core.requests.request cimport Request, RequestQueue
-from kbroker._core.sync cimport AtomicI64, Mutex
+from kbroker._core.codec.wire cimport Writer, write_raw, write_uvarint
+from kbroker._core.sync cimport AtomicI64, Mutex, mutex_lock, mutex_unlock
 from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.network.connections._refused_requests cimport RefusedTable
@@ -22,6 +23,7 @@ cdef enum:
     API_SLOTS = 128
     API_WORDS = 2               # 64 API keys each
     MAX_VERSIONS = 32
+    MAX_LISTENERS = 16          # with addresses of the nodes for their clients
     DEFERRED_SLOTS = 32
 
 cdef enum:                      # API keys with native handlers
@@ -67,7 +69,8 @@ cdef struct NativeApisCore:
     uint64_t hash_seed          # secret: seed of tables that requests fill
     Api apis[API_SLOTS]
     AtomicI64 intercepted[API_WORDS]    # bit per API key: Python sees its requests first
-    Mutex bodies_lock           # a leaf; guards the next three
+    Mutex bodies_lock           # a leaf; guards the next four
+    Body nodes[MAX_LISTENERS]   # tagged section of a response with the nodes' addresses, by listener (KIP-951)
     Body versions[MAX_VERSIONS]         # ApiVersions by version
     Body invalid_versions[MAX_VERSIONS]  # error 42
     Body unsupported_versions           # error 35, version 0
@@ -90,6 +93,16 @@ cdef struct NativeApisCore:
     AtomicI64 slow_appends_until_ns     # until then an append may block: only handlers execute it
     AtomicI64 handled           # requests completed natively
     AtomicI64 declined
+
+cdef inline void write_nodes(Writer *w, NativeApisCore *native_apis, const Request *request) noexcept nogil:
+    """Write the tagged section of a response about other leaders: the addresses of the nodes (KIP-951)."""
+    cdef int32_t listener = request.responder.listener_id
+    mutex_lock(&native_apis.bodies_lock)
+    if 0 <= listener < MAX_LISTENERS and native_apis.nodes[listener].data != NULL:
+        write_raw(w, native_apis.nodes[listener].data, native_apis.nodes[listener].size_bytes)
+    else:
+        write_uvarint(w, 0)
+    mutex_unlock(&native_apis.bodies_lock)
 
 cdef struct Handler:
     NativeApisCore *native_apis

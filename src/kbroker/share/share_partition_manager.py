@@ -81,6 +81,7 @@ class SharePartitionManager:
         self.purgatory = Purgatory("ShareFetch", clock, config.integer("share.fetch.purgatory.purge.interval.requests"))
         self.lock_timer = Timer(clock)
         self._topics = topics
+        self._node_id = config.node_id
         self._controller = controller
         self._persister = persister
         self._signal = signal
@@ -121,8 +122,8 @@ class SharePartitionManager:
         for topic_id, index, topic in [*partitions[turn:], *partitions[:turn]]:
             key = SharePartitionKey(group_id, topic_id, topic or "", index)
             log = self._log(topic_id, index)
-            if log is None:
-                fetch.add_error(key, KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION))
+            if isinstance(log, Errors):
+                fetch.add_error(key, KafkaError(log))
                 continue
             share = self._partition(key, log)
             found[key] = ReadPartition(share, log)
@@ -173,12 +174,15 @@ class SharePartitionManager:
             logger.warning("unknown value of share.auto.offset.reset: %s", strategy)
         return log.high_watermark
 
-    def _log(self, topic_id: UUID, index: int) -> PartitionLog | None:
+    def _log(self, topic_id: UUID, index: int) -> PartitionLog | Errors:
+        """Return the log of a partition that this node leads, or the error."""
         view = self._topics.get_by_id(topic_id)
         if view is None or not 0 <= index < len(view.partitions):
-            return None
+            return Errors.UNKNOWN_TOPIC_OR_PARTITION
+        if view.registrations and view.registrations[index].leader != self._node_id:
+            return Errors.NOT_LEADER_OR_FOLLOWER
         log: PartitionLog | None = view.partitions[index]
-        return None if log is None or log.is_closed else log
+        return Errors.UNKNOWN_TOPIC_OR_PARTITION if log is None or log.is_closed else log
 
     # ------------------------------------------------------------ acknowledgements
 
@@ -196,7 +200,8 @@ class SharePartitionManager:
             with self.lock:
                 share = self._partitions.get(key)
             if share is None:
-                pending.settle(key, KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION))
+                moved, unknown = Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_PARTITION
+                pending.settle(key, KafkaError(moved if self._log(topic_id, index) is moved else unknown))
             else:
                 share.acknowledge(member_id, batches, partial(self._acknowledged, pending, key, batches))
         self._run_actions()
@@ -267,6 +272,10 @@ class SharePartitionManager:
         for watched, key in list(self._appends.items()):
             if key.topic == name:
                 del self._appends[watched]
+
+    def elected(self, topic_id: UUID, index: int) -> None:
+        """Remove the share partitions of a partition with a new leader, which reads their state again."""
+        self._drop_all(lambda key: (key.topic_id, key.partition) == (topic_id, index))
 
     def disable(self) -> None:
         """End all sessions and remove all share partitions: the feature share.version was disabled."""

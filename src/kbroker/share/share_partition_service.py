@@ -53,13 +53,14 @@ class SharePartitionService:
     def start(self) -> None:
         """Follow topics and features, and start the threads."""
         self._topics.on_deleted.append(self.manager.topic_deleted)
+        self._topics.on_elected.append(self.manager.elected)
         self._features.on_change(self._features_changed)
         for thread in self._threads:
             thread.start()
 
     def close(self, timeout_s: float) -> None:
         """Complete the share fetches that wait, and end the threads. Idempotent."""
-        self._topics.forget(self.manager.topic_deleted)
+        self._topics.forget(self.manager.topic_deleted, self.manager.elected)
         self.manager.close()
         for thread in self._threads:
             thread.join(timeout_s)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kbroker._core.clock import VirtualClock
     from kbroker.common.errors import Errors
+    from kbroker.testing.cluster import EmbeddedCluster
     from kbroker.testing.control import ControlServer
     from kbroker.testing.embedded import EmbeddedBroker, Snapshot, VirtualBroker
     from kbroker.testing.faults import Fault, FaultRules
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ControlServer",
     "EmbeddedBroker",
+    "EmbeddedCluster",
     "Errors",
     "Fault",
     "FaultRules",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "ControlServer": "kbroker.testing.control",
     "EmbeddedBroker": "kbroker.testing.embedded",
+    "EmbeddedCluster": "kbroker.testing.cluster",
     "Errors": "kbroker.common.errors",
     "Fault": "kbroker.testing.faults",
     "FaultRules": "kbroker.testing.faults",

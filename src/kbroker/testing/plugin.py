@@ -1,4 +1,4 @@
-"""Fixtures for pytest: ``kafka_broker``, ``kafka_topic``, ``kafka_faults``, ``broker_factory``.
+"""Fixtures for pytest: ``kafka_broker``, ``kafka_topic``, ``kafka_faults``, ``broker_factory``, ``kafka_cluster``.
 
 Found by pytest once kbroker is installed (``pip install "kbroker[test]"``), or with ``-p kbroker.testing.plugin``.
 Under pytest-xdist each worker has its own broker on its own port. Modules of the broker are
@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 import pytest
 
 if TYPE_CHECKING:
+    from kbroker.testing.cluster import EmbeddedCluster
     from kbroker.testing.embedded import EmbeddedBroker, VirtualBroker
     from kbroker.testing.faults import FaultRules
 
 MARKER = "kafka_topic(name=None, partitions=1, configs={}): the topic that the fixture kafka_topic makes for this test"
+CLUSTER_MARKER = (
+    "kafka_cluster(brokers=3, settings=None, racks=(), virtual_clock=False): the cluster that the fixture "
+    "kafka_cluster makes for this test"
+)
 LONGEST_PREFIX = 120
 
 Settings = Mapping[str, object] | None
@@ -46,6 +51,7 @@ class BrokerFactory(Protocol):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line("markers", CLUSTER_MARKER)
 
 
 @pytest.fixture(scope="session")
@@ -84,17 +90,37 @@ def kafka_topic(kafka_broker: EmbeddedBroker, request: pytest.FixtureRequest) ->
 
 
 def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
-    wanted: dict[str, Any] = {}
-    for marker in reversed(list(request.node.iter_markers("kafka_topic"))):  # the closest one wins
-        if marker.args:
-            raise pytest.UsageError(f"kafka_topic takes keyword arguments only, got {marker.args!r}")
-        wanted.update(marker.kwargs)
+    wanted = _marked(request, "kafka_topic")
     given = getattr(request, "param", None)
     if isinstance(given, Mapping):
         wanted.update(given)
     elif given is not None:
         wanted["partitions"] = given
     return wanted
+
+
+def _marked(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers(name))):  # the closest one wins
+        if marker.args:
+            raise pytest.UsageError(f"{name} takes keyword arguments only, got {marker.args!r}")
+        wanted.update(marker.kwargs)
+    return wanted
+
+
+@pytest.fixture
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
+    """A cluster of three brokers for this test; ``@pytest.mark.kafka_cluster`` shapes it. See ``EmbeddedCluster``."""
+    from kbroker.testing.cluster import EmbeddedCluster
+
+    wanted = _marked(request, "kafka_cluster")
+    try:
+        cluster = EmbeddedCluster(**wanted)
+    except TypeError as error:
+        text = f"kafka_cluster takes brokers, settings, racks and virtual_clock: {error}"
+        raise pytest.UsageError(text) from None
+    with cluster:
+        yield cluster
 
 
 @pytest.fixture

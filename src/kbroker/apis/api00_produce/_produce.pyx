@@ -45,7 +45,8 @@ from kbroker.apis.api00_produce._transactional_produce cimport (
 from kbroker.apis.api01_fetch._fetch cimport defer_check
 from kbroker.security.authorizer._acl_table cimport ACL_TOPIC, ACL_TRANSACTIONAL_ID, ACL_WRITE, acl_allows
 from kbroker.requests._native_types cimport (
-    OUTCOME_DECLINED, OUTCOME_LEFT, OUTCOME_RESPONDED, Handler, Outcome, NativeApisCore, OUTCOME_DELAYED,
+    OUTCOME_DECLINED, OUTCOME_DELAYED, OUTCOME_LEFT, OUTCOME_RESPONDED, Handler, NativeApisCore, Outcome,
+    write_nodes,
 )
 from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK
 from kbroker.replica._topics cimport Foreign, Topic, topic_by_id, topic_by_name, topic_foreign
@@ -74,17 +75,12 @@ cdef struct DelayedProduce:     # begins with its Operation; freed by the last c
     NativeApisCore *native_apis
     char *response                # owned until passed to the request
     int64_t response_bytes
+    int64_t throttle_at
     int32_t count
     Waiting *waiting
 
 
 cdef OperationTable DELAYED_PRODUCE
-
-
-cdef void store_throttle_time(Request *request, char *response, int64_t size_bytes, int32_t throttle_ms) noexcept nogil:
-    """Write the throttle time at the end of the response, before the tagged section of flexible versions."""
-    if throttle_ms > 0:
-        store_throttle(response + size_bytes - (5 if kafka_request(request).api_version >= 9 else 4), throttle_ms)
 
 
 cdef void note_slow_append(NativeApisCore *native_apis, int64_t from_ns, int64_t to_ns) noexcept nogil:
@@ -99,8 +95,8 @@ cdef void free_waiting(Waiting *waiting, int32_t count) noexcept nogil:
     free(waiting)
 
 
-cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_ms, Writer *w, Waiting *waiting,
-                           int32_t count) noexcept nogil:
+cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_ms, Writer *w, int64_t throttle_at,
+                           Waiting *waiting, int32_t count) noexcept nogil:
     """Pass request, response and ``waiting`` to an operation: they then belong to the thread that completes it.
 
     When memory is exhausted the connection is closed.
@@ -127,6 +123,7 @@ cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_m
     delayed.native_apis = handler.native_apis
     delayed.response = copy
     delayed.response_bytes = w.size_bytes
+    delayed.throttle_at = throttle_at
     delayed.count = count
     delayed.waiting = waiting
     for i in range(count):
@@ -175,7 +172,7 @@ cdef void delayed_produce_on_complete(Operation *op) noexcept nogil:
             delayed.response[waiting.error_at + 1] = <char>error
             memset(delayed.response + waiting.base_offset_at, 0xFF, 8)
     request.response_ready_ns = clock_now_ns(delayed.native_apis.clock)
-    store_throttle_time(request, delayed.response, delayed.response_bytes, gate_produce(
+    store_throttle(delayed.response + delayed.throttle_at, gate_produce(
         delayed.native_apis.quotas, NULL, request, True, request.response_ready_ns))
     request.action = ACTION_SEND
     if not request_add_memory(request, delayed.response, delayed.response_bytes, delayed.response):
@@ -423,14 +420,16 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
     """
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int16_t version = kafka.api_version
-    cdef bint flexible = version >= 9, any_error = False, is_allowed = True
+    cdef bint flexible = version >= 9, any_error = False, any_foreign = False, is_allowed = True
     cdef Writer w
     cdef AppendResult result
     cdef Partition *partition
     cdef Topic *topic
     cdef ProduceTopic *data
     cdef const VerifiedPart *verified = NULL
+    cdef const Foreign *foreign
     cdef Waiting *waiting = NULL
+    cdef int64_t throttle_at
     cdef int32_t waiting_count = 0, t, _k, at = 0, unrecorded = 0, topic_count = 0
     for t in range(parsed.topic_count):     # a topic without partitions is not in the response (as in Kafka)
         topic_count += parsed.topics[t].part_count > 0
@@ -484,15 +483,19 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
                     waiting[waiting_count].base_offset_at = w.size_bytes + 6
                     waiting_count += 1
             kafka_mark_error(request, result.error, 1)
-            write_partition(&w, version, parsed.parts[at - 1].index, &result, leader_of(handler, topic, &result,
-                            parsed.parts[at - 1].index))
+            foreign = leader_of(handler, topic, &result, parsed.parts[at - 1].index)
+            any_foreign = any_foreign or foreign != NULL and version >= FIRST_WITH_LEADER
+            write_partition(&w, version, parsed.parts[at - 1].index, &result, foreign)
             free(result.bad_records)
         if flexible:
             write_uvarint(&w, 0)
     if unrecorded > 0 and unrecorded == topic_count:
         kafka.record_flags |= RECORD_SKIP
-    write_i32(&w, 0)            # throttle_time_ms, set by store_throttle_time
-    if flexible:
+    throttle_at = w.size_bytes
+    write_i32(&w, 0)            # throttle_time_ms, set once it is known
+    if any_foreign:
+        write_nodes(&w, handler.native_apis, request)
+    elif flexible:
         write_uvarint(&w, 0)
     kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
     note_slow_append(handler.native_apis, request.dequeue_ns, kafka.local_done_ns)
@@ -503,9 +506,9 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
         free_waiting(waiting, waiting_count)
         return OUTCOME_RESPONDED
     if waiting_count > 0:
-        return delay_produce(handler, request, parsed.timeout_ms, &w, waiting, waiting_count)
+        return delay_produce(handler, request, parsed.timeout_ms, &w, throttle_at, waiting, waiting_count)
     free_waiting(waiting, 0)
-    store_throttle_time(request, w.data, w.size_bytes, gate_produce(
+    store_throttle(w.data + throttle_at, gate_produce(
         handler.native_apis.quotas, handler.clients, request, True, kafka.local_done_ns))
     response(request, &w)
     return OUTCOME_RESPONDED

@@ -34,7 +34,7 @@ from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
 from kbroker.security.authorizer._acl_table cimport (
     ACL_CLUSTER, ACL_CLUSTER_ACTION, ACL_READ, ACL_TOPIC, AclTable, acl_allows,
 )
-from kbroker.requests._native_types cimport NativeApisCore
+from kbroker.requests._native_types cimport NativeApisCore, write_nodes
 from kbroker.replica._topics cimport (
     Foreign, Topic, TopicTable, topic_by_id, topic_by_name, topic_foreign, topic_table_release, topic_table_retain,
 )
@@ -363,6 +363,11 @@ cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits
     return True
 
 
+cdef inline bint has_other_leader(const FetchState *state, const FetchPart *part) noexcept nogil:
+    """Return whether the response names the leader of a part (KIP-951)."""
+    return state.version >= 16 and part.read.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
+
+
 cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *splits, int32_t *split_count) noexcept nogil:
     cdef int16_t version = state.version
     cdef bint flexible = version >= 12, ok
@@ -377,7 +382,7 @@ cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *split
     if version >= 11:
         write_i32(w, -1)        # preferred read replica
     ok = write_records(w, part, flexible, splits, split_count)
-    if version >= 16 and part.read.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
+    if has_other_leader(state, part):
         write_uvarint(w, 1)
         write_uvarint(w, 1)     # CurrentLeader: id, epoch, no tags
         write_uvarint(w, 9)
@@ -428,7 +433,7 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
 
 
 cdef void build_response(FetchState *state) noexcept nogil:
-    cdef bint flexible = state.version >= 12, ok = True
+    cdef bint flexible = state.version >= 12, ok = True, any_foreign = False
     cdef int64_t topic_count = 0
     cdef int32_t i = 0, k, end, included, split_count = 0
     cdef Split *splits = <Split *>malloc(<size_t>(state.part_count or 1) * sizeof(Split))
@@ -453,11 +458,14 @@ cdef void build_response(FetchState *state) noexcept nogil:
             write_length(&w, included, flexible, True)
             for k in range(i, end):
                 if ok and state.parts[k].is_included:
+                    any_foreign = any_foreign or state.replica_id < 0 and has_other_leader(state, &state.parts[k])
                     ok = write_part(&w, state, &state.parts[k], splits, &split_count)
             if flexible:
                 write_uvarint(&w, 0)
         i = end
-    if flexible:
+    if any_foreign:
+        write_nodes(&w, state.native_apis, state.request)
+    elif flexible:
         write_uvarint(&w, 0)
     hand_over(state.request, &w, splits, split_count, ok)
     if state.request.action == ACTION_CLOSE and state.request.segment_count == 0:

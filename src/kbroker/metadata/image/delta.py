@@ -127,6 +127,11 @@ class MetadataDelta:
         return self._topics.created
 
     @property
+    def changes_brokers(self) -> bool:
+        """Return whether the registration of a broker changes."""
+        return bool(self._brokers.changes)
+
+    @property
     def changed_topics(self) -> Mapping[UUID, TopicImage]:
         """Topics of before with changed or added partitions, by id, once applied."""
         return self._topics.changed

@@ -1,0 +1,381 @@
+"""A cluster for tests in one process: wrong nodes, leaders and coordinators that move, stops, time and faults."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+from kbroker.client.connection import Connection, parse_bootstrap
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.runtime import PartitionState
+from kbroker.metadata.topics import ZERO_ID
+from kbroker.protocol import codec
+from kbroker.protocol.records import Record, build_batch
+from kbroker.testing import EmbeddedCluster, wait_until
+from kbroker.testing.cluster import COORDINATORS
+
+Body = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    settings = {"offsets.topic.num.partitions": 3, "transaction.state.log.num.partitions": 3}
+    with EmbeddedCluster(3, settings, racks=["a", "b", "c"]) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def all_nodes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start the nodes that a test leaves stopped."""
+    yield
+    if "cluster" in request.fixturenames:
+        cluster = request.getfixturevalue("cluster")
+        for node in cluster.nodes:
+            cluster.start_node(node)
+
+
+def ask(cluster: EmbeddedCluster, node: int, name: str, version: int, body: Body) -> Body:
+    """Return a node's response."""
+    (address,) = parse_bootstrap(cluster.addresses[node])
+    with closing(Connection(address)) as connection:
+        return connection.request(codec.api_by_name(name).key, version, body, timeout_s=10)
+
+
+def produce_body(topic: str, index: int) -> Body:
+    data = build_batch([Record(None, b"x", 1)])
+    rows = [{"Index": index, "Records": data}]
+    return {
+        "TransactionalId": None,
+        "Acks": -1,
+        "TimeoutMs": 1000,
+        "TopicData": [{"Name": topic, "PartitionData": rows}],
+    }
+
+
+def fetch_body(topic: str, index: int, epoch: int = -1, wait_ms: int = 0) -> Body:
+    row = {
+        "Partition": index,
+        "CurrentLeaderEpoch": epoch,
+        "FetchOffset": 0,
+        "LastFetchedEpoch": -1,
+        "LogStartOffset": -1,
+        "PartitionMaxBytes": 1 << 20,
+    }
+    return {
+        "ReplicaId": -1,
+        "MaxWaitMs": wait_ms,
+        "MinBytes": 1,
+        "MaxBytes": 1 << 20,
+        "IsolationLevel": 0,
+        "SessionId": 0,
+        "SessionEpoch": -1,
+        "Topics": [{"Topic": topic, "Partitions": [row]}],
+        "ForgottenTopicsData": [],
+        "RackId": "",
+    }
+
+
+def others(cluster: EmbeddedCluster, node: int) -> list[int]:
+    return [one for one in cluster.nodes if one != node]
+
+
+def test_each_node_describes_the_same_cluster(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("described", 3)
+    found = [
+        ask(cluster, node, "Metadata", 12, {"Topics": [{"TopicId": ZERO_ID, "Name": "described"}]} | ALL)
+        for node in cluster.nodes
+    ]
+    assert found[0] == found[1] == found[2]
+    brokers = [(row["NodeId"], f"{row['Host']}:{row['Port']}", row["Rack"]) for row in found[0]["Brokers"]]
+    assert brokers == [(node, cluster.addresses[node], rack) for node, rack in zip((1, 2, 3), "abc", strict=True)]
+    (topic,) = found[0]["Topics"]
+    leaders = [row["LeaderId"] for row in sorted(topic["Partitions"], key=lambda row: row["PartitionIndex"])]
+    assert sorted(leaders) == [1, 2, 3]
+    assert all(sorted(row["ReplicaNodes"]) == sorted(row["IsrNodes"]) == [1, 2, 3] for row in topic["Partitions"])
+    assert found[0]["ControllerId"] == cluster.controller_id == 1
+
+
+ALL: Body = {"AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations": False}
+
+
+def test_requests_to_a_wrong_node(cluster: EmbeddedCluster) -> None:
+    """Each request about a partition is refused; from KIP-951 on with the leader and its address."""
+    cluster.create_topic("led", replicas=[[1, 2, 3]])
+    cluster.move_leader("led", 0, 2)
+    leader = cluster.partition("led", 0)
+    refused = int(Errors.NOT_LEADER_OR_FOLLOWER)
+    produced = ask(cluster, 1, "Produce", 12, produce_body("led", 0))
+    (row,) = produced["Responses"][0]["PartitionResponses"]
+    assert (row["ErrorCode"], row["CurrentLeader"]) == (refused, {"LeaderId": 2, "LeaderEpoch": leader.leader_epoch})
+    address = {node["NodeId"]: f"{node['Host']}:{node['Port']}" for node in produced["NodeEndpoints"]}
+    assert address[2] == cluster.addresses[2]
+    (row,) = ask(cluster, 1, "Produce", 3, produce_body("led", 0))["Responses"][0]["PartitionResponses"]
+    assert row["ErrorCode"] == refused
+    (row,) = ask(cluster, 2, "Produce", 12, produce_body("led", 0))["Responses"][0]["PartitionResponses"]
+    assert (row["ErrorCode"], row["BaseOffset"]) == (0, 0)
+
+    (row,) = ask(cluster, 3, "Fetch", 10, fetch_body("led", 0))["Responses"][0]["Partitions"]
+    assert row["ErrorCode"] == refused
+    (row,) = ask(cluster, 3, "Fetch", 11, fetch_body("led", 0))["Responses"][0]["Partitions"]
+    assert (row["ErrorCode"], bool(row["Records"])) == (0, True), "a follower in the ISR serves consumers (KIP-392)"
+    (row,) = ask(cluster, 3, "Fetch", 11, fetch_body("led", 0, epoch=0))["Responses"][0]["Partitions"]
+    assert row["ErrorCode"] == int(Errors.FENCED_LEADER_EPOCH)
+
+    listed = {"PartitionIndex": 0, "CurrentLeaderEpoch": -1, "Timestamp": -1}
+    body = {"ReplicaId": -1, "IsolationLevel": 0, "Topics": [{"Name": "led", "Partitions": [listed]}]}
+    assert ask(cluster, 3, "ListOffsets", 5, body)["Topics"][0]["Partitions"][0]["ErrorCode"] == refused
+    assert ask(cluster, 2, "ListOffsets", 5, body)["Topics"][0]["Partitions"][0]["Offset"] == 1
+    body = {"Topics": [{"Name": "led", "Partitions": [{"PartitionIndex": 0, "Offset": 0}]}], "TimeoutMs": 1000}
+    assert ask(cluster, 1, "DeleteRecords", 2, body)["Topics"][0]["Partitions"][0]["ErrorCode"] == refused
+    body = {"Topics": [{"Name": "led", "PartitionIndexes": [0]}]}
+    assert ask(cluster, 1, "DescribeProducers", 0, body)["Topics"][0]["Partitions"][0]["ErrorCode"] == refused
+
+
+def test_requests_to_a_wrong_coordinator(cluster: EmbeddedCluster) -> None:
+    cluster.move_coordinator("wrong", 3)
+    cluster.move_coordinator("wrong", 2, "transaction")
+    for node in cluster.nodes:
+        found = ask(cluster, node, "FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": ["wrong"]})
+        (row,) = found["Coordinators"]
+        assert (row["NodeId"], f"{row['Host']}:{row['Port']}") == (3, cluster.addresses[3])
+        found = ask(cluster, node, "FindCoordinator", 4, {"KeyType": 1, "CoordinatorKeys": ["wrong"]})
+        assert found["Coordinators"][0]["NodeId"] == 2
+    beat = {"GroupId": "wrong", "GenerationId": 1, "MemberId": "m", "GroupInstanceId": None}
+    errors = [ask(cluster, node, "Heartbeat", 3, beat)["ErrorCode"] for node in cluster.nodes]
+    assert errors == [int(Errors.NOT_COORDINATOR), int(Errors.NOT_COORDINATOR), int(Errors.UNKNOWN_MEMBER_ID)]
+    init = {"TransactionalId": "wrong", "TransactionTimeoutMs": 1000, "ProducerId": -1, "ProducerEpoch": -1}
+    errors = [ask(cluster, node, "InitProducerId", 4, init)["ErrorCode"] for node in cluster.nodes]
+    assert errors == [int(Errors.NOT_COORDINATOR), 0, int(Errors.NOT_COORDINATOR)]
+
+
+def test_a_fetch_that_waits_at_a_former_leader_ends(cluster: EmbeddedCluster) -> None:
+    """At a follower it is woken by appends at the leader, and by the next election."""
+    cluster.create_topic("waits", replicas=[[1, 2, 3]])
+    found: list[Body] = []
+
+    def wait_at(node: int) -> threading.Thread:
+        before = cluster.node(node).waiting_fetches
+        body = fetch_body("waits", 0, wait_ms=60_000)
+        thread = threading.Thread(target=lambda: found.append(ask(cluster, node, "Fetch", 11, body)))
+        thread.start()
+        wait_until(lambda: cluster.node(node).waiting_fetches > before, 10, "a waiting fetch")
+        return thread
+
+    for node in (1, 2):
+        thread = wait_at(node)
+        cluster.move_leader("waits", 0, 3 if node == 1 else 1)
+        thread.join(10)
+    errors = [one["Responses"][0]["Partitions"][0]["ErrorCode"] for one in found]
+    assert errors == [int(Errors.NOT_LEADER_OR_FOLLOWER)] * 2
+    thread = wait_at(2)
+    ask(cluster, 1, "Produce", 7, produce_body("waits", 0))
+    thread.join(10)
+    assert found[-1]["Responses"][0]["Partitions"][0]["Records"]
+
+
+def test_stop_drop_and_start(cluster: EmbeddedCluster) -> None:
+    """Epochs rise with each move, a stopped node leaves the ISR, and its address is kept for it."""
+    cluster.create_topic("stops", replicas=[[1, 2], [2, 3]])
+    address = cluster.addresses[2]
+    cluster.stop_node(2)
+    first, second = (cluster.partition("stops", index) for index in range(2))
+    assert (first.leader, first.isr, first.leader_epoch) == (1, (1,), 0)
+    assert (second.leader, second.isr, second.leader_epoch) == (3, (3,), 1)
+    assert cluster.live == [1, 3]
+    metadata = ask(cluster, 1, "Metadata", 9, {"Topics": [{"Name": "stops"}], **ALL, **NO_CLUSTER})
+    assert [row["NodeId"] for row in metadata["Brokers"]] == [1, 3]
+    assert {row["PartitionIndex"]: row["OfflineReplicas"] for row in metadata["Topics"][0]["Partitions"]} == {
+        0: [2],
+        1: [2],
+    }
+    with pytest.raises(OSError), closing(socket.create_connection(parse_bootstrap(address)[0], 5)):
+        pass
+    cluster.drop_node(3)
+    assert cluster.partition("stops", 1).leader == -1
+    metadata = ask(cluster, 1, "Metadata", 9, {"Topics": [{"Name": "stops"}], **ALL, **NO_CLUSTER})
+    errors = {row["PartitionIndex"]: row["ErrorCode"] for row in metadata["Topics"][0]["Partitions"]}
+    assert errors == {0: 0, 1: int(Errors.LEADER_NOT_AVAILABLE)}
+    cluster.start_node(2)
+    assert cluster.addresses[2] == address
+    assert cluster.partition("stops", 1).leader == -1, "no unclean election"
+    cluster.start_node(3)
+    second = cluster.partition("stops", 1)
+    assert (second.leader, set(second.isr)) == (3, {2, 3})
+    cluster.elect_preferred_leaders()
+    assert [cluster.partition("stops", index).leader for index in range(2)] == [1, 2]
+    assert cluster.partition("stops", 1).leader_epoch == second.leader_epoch + 1
+
+
+NO_CLUSTER: Body = {"IncludeClusterAuthorizedOperations": False}
+
+
+def test_layouts_are_checked(cluster: EmbeddedCluster) -> None:
+    """More replicas than nodes are refused with Kafka's text."""
+    with pytest.raises(KafkaError, match="cannot be reached because only 3 broker"):
+        cluster.create_topic("layout", replication_factor=4)
+    with pytest.raises(KafkaError, match="includes broker 4, but no such broker is registered"):
+        cluster.create_topic("layout", replicas=[[1, 4]])
+    with pytest.raises(KafkaError, match="not consistent with previous partitions, which have 2 replica"):
+        cluster.create_topic("layout", replicas=[[1, 2], [1]])
+    cluster.stop_node(2)
+    cluster.create_topic("layout", replicas=[[1, 2]])
+    with pytest.raises(KafkaError, match="node 2 does not serve"):
+        cluster.move_leader("layout", 0, 2)
+    assert (cluster.partition("layout", 0).leader, cluster.partition("layout", 0).isr) == (1, (1,))
+    cluster.reassign("layout", 0, [2, 3])
+    moving = cluster.partition("layout", 0)
+    assert (moving.replicas, moving.adding_replicas, moving.removing_replicas) == ((2, 3, 1), (3,), (1,))
+    cluster.start_node(2)
+    done = cluster.partition("layout", 0)
+    assert (done.replicas, done.leader, set(done.isr)) == ((2, 3), 3, {2, 3})
+
+
+def served(cluster: EmbeddedCluster, kind: str) -> dict[int, list[int]]:
+    """Return the nodes whose coordinator serves each partition of an internal topic."""
+    found: dict[int, list[int]] = {}
+    for node in cluster.live:
+        ctx = cluster.node(node).context
+        part = {"group": ctx.group_coordinator, "transaction": ctx.transaction_service, "share": ctx.share_service}[
+            kind
+        ]
+        runtime: Any = getattr(getattr(part, "coordinator", part), "runtime", None)
+        for index, one in runtime._partitions.items() if runtime is not None else ():
+            if one.state is PartitionState.ACTIVE:
+                found.setdefault(index, []).append(node)
+    return found
+
+
+def test_two_coordinators_never_serve_one_key(cluster: EmbeddedCluster) -> None:
+    """Random moves and stops: each partition of an internal topic is served by its leader only."""
+    rng = random.Random(7)
+    for kind in ("group", "transaction", "share"):
+        cluster.coordinator("key", kind)
+    for _ in range(60):
+        node = rng.choice(list(cluster.nodes))
+        kind = rng.choice(list(COORDINATORS))
+        if rng.random() < 0.7 and node in cluster.live:
+            cluster.move_leader(COORDINATORS[kind], rng.randrange(cluster.topics[COORDINATORS[kind]]), node)
+        elif node in cluster.live and len(cluster.live) > 1:
+            rng.choice((cluster.stop_node, cluster.drop_node))(node)
+        else:
+            cluster.start_node(node)
+        for one, topic in COORDINATORS.items():
+            for index, nodes in served(cluster, one).items():
+                assert nodes == [cluster.partition(topic, index).leader], (one, index)
+
+
+def test_clients_follow_moves(cluster: EmbeddedCluster) -> None:
+    """librdkafka loses and doubles no record while leaders and coordinators move, and nodes stop and crash."""
+    rng = random.Random(3)
+    cluster.create_topic("moves", 3)
+    stop = threading.Event()
+    sent: list[tuple[int, int]] = []
+    failed: list[object] = []
+    client = {"bootstrap.servers": cluster.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200}
+
+    def produce() -> None:
+        producer = ck.Producer({**client, "enable.idempotence": True, "retry.backoff.ms": 20})
+        number = 0
+
+        def done(error: object, message: ck.Message) -> None:
+            if error is not None:
+                failed.append(error)
+            else:
+                sent.append((message.partition() or 0, int(message.value() or b"")))
+
+        while not stop.is_set():
+            producer.produce("moves", str(number).encode(), partition=number % 3, on_delivery=done)
+            number += 1
+            producer.poll(0.002)
+        assert producer.flush(30) == 0
+
+    def moved() -> None:
+        for _ in range(25):
+            choice = rng.random()
+            if choice < 0.6:
+                cluster.move_leader("moves", rng.randrange(3), rng.choice(cluster.live))
+            elif choice < 0.8:
+                cluster.move_coordinator("moves", rng.choice(cluster.live))
+            elif len(cluster.live) == 3:
+                rng.choice((cluster.stop_node, cluster.drop_node))(rng.choice(cluster.live))
+            else:
+                for node in cluster.nodes:
+                    cluster.start_node(node)
+            stop.wait(0.05)
+
+    read: list[tuple[int, int]] = []
+    consumer = ck.Consumer(
+        {**client, "group.id": "moves", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )
+    consumer.subscribe(["moves"])
+    threads = [threading.Thread(target=produce), threading.Thread(target=moved)]
+    for thread in threads:
+        thread.start()
+    try:
+        threads[1].join(60)
+        stop.set()
+        threads[0].join(60)
+        assert failed == []
+        log = [(index, int(one.value or b"")) for index in range(3) for one in cluster.records("moves", index)]
+        assert sorted(sent) == log, "a record is lost, doubled or out of order"
+
+        def poll() -> bool:
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                read.append((message.partition() or 0, int(message.value() or b"")))
+            return len(read) >= len(log)
+
+        wait_until(poll, 60, "all records")
+        assert sorted(read) == sorted(log)
+    finally:
+        stop.set()
+        consumer.close()
+
+
+def test_faults_and_time_of_one_node() -> None:
+    """A rule concerns requests to its node, and time passes for one node or for all."""
+    wanted = {"Topics": [{"Name": "t"}], **ALL, **NO_CLUSTER}
+    with EmbeddedCluster(2, {"connections.max.idle.ms": 60_000}, virtual_clock=True) as cluster:
+        cluster.create_topic("t", replicas=[[1, 2]])
+        with cluster.node(1).faults.add("Metadata", error="UNKNOWN_SERVER_ERROR", count=-1) as fault:
+            bodies = [ask(cluster, node, "Metadata", 9, wanted) for node in (1, 2)]
+        assert fault.hits == 1
+        assert [len(body["Brokers"]) for body in bodies] == [0, 2]
+        first, second = (socket.create_connection(parse_bootstrap(cluster.addresses[node])[0], 5) for node in (1, 2))
+        with first, second:
+            for node in (1, 2):
+                wait_until(partial(has_connection, cluster, node), 10, "an open connection")
+            cluster.node(2).advance_ms(70_000)  # type: ignore[attr-defined]
+            assert second.recv(1) == b""
+            assert has_connection(cluster, 1)
+            cluster.advance_ms(70_000)
+            assert first.recv(1) == b""
+
+
+def has_connection(cluster: EmbeddedCluster, node: int) -> bool:
+    return bool(cluster.node(node).xray()["connections"])
+
+
+def test_several_brokers_from_the_command_line() -> None:
+    """The ready line has the address of each node; data on disk is refused."""
+    command = [sys.executable, "-m", "kbroker", "serve", "--brokers", "3", "--listener", "127.0.0.1:0"]
+    with subprocess.Popen([*command, "--in-memory"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+        assert process.wait(20) == 0
+    assert all(f"node {node} at 127.0.0.1:" in line for node in (1, 2, 3)), line
+    assert "nothing is replicated" in line
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "Several brokers are possible in memory only" in done.stderr
