@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
-from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.admin import Admin
+from kbroker.client.admin import NewTopic as ClientTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.schema_registry import RegistryError, SchemaRegistry
 from kbroker.decoders.decoded import Decoded, Headers
 from kbroker.decoders.decoders import Decoders
+from kbroker.metadata.topic_rules import NewTopic
 from kbroker.testing import EmbeddedBroker
 from tests.clients.programs import HERE, python_with
 from tests.support import cli_output
 from tests.support.broker import run_to_end
 from tests.support.cli import run
+from tests.support.console import SETTINGS, ask, pages_of, served, words_of
 from tests.support.schema_registry import Apicurio
 
 pytestmark = pytest.mark.slow
@@ -60,7 +64,7 @@ def test_values_of_confluents_serializers(apicurio: Apicurio, by_confluent: list
         ("protobuf", []),
     ]
     assert [one.schema.partition(",")[0] for one in found] == [
-        *("Order", "JSON Schema", "google.protobuf.Timestamp", "google.protobuf.ListValue"),
+        *("Order", "id 2", "google.protobuf.Timestamp", "google.protobuf.ListValue"),
     ]
 
 
@@ -127,7 +131,7 @@ def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None
     """Values of real serializers through a broker to `consume`, and what the registry holds about them."""
     with EmbeddedBroker() as broker:
         with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
-            Admin(cluster).create_topics([NewTopic("orders", 1)])
+            Admin(cluster).create_topics([ClientTopic("orders", 1)])
             for value in (*by_confluent[:3], by_confluent[0]):
                 producer.send("orders", value, b"k")
         environment = {"KBROKER_BOOTSTRAP": broker.bootstrap_servers, "KBROKER_REGISTRY": apicurio.url}
@@ -160,3 +164,24 @@ def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None
             producer.send("orders", b"\0\0\1\0\0x", None)
         documents("registry", "check", "orders", "--from-beginning", status=1)
         assert '"name": "Order"' in run(None, "registry", "show", "avro-orders-value", env=environment).stdout
+
+
+def test_messages_of_the_console(apicurio: Apicurio, by_confluent: list[bytes]) -> None:
+    """The page detects the schema of each value, names it, and filters by what it decodes."""
+    with served({**SETTINGS, "kbroker.console.registry.url": apicurio.url}) as broker:
+        broker.context.topics.create(NewTopic("orders", 1))
+        with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
+            for value in (*by_confluent[:3], b"\0\0\1\0\0x"):
+                producer.send("orders", value, None)
+        with pages_of(broker) as pages:
+            page = words_of(ask(pages, "messages?topic=orders").body.decode())
+            for words in (
+                "avro, Order, id ",
+                "json-schema, id ",
+                "protobuf, google.protobuf.Timestamp, id ",
+            ):
+                assert f"value: {words}" in page
+            assert '"who": "Zoë"' in page
+            assert "The value is shown as it is: schema id 65536" in page
+            query = urlencode({"topic": "orders", "filter": "value.who == 'Zoë'", "vd": "avro"})
+            assert "Matches: 1." in words_of(ask(pages, f"messages?{query}").body.decode())

@@ -38,8 +38,7 @@ def decode(registry: SchemaRegistry, data: bytes, place: Place, kind: str | None
         decoded = _decoded(schema, found)
     except UndecodableError as error:
         raise UndecodableError(f"schema {found.schema_id}: {error}") from None
-    name = decoded.schema or {JSON_SCHEMA: "JSON Schema"}.get(schema.kind, "")
-    return decoded._replace(format=schema.kind, schema=f"{name}, {found.schema_id}".removeprefix(", "))
+    return decoded._replace(format=schema.kind, schema=f"{decoded.schema}, {found.schema_id}".removeprefix(", "))
 
 
 def _decoded(schema: Schema, found: Framed) -> Decoded:
