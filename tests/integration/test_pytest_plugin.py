@@ -244,3 +244,19 @@ def test_the_entry_point_is_declared() -> None:
     with open("pyproject.toml", "rb") as file:
         project = tomllib.load(file)["project"]
     assert project["entry-points"]["pytest11"] == {"kbroker": "kbroker.testing.plugin"}
+
+
+def test_the_cluster_example_of_the_docs(run: Run) -> None:
+    """The test of docs/testing.md: an idempotent producer through a crash of a node."""
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    (example,) = (block for block in page.split("```python\n") if block.startswith("def test_orders_survive_a_crash"))
+    source = "from confluent_kafka import Producer\n\n" + example.partition("```")[0]
+    shaped = """
+import pytest
+
+@pytest.mark.kafka_cluster(brokers=2, racks=["a", "b"], virtual_clock=True)
+def test_shaped(kafka_cluster):
+    assert [node.context.config.text("broker.rack") for node in kafka_cluster.nodes.values()] == ["a", "b"]
+    kafka_cluster.advance_ms(10)
+"""
+    run(source + shaped).assert_outcomes(passed=2)

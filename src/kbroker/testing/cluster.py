@@ -38,7 +38,7 @@ FACTORS = (
     "transaction.state.log.replication.factor",
     "share.coordinator.state.topic.replication.factor",
 )
-#: Replication factor of topics without one of their own, if there are as many nodes.
+#: Default replication factor, if there are as many nodes.
 DEFAULT_FACTOR = 3
 #: Ports that only the first node opens, unless the system chooses them.
 FIXED_PORTS = ("kbroker.metrics.listener",)
@@ -123,7 +123,7 @@ class EmbeddedCluster:
             raise
 
     def stop(self) -> None:
-        """Stop all nodes; the data is gone. Idempotent."""
+        """Stop all nodes, and delete the data. Idempotent."""
         storage, self._storage = self._storage, None
         for node in reversed(self._nodes.values()):
             node.stop()

@@ -1,0 +1,64 @@
+"""Kafka's tools that look at replicas and leaders, against a cluster for tests: each ends as with Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.testing import EmbeddedCluster
+from tests.support import need
+from tests.support.kafka.tools import TOOLS, Tools
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    need.kafka_tools()
+    with EmbeddedCluster(3) as cluster:
+        yield cluster
+
+
+def described(tools: Tools) -> list[str]:
+    """Return the line of each partition of the topic, without the empty fields at its end."""
+    said = tools(TOOLS + "TopicCommand", "--describe", "--topic", "moved")
+    lines = [line.strip() for line in said.splitlines() if "Partition:" in line]
+    return [" ".join(line.split()).partition(" Elr:")[0] for line in lines]
+
+
+def test_topics_reassignments_and_elections(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """kafka-topics, kafka-reassign-partitions and kafka-leader-election through two moves and a stopped node."""
+    tools = Tools(cluster.bootstrap)
+    topics = TOOLS + "TopicCommand"
+    tools(topics, "--create", "--topic", "moved", "--replica-assignment", "1:2,2:3")
+    assert described(tools) == [
+        "Topic: moved Partition: 0 Leader: 1 Replicas: 1,2 Isr: 1,2",
+        "Topic: moved Partition: 1 Leader: 2 Replicas: 2,3 Isr: 2,3",
+    ]
+    said = tools(topics, "--create", "--topic", "wide", "--replication-factor", "4", "--partitions", "1", status=1)
+    assert "Unable to replicate the partition 4 time(s)" in said
+    plan = tmp_path / "plan.json"
+    rows = [{"topic": "moved", "partition": 0, "replicas": [3, 1]}, {"topic": "moved", "partition": 1, "replicas": [1]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+    reassign = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    said = tools(reassign, "--reassignment-json-file", plan, "--execute")
+    assert "Successfully started partition reassignments for moved-0,moved-1" in said
+    said = tools(reassign, "--reassignment-json-file", plan, "--verify")
+    assert "Reassignment of partition moved-0 is completed." in said
+    assert "Reassignment of partition moved-1 is completed." in said
+    assert "No partition reassignments found." in tools(reassign, "--list")
+    assert described(tools) == [
+        "Topic: moved Partition: 0 Leader: 1 Replicas: 3,1 Isr: 1,3",
+        "Topic: moved Partition: 1 Leader: 1 Replicas: 1 Isr: 1",
+    ]
+    elect = (TOOLS + "LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions")
+    assert "Successfully completed leader election (PREFERRED) for partitions moved-0" in tools(*elect)
+    cluster.stop_node(3)
+    assert described(Tools(cluster.bootstrap))[0] == "Topic: moved Partition: 0 Leader: 1 Replicas: 3,1 Isr: 1"
+    said = Tools(cluster.bootstrap)(topics, "--describe", "--unavailable-partitions")
+    assert said.strip() == ""
+    assert "Partition: 0" in Tools(cluster.bootstrap)(topics, "--describe", "--under-replicated-partitions")
+    cluster.start_node(3)
