@@ -3,7 +3,7 @@
 import sys
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from testcontainers.kafka import KafkaContainer
+from testcontainers.community.kafka import KafkaContainer
 
 
 def check(container: KafkaContainer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,12 +17,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
+from tests.support import need
 from tests.support.certificates import Certificates
 from tests.support.container import PATH, Container, image_in
+from tests.support.docker_api import DockerApi
 from tests.support.start_sequences import JAVA_ENV, START_SEQUENCES, StartSequence
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+CHECKS = ROOT / "tests" / "containers"
+IMAGE = "kbroker:8.0.0"  # libraries read from the tag whether Confluent's image of that version has KRaft
 CONTAINERFILE = (ROOT / "Containerfile").read_text(encoding="utf-8")
 
 
@@ -42,6 +47,13 @@ MAX_BYTES = 60_000_000
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with image_in(tmp_path_factory.mktemp("image") / "root") as folder:
         yield folder
+
+
+@pytest.fixture
+def engine(image: Path, tmp_path: Path) -> Iterator[DockerApi]:
+    """The API of a container engine, for libraries themselves; CI runs the same programs with Docker."""
+    with DockerApi(image, tmp_path) as api:
+        yield api
 
 
 @pytest.fixture
@@ -273,3 +285,57 @@ def test_workflow_example(start: Callable[..., Container]) -> None:
     assert python == "python"
     done = container.run_beside(sys.executable, str(EXAMPLES.parent / program), env=job["env"])
     assert done.stdout == "read 10 orders, total 45\n", done.stderr
+
+
+def run_library(engine: DockerApi, *command: str, folder: Path = ROOT, seconds: float = 100, **env: str) -> str:
+    """Run a program with the engine; return its output."""
+    environment = {
+        **os.environ,
+        "DOCKER_HOST": engine.url,
+        "TESTCONTAINERS_HOST_OVERRIDE": "localhost",
+        "TESTCONTAINERS_RYUK_DISABLED": "true",
+        **env,
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_testcontainers_for_python(engine: DockerApi) -> None:
+    """testcontainers-python, with KRaft and without."""
+    assert run_library(engine, sys.executable, str(CHECKS / "check.py"), IMAGE) == "ok\n"
+
+
+@pytest.mark.soak
+def test_testcontainers_for_java(engine: DockerApi) -> None:
+    """The JUnit example: KafkaContainer and ConfluentKafkaContainer of testcontainers-java."""
+    need.program("java", "mvn")
+    folder = ROOT / "examples" / "junit"
+    text = run_library(engine, "mvn", "-B", "test", f"-Dkbroker.image={IMAGE}", folder=folder, seconds=600)
+    assert "Tests run: 2, Failures: 0, Errors: 0, Skipped: 0" in text
+
+
+@pytest.mark.soak
+def test_testcontainers_for_go(engine: DockerApi) -> None:
+    """testcontainers-go, with franz-go."""
+    need.program("go")
+    assert run_library(engine, "go", "run", ".", IMAGE, folder=CHECKS / "go", seconds=600, GOFLAGS="-mod=mod") == "ok\n"
+
+
+@pytest.mark.soak
+def test_testcontainers_for_node(engine: DockerApi) -> None:
+    """@testcontainers/kafka, with kafkajs."""
+    need.program("node", "npm")
+    run_library(engine, "npm", "ci", "--silent", folder=CHECKS / "node", seconds=300)
+    assert run_library(engine, "node", "check.mjs", IMAGE, folder=CHECKS / "node").endswith("ok\n")
+
+
+@pytest.mark.soak
+def test_testcontainers_for_rust(engine: DockerApi, tmp_path: Path) -> None:
+    """The apache module of testcontainers-rs."""
+    need.program("cargo")
+    name, tag = IMAGE.split(":")
+    command = ["cargo", "run", "--locked", "--quiet", name, tag]
+    assert run_library(engine, *command, folder=CHECKS / "rust", seconds=1200, CARGO_TARGET_DIR=str(tmp_path)) == "ok\n"

@@ -167,27 +167,21 @@ class Container:
         self, *command: str, stdin: str = "", user: str | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a program in the container, as `docker exec -i`."""
-        user_id, _, group_id = (user or self._user).partition(":")
-        words = [
-            "nsenter",
-            "-t",
-            str(self._pid),
-            "-m",
-            "-n",
-            "-p",
-            "-u",
-            "-r",
-            "-w",
-            "-S",
-            user_id,
-            "-G",
-            group_id,
-            *command,
-        ]
+        words = self.command_inside(*command, user=user)
         return subprocess.run(
             words, env={**self._env, **(env or {}), "PATH": f"{PATH}:{os.environ['PATH']}"},
             input=stdin, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
+
+    def command_inside(self, *command: str, user: str | None = None) -> list[str]:
+        """Return the command of this machine that runs a program in the container."""
+        user_id, _, group_id = (user or self._user).partition(":")
+        words = ["nsenter", "-t", str(self._pid), "-m", "-n", "-p", "-u", "-r", "-w", "-S", user_id, "-G", group_id]
+        return [*words, *command]
+
+    def exit_status(self) -> int | None:
+        """Return the exit status; None while the container runs."""
+        return self._process.poll()
 
     def run_beside(self, *command: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """Run a program of this machine in the network of the container."""
