@@ -42,7 +42,7 @@ def tokens(site: Site, query: Query) -> View:
         refused = REFUSED[error.error]
     kept = [one for one in found if wanted in one.token.token_id or wanted.lower() in str(one.token.owner).lower()]
     part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/tokens", query.values)
-    now_ms = site.clock.wall_ms()
+    now_ms = site.clock.epoch_ms()
     rows = [TokenRow(one, max(0, one.token.expiry_ms - now_ms)) for one in part.rows]
     values = {"part": part, "rows": rows, "q": wanted, "refused": refused, "fields": {}, "problem": ""}
     return View("Delegation tokens", "tokens.html", values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.client.transactions import ActiveProducer, ListedTransaction, TransactionDescription, Transactions
@@ -14,6 +15,7 @@ from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough
 
 PARTITIONS = 200  # of a transaction that are shown
+LOOKED_AT = 500  # partitions at a time
 DEFAULT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
 MAX_MINUTES = 60 * 24 * 365
 ENDED = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
@@ -55,7 +57,7 @@ def transaction(site: Site, query: Query) -> View:
         "found": found,
         "partitions": found.partitions[:PARTITIONS],
         "more": max(0, len(found.partitions) - PARTITIONS),
-        "age_ms": None if found.start_time_ms is None else max(0, site.clock.wall_ms() - found.start_time_ms),
+        "age_ms": None if found.start_time_ms is None else max(0, site.clock.epoch_ms() - found.start_time_ms),
         "is_open": found.state not in ENDED,
     }
     return View("Transaction", "transaction.html", values)
@@ -73,25 +75,32 @@ def _described(site: Site, transactional_id: str) -> TransactionDescription:
 
 
 def hanging(site: Site, query: Query) -> View:
-    """Return open transactions that no coordinator will end, once the user has asked for the search."""
+    """Return open transactions that no coordinator will end, in a part of the partitions, once the user searches."""
     minutes = query.integer("minutes", DEFAULT_MINUTES, 0, MAX_MINUTES)
     topic = query.text("topic").strip()
-    rows = _hanging(site, topic, minutes) if query.text("search") else None
+    rows: list[HangingRow] = []
     part = None
-    if rows is not None:
-        part = part_of(rows, query.integer("page", 1, 1, 10**9), f"{ROOT}/hanging", query.values)
-    return View("Hanging transactions", "hanging.html", {"part": part, "minutes": minutes, "topic": topic})
+    if query.text("search"):
+        places = site.remember(f"places of {topic}", lambda: _places(site, topic))
+        number = query.integer("page", 1, 1, 10**9)
+        part = part_of(places, number, f"{ROOT}/hanging", query.values, LOOKED_AT)
+        rows = _hanging(site, topic, part.rows, minutes)
+    return View(
+        "Hanging transactions", "hanging.html", {"part": part, "rows": rows, "minutes": minutes, "topic": topic}
+    )
 
 
-def _hanging(site: Site, topic: str, minutes: int) -> list[HangingRow]:
-    cluster = site.cluster
-    found = [cluster.topic(topic)] if topic else cluster.fetch_metadata(None)
-    places = [(one.name, each.partition) for one in found for each in one.partitions if each.leader >= 0]
-    now_ms = site.clock.wall_ms()
-    # each look at a partition needs Read on its topic
+def _places(site: Site, topic: str) -> list[TopicPartition]:
+    """Return the partitions of a topic, or of all, that have a leader."""
+    found = [site.cluster.topic(topic)] if topic else site.cluster.fetch_metadata(None)
+    return [(one.name, each.partition) for one in found for each in one.partitions if each.leader >= 0]
+
+
+def _hanging(site: Site, topic: str, places: Sequence[TopicPartition], minutes: int) -> list[HangingRow]:
+    now_ms = site.clock.epoch_ms()
     with site.needs(Operation.READ, ResourceType.TOPIC, topic or "*"):
-        hang = Transactions(cluster).find_hanging(places, now_ms=now_ms, max_timeout_ms=minutes * 60_000)
-    return [HangingRow(*place, producer, now_ms - producer.last_timestamp_ms) for place, producer in hang]
+        found = Transactions(site.cluster).find_hanging(places, now_ms=now_ms, max_timeout_ms=minutes * 60_000)
+    return [HangingRow(*place, producer, now_ms - producer.last_timestamp_ms) for place, producer in found]
 
 
 # ---------------------------------------------------------------- changes
