@@ -6,6 +6,7 @@
 //	client BOOTSTRAP everyday TOPIC START_MS                    the whole everyday scenario, one line of JSON for each step
 //	client BOOTSTRAP transactions TOPIC                         the transactions of test_transactions.py
 //	client BOOTSTRAP groups TOPIC                               the members of test_consumer_protocol.py
+//	client BOOTSTRAP moving TOPIC COUNT                         a producer and a consumer while leaders move, see moving.py
 //	client BOOTSTRAP metrics TOPIC                              produces and consumes until a line on standard input
 //	client BOOTSTRAP consume TOPIC PARTITION COUNT FROM         FROM: "beginning" or a timestamp in milliseconds
 package main
@@ -17,6 +18,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -43,7 +45,7 @@ func number(text string) int64 {
 }
 
 func client(options ...kgo.Opt) *kgo.Client {
-	c, err := kgo.NewClient(append(options, kgo.SeedBrokers(os.Args[1]))...)
+	c, err := kgo.NewClient(append(options, kgo.SeedBrokers(strings.Split(os.Args[1], ",")...))...)
 	check(err)
 	return c
 }
@@ -107,7 +109,7 @@ func consume(ctx context.Context, topic string, partition int32, count int, from
 func main() {
 	a := os.Args[2:]
 	limit := time.Minute
-	if a[0] == "everyday" {
+	if a[0] == "everyday" || a[0] == "moving" {
 		limit = 4 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -119,6 +121,8 @@ func main() {
 		(&transactions{ctx, a[1]}).run()
 	case "groups":
 		(&groups{ctx: ctx, topic: a[1]}).run()
+	case "moving":
+		moving(ctx, a[1], int(number(a[2])))
 	case "metrics":
 		metrics(ctx, a[1])
 	case "create":

@@ -1,0 +1,10 @@
+"""What a client does while leaders and coordinators move; one program in the client's language does it.
+
+A program is called with BOOTSTRAP, TOPIC (of PARTITIONS partitions) and COUNT. Its idempotent producer sends the values
+0 to COUNT - 1, number N to partition N % PARTITIONS, one each PACE_S seconds; its consumer, in the group TOPIC, commits
+automatically and reads until it has each value. It prints "ready" with the first record that it reads, and at its end
+one line of JSON: `acked`, `failed` (the errors of records that were not acknowledged) and `read` (different values).
+"""
+
+PARTITIONS = 3
+PACE_S = 0.008

@@ -1,0 +1,50 @@
+// A producer and a member of a group while leaders and coordinators move, on platformatic's client: see moving.py.
+//
+//   moving.mjs BOOTSTRAP TOPIC COUNT
+import { Consumer, Producer, stringDeserializers, stringSerializers } from "@platformatic/kafka";
+
+const [bootstrap, topic, words] = process.argv.slice(2);
+const count = Number(words);
+const client = { clientId: "moving", bootstrapBrokers: bootstrap.split(","), retries: 50, retryDelay: 50 };
+const read = new Set();
+const failed = [];
+let acked = 0;
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+// The stream of this client does not survive a new leader epoch of a partition from which it has read, as it repeats the
+// former epoch (FENCED_LEADER_EPOCH, with Kafka too): the application begins again at the committed offsets.
+let consumer;
+let stream;
+async function consume() {
+  consumer = new Consumer({ ...client, groupId: topic, deserializers: stringDeserializers, maxWaitTime: 100 });
+  stream = await consumer.consume({ topics: [topic], mode: "committed", fallbackMode: "earliest", autocommit: 100 });
+  stream.on("data", ({ value }) => {
+    if (read.size === 0) console.log("ready");
+    read.add(value);
+  });
+  stream.on("error", again);
+}
+
+async function again() {
+  const former = consumer;
+  await former.close(true).catch(() => {});
+  for (let done = false; !done; await pause(100)) {
+    done = await consume().then(() => true, () => false);
+  }
+}
+
+await consume();
+const producer = new Producer({ ...client, idempotent: true, serializers: stringSerializers });
+for (let n = 0; n < count; n++) {
+  try {
+    await producer.send({ messages: [{ topic, partition: n % 3, value: String(n) }], acks: -1 });
+    acked++;
+  } catch (error) {
+    failed.push(String(error));
+  }
+  await pause(8);
+}
+while (read.size < count) await pause(20);
+console.log(JSON.stringify({ acked, failed, read: read.size }));
+process.exit(0);
