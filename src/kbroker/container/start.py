@@ -113,7 +113,8 @@ def _format_new(config: BrokerConfig, cluster_id: str) -> None:
     from kbroker.common.configs.config_quorum import VOTERS, voter_listener
     from kbroker.metadata.log.formatter import FormatError, format_folders, standalone_voter
 
-    voters = [] if config.words(VOTERS) else [standalone_voter(config.node_id, voter_listener(config))]
+    has_quorum = not config.is_member and not config.words(VOTERS)
+    voters = [standalone_voter(config.node_id, voter_listener(config))] if has_quorum else []
     try:
         format_folders(
             config.log_dirs,

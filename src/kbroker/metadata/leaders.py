@@ -15,7 +15,6 @@ from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.image.partition_registration import NO_LEADER, UNASSIGNED, PartitionRegistration
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
-
 NOT_NEEDED = "Leader election not needed for topic partition."
 
 

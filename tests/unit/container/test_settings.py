@@ -54,6 +54,26 @@ def test_words_of_a_start(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("roles", ["broker,controller", "broker"])
+def test_new_folders_are_formatted(roles: str, tmp_path: Path) -> None:
+    """With the id of CLUSTER_ID; a combined node is the only voter of its quorum, a member has none; once."""
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"process.roles={roles}\nnode.id=9\ncontroller.listener.names=CONTROLLER\nlog.dirs={tmp_path / 'data'}\n"
+        "controller.quorum.bootstrap.servers=controller:9093\n"
+    )
+    environ = {"CLUSTER_ID": "5L6g3nShT-eMCtK--X86sw"}
+    for _ in range(2):
+        start.prepared([str(file)], environ)
+    assert "cluster.id=5L6g3nShT-eMCtK--X86sw\n" in (tmp_path / "data" / "meta.properties").read_text()
+    has_voters = any((tmp_path / "data" / "__cluster_metadata-0").glob("*.checkpoint"))
+    assert has_voters == (roles == "broker,controller")
+    with pytest.raises(serving.ServeError, match=r"Invalid cluster\.id"):
+        start.prepared(
+            [str(file), "--override", f"log.dirs={tmp_path / 'data'},{tmp_path / 'new'}"], {"CLUSTER_ID": "x" * 22}
+        )
+
+
 @pytest.mark.parametrize("words", [["a", "b"], ["--override", "x"], ["--override"], ["/no/such/file"]])
 def test_wrong_words(words: list[str]) -> None:
     with pytest.raises(serving.OptionError):
