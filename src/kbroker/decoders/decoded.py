@@ -18,7 +18,8 @@ class MissingPackageError(Exception):
     """A decoder or a filter needs a package that is not installed; the message names it."""
 
     def __init__(self, need: str, package: str | None) -> None:
-        super().__init__(f"{need} needs {package or 'a package'}, which is not installed: {PACKAGES}")
+        name = (package or "a package").partition(".")[0]
+        super().__init__(f"{need} needs {name}, which is not installed: {PACKAGES}")
 
 
 class Place(NamedTuple):

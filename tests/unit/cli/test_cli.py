@@ -153,9 +153,6 @@ def test_version() -> None:
          "Invalid value for '--format': unknown token %x; known: %s %S %R %k %K %T %h %t %p %o %%"),
         ("consume t --decode avro",
          "Invalid value for --decode: the decoder avro needs a Schema Registry: give --registry URL"),
-        ("consume t --filter amount",
-         "Invalid value for --filter: expected one of key, value, headers, topic, partition, offset, timestamp, "
-         "got 'amount'"),
         ("consume t --registry ftp://u:p@x",
          "Invalid value for --registry: expected http(s)://HOST:PORT, got 'ftp://x'"),
         ("registry list", "expected --registry URL or the variable KBROKER_REGISTRY"),
@@ -180,6 +177,22 @@ def test_version() -> None:
 def test_wrong_usage_is_one_line_and_status_2(args: str, message: str) -> None:
     """Wrong usage says what is wrong in one line and leaves with 2; nothing is tried."""
     assert message == refusal(run(*args.split()), 2)
+
+
+def test_a_filter_of_no_part_of_a_record_is_wrong_usage() -> None:
+    pytest.importorskip("jmespath")
+    names = "key, value, headers, topic, partition, offset, timestamp"
+    assert refusal(run("consume", "t", "--filter", "amount"), 2) == (
+        f"Invalid value for --filter: expected one of {names}, got 'amount'"
+    )
+
+
+def test_a_filter_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jmespath.exceptions", None)
+    monkeypatch.setitem(sys.modules, "jmespath", None)
+    assert refusal(run("consume", "t", "--filter", "value")) == (
+        'a filter expression needs jmespath, which is not installed: pip install "kbroker[decoders]"'
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from kbroker.decoders.expression import Expression
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import Record, build_batch
 
+pytest.importorskip("jmespath")
+
 T0 = 1_700_000_000_000
 NO_FILTERS = Filters()
 

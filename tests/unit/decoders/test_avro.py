@@ -7,11 +7,12 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
 
-import fastavro
 import pytest
 
 from kbroker.decoders.avro import MAX_DEPTH, AvroSchema
 from kbroker.decoders.decoded import UndecodableError
+
+fastavro = pytest.importorskip("fastavro")
 
 ORDER = {
     "type": "record",

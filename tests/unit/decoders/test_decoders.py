@@ -1,15 +1,18 @@
 """The choice of a decoder: by name, by itself, and Kafka's own topics."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
-import msgpack
 import pytest
 
 from kbroker.client.schema_registry import AVRO, RegistryError, Schema, SchemaId, SchemaRegistry
-from kbroker.decoders.decoded import Decoded
+from kbroker.decoders.decoded import Decoded, MissingPackageError
 from kbroker.decoders.decoders import MAX_MISSES, DecodedRecord, Decoders
 from kbroker.protocol.codec import encode_versioned
+
+msgpack = pytest.importorskip("msgpack")
 
 
 class Known(SchemaRegistry):
@@ -120,3 +123,31 @@ def test_records_of_the_metadata_log() -> None:
     assert broken is not None
     assert broken.format == "hex"
     assert broken.problem.startswith("not a metadata record")
+
+
+def test_packages_are_imported_when_a_record_needs_them() -> None:
+    """The pages and commands about records load none of them."""
+    code = (
+        "import sys, kbroker.console.views.messages, kbroker.console.views.produce, kbroker.cli.consume\n"
+        "print(sorted(sys.modules.keys() & {'jmespath', 'msgpack', 'grpc_tools', 'google.protobuf', 'pyarrow'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("msgpack", "msgpack"), ("protobuf", "grpc_tools"), ("registry", "grpc_tools")]
+)
+def test_without_a_package(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
+    """A chosen decoder names the extra; detection does without."""
+
+    class Messages(Known):
+        def schema(self, schema_id: SchemaId) -> Schema:
+            return Schema("protobuf", f'syntax = "proto3"; message NotYet{name} {{}}')
+
+    monkeypatch.setitem(sys.modules, package, None)
+    registry = Messages()
+    with pytest.raises(MissingPackageError, match=rf'needs {package}, .* pip install "kbroker\[decoders\]"'):
+        decoded(Decoders(value=name, registry=registry), None, b"\0\0\0\0\x07\0")
+    detected = "protobuf" if package == "msgpack" else "hex"
+    assert shown(decoded(Decoders(registry=registry), None, b"\0\0\0\0\x07\0").value)[0] == detected

@@ -8,6 +8,8 @@ import pytest
 from kbroker.decoders.decoders import Decoders
 from kbroker.decoders.expression import Expression, ExpressionError, document
 
+pytest.importorskip("jmespath")
+
 
 def record(value: bytes | None = b'{"amount": 120, "lines": [{"sku": "a"}]}', key: bytes | None = b"k1") -> Any:
     return Decoders().record("orders", 3, 41, 1_700_000_000_000, key, value, [("type", b"order"), ("empty", None)])

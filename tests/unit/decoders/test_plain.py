@@ -4,11 +4,12 @@ import struct
 from typing import Any
 from uuid import UUID
 
-import msgpack
 import pytest
 
 from kbroker.decoders import plain
 from kbroker.decoders.decoded import UndecodableError
+
+msgpack = pytest.importorskip("msgpack")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import pytest
 from kbroker.decoders.decoded import UndecodableError
 from kbroker.decoders.protobuf import ProtobufSchema
 
+pytest.importorskip("grpc_tools")
+
 TEXT = """
 syntax = "proto3";
 package shop;
