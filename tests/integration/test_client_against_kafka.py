@@ -40,7 +40,7 @@ from kbroker.protocol.records import iter_batches
 from tests.support import need
 from tests.support.broker import wait_for
 from tests.support.console import Browser
-from tests.support.console_pages import check_pages
+from tests.support.console_pages import check_groups_and_access, check_pages
 from tests.support.kafka import ApacheKafka
 from tests.support.ports import free_run
 
@@ -430,7 +430,9 @@ def test_the_console(kafka: str, topic: str) -> None:
     server = ConsoleServer(kafka, {}, "127.0.0.1", 0, may_edit=True)
     server.start()
     try:
-        check_pages(Browser(server.url.removeprefix("http://").partition("/")[0]), topic)
+        browser = Browser(server.url.removeprefix("http://").partition("/")[0])
+        check_pages(browser, topic)
+        check_groups_and_access(browser, topic)
     finally:
         server.stop()
 

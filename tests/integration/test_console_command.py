@@ -19,7 +19,7 @@ from kbroker.client.users import Users
 from kbroker.common.security.acls import CONSOLE_OPERATOR
 from kbroker.metadata.topic_rules import NewTopic
 from tests.support.console import SECURED, Browser, secret_of, words_of
-from tests.support.console_pages import check_pages
+from tests.support.console_pages import check_groups_and_access, check_pages
 
 LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="secret";'
 
@@ -53,6 +53,7 @@ def test_the_pages_over_ordinary_connections(broker: Broker) -> None:
     """Every change is a line of standard error; a signal ends the command in order."""
     with console(broker.bootstrap_servers, "--edit") as (browser, _, process):
         check_pages(browser, "orders")
+        check_groups_and_access(browser, "orders")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 0

@@ -53,3 +53,46 @@ def check_pages(browser: Browser, topic: str) -> None:
     assert "key: text, 1 B" in page(f"message?topic={topic}&partition=1&offset=2")
     lines = browser.ask(f"records?topic={topic}&partition=1&offset=1&form=jsonl")[1].splitlines()
     assert [json.loads(line)["value"] for line in lines] == ['{"n": 7}'] * 2
+
+
+def check_groups_and_access(browser: Browser, topic: str) -> None:
+    """Reset, look at and delete a group; give a user passwords; add, question and remove an ACL if there are any.
+
+    Args: ``topic``: one with three records in partition 1.
+    """
+
+    def page(target: str) -> str:
+        status, found = browser.ask(target)
+        assert status == 200, found
+        return words_of(found)
+
+    group = f"group-of-{topic}"
+    to_one = {"group": group, "rule": "offset", "value": "1", "topics": f"{topic}:1"}
+    assert browser.apply("group-reset", to_one)[0] == 303
+    wait_for("the group", lambda: f"{group} Empty 2 1 classic" in page(f"groups?q={group}"))
+    assert f"{topic} , 1 2 1 3" in page(f"group?group={group}")
+    assert browser.apply("group-reset", {"group": group, "rule": "latest"})[0] == 303
+    assert f"{topic} , 1 0 3 3" in page(f"group?group={group}&page=1")
+    assert browser.apply("group/delete", {"group": group}, typed=group)[0] == 303
+    wait_for("its end", lambda: browser.ask(f"group?group={group}")[0] == 404)
+    assert "transactional ids" in page("transactions")
+    assert "No hanging transactions in these partitions" in page(f"hanging?search=1&topic={topic}")
+    assert "Sign in as a user" in page("tokens")
+    user = {"user": f"user-of-{topic}", "mechanism": "SCRAM-SHA-256"}
+    assert "with this password" in words_of(browser.apply("users/add", user)[1])
+    wait_for("the user", lambda: f"{user['user']} SCRAM-SHA-256 8,192" in page(f"users?q={topic}"))
+    assert "with this password" in words_of(browser.apply("users/password", user)[1])
+    assert browser.apply("users/remove", user, typed=user["user"])[0] == 303
+    wait_for("its removal", lambda: user["user"] not in page(f"users?q={topic}"))
+    rule = {"principal": f"User:{topic}", "operation": "Write", "resource": "Topic", "name": topic}
+    question = f"acl-check?{urlencode({**rule, 'operation': 'Describe', 'asked': '1'})}"
+    if "no authorizer" in page("acls"):
+        assert browser.apply("acl-add", rule)[0] == 400
+        assert "Yes : " in page(question)
+        return
+    assert "No ACL allows it" in page(question)
+    assert browser.apply("acl-add", rule)[0] == 303
+    wait_for("the rule", lambda: f"This rule decides: ALLOW User:{topic} from *: WRITE" in page(question))
+    exact = {**rule, "permission": "Allow", "pattern": "Literal", "host": "*", "exact": "1"}
+    assert browser.apply("acls/remove", exact)[0] == 303
+    wait_for("its removal", lambda: "No ACLs" in page(f"acls?q={topic}"))
