@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -11,6 +13,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.metadata.topic_rules import NewTopic
 from tests.browser.browser import NARROW, Browser
+from tests.support.broker import wait_for
 
 ARTICLES = "document.querySelectorAll('#found article').length"
 
@@ -76,4 +79,19 @@ def test_a_record_is_produced_by_keyboard(browser: Browser, root: str) -> None:
     browser.find("button.main").send_keys("\ue007")
     browser.wait_for("the message", "document.querySelector('#found')?.innerText.includes('typed')")
     assert "The change is made." in browser.text()
+    assert browser.complaints() == []
+
+
+def test_a_file_of_many_steps(browser: Browser, root: str, tmp_path: Path) -> None:
+    """The script puts the steps together, in the order of time."""
+    browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    browser.show(f"{root}messages?{urlencode({'topic': 'searched', 'partition': 1, 'count': 1})}")
+    browser.find("a[data-steps]").send_keys("\ue007")
+    browser.wait_for("the end", "document.getElementById('saved').textContent.endsWith('to the beginning saved')")
+    file = tmp_path / "searched.jsonl"
+    wait_for("the file", file.exists)
+    offsets = [json.loads(line)["offset"] for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(offsets) > 5000
+    assert offsets == list(range(len(offsets)))
+    assert browser.text("#saved").startswith(f"{len(offsets):,} records, back to the beginning")
     assert browser.complaints() == []

@@ -50,6 +50,12 @@ def pages(broker: Broker) -> Iterator[Console]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def _whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, a step examines all it may."""
+    monkeypatch.setattr("kbroker.console.record_scan.STEP_MS", 60_000)
+
+
 def page(pages: Console, status: int = 200, **query: object) -> str:
     response = ask(pages, f"messages?{urlencode(query)}")
     assert response.status == status, response.body.decode()
@@ -157,6 +163,8 @@ def test_files(pages: Console) -> None:
     assert ("Content-Disposition", 'attachment; filename="orders.jsonl"') in lines.headers
     raw = ask(pages, "records?topic=orders&form=jsonl&partition=0&offset=3")
     assert json.loads(raw.body.splitlines()[0])["value"].startswith('{"n": 6')
+    step = json.loads(ask(pages, "records?topic=orders&form=jsonl&part=1&partition=0&offset=3").body)
+    assert (step["text"].encode(), step["records"], step["more"]) == (raw.body, 497, None)
     table = pyarrow.parquet.read_table(io.BytesIO(ask(pages, "records?topic=orders&form=parquet").body))
     assert table.num_rows == 1000
     row = table.to_pylist()[3]

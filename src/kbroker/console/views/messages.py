@@ -14,7 +14,7 @@ from kbroker.console.record_download import KINDS, file_of
 from kbroker.console.record_reader import MOST, WHOLE, LogRecord, first_offset, read_records
 from kbroker.console.record_scan import DECODED_BYTES, Filters, Match, Scan, Step, decoded_record
 from kbroker.console.requests import PageError, Query
-from kbroker.console.site import Download, Site, View, address
+from kbroker.console.site import Download, Json, Site, View, address
 from kbroker.console.views.topics import found_topic
 from kbroker.console.wire_partition import WirePartition, wire_partitions
 from kbroker.decoders.decoded import Decoded, MissingPackageError
@@ -113,15 +113,32 @@ def messages(site: Site, query: Query) -> View:
 _BY_REGISTRY = ("avro", "protobuf", "json-schema", REGISTRY)
 
 
-def records(site: Site, query: Query) -> Download:
-    """Return the records of one step as a file."""
+def records(site: Site, query: Query) -> Download | Json:
+    """Return the records of one step as a file; with ``part``, as text with the address of the next step."""
     form = query.text("form", "jsonl")
     if form not in KINDS:
         raise PageError(400, f"form is {form[:40]!r}; expected {' or '.join(KINDS)}.")
     with _reading(site, query):
         search = _search(site, query)
-        step = _looked(site, query, search, DOWNLOADED).step
-    return Download(file_of(form, search.topic.name, step.found), f"{_file_name(search.topic.name)}.{form}")
+        result = _looked(site, query, search, DOWNLOADED)
+    step, name = result.step, f"{_file_name(search.topic.name)}.{form}"
+    data = file_of(form, search.topic.name, step.found)
+    if not query.text("part"):
+        return Download(data, name)
+    kept = {field: query.text(field) for field in (*_KEPT, "form", "part")}
+    more = None
+    if not step.is_complete:
+        more = address("records", **kept, **{"at" if result.is_forward else "before": _mark_text(step.marks)})
+    return Json(
+        {
+            "text": data.decode("utf-8", "replace"),
+            "records": len(step.found),
+            "is_forward": result.is_forward,
+            "where": _where(search, result),
+            "more": more,
+            "name": name,
+        }
+    )
 
 
 def message(site: Site, query: Query) -> View:
