@@ -39,7 +39,7 @@ root=$folder/root
 mount -t overlay overlay -o "lowerdir=$image,upperdir=$folder/upper,workdir=$folder/work" "$root"
 hostname "$name"
 echo "127.0.0.1 localhost $name" > "$root/etc/hosts"
-ip link set lo up
+busybox ip link set lo up
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 while [ "$1" != -- ]; do
@@ -60,7 +60,7 @@ exec chroot --userspec="$user" "$root" /bin/sh -c 'cd "$1"; shift; exec "$@"' sh
 
 def require() -> None:
     """Skip by name where namespaces cannot be made."""
-    need.program("unshare", "nsenter", "busybox", "ip")
+    need.program("unshare", "nsenter", "busybox", "strip")
     if os.geteuid() != 0:
         need.lack("needs root, for the namespaces of a container")
     if subprocess.run(["unshare", "-mnpuf", "true"], capture_output=True, check=False).returncode != 0:

@@ -19,7 +19,7 @@ PACKAGES = {
     "curl": "curl",
     "gcc": "gcc",
     "busybox": "busybox-static",
-    "ip": "iproute2",
+    "strip": "binutils",
     "prlimit": "util-linux",
 }
 
