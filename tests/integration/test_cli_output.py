@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kbroker.cli import cli
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups
 from kbroker.client.transactional_producer import TransactionalProducer
+from kbroker.log.checkpoints import random_uuid_text
 from kbroker.testing import EmbeddedBroker
 from tests.support import cli_output
 from tests.support.cli import run
@@ -182,6 +184,8 @@ def _files(check: Check, folder: Path, data: Path) -> None:
     check("log dump", "--print-data-log", *(str(path) for path in data.glob("t-0/*.log")))
     check("log verify", str(data))
     check("storage check", str(data))
+    copy, voters = shutil.copytree(data, folder / "copy"), f"101@127.0.0.1:9093:{random_uuid_text()}"
+    check("storage separate", "--initial-controllers", voters, "--output", str(folder / "separated"), str(copy))
     for path in (data / "__cluster_metadata-0").glob("*.log"):
         path.unlink()
     check("log recover-metadata", str(data))

@@ -249,6 +249,62 @@ def _servers() -> list[str]:
     return [*RELEASES, KBROKER]
 
 
+@storage.command()
+@click.argument("folders", nargs=-1, required=True, type=FOLDER, metavar="DIR...")
+@click.option(
+    "--initial-controllers",
+    "-I",
+    required=True,
+    metavar="VOTERS",
+    help="Controllers of the cluster, as id@host:port:directory-id, separated by commas; random-uuid makes ids.",
+)
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="New folder for those of the controllers, and for the metadata that the broker had.",
+)
+@click.option(
+    "--listener", default="CONTROLLER", show_default=True, metavar="NAME", help="Name of the controllers' listener."
+)
+@json_option
+def separate(folders: tuple[Path, ...], initial_controllers: str, output: Path, listener: str, as_json: bool) -> None:
+    """Give the metadata of a broker to new controllers.
+
+    The metadata in the log folders becomes the first metadata of a cluster of Apache Kafka: FOLDER gets a folder for
+    each controller, which is its log.dirs. The log folders keep the data and the node id, for a broker of that cluster.
+    Stop the broker first, and name every folder of log.dirs.
+    """
+    from contextlib import ExitStack
+
+    from kbroker._core.clock import SystemClock
+    from kbroker.log.folder_lock import FolderLock, FolderLockedError
+    from kbroker.metadata.image.image_errors import UnwritableMetadataError
+    from kbroker.metadata.log.format_options import parse_voters
+    from kbroker.metadata.log.formatter import FormatError
+    from kbroker.metadata.log.separation import SeparationError
+    from kbroker.metadata.log.separation import separate as separate_folders
+
+    with ExitStack() as locks:
+        try:
+            voters = parse_voters(initial_controllers, listener.upper())
+            for folder in folders:
+                locks.callback(FolderLock(folder).release)
+            made = separate_folders(folders, voters, output, SystemClock().wall_ms())
+        except (FormatError, FolderLockedError, SeparationError, UnwritableMetadataError) as error:
+            raise click.ClickException(str(error)) from None
+    if as_json:
+        print_json(
+            {"controllers": [{"id": one.id, "folder": str(path)} for one, path in zip(voters, made, strict=True)]}
+        )
+        return
+    for voter, path in zip(voters, made, strict=True):
+        click.echo(f"controller {voter.id}: {path}")
+    click.echo(f"broker: {', '.join(map(str, folders))}")
+
+
 @storage.command("random-uuid")
 @json_option
 def random_uuid(as_json: bool) -> None:

@@ -1,0 +1,110 @@
+"""Separation of a node that was its own controller: its metadata goes to new controllers, its folders to a broker.
+
+The controllers append the records of ``bootstrap.checkpoint`` to their empty log. The registration of the broker is one
+of them, so the broker counts as a known one that returns, and leads its partitions at once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kbroker.common.feature_versions import CORDONED_LEVEL, METADATA_VERSION, level_text
+from kbroker.log.checkpoints import MetaProperties, read_text, sync_folder, write_meta_properties
+from kbroker.log.clean_shutdown import FILE_NAME
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.snapshot_records import records_of
+from kbroker.metadata.log.folder_check import LogFolders, read_folders
+from kbroker.metadata.log.formatter import write_bootstrap, write_voters
+from kbroker.metadata.log.metadata_log import FOLDER_NAME
+from kbroker.metadata.records.control_records import Voter
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
+
+KRAFT_LEVEL = 1  # of a quorum whose voters are in its log
+_CONTROLLER_RECORD = "RegisterControllerRecord"
+
+
+class SeparationError(RuntimeError):
+    """The folders cannot be separated; the message has the reason and the way out."""
+
+
+def separate(folders: Sequence[Path], voters: Sequence[Voter], output: Path, now_ms: int) -> list[Path]:
+    """Write the folders of the controllers, then move the metadata out of the folders of the broker.
+
+    Args: ``folders``: all log folders of the node, locked; ``output``: new, gets a folder for each controller, and one
+    with the metadata that the broker had.
+    Returns: the folders of the controllers, in the order of the voters.
+    Raises: SeparationError, before any change; UnwritableMetadataError; OSError.
+    """
+    found = read_folders(folders)
+    image = _checked(found, voters, output)
+    owner = next(iter(found.owners.values()))
+    records = list(_first_records(image))
+    made = []
+    for voter in voters:
+        folder = output / f"controller-{voter.id}"
+        folder.mkdir(parents=True)
+        write_bootstrap(folder, records, now_ms)
+        write_voters(folder, voters, KRAFT_LEVEL, now_ms)
+        write_meta_properties(folder, MetaProperties(owner.cluster_id, voter.id, voter.directory_id), now_ms)
+        made.append(folder)
+    before = output / f"broker-{owner.node_id}"
+    before.mkdir()
+    assert found.metadata is not None
+    shutil.move(found.metadata.log_dir / FOLDER_NAME, before / FOLDER_NAME)
+    for number, folder in enumerate(folders):
+        first = folder / BOOTSTRAP_CHECKPOINT
+        if first.exists():
+            shutil.move(first, before / (BOOTSTRAP_CHECKPOINT if not number else f"{number}-{BOOTSTRAP_CHECKPOINT}"))
+        sync_folder(folder)
+    return made
+
+
+def _checked(found: LogFolders, voters: Sequence[Voter], output: Path) -> MetadataImage:
+    """Return the image of the node. Raises: SeparationError."""
+    names = ", ".join(map(str, found.folders))
+    if found.fault:
+        raise SeparationError(found.fault)
+    if found.metadata is None or not found.owners:
+        raise SeparationError(
+            f"{names}: expected the folders of a broker that was its own controller, found no metadata"
+        )
+    if found.missing:
+        raise SeparationError(f"{names}: expected all folders of log.dirs, found none with {found.missing[0]}")
+    if output.exists() and any(output.iterdir()):
+        raise SeparationError(f"{output}: expected a new or an empty folder; name another one, or move it away")
+    node_id, image = found.node_id, found.metadata.image
+    if node_id in [voter.id for voter in voters]:
+        raise SeparationError(f"node id {node_id} is that of the broker: give the controllers other ids")
+    if image.level < CORDONED_LEVEL:
+        level, needed = (level_text(METADATA_VERSION, one) for one in (image.level, CORDONED_LEVEL))
+        raise SeparationError(
+            f"{names}: expected metadata.version {needed} or later, found {level}; start kbroker, and run "
+            "kafka-features.sh upgrade --release-version 4.3"
+        )
+    registration = image.brokers.get(node_id)
+    for folder in found.folders:
+        epoch = _epoch_of_mark(folder)
+        if registration is None or epoch != registration.epoch or not registration.is_fenced:
+            raise SeparationError(f"{folder}: expected the mark of a clean stop; start kbroker, and stop it")
+    return image
+
+
+def _epoch_of_mark(folder: Path) -> int | None:
+    """Return the broker's epoch at its clean stop, None without a mark."""
+    text = read_text(folder / FILE_NAME)
+    if text is None:
+        return None
+    try:
+        epoch = json.loads(text)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return epoch if isinstance(epoch, int) else None
+
+
+def _first_records(image: MetadataImage) -> Iterable[MetadataRecord]:
+    """Return the records that create the image, but without the registration of this node as a controller."""
+    return (record for record in records_of(image, image.level) if record.name != _CONTROLLER_RECORD)
