@@ -165,6 +165,38 @@ def test_a_difference_that_is_out_of_date(browser: Browser, broker: Broker, root
     assert "has changed since you saw" in browser.text("main")
 
 
+def test_a_topic_from_its_creation_to_its_end(browser: Browser, broker: Broker, root: str) -> None:
+    """The broker checks it while it is typed, markup stays text, and its end needs its name."""
+    browser.complaints()
+    browser.show(root + "topics", NARROW)
+    browser.find("a[href$=topic-new]").click()
+    browser.wait_for("the form", "document.querySelector('#topic')")
+    browser.find("#topic").send_keys("<b>made</b>")
+    browser.wait_for("the broker's check", "document.querySelector('#check .bad')")
+    assert "<b>made</b>" in browser.text("#check")
+    browser.find("#topic").clear()
+    browser.find("#topic").send_keys("typed")
+    browser.find("#configs").send_keys("retention.ms=60000")
+    browser.wait_for("the difference", "document.querySelector('#check')?.innerText.includes('60000')")
+    assert broker.context.topics.get("typed") is None
+    browser.find("#topic").send_keys("\n")  # as without a mouse
+    browser.wait_for("the difference", "document.querySelector('#difference')")
+    press(browser, "Apply")
+    assert broker.context.topics.get("typed") is not None
+    assert "The change is made." in browser.text(".lead.good")
+    browser.show(root + "topic?topic=typed")
+    browser.script("document.querySelector('form[action$=\"topic/delete/preview\"]').closest('details').open = true")
+    browser.find("form[action$='topic/delete/preview'] button").click()
+    browser.wait_for("the difference", "document.querySelector('#confirm')")
+    browser.find("#confirm").send_keys("other")
+    press(browser, "Apply")
+    assert "to be typed" in browser.text("main .lead.bad")
+    browser.find("#confirm").send_keys("typed")
+    press(browser, "Apply")
+    assert broker.context.topics.get("typed") is None
+    assert [one for one in browser.complaints() if "400" not in one] == []
+
+
 def press(browser: Browser, name: str) -> None:
     """Click the button of this name, and wait for the page that follows."""
     button = next(one for one in browser.all("main button") if one.text == name)
