@@ -66,7 +66,8 @@ class Step(NamedTuple):
 class Scan:
     """Search in partitions of one topic.
 
-    Args: ``decoders``: None to decode nothing, unless a filter needs it; ``clock``: of STEP_MS.
+    Args: ``decoders``: None to decode nothing, unless a filter needs it; ``clock``: of STEP_MS;
+    ``read_ahead``: requests the records of several partitions at once, before each is read.
     Raises (from the steps): KafkaError, BrokerConnectionError, ExpressionError, MissingPackageError.
     """
 
@@ -77,18 +78,39 @@ class Scan:
         clock: BaseClock,
         filters: Filters,
         decoders: Decoders | None = None,
+        read_ahead: Callable[[Mapping[int, int]], None] = lambda offsets: None,
     ) -> None:
         self._topic, self._partitions, self._clock, self._filters = topic, partitions, clock, filters
         self._decoders = decoders or (Decoders() if filters.expression is not None else None)
+        self._read_ahead = read_ahead
         self._reset()
 
     def _reset(self) -> None:
-        self._looked, self._bytes = 0, 0
+        self._rounds, self._looked, self._bytes = 0, 0, 0
         self._deadline_ms = self._clock.now_ms() + STEP_MS
         self._problems: list[str] = []
 
     def _has_ended(self) -> bool:
         return self._looked >= STEP_RECORDS or self._bytes >= STEP_BYTES or self._clock.now_ms() >= self._deadline_ms
+
+    def _goes_on(self, found: Mapping[int, list[Match]], count: int) -> bool:
+        """Return whether another round begins; the first one always does."""
+        self._rounds += 1
+        return self._rounds == 1 or (sum(map(len, found.values())) < count and not self._has_ended())
+
+    def _ends_round(self, left: int) -> bool:
+        """Return whether the step ends although partitions are left.
+
+        Without filters it must not, as long as there are bytes: the first records of all partitions are the result.
+        """
+        if self._filters.are_set:
+            return self._has_ended()
+        if left and self._bytes >= STEP_BYTES:
+            self._problems.append(
+                f"{left} more partitions were not read: the records have too many bytes for one page."
+            )
+            return True
+        return False
 
     def forward(self, positions: Mapping[int, int], count: int) -> Step:
         """Return the first ``count`` matches from positions on."""
@@ -97,15 +119,17 @@ class Scan:
         found: dict[int, list[Match]] = {p: [] for p in marks}
         size = CHUNK if self._filters.are_set else count
         has_moved = True
-        while has_moved and not self._has_ended() and sum(map(len, found.values())) < count:
+        while has_moved and self._goes_on(found, count):
             has_moved = False
-            for p in [p for p, at in marks.items() if at < self._partitions[p].high_watermark]:
+            active = [p for p, at in marks.items() if at < self._partitions[p].high_watermark]
+            self._read_ahead({p: marks[p] for p in active})
+            for number, p in enumerate(active):
                 records, after = self._read(p, self._partitions[p], marks[p], size)
                 left = self._examine(p, records, found[p], count)
                 after = after if left is None else left.offset
                 has_moved = has_moved or after > marks[p]
                 marks[p] = after
-                if self._has_ended():
+                if self._ends_round(len(active) - number - 1):
                     break
         chosen = _first(found, count, lambda one: one.record.timestamp_ms)
         for p, matches in found.items():
@@ -121,15 +145,16 @@ class Scan:
         marks = {p: min(at, self._partitions[p].high_watermark) for p, at in ends.items()}
         found: dict[int, list[Match]] = {p: [] for p in marks}  # the latest first
         width = FIRST_WINDOW if self._filters.are_set else count
-        while not self._has_ended() and sum(map(len, found.values())) < count:
+        while self._goes_on(found, count):
             active = [p for p, at in marks.items() if at > self._partitions[p].log_start_offset]
             if not active:
                 break
-            for p in active:
-                start = max(self._partitions[p].log_start_offset, marks[p] - width)
+            starts = {p: max(self._partitions[p].log_start_offset, marks[p] - width) for p in active}
+            self._read_ahead(starts)
+            for number, (p, start) in enumerate(starts.items()):
                 left = self._examine(p, self._window(p, start, marks[p])[::-1], found[p], count)
                 marks[p] = start if left is None else left.offset + 1
-                if self._has_ended():
+                if self._ends_round(len(active) - number - 1):
                     break
             width = min(2 * width, CHUNK)
         chosen = _first(found, count, lambda one: -one.record.timestamp_ms)
@@ -175,7 +200,7 @@ class Scan:
         At least one is examined; it ends when there are enough matches, and when the time of the step is over.
         """
         for number, record in enumerate(records):
-            if number and (len(found) >= count or (number % _LOOK_AT_CLOCK == 0 and self._has_ended())):
+            if number and (len(found) >= count or (number % _LOOK_AT_CLOCK == 0 and self._ends_round(0))):
                 return record
             self._looked += 1
             match = self._match(partition, record)

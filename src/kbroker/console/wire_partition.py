@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.consumer import Consumer
 from kbroker.common.errors import KafkaError
+from kbroker.protocol._columns import whole_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kbroker.client.cluster import Cluster
+
+
+AHEAD_BYTES = 8 << 20  # of one request for several partitions
 
 
 class _Read(NamedTuple):
@@ -37,16 +41,21 @@ class WirePartition:
     def __init__(self, cluster: Cluster, topic: str, partition: int, start: int, end: int) -> None:
         self._cluster, self._tp = cluster, (topic, partition)
         self.log_start_offset, self.high_watermark = start, end
+        self.ahead: dict[int, memoryview] = {}  # whole batches by the offset from which they were read
 
     def until(self, end: int) -> WirePartition:
         """Return the same partition without the records from an offset on."""
-        return WirePartition(self._cluster, *self._tp, self.log_start_offset, min(end, self.high_watermark))
+        found = WirePartition(self._cluster, *self._tp, self.log_start_offset, min(end, self.high_watermark))
+        found.ahead = self.ahead
+        return found
 
     def read(self, offset: int, max_bytes: int, *, min_one: bool) -> _Read:
         """Return batches from an offset on; a first batch of more than ``max_bytes`` is returned whole.
 
         Raises: KafkaError, BrokerConnectionError.
         """
+        if offset in self.ahead:
+            return _Read(self.ahead.pop(offset))
         consumer = Consumer(
             self._cluster, {self._tp: offset}, max_wait_ms=0, max_bytes=max_bytes, max_partition_bytes=max_bytes
         )
@@ -56,6 +65,27 @@ class WirePartition:
     def offset_for_timestamp(self, time_ms: int) -> _Found:
         """Return the first offset at or after a time, -1 if no record is that late. Raises: KafkaError."""
         return _Found(Admin(self._cluster).list_offsets({self._tp: time_ms})[self._tp].offset)
+
+
+def read_ahead(
+    cluster: Cluster, topic: str, partitions: Mapping[int, WirePartition], offsets: Mapping[int, int]
+) -> None:
+    """Read several partitions with one request to each leader; what does not fit is read later.
+
+    Raises: KafkaError, BrokerConnectionError.
+    """
+    if len(offsets) < 2:
+        return
+    consumer = Consumer(
+        cluster,
+        {(topic, number): offset for number, offset in offsets.items()},
+        max_wait_ms=0,
+        max_bytes=AHEAD_BYTES,
+        max_partition_bytes=AHEAD_BYTES // len(offsets),
+    )
+    for part in consumer.fetch():
+        if whole_batches(part.data)[1] > part.fetch_offset:
+            partitions[part.partition].ahead[part.fetch_offset] = part.data
 
 
 def wire_partitions(

@@ -154,7 +154,7 @@ def test_the_clock_ends_a_step(logs: Mapping[int, PartitionLog], monkeypatch: py
     monkeypatch.setattr(record_scan, "CHUNK", 100)
     partitions: Any = {p: Partition(log) for p, log in logs.items()}
     step = Scan("t", partitions, late, Filters(value="nothing")).forward({0: 0, 1: 0}, 5)
-    assert (step.is_complete, step.looked) == (False, 64)
+    assert (step.is_complete, step.looked) == (False, 100)
 
 
 def test_records_with_too_many_bytes_are_named(
@@ -165,3 +165,14 @@ def test_records_with_too_many_bytes_are_named(
     step = scan({0: logs[0]}).backward({0: 1000}, 100)
     assert "are not shown: they have too many bytes for one page" in step.problems[0]
     assert step.marks == {0: 900}
+
+
+def test_the_first_records_of_all_partitions_are_read_however_late(logs: Mapping[int, PartitionLog]) -> None:
+    """Without filters, a page lacks no partition because the machine is busy."""
+    times = iter(range(0, 100_000, 1000))
+    late: Any = SimpleNamespace(now_ms=lambda: next(times))
+    partitions: Any = {p: Partition(log) for p, log in logs.items()}
+    asked: list[Mapping[int, int]] = []
+    step = Scan("t", partitions, late, NO_FILTERS, read_ahead=asked.append).backward({0: 1000, 1: 1000}, 4)
+    assert (seconds(step), step.problems) == ([1996, 1997, 1998, 1999], [])
+    assert asked == [{0: 996, 1: 996}]

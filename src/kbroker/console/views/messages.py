@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from kbroker.client.cluster import TopicMetadata
@@ -16,7 +17,7 @@ from kbroker.console.record_scan import DECODED_BYTES, Filters, Match, Scan, Ste
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import Download, Json, Site, View, address
 from kbroker.console.views.topics import found_topic
-from kbroker.console.wire_partition import WirePartition, wire_partitions
+from kbroker.console.wire_partition import WirePartition, read_ahead, wire_partitions
 from kbroker.decoders.decoded import Decoded, MissingPackageError
 from kbroker.decoders.decoders import AUTO, NAMES, REGISTRY, Decoders
 from kbroker.decoders.expression import Expression, ExpressionError
@@ -213,7 +214,8 @@ def _search(site: Site, query: Query) -> _Search:
     )
     decoders = _decoders(site, query, topic.name)
     sentences = [f"Partition {p} is not shown: {error.message}" for p, error in errors.items()]
-    scan = Scan(topic.name, found, site.clock, filters, decoders)
+    several = partial(read_ahead, site.cluster, topic.name, found)
+    scan = Scan(topic.name, found, site.clock, filters, decoders, several)
     return _Search(topic, number, found, sentences, filters, decoders, scan)
 
 
