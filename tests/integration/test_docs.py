@@ -220,8 +220,8 @@ def test_the_first_minute_of_the_readme(tmp_path: Path) -> None:
     _, (serve, ready), (produce, produced), (consume, *consumed) = [
         [line.removeprefix("$ ") for line in part.splitlines()] for part in re.split(r"^(?=\$ )", block, flags=re.M)[1:]
     ]
-    settings = {"kbroker.metrics.listener": "127.0.0.1:0"}
-    assert serve == "kbroker serve --set kbroker.metrics.listener=127.0.0.1:9400 &"
+    settings = {"kbroker.metrics.listener": "127.0.0.1:0", "kbroker.console.edit": "true"}
+    assert serve == "kbroker serve --set kbroker.metrics.listener=127.0.0.1:9400 --set kbroker.console.edit=true &"
     with BrokerProcess(tmp_path / "data", settings) as broker:
         shown = next(line for line in broker.tail().splitlines() if " ready: " in line)
         assert _form(shown) == _form(ready)
