@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.client.acls import Acls
 from kbroker.client.cluster import Cluster
 from kbroker.client.users import Users
-from kbroker.common.security.acls import CONSOLE_OPERATOR
+from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation, ResourceType
 from kbroker.metadata.topic_rules import NewTopic
+from tests.integration.test_console_users import allow
 from tests.support.console import SECURED, Browser, secret_of, words_of
 from tests.support.console_pages import check_groups_and_access, check_pages
 
@@ -74,7 +76,9 @@ def test_credentials_need_a_token(tmp_path: Path) -> None:
         made.context.topics.create(NewTopic("orders", 1))
         connect = made.parts.server.connect
         with Cluster("b:1", open_stream=lambda at, timeout_s: connect(CONSOLE_OPERATOR, "127.0.0.1")) as root:
-            Users(root).set("root", "SCRAM-SHA-256", "secret", 4096)
+            for user in ("root", "alice"):
+                Users(root).set(user, "SCRAM-SHA-256", "secret", 4096)
+            Acls(root).add([allow("alice", Operation.DESCRIBE, ResourceType.TOPIC, "orders")])
         config = tmp_path / "client.properties"
         config.write_text(
             "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config=" + LOGIN.format("root")
@@ -90,6 +94,20 @@ def test_credentials_need_a_token(tmp_path: Path) -> None:
             assert (status, "orders" in page, "<bdi>root</bdi>" in page) == (200, True, True)
             assert secret_of(page)
             assert browser.apply("topic/partitions", {"topic": "orders", "partitions": "2"})[0] == 303
+            alice = Browser(browser.address)
+            assert alice.ask("sign-in", {"user": "alice", "password": "wrong"})[0] == 403
+            assert alice.ask("sign-in", {"user": "unknown", "password": "secret"})[0] == 403
+            assert alice.ask("sign-in", {"user": "alice", "password": "secret"})[0] == 303
+            status, page = alice.ask("topics")
+            assert (status, "orders" in page, "<bdi>alice</bdi>" in page) == (200, True, True)
+            denied = alice.apply("topic/partitions", {"topic": "orders", "partitions": "3"})
+            assert (denied[0], "No ACL allows User:alice the operation Alter" in denied[1]) == (403, True)
+            assert browser.apply("topic/partitions", {"topic": "orders", "partitions": "3"})[0] == 303
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=20)
+            assert "console: User:root from 127.0.0.1: Add partitions to topic orders (partitions: 2 -> 3)" in errors
+            assert "console: User:alice signed in from 127.0.0.1" in errors
+            assert "secret" not in errors
 
 
 @pytest.mark.parametrize(

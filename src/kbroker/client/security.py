@@ -3,6 +3,7 @@
 The names of librdkafka (``sasl.username``, ``ssl.ca.location`` ...) are accepted too; other properties are ignored.
 """
 
+import copy
 import socket
 import ssl
 from collections.abc import Mapping
@@ -77,6 +78,14 @@ class ClientSecurity:
         self.protocol = protocol
         self.sasl = _sasl(properties) if protocol.startswith("SASL_") else None
         self._context = _context(properties) if protocol.endswith("SSL") else None
+
+    def as_user(self, user: str, password: str) -> "ClientSecurity":
+        """Return the same settings with another login. Raises: ValueError if the protocol has none."""
+        if self.sasl is None:
+            raise ValueError(f"expected a protocol with SASL, got {self.protocol}")
+        other = copy.copy(self)
+        other.sasl = Sasl(self.sasl.mechanism, user, password)
+        return other
 
     def open_stream(self, address: Address, timeout_s: float) -> socket.socket:
         """Connect, with TLS if the protocol requires it, within ``timeout_s`` seconds each."""

@@ -25,7 +25,7 @@ from kbroker.console.denied import page_error
 from kbroker.console.history import History, broker_totals
 from kbroker.console.lag_history import LagHistory, Shown
 from kbroker.console.pages import ACTIONS, PAGES, Page, Result, menu
-from kbroker.console.passwords import Passwords, are_accepted
+from kbroker.console.passwords import PasswordCheck, Passwords, are_accepted
 from kbroker.console.rendering import Renderer
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
@@ -107,7 +107,7 @@ class Console:
     """
 
     def __init__(
-        self, parts: Parts, access: HttpAccess, operator: str = "", passwords: Passwords | None = None
+        self, parts: Parts, access: HttpAccess, operator: str = "", passwords: PasswordCheck | None = None
     ) -> None:
         clock = parts.clock
         log_from_info("kbroker.console.changes")

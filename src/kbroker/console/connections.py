@@ -130,10 +130,11 @@ def in_process(broker: Broker) -> OpenCluster:
     return open_cluster
 
 
-def over_the_wire(bootstrap: str, security: ClientSecurity) -> OpenCluster:
-    """Return connections to any Kafka cluster, with the credentials of a client's configuration for all identities."""
+def over_the_wire(bootstrap: str, security_of: Callable[[Identity], ClientSecurity]) -> OpenCluster:
+    """Return connections to any Kafka cluster, with the security of each identity."""
 
     def open_cluster(identity: Identity) -> Cluster:
+        security = security_of(identity)
         return Cluster(
             bootstrap,
             client_id=CLIENT_ID,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.security import scram
@@ -20,8 +20,19 @@ class SignedIn(NamedTuple):
     is_valid: Callable[[], bool]
 
 
+class PasswordCheck(Protocol):
+    """Check of the users of a cluster. Threads: any."""
+
+    def sign_in(self, user: str, password: str) -> SignedIn | None:
+        """Return the user if the password is right, else None."""
+        ...
+
+
 class Passwords:
-    """Check of SCRAM users. Args: ``find`` returns the credential of a user for a mechanism. Threads: any."""
+    """Check of SCRAM users of this process.
+
+    Args: ``find`` returns the credential of a user for a mechanism. Threads: any.
+    """
 
     def __init__(self, find: FindCredential) -> None:
         self._find = find

@@ -17,6 +17,7 @@ from kbroker.common.http_server import HttpServer
 from kbroker.console import ROOT
 from kbroker.console.app import Console
 from kbroker.console.connections import Connections, Identity, over_the_wire
+from kbroker.console.remote_users import RemoteUsers
 from kbroker.console.site import Memory, Parts
 from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.mounted_pages import MountedPages
@@ -58,12 +59,15 @@ class ConsoleServer:
         security = ClientSecurity(properties)
         has_credentials = security.sasl is not None or any(name.startswith("ssl.key") for name in properties)
         self.token = token or (secrets.token_urlsafe(24) if has_credentials else None)
-        self._open = over_the_wire(bootstrap, security)
+        users = RemoteUsers(bootstrap, security)
+        self._open = over_the_wire(bootstrap, users.security_of)
         connections = Connections(self._open, clock)
         parts = Parts(connections, clock, Memory(clock), None, bootstrap, may_edit, clock.epoch_ms(), registry=registry)
         user = "" if security.sasl is None else f"User:{security.sasl.user}"
         access = HttpAccess(self.token, clock, self.token is None, "--token")
-        self._mounted = MountedPages(ROOT, lambda: Console(parts, access, user))
+        self._mounted = MountedPages(
+            ROOT, lambda: Console(parts, access, user, users if users.have_passwords else None)
+        )
         self._address = f"{host}:{port}"
         self._server = HttpServer(
             host, port, _Handler, _Served((self._mounted,)), name="console", max_connections=MAX_WITH_PAGES, clock=clock

@@ -1,0 +1,66 @@
+"""Sign-in of the users of another cluster: by a connection with their password, which their pages then use."""
+
+from __future__ import annotations
+
+import threading
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.security import ClientSecurity
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.console.connections import CLIENT_ID, RETRY_S, Identity
+from kbroker.console.passwords import MAX_NAME_CHARACTERS, MAX_PASSWORD_CHARACTERS, SignedIn
+from kbroker.console.requests import PageError
+
+MAX_USERS = 1000  # a new one ends the sessions of the oldest one
+
+
+class RemoteUsers:
+    """Logins of signed-in users, and the login of all others.
+
+    Args: ``bootstrap``: `host:port[,host:port...]`; ``security`` of the console itself. Threads: any.
+    """
+
+    def __init__(self, bootstrap: str, security: ClientSecurity) -> None:
+        self._bootstrap = bootstrap
+        self._security = security
+        self._lock = threading.Lock()
+        self._users: dict[str, ClientSecurity] = {}  # by principal, the oldest first
+
+    @property
+    def have_passwords(self) -> bool:
+        """Return whether the cluster's users log in with passwords."""
+        return self._security.sasl is not None
+
+    def security_of(self, identity: Identity) -> ClientSecurity:
+        """Return the security of connections for an identity."""
+        with self._lock:
+            return self._users.get(identity.principal, self._security)
+
+    def sign_in(self, user: str, password: str) -> SignedIn | None:
+        """Return the user if the cluster accepts the password, else None.
+
+        Raises: BrokerConnectionError; PageError 503 if the cluster fails otherwise.
+        """
+        if not user or len(user) > MAX_NAME_CHARACTERS or len(password) > MAX_PASSWORD_CHARACTERS:
+            return None
+        security = self._security.as_user(user, password)
+        try:
+            Cluster(
+                self._bootstrap,
+                client_id=CLIENT_ID,
+                connect_timeout_s=RETRY_S,
+                request_timeout_s=RETRY_S,
+                open_stream=security.open_stream,
+                authenticate=security.authenticate,
+            ).close()
+        except KafkaError as error:
+            if error.error is Errors.SASL_AUTHENTICATION_FAILED:
+                return None
+            raise PageError(503, f"The cluster cannot check the password: {error.message}") from None
+        principal = f"User:{user}"
+        with self._lock:
+            self._users.pop(principal, None)
+            self._users[principal] = security
+            while len(self._users) > MAX_USERS:
+                del self._users[next(iter(self._users))]
+        return SignedIn(principal, lambda: self._users.get(principal) is security)
