@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.ports import free_run
 
 NODE_ID = 9
+TOKEN = "token-of-the-http-port"
 
 
 class MemberNode(ConfiguredBroker):
@@ -42,6 +44,8 @@ class MemberNode(ConfiguredBroker):
             "listeners": listeners,
             "listener.security.protocol.map": f"{theirs['listener.security.protocol.map']},FRONT:PLAINTEXT",
             "log.dirs": str(folder / "data"),
+            "kbroker.metrics.listener": "127.0.0.1:0",
+            "kbroker.console.token": TOKEN,
             **(settings or {}),
         }
 
@@ -54,6 +58,12 @@ class MemberNode(ConfiguredBroker):
     def front(self) -> str:
         """Address of the listener that no other broker has."""
         return f"127.0.0.1:{self.port + 2}"
+
+    @property
+    def http(self) -> str:
+        """URL of the HTTP port."""
+        (url,) = re.findall(r"metrics at (http://\S+)/metrics", self.tail())[-1:]
+        return str(url)
 
     def start(self, seconds: float = 30.0) -> float:
         """Format the folder unless that was done, start, and wait for the ready line."""

@@ -14,6 +14,8 @@ from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, Req
 from kbroker.requests.forward import client_of
 from kbroker.security.authorizer import checks
 
+FIRST_WITH_LISTENER_ERROR = 6
+
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe all topics (null; an empty list in v0), none (an empty list), or those with the given names or ids.
@@ -160,8 +162,11 @@ class _Answer:
 
     def _partition(self, view: TopicView, index: int) -> Body:
         state = partition_state(self._ctx, view, index, self._live)
+        error = state.error
+        if error is Errors.LISTENER_NOT_FOUND and self._request.api_version < FIRST_WITH_LISTENER_ERROR:
+            error = Errors.LEADER_NOT_AVAILABLE
         return {
-            "ErrorCode": int(state.error),
+            "ErrorCode": int(error),
             "PartitionIndex": index,
             "LeaderId": state.leader,
             "LeaderEpoch": state.leader_epoch,

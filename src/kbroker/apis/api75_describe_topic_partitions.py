@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kbroker.common.errors import Errors
-from kbroker.common.topic_names import invalid_name_reason
+from kbroker.common.topic_names import INTERNAL_TOPICS, invalid_name_reason
 from kbroker.metadata.topics import ZERO_ID, TopicView
 from kbroker.requests.cluster import live_nodes, partition_state
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
@@ -75,7 +75,7 @@ def _topic(ctx: ApiContext, view: TopicView, indexes: range, operations: int, li
 def _partition(ctx: ApiContext, view: TopicView, index: int, live: Collection[int]) -> Body:
     state = partition_state(ctx, view, index, live)
     return {
-        "ErrorCode": int(state.error),
+        "ErrorCode": 0,  # also without a leader, as in Kafka
         "PartitionIndex": index,
         "LeaderId": state.leader,
         "LeaderEpoch": state.leader_epoch,
@@ -89,7 +89,8 @@ def _partition(ctx: ApiContext, view: TopicView, index: int, live: Collection[in
 
 def _unknown(name: str) -> Body:
     bad = invalid_name_reason(name) is not None
-    return _error(name, Errors.INVALID_TOPIC_EXCEPTION if bad else Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    row = _error(name, Errors.INVALID_TOPIC_EXCEPTION if bad else Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    return {**row, "IsInternal": name in INTERNAL_TOPICS}
 
 
 def _error(name: str, error: Errors) -> Body:

@@ -28,7 +28,11 @@ class Node(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """State of a partition for clients. ``leader``: -1 if no node that serves clients leads it."""
+    """State of a partition for clients.
+
+    ``leader``: -1 if no node that serves clients at the listener leads it; ``error``: LISTENER_NOT_FOUND if the leader
+    lacks the listener, LEADER_NOT_AVAILABLE otherwise.
+    """
 
     error: Errors
     leader: int
@@ -73,7 +77,10 @@ def partition_state(ctx: ApiContext, view: TopicView, index: int, live: Collecti
         offline.append(node_id)
     elif leader not in live:
         leader = NO_LEADER
-    error = Errors.LEADER_NOT_AVAILABLE if leader == NO_LEADER else Errors.NONE
+    error = Errors.NONE
+    if leader == NO_LEADER:
+        lacks_listener = found.leader != node_id and found.leader in ctx.image.brokers
+        error = Errors.LISTENER_NOT_FOUND if lacks_listener else Errors.LEADER_NOT_AVAILABLE
     return PartitionState(
         error,
         leader,
