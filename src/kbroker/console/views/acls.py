@@ -99,7 +99,7 @@ def acls(site: Site, query: Query) -> View:
 
 
 def acl_check(site: Site, query: Query) -> View:
-    """Return the form of a question, "may this user do that?", and its answer."""
+    """Return the form of a question, "may a user do that?", and its answer."""
     given = {name: query.text(name, default) for name, default in Fields(host="")._asdict().items()}
     fields = Fields(**given)
     answer, problem = None, ""
@@ -109,7 +109,7 @@ def acl_check(site: Site, query: Query) -> View:
         except ValueError as error:
             problem = f"{str(error)[:1].upper()}{str(error)[1:]}."
     values = {"fields": fields, "answer": answer, "problem": problem, **_choices(fields)}
-    return View("May this user do that?", "acl_check.html", values, 400 if problem else 200)
+    return View("May a user do that?", "acl_check.html", values, 400 if problem else 200)
 
 
 def _choices(fields: Fields) -> dict[str, object]:
