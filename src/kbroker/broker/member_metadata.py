@@ -35,9 +35,18 @@ class MemberMetadata:
     ) -> None:
         self._logs = logs
         self._is_cancelled = is_cancelled
+        assert logs.opened is not None
+        self._dirs = logs.opened
+        self._dirs.mark_untouched(-1)
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
         member = self.member = Member(
-            config, clock, logs.metadata_dir, logs.directory_ids, logs.previous_broker_epoch, is_cancelled, on_failure
+            config,
+            clock,
+            logs.metadata_dir,
+            logs.directory_ids,
+            self._dirs.previous_broker_epoch,
+            is_cancelled,
+            on_failure,
         )
         self.controller = member.metadata
         self.features = supported_features()
@@ -59,6 +68,7 @@ class MemberMetadata:
             self._check_cancelled()
         finally:
             self._logs.broker_epoch = self.member.broker_epoch
+            self._dirs.mark_untouched(self.member.broker_epoch)
 
     def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:
         """Let request handlers use the active controller. Args: ``on_versions``: called when its versions change."""

@@ -260,18 +260,22 @@ class LogDir:
         self._cleaner_offsets.write(offsets)
 
     def close(self, clean: bool, broker_epoch: int = -1) -> None:
-        """Release the folder, with the clean-shutdown mark if ``clean``: everything in it is on disk.
+        """Release the folder, with the clean-shutdown mark if ``clean``. Args: ``broker_epoch``: as of `mark_clean`."""
+        if clean:
+            self.mark_clean(broker_epoch)
+        self._lock.release()
 
-        Args: ``broker_epoch``: for the mark; by it a controller of Kafka recognizes the broker that was stopped. -1:
-        the one that the mark had before this start.
+    def mark_clean(self, broker_epoch: int) -> None:
+        """Write the clean-shutdown mark: everything in the folder is on disk.
+
+        Args: ``broker_epoch``: by it a controller of Kafka recognizes the broker that was stopped. -1: the one that the
+        mark had before this start.
         """
         try:
-            if clean and not self.is_offline:
+            if not self.is_offline:
                 clean_shutdown.write_mark(self.path, broker_epoch if broker_epoch >= 0 else self.marked_epoch)
         except OSError as e:
             self.note_failure("writing the clean-shutdown mark", e)
-        finally:
-            self._lock.release()
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child, which writes nothing."""

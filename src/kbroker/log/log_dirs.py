@@ -52,6 +52,21 @@ class LogDirs(NamedTuple):
         """The usable folders, and the one of the metadata log."""
         return self.usable if self.metadata in self.usable else [*self.usable, self.metadata]
 
+    @property
+    def previous_broker_epoch(self) -> int:
+        """Broker epoch of the last stop, if it was clean in all folders; else -1."""
+        epochs = {log_dir.marked_epoch if log_dir.was_clean else -1 for log_dir in self.usable}
+        return epochs.pop() if len(epochs) == 1 else -1
+
+    def mark_untouched(self, broker_epoch: int) -> None:
+        """Write the clean-shutdown marks again, of a broker that opens no log: they stay true if it is killed.
+
+        Args: ``broker_epoch``: -1 for the one that each mark had.
+        """
+        for log_dir in self.usable:
+            if log_dir.is_still_clean:
+                log_dir.mark_clean(broker_epoch)
+
 
 def open_log_dirs(
     paths: Sequence[str | Path],
@@ -118,9 +133,3 @@ def _cluster_of(paths: Sequence[Path]) -> str | None:
         if owner is not None:
             return owner.cluster_id
     return None
-
-
-def previous_broker_epoch(log_dirs: Iterable[LogDir]) -> int:
-    """Return the broker epoch of the last stop, if it was clean in all folders; else -1."""
-    epochs = {log_dir.marked_epoch if log_dir.was_clean else -1 for log_dir in log_dirs}
-    return epochs.pop() if len(epochs) == 1 else -1

@@ -34,7 +34,7 @@ from kbroker.log.log_dir import (
     parse_partition_folder,
     remove_folder,
 )
-from kbroker.log.log_dirs import IN_MEMORY, LogDirs, LogDirView, Replica, open_log_dirs, previous_broker_epoch
+from kbroker.log.log_dirs import IN_MEMORY, LogDirs, LogDirView, Replica, open_log_dirs
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.replica_mover import RATE, ReplicaMover
 from kbroker.log.scheduler import Scheduler
@@ -88,16 +88,15 @@ class LogManager:
         #: Called before each partition is opened, on any thread of the start; True ends the start.
         self.is_cancelled: Callable[[], bool] = lambda: False
         self._paths = [Path(os.path.abspath(path)) for path in log_dirs]
-        self._opened: LogDirs | None = None
+        self.opened: LogDirs | None = None  # None in memory
         self.cluster_id: str = cluster_id or checkpoints.random_uuid_text()
         if not in_memory:
             metadata = config.text("metadata.log.dir") or self._paths[0]
-            self._opened = open_log_dirs(self._paths, metadata, cluster_id, config.node_id, self._clock)
-            self.cluster_id = self._opened.metadata.owner.cluster_id
-        self._dirs = [] if self._opened is None else self._opened.usable
-        self._unusable = {} if self._opened is None else self._opened.unusable
+            self.opened = open_log_dirs(self._paths, metadata, cluster_id, config.node_id, self._clock)
+            self.cluster_id = self.opened.metadata.owner.cluster_id
+        self._dirs = [] if self.opened is None else self.opened.usable
+        self._unusable = {} if self.opened is None else self.opened.unusable
         self.hosts = True
-        self.previous_broker_epoch = previous_broker_epoch(self._dirs)
         self._homes: dict[TopicPartition, LogDir] = {}  # folders found by the start
         self._away: set[TopicPartition] = set()  # not found by the start, and perhaps in a folder that is offline
         self.scheduler = Scheduler(clock, "log-scheduler")
@@ -195,7 +194,7 @@ class LogManager:
             self.flusher.detach(hosted.log)
         if self._is_started:
             self.tasks.write_checkpoints()
-        for log_dir in () if self._opened is None else self._opened.all:
+        for log_dir in () if self.opened is None else self.opened.all:
             is_clean = log_dir not in unclean if self._is_starting else log_dir.is_still_clean
             log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)
         self._hosted.clear()
@@ -207,7 +206,7 @@ class LogManager:
     def _disarm(self) -> None:
         """Close the manager in a child made by fork, which owns neither threads nor locks and must never write."""
         self._closed = True
-        for log_dir in () if self._opened is None else self._opened.all:
+        for log_dir in () if self.opened is None else self.opened.all:
             log_dir.abandon()
 
     def _check_open(self) -> None:
@@ -492,8 +491,8 @@ class LogManager:
     @property
     def metadata_dir(self) -> LogDir:
         """The folder with the metadata log."""
-        assert self._opened is not None
-        return self._opened.metadata
+        assert self.opened is not None
+        return self.opened.metadata
 
     def directory_of(self, topic: str, partition: int) -> uuid.UUID | None:
         """Return the id of the folder that a partition is in, None in memory or if it is not open."""

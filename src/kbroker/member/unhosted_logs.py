@@ -1,4 +1,7 @@
-"""Logs of a member, which opens none: all partitions are offline here, and folders of the data stay as they are."""
+"""Logs of a member, which opens none: all partitions are offline here, and folders of the data stay as they are.
+
+So the clean-shutdown marks of the folders stay true while the broker runs, and it is no unclean stop if it is killed.
+"""
 
 from __future__ import annotations
 

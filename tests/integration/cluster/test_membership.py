@@ -16,14 +16,16 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.broker.broker import BrokerStartError
+from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster, negotiate
 from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.connection import Connection
+from kbroker.client.producer import Producer
 from kbroker.log.checkpoints import MetaProperties, write_meta_properties
 from kbroker.member.lifecycle import BrokerState
 from kbroker.member.member import Member, supported_features
 from tests.support import need
-from tests.support.broker import wait_for
+from tests.support.broker import ConfiguredBroker, wait_for
 from tests.support.certificates import Certificates
 from tests.support.kafka.broker import ApacheKafka
 from tests.support.ports import free_run
@@ -148,7 +150,8 @@ def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
             ((node_id, is_fenced, lag),) = [(b.node.node_id, b.is_fenced, b.metadata_lag) for b in described.brokers]
             assert (node_id, is_fenced) == (NODE_ID, False)
             assert lag is not None
-        assert not (folder / SHUTDOWN_MARK).exists()
+        mark = json.loads((folder / SHUTDOWN_MARK).read_text())  # true all the time: no log is opened
+        assert mark == {"version": 0, "brokerEpoch": member.broker_epoch}
         assert page(f"{broker.metrics_url}/ready") == (200, "ready\n")
         assert page(f"{broker.metrics_url}/health") == (200, "ok\n")
         metrics = page(f"{broker.metrics_url}/metrics")[1]
@@ -305,3 +308,65 @@ def test_the_controller_dies_and_comes_back(controller: ApacheKafka, tmp_path: P
         wait_for("the unfencing", lambda: not member.is_fenced)
         assert member.broker_epoch == epoch
         assert member.status.leader_epoch > 0
+
+
+@pytest.mark.soak
+def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_path: Path) -> None:
+    """Broker 9 is Kafka, then kbroker, which is killed once, then Kafka: it leads again, and has all records."""
+    port = free_run(2)
+    values = {
+        "process.roles": "broker",
+        "node.id": str(NODE_ID),
+        "controller.quorum.bootstrap.servers": controller.bootstrap,
+        "controller.quorum.voters": "",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "log.dirs": f"{tmp_path / 'kafka' / 'data'},{tmp_path / 'kafka' / 'more'}",
+        "broker.heartbeat.interval.ms": "500",
+        "log.cleaner.dedupe.buffer.size": "2097152",
+    }
+    kafka = ApacheKafka(
+        values,
+        port=port,
+        heap="160m",
+        folder=tmp_path / "kafka",
+        cluster_id=controller.cluster_id,
+        formatted=("--no-initial-controllers",),
+    )
+    try:
+        kafka.start()
+        with Cluster(kafka.bootstrap) as client:
+            Admin(client).create_topics([NewTopic("in-place", 4, 1)])
+            with Producer(client) as producer:
+                for number in range(8):
+                    producer.send("in-place", b"%d" % number, partition=number % 4)
+        kafka.end()
+        before = segments(tmp_path)
+        assert len(before) == 4
+        written = tmp_path / "server.properties"
+        written.write_text("".join(f"{name}={value}\n" for name, value in values.items() if value))
+        node = ConfiguredBroker(tmp_path, port, written)
+        node.start()
+        node.kill()
+        node.start()
+        with Cluster(kafka.bootstrap) as client:
+            (topic,) = client.fetch_metadata(["in-place"])
+            assert [one.isr for one in topic.partitions] == [(NODE_ID,)] * 4  # no unclean stop
+        assert node.stop() == 0
+        assert segments(tmp_path) == before
+        kafka.start()
+        with Cluster(kafka.bootstrap) as client:
+
+            def leaders() -> set[int]:
+                return {one.leader for one in client.fetch_metadata(["in-place"])[0].partitions}
+
+            wait_for("the leaders", lambda: leaders() == {NODE_ID})
+            ends = Admin(client).list_offsets({("in-place", number): -1 for number in range(4)})
+            assert [ends["in-place", number].offset for number in range(4)] == [2] * 4
+    finally:
+        kafka.end()
+
+
+def segments(folder: Path) -> dict[Path, bytes]:
+    """Return the content of the segments of topic in-place."""
+    return {path: path.read_bytes() for path in folder.rglob("in-place-*/*.log")}
