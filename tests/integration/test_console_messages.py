@@ -30,7 +30,7 @@ MARKUP = "<img src=x onerror=alert(1)>\u202e"
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with served(SETTINGS) as made:
-        for name, partitions in (("orders", 2), ("numbers", 1), ("empty", 1), ("markup", 1), ("made", 2), ("large", 1)):
+        for name, partitions in (("orders", 2), ("numbers", 1), ("empty", 1), ("markup", 1), ("made", 2), ("wide", 3)):
             made.context.topics.create(NewTopic(name, partitions))
         with Cluster(made.bootstrap_servers) as cluster, Producer(cluster) as producer:
             for n in range(1000):
@@ -81,6 +81,16 @@ def test_all_partitions_in_the_order_of_time(pages: Console) -> None:
     assert numbers(ask(pages, link(older, "Newer")).body.decode()) == [995, 996, 997, 998, 999]
     assert numbers(page(pages, topic="orders", count=3, time="1970-01-01T00:01:40")) == [100, 101, 102]
     assert numbers(page(pages, topic="orders", count=3, partition=1, offset=0)) == [1, 3, 5]
+
+
+def test_batches_that_one_request_cannot_bring(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for several partitions brings the beginning of a large batch, which is then read alone."""
+    monkeypatch.setattr("kbroker.console.wire_partition.AHEAD_BYTES", 3000)
+    with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
+        for n in range(6):
+            value = json.dumps({"n": n, "text": "x" * 5000}).encode()
+            producer.send("wide", value, None, partition=n % 3, timestamp_ms=n)
+    assert numbers(page(pages, topic="wide")) == list(range(6))
 
 
 @pytest.mark.parametrize(
