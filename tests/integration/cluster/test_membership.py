@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.broker.broker import BrokerStartError
+from kbroker.broker.broker import BrokerStartError, StartCancelled
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster, negotiate
 from kbroker.client.cluster_description import describe_cluster
@@ -157,6 +158,9 @@ def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
         metrics = page(f"{broker.metrics_url}/metrics")[1]
         assert "kafka_server_kafka_server_broker_state 3.0" in metrics
         assert f"kafka_raft_current_epoch {float(member.observer.epoch)}" in metrics
+        member.loader.fault = "an unknown record"
+        assert page(f"{broker.metrics_url}/health") == (503, "an unknown record\n")
+        assert page(f"{broker.metrics_url}/ready") == (503, "not ready: an unknown record\n")
         epoch = member.broker_epoch
     assert json.loads((folder / SHUTDOWN_MARK).read_text()) == {"version": 0, "brokerEpoch": epoch}
     with started(values) as (_, member):  # within the session of the first run
@@ -205,6 +209,20 @@ def test_a_folder_of_a_broker_that_was_its_own_controller(controller: ApacheKafk
     with pytest.raises(BrokerStartError, match="is the metadata log of a broker that was its own controller"):
         Broker(settings(folder, controller)).start()
     assert log.read_bytes() == before
+
+
+def test_a_start_that_is_cancelled(controller: ApacheKafka, tmp_path: Path) -> None:
+    """SIGTERM while no controller responds: the start ends at once, and the folder can be used again."""
+    folder = formatted(tmp_path / "data", controller)
+    values = settings(folder, controller) | {"controller.quorum.bootstrap.servers": f"127.0.0.1:{free_run(1)}"}
+    broker = Broker(values)
+    timer = threading.Timer(0.2, broker.cancel_start)
+    timer.start()
+    with pytest.raises(StartCancelled):
+        broker.start()
+    timer.join()
+    with started(settings(folder, controller)):
+        pass
 
 
 # ---------------------------------------------------------------- security of the controllers
