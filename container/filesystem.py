@@ -25,7 +25,7 @@ FILES = Path(__file__).with_name("files")
 APP = Path("opt/kbroker")
 #: The user of the image. Its group is root's, as platforms that choose the user at random give it that group.
 USER_NAME, USER_ID, GROUP_ID = "appuser", 1000, 0
-#: Distributions beside kbroker: what the broker, its console and client telemetry need.
+#: Distributions beside kbroker: what the broker, its console, client telemetry and PKCS 12 stores need.
 PACKAGES = (
     "click",
     "cramjam",
@@ -35,6 +35,8 @@ PACKAGES = (
     "protobuf",
     "opentelemetry-proto",
     "PyYAML",
+    "cryptography",
+    "cffi",
 )
 LEFT_OUT_OF_STDLIB = {
     "site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip",

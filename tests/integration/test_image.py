@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from tests.support import need
-from tests.support.certificates import Certificates
+from tests.support.certificates import Certificates, pkcs12_store
 from tests.support.container import PATH, Container, image_in
 from tests.support.docker_api import DockerApi
 from tests.support.start_sequences import JAVA_ENV, START_SEQUENCES, StartSequence
@@ -198,23 +198,41 @@ def test_mounted_file_and_environment(start: Callable[..., Container], tmp_path:
 
 
 def test_tls_by_the_names_of_files(start: Callable[..., Container], tmp_path: Path) -> None:
-    """A listener SSL with the names of a keystore and the files of its passwords in /etc/kafka/secrets."""
+    """A listener SSL with stores as keytool makes them, their passwords in files, and client certificates; or PEM."""
     certificates = Certificates(tmp_path / "certificates")
     secrets = tmp_path / "secrets"
     secrets.mkdir()
+    (secrets / "kafka.keystore.jks").write_bytes(pkcs12_store(certificates.server, b"abcdefgh"))
+    (secrets / "kafka.truststore.jks").write_bytes(pkcs12_store(certificates.ca, b"abcdefgh"))
     (secrets / "server.pem").write_bytes(certificates.server.read_bytes())
-    (secrets / "creds").write_text("unused\n")
+    (secrets / "creds").write_text("abcdefgh\n")
+    mounts = [f"{secrets}:/etc/kafka/secrets"]
     env = {
-        "KAFKA_ADVERTISED_LISTENERS": "SSL://localhost:9093",
-        "KAFKA_SSL_KEYSTORE_TYPE": "PEM",
-        "KAFKA_SSL_KEYSTORE_FILENAME": "server.pem",
+        "KAFKA_LISTENERS": "SSL://0.0.0.0:9093",
+        "KAFKA_SSL_KEYSTORE_FILENAME": "kafka.keystore.jks",
         "KAFKA_SSL_KEYSTORE_CREDENTIALS": "creds",
         "KAFKA_SSL_KEY_CREDENTIALS": "creds",
+        "KAFKA_SSL_TRUSTSTORE_FILENAME": "kafka.truststore.jks",
+        "KAFKA_SSL_TRUSTSTORE_CREDENTIALS": "creds",
+        "KAFKA_SSL_CLIENT_AUTH": "required",
+        "KAFKA_ADVERTISED_LISTENERS": "SSL://localhost:9093",
     }
-    container = start(RUN, env=env, ports=[9093], mounts=[f"{secrets}:/etc/kafka/secrets"])
+    container = start(RUN, env=env, mounts=mounts)
     assert "ready: SSL://localhost:9093" in container.wait_for_log(READY)
+    client = certificates.make("client", "client")
+    config = tmp_path / "client.properties"
+    config.write_text(
+        f"security.protocol=SSL\nssl.truststore.location={certificates.ca}\nssl.keystore.location={client}\n"
+    )
+    words = [sys.executable, "-m", "kbroker", "topics", "create", "secret", "-b", "localhost:9093", "--command-config"]
+    done = container.run_beside(*words, str(config), env={})
+    assert done.stdout == "created secret with 1 partition\n", done.stderr
+    pem = start(
+        RUN, mounts=mounts, env={**env, "KAFKA_SSL_KEYSTORE_FILENAME": "server.pem", "KAFKA_SSL_CLIENT_AUTH": "none"}
+    )
+    pem.wait_for_log(READY)
     env.pop("KAFKA_SSL_KEY_CREDENTIALS")
-    lacking = start(RUN, env=env, mounts=[f"{secrets}:/etc/kafka/secrets"])
+    lacking = start(RUN, env=env, mounts=mounts)
     assert lacking.wait() == 1
     assert lacking.log().endswith("KAFKA_SSL_KEY_CREDENTIALS environment variable not set\n")
     missing = start(RUN, env={**env, "KAFKA_SSL_KEYSTORE_FILENAME": "other.pem"})

@@ -3,7 +3,17 @@
 from pathlib import Path
 
 import trustme
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
+from cryptography.x509 import load_pem_x509_certificates
 
 
 class Certificates:
@@ -34,3 +44,15 @@ class Certificates:
         leaf.cert_chain_pems[0].write_to_path(str(certificate))
         both.write_bytes(key.read_bytes() + certificate.read_bytes())
         return both
+
+
+def pkcs12_store(pem: Path, password: bytes) -> bytes:
+    """Return a PKCS 12 store of the key, if there is one, and the certificates of a PEM file, as keytool writes it."""
+    data = pem.read_bytes()
+    certificates = load_pem_x509_certificates(data)
+    protection = BestAvailableEncryption(password)
+    if b"PRIVATE KEY" not in data:
+        return pkcs12.serialize_key_and_certificates(None, None, None, certificates, protection)
+    key = load_pem_private_key(data, None)
+    assert isinstance(key, RSAPrivateKey | EllipticCurvePrivateKey)
+    return pkcs12.serialize_key_and_certificates(b"server", key, certificates[0], certificates[1:], protection)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kbroker import serving
 from kbroker.common.configs.config import from_environment, parse_properties
 from kbroker.container.settings import DEFAULTS_DIR, FILE, FINAL_DIR, MOUNTED_DIR, PREFIX, properties_text
+from kbroker.container.stores import StoreError, with_pem_stores
 
 if TYPE_CHECKING:
     from kbroker.broker import Broker
@@ -37,6 +38,10 @@ def prepared(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]
         properties["listeners"] = _on_all_interfaces(properties["advertised.listeners"])
     if "log.dirs" not in properties and "log.dir" not in properties:
         properties["log.dirs"] = DATA_DIR
+    try:
+        properties = with_pem_stores(properties)
+    except StoreError as error:
+        raise serving.ServeError(str(error), serving.CONFIG_STATUS) from None
     cluster_id = environ.get("CLUSTER_ID")
     if cluster_id and properties.get("kbroker.in.memory", "false").lower() != "true":
         _format(properties, cluster_id)
