@@ -240,6 +240,26 @@ def test_layouts_are_checked(cluster: EmbeddedCluster) -> None:
     assert (done.replicas, done.leader, set(done.isr)) == ((2, 3), 3, {2, 3})
 
 
+def test_consumers_are_directed_to_their_rack() -> None:
+    """By replica.selector.class a leader names a follower in the ISR on the client's rack, and sends no records."""
+    settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+    with EmbeddedCluster(3, settings, racks=["a", "b", "c"]) as cluster:
+        cluster.create_topic("t", replicas=[[1, 2]])
+        ask(cluster, 1, "Produce", 7, produce_body("t", 0))
+
+        def found(node: int, rack: str) -> tuple[int, bool]:
+            body = {**fetch_body("t", 0, wait_ms=100), "RackId": rack}
+            (row,) = ask(cluster, node, "Fetch", 11, body)["Responses"][0]["Partitions"]
+            assert (row["ErrorCode"], row["HighWatermark"]) == (0, 1)
+            return row["PreferredReadReplica"], bool(row["Records"])
+
+        assert found(1, "b") == (2, False)
+        assert found(2, "b") == (-1, True)
+        assert [found(1, rack) for rack in ("a", "c", "")] == [(-1, True)] * 3
+        cluster.stop_node(2)
+        assert found(1, "b") == (-1, True)
+
+
 def served(cluster: EmbeddedCluster, kind: str) -> dict[int, list[int]]:
     """Return the nodes whose coordinator serves each partition of an internal topic."""
     found: dict[int, list[int]] = {}

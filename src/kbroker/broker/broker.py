@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.broker.runtime import BrokerRuntime, Interception, Interceptor
 from kbroker.common.configs.config import BrokerConfig, misspelled_key
-from kbroker.common.configs.config_accepted import FIXED_NAMES
+from kbroker.common.configs.config_accepted import FIXED_NAMES, REPLICA_SELECTOR
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.configs.config_quorum import controller_listeners
 from kbroker.common.errors import KafkaError, OutcomeUnknownError
@@ -108,6 +108,8 @@ class Broker:
             for name, value in self.config.unknown.items():
                 from kbroker.common.configs.removed_settings import suggest_replacement
 
+                if name == REPLICA_SELECTOR and self.config.selects_by_rack:
+                    continue
                 if name in FIXED_NAMES:
                     logger.warning("setting %s of Apache Kafka has no effect", name)
                     continue

@@ -32,7 +32,8 @@ class NodeEndpoints:
 
     def _set(self, image: MetadataImage) -> None:
         live = [broker for broker in image.brokers.values() if not broker.is_fenced]
-        self._native_apis.set_nodes([tagged_section(live, name) for name in self._names])
+        racks = {broker.broker_id: broker.rack for broker in live if broker.rack}
+        self._native_apis.set_nodes([tagged_section(live, name) for name in self._names], racks)
 
 
 def tagged_section(brokers: Iterable[BrokerRegistration], listener: str) -> bytes:

@@ -268,8 +268,7 @@ class BrokerRuntime:
         ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
         ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions
         self._share.open(self._on_stop, self._timeout_s)
-        self._storage.add_context(ctx)
-        self._on_stop("peer", lambda: self._storage.contexts.pop(ctx.node_id, None))
+        self._on_stop("peer", self._storage.add_context(ctx))
         self._share.resume()
         if ctx.topics.get(OFFSETS_TOPIC) is not None:
             self._start_groups()
@@ -352,6 +351,7 @@ class BrokerRuntime:
             acls=None if authorizer is None else authorizer.rules,
             appends=self._server.signal,
             peer=self._storage.peer,
+            selects_by_rack=config.selects_by_rack,
         )
         for entry in self.apis.entries.values():
             native_apis.set_api(entry.key, entry.min_served_version, entry.max_version, entry.first_flexible)

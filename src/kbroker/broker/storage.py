@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
@@ -77,8 +78,11 @@ class BrokerStorage:
             self._native = {**self._native, node_id: native_apis}
             native_apis.publish_topics(self.topics.all())
 
-    def add_context(self, ctx: ApiContext) -> None:
-        """Let a node be the peer of the others, and its coordinators follow their leaders."""
+    def add_context(self, ctx: ApiContext) -> Callable[[], object]:
+        """Let a node be the peer of the others, and its coordinators follow their leaders.
+
+        Returns: a function that ends the first.
+        """
         self.contexts[ctx.node_id] = ctx
         runtimes = {
             OFFSETS_TOPIC: LateRuntime(
@@ -95,6 +99,7 @@ class BrokerStorage:
             ),
         }
         self.elections.add(ctx.node_id, runtimes)
+        return partial(self.contexts.pop, ctx.node_id, None)
 
     def remove_node(self, node_id: int) -> None:
         """Publish no more topics to a node, and let its coordinators follow no more."""

@@ -1,5 +1,6 @@
 """The native handlers as Python sees them: their common state, the bodies of threads, delayed operations."""
 import os
+import sys
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -229,7 +230,7 @@ cdef void set_body(NativeApisCore *native_apis, Body *body, bytes data, object t
     cdef Body made, before
     made.size_bytes = len(data)
     made.throttle_at = -1 if throttle_at is None else throttle_at
-    if made.throttle_at > made.size_bytes - 4:
+    if throttle_at is not None and made.throttle_at > made.size_bytes - 4:
         raise ValueError(f"throttle_at must be at most {len(data) - 4} for {len(data)} bytes, got {throttle_at}")
     made.data = <char *>malloc(<size_t>(len(data) or 1))
     if made.data == NULL:
@@ -260,6 +261,7 @@ cdef class NativeApis:
         appends: signal of appends by ``partition_key``; None: there is none.
         peer: native handlers of another node in this process, over the same partitions; None: there is none, or they
             join later. It serves no request yet, or has a peer.
+        selects_by_rack: consumers are directed to followers on their racks (KIP-392).
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
         before ``close``.
@@ -274,7 +276,7 @@ cdef class NativeApis:
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
                   int32_t max_request_partitions=100000, int64_t session_seed=0,
                   ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None,
-                  KeySignal appends=None, NativeApis peer=None):
+                  KeySignal appends=None, NativeApis peer=None, bint selects_by_rack=False):
         cdef NativeApisCore *native_apis = <NativeApisCore *>calloc(1, sizeof(NativeApisCore))
         if native_apis == NULL:
             raise MemoryError
@@ -298,6 +300,7 @@ cdef class NativeApis:
         native_apis.requests = request_queue_retain(requests.queue)
         native_apis.python_requests = request_queue_retain(python_requests.queue)
         native_apis.node_id = node_id
+        native_apis.selects_by_rack = selects_by_rack
         native_apis.hash_seed = int.from_bytes(os.urandom(8), "little")
         native_apis.fetch_max_bytes = fetch_max_bytes
         native_apis.max_request_partitions = max_request_partitions
@@ -339,6 +342,7 @@ cdef class NativeApis:
             free(native_apis.versions[i].data)
             free(native_apis.invalid_versions[i].data)
         free(native_apis.unsupported_versions.data)
+        free(native_apis.racks.data)
         for i in range(MAX_LISTENERS):
             free(native_apis.nodes[i].data)
         quotas_release(native_apis.quotas)
@@ -445,11 +449,15 @@ cdef class NativeApis:
                 unhook_partitions(native_apis, old, table)
             topic_table_release(old)
 
-    def set_nodes(self, list sections not None):
-        """Set the addresses of the nodes for responses about other leaders (KIP-951).
+    def set_nodes(self, list sections not None, dict racks not None):
+        """Set the addresses of the nodes for responses about other leaders (KIP-951), and their racks.
 
-        Args: sections: by listener, the tagged section of such a response. More than 16 are left out.
+        Args: sections: by listener, the tagged section of such a response; more than 16 are left out. racks: by node.
         """
+        cdef list rows = [(node_id, rack.encode()) for node_id, rack in racks.items()]
+        set_body(self.native_apis, &self.native_apis.racks, b"".join(
+            [node_id.to_bytes(4, sys.byteorder) + len(rack).to_bytes(4, sys.byteorder) + rack for node_id, rack in rows]
+        ), None)
         for number, section in enumerate(sections[:MAX_LISTENERS]):
             set_body(self.native_apis, &self.native_apis.nodes[number], section, None)
 

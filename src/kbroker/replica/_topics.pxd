@@ -7,17 +7,22 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.sync cimport AtomicI64
 from kbroker.log._partition cimport Partition
 
-cdef struct Foreign:            # a partition that another node leads
+cdef enum:
+    MAX_ISR = 8                 # members of an ISR to which consumers are directed; more are left out
+
+cdef struct Foreign:            # leader and ISR of a partition; of a topic with a partition that has other nodes
     int32_t leader              # -1: none
     int32_t leader_epoch
-    Partition *partition        # counted: this node may serve it to consumers as a follower; NULL: it may not
+    Partition *partition        # counted: another node leads it, and this one may serve it to consumers; NULL: it may not
+    int32_t isr_count
+    int32_t isr[MAX_ISR]
 
 cdef struct Topic:
     char *name                  # owned, not terminated
     int32_t name_bytes
     char id[16]
     Partition **partitions      # owned counts; index = partition number; NULL: this node does not lead it, or no log
-    Foreign *foreign            # by partition number; leader is the node itself where it leads. NULL: it leads all
+    Foreign *foreign            # by partition number. NULL: the node is the only replica of all partitions
     int32_t partition_count
     bint is_internal
     bint is_unrecorded          # requests about it alone are not recorded: the request log's own

@@ -78,11 +78,11 @@ cdef void link(TopicTable *table, int32_t index) noexcept nogil:
 
 
 cdef int fill_foreign(Topic *topic, list logs, tuple registrations, int32_t node_id) except -1:
-    """Note the partitions that other nodes lead; a topic without them has no such list."""
+    """Note leaders and ISR; a topic whose only replica is on this node has no such list."""
     cdef PartitionLog log
     cdef Foreign *foreign
-    cdef int32_t k
-    if all([one.leader == node_id for one in registrations]):
+    cdef int32_t k, i
+    if all([one.replicas == (node_id,) and one.leader == node_id for one in registrations]):
         return 0
     topic.foreign = <Foreign *>calloc(<size_t>len(registrations), sizeof(Foreign))
     if topic.foreign == NULL:
@@ -90,6 +90,9 @@ cdef int fill_foreign(Topic *topic, list logs, tuple registrations, int32_t node
     for k in range(<int32_t>len(registrations)):
         foreign = &topic.foreign[k]
         foreign.leader, foreign.leader_epoch = registrations[k].leader, registrations[k].leader_epoch
+        for i, member in enumerate(registrations[k].isr[:MAX_ISR]):
+            foreign.isr[i] = member
+            foreign.isr_count = i + 1
         log = logs[k]
         if foreign.leader != node_id and node_id in registrations[k].isr and log is not None and log.partition != NULL:
             foreign.partition = partition_retain(log.partition)

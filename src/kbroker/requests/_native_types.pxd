@@ -64,12 +64,14 @@ cdef struct NativeApisCore:
     RequestQueue *requests
     RequestQueue *python_requests
     int32_t node_id
+    bint selects_by_rack        # consumers are directed to followers on their racks (KIP-392)
     int32_t max_request_partitions      # and topics, of one Produce or Fetch; a request with more is malformed
     int64_t fetch_max_bytes     # fetch.max.bytes of the broker
     uint64_t hash_seed          # secret: seed of tables that requests fill
     Api apis[API_SLOTS]
     AtomicI64 intercepted[API_WORDS]    # bit per API key: Python sees its requests first
-    Mutex bodies_lock           # a leaf; guards the next four
+    Mutex bodies_lock           # a leaf; guards the next five
+    Body racks                  # id, length and text of each node's rack, in the machine's byte order
     Body nodes[MAX_LISTENERS]   # tagged section of a response with the nodes' addresses, by listener (KIP-951)
     Body versions[MAX_VERSIONS]         # ApiVersions by version
     Body invalid_versions[MAX_VERSIONS]  # error 42

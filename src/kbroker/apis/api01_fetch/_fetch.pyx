@@ -353,7 +353,8 @@ cdef bint parse_fetch(FetchState *state) noexcept nogil:
     if version >= 11:
         n = read_length(&r, flexible, False)
         if n > 0:
-            read_bytes(&r, n)
+            state.rack = read_bytes(&r, n)
+            state.rack_bytes = n
     if flexible:
         read_top_tags(&r, state)
     return not r.bad

@@ -4,7 +4,7 @@ Source: ``ReplicaManager.readFromLog``; KIP-227 for the parts left out of an inc
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcmp, memcpy, memset
 
 from kbroker._core.clock cimport clock_now_ms, clock_now_ns
 from kbroker._core.codec.wire cimport (
@@ -83,6 +83,37 @@ cdef bint may_fetch(Handler *handler, FetchState *state, int32_t first, const To
                       end - first)
 
 
+cdef bint is_on_rack(const NativeApisCore *native_apis, int32_t node_id, const FetchState *state) noexcept nogil:
+    """Return whether a node is on the rack of the client; the caller holds ``bodies_lock``."""
+    cdef const char *at = native_apis.racks.data
+    cdef const char *end = at + native_apis.racks.size_bytes
+    cdef int32_t number, length
+    while at < end:
+        memcpy(&number, at, 4)
+        memcpy(&length, at + 4, 4)
+        if number == node_id:
+            return length == state.rack_bytes and memcmp(at + 8, state.rack, <size_t>length) == 0
+        at += 8 + length
+    return False
+
+
+cdef void select_replica(const FetchState *state, FetchPart *part, const Foreign *known) noexcept nogil:
+    """Direct a consumer to a follower on its rack, unless the leader is there. See ``RackAwareReplicaSelector``."""
+    cdef NativeApisCore *native_apis = state.native_apis
+    cdef int32_t i
+    part.has_preferred = False
+    if state.replica_id >= 0:
+        return
+    mutex_lock(&native_apis.bodies_lock)
+    if not is_on_rack(native_apis, native_apis.node_id, state):
+        for i in range(known.isr_count):
+            if known.isr[i] != native_apis.node_id and is_on_rack(native_apis, known.isr[i], state):
+                part.has_preferred = True
+                part.preferred = known.isr[i]
+                break
+    mutex_unlock(&native_apis.bodies_lock)
+
+
 cdef Partition *find_partition(const FetchState *state, FetchPart *part, const Topic *topic) noexcept nogil:
     """Return the partition of a part, and note its leader; NULL: this node does not serve it, and the error is noted.
 
@@ -95,6 +126,8 @@ cdef Partition *find_partition(const FetchState *state, FetchPart *part, const T
         part.current_epoch = 0 if found == NULL else partition_leader_epoch(found)
         if found == NULL:               # its log could not be opened
             part.error = KAFKA_STORAGE_ERROR
+        elif state.native_apis.selects_by_rack and state.rack != NULL and topic.foreign != NULL:
+            select_replica(state, part, &topic.foreign[part.index])
         return found
     part.current_leader, part.current_epoch = foreign.leader, foreign.leader_epoch
     if foreign.partition == NULL or state.version < FIRST_WITH_FOLLOWERS:
@@ -218,10 +251,11 @@ cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readab
             part.read.error = FENCED_LEADER_EPOCH if part.leader_epoch >= 0 else NOT_LEADER_OR_FOLLOWER
         else:
             room = limit - total
-            if room < 0:
+            if room < 0 or part.has_preferred:
                 room = 0
-            partition_read(part.partition, part.offset, part.max_bytes if part.max_bytes < room else room, min_one,
-                           state.isolation, &part.read)
+            partition_read(part.partition, part.offset, part.max_bytes if part.max_bytes < room else room,
+                           min_one and not part.has_preferred, state.isolation, &part.read)
+        any_error[0] = any_error[0] or part.has_preferred       # it is sent at once
         if part.read.error != NONE:
             # A part that was not read does not end the wait for the others.
             any_error[0] = any_error[0] or not part.is_unread
@@ -380,7 +414,7 @@ cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *split
         write_i64(w, part.read.log_start_offset)
     write_aborted(w, state, part, flexible)
     if version >= 11:
-        write_i32(w, -1)        # preferred read replica
+        write_i32(w, part.preferred if part.has_preferred and part.read.error == NONE else -1)
     ok = write_records(w, part, flexible, splits, split_count)
     if has_other_leader(state, part):
         write_uvarint(w, 1)

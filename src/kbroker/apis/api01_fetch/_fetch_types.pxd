@@ -15,6 +15,8 @@ cdef struct FetchPart:
     int32_t last_fetched_epoch
     int32_t max_bytes
     Partition *partition        # counted, NULL when unknown or led by a node that alone may serve it
+    bint has_preferred          # the client is directed to the node ``preferred``, and gets no records
+    int32_t preferred
     int32_t known_epoch         # leader epoch by which it was found
     int32_t current_leader      # of the response; -1: unknown
     int32_t current_epoch
@@ -35,6 +37,8 @@ cdef struct FetchState:
     NativeApisCore *native_apis
     int16_t version
     int8_t isolation
+    const char *rack            # of the client, in the request's payload; NULL: none
+    int64_t rack_bytes
     int32_t replica_id
     int32_t max_wait_ms
     int32_t min_bytes

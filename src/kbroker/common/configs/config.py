@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from kbroker.common.configs.config_accepted import ACCEPTED_KEYS, RATE_KEYS
+from kbroker.common.configs.config_accepted import ACCEPTED_KEYS, RACK_AWARE_SELECTOR, RATE_KEYS, REPLICA_SELECTOR
 from kbroker.common.configs.config_broker import BROKER_KEYS, check_connections, check_listeners, check_own
 from kbroker.common.configs.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigValue
 from kbroker.common.configs.config_groups import GROUP_KEYS, check_groups
@@ -252,6 +252,11 @@ class BrokerConfig:
         if isinstance(old, int) and old >= 0:
             self._static.setdefault("node.id", old)
         self._static["broker.id"] = self.integer("node.id")
+
+    @property
+    def selects_by_rack(self) -> bool:
+        """Return whether consumers are directed to followers on their racks (KIP-392)."""
+        return self.unknown.get(REPLICA_SELECTOR) == RACK_AWARE_SELECTOR
 
     @property
     def is_member(self) -> bool:
