@@ -11,6 +11,8 @@ from kbroker.common.listeners import Listener
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.checkpoints import META_PROPERTIES, read_meta_properties
 from kbroker.log.manager import LogManager, StartCancelled
+from kbroker.member import directory_watch
+from kbroker.member.directory_watch import DirectoryWatch
 from kbroker.member.member import Member, supported_features
 from kbroker.member.unhosted_logs import UnhostedLogs
 from kbroker.metadata.configs.resource_configs import broker_configs
@@ -58,6 +60,8 @@ class MemberMetadata:
             member.close(self._timeout_s)
             raise
         config.set_dynamic(*broker_configs(self.controller.image, config.node_id))
+        watch = DirectoryWatch(self._dirs.usable, self._dirs.metadata, member.lifecycle, on_failure)
+        logs.scheduler.schedule("directory-watch", watch.look, period_ms=directory_watch.LOOK_EVERY_MS)
         logs.scheduler.schedule("metadata-snapshots", member.snapshots.look, period_ms=LOOK_EVERY_MS)
 
     def register(self, listeners: Iterable[Listener], advertised: dict[str, Endpoint]) -> None:
