@@ -72,6 +72,14 @@ class TopicView(NamedTuple):
     configs: Mapping[str, str] = MappingProxyType({})
     registrations: tuple[PartitionRegistration, ...] = ()
 
+    def hosted(self, node_id: int) -> list[Any]:
+        """Return the logs of the partitions with a replica on this node, None for each that is not open."""
+        return [
+            log
+            for index, log in enumerate(self.partitions)
+            if not self.registrations or node_id in self.registrations[index].replicas
+        ]
+
 
 class TopicRegistry:
     """Topics by name and id, and the changes of topics.

@@ -357,6 +357,11 @@ def _open_logs(parts: BrokerParts) -> Iterable[tuple[str, int, Any]]:
                 yield view.name, number, log
 
 
+def _hosted(parts: BrokerParts) -> list[Any]:
+    """Return the logs of the partitions with a replica on this node, None for each that is not open."""
+    return [log for view in parts.ctx.topics.all() for log in view.hosted(parts.ctx.node_id)]
+
+
 def _of_logs(parts: BrokerParts, attribute: str) -> Series:
     return [((topic, str(number)), getattr(log, attribute)) for topic, number, log in _open_logs(parts)]
 
@@ -371,10 +376,9 @@ LOGS: tuple[Row[BrokerParts], ...] = (
     Row(LOG, "LogStartOffset", "first offset", partial(_of_logs, attribute="log_start_offset"), _PARTITION,
         combine="max"),
     Row(LOG, "LogEndOffset", "next offset", partial(_of_logs, attribute="log_end_offset"), _PARTITION, combine="max"),
-    Row(REPLICAS, "PartitionCount", "partitions",
-        lambda parts: sum(len(view.partitions) for view in parts.ctx.topics.all())),
+    Row(REPLICAS, "PartitionCount", "partitions", lambda parts: len(_hosted(parts))),
     Row(REPLICAS, "OfflineReplicaCount", "partitions whose log could not be opened",
-        lambda parts: sum(log is None for view in parts.ctx.topics.all() for log in view.partitions)),
+        lambda parts: sum(log is None for log in _hosted(parts))),
     Row(REPLICAS, "ProducerIdCount", "producer ids with state, summed over all partitions",
         lambda parts: _sum_of_logs(parts, lambda log: log.producer_count)),
     Row(REPLICAS, "PartitionsWithLateTransactionsCount",

@@ -210,6 +210,14 @@ def test_leaders_without_the_listener_of_the_client(member: MemberNode) -> None:
     assert error(5) == Errors.LEADER_NOT_AVAILABLE
 
 
+def test_partitions_of_other_brokers_are_not_counted_here(member: MemberNode) -> None:
+    """Metrics about replicas are those of this node, which has none."""
+    with urlopen(f"{member.http}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    for name in ("partition_count", "offline_replica_count"):
+        assert f"kafka_server_replica_manager_{name} 0.0" in lines
+
+
 def test_quotas_of_the_cluster_throttle_requests_to_kbroker(member: MemberNode) -> None:
     """A quota that is set through Kafka's controller is in force here, and explained."""
     entity = [{"EntityType": "client-id", "EntityName": "greedy"}]

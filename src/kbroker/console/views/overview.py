@@ -60,7 +60,7 @@ def _notices(site: Site, logs: list[Any]) -> list[Notice]:
     found = []
     for folder, why in parts.logs.offline_dirs.items():
         found.append(Notice(f"The log folder {folder} can no longer be written: {why}"))
-    offline = sum(log is None for log in logs)
+    offline = sum(log is None for view in parts.ctx.topics.all() for log in view.hosted(site.context.node_id))
     if offline:
         found.append(Notice(f"{counted(offline, 'partition')} offline: log not opened.", "topics"))
     damaged = sum(log is not None and log.damage_offset is not None for log in logs)
