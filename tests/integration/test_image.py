@@ -21,7 +21,15 @@ from tests.support import need
 from tests.support.certificates import Certificates, pkcs12_store
 from tests.support.container import PATH, Container, image_in
 from tests.support.docker_api import DockerApi
-from tests.support.start_sequences import JAVA_ENV, START_SEQUENCES, StartSequence
+from tests.support.start_sequences import (
+    CLUSTER_ID,
+    JAVA_ENV,
+    KRAFT,
+    LEGACY_ENV,
+    START_SEQUENCES,
+    TMP_SCRIPT,
+    StartSequence,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -70,12 +78,12 @@ def start(image: Path, tmp_path: Path) -> Iterator[Callable[..., Container]]:
         container.close()
 
 
-def write_and_read(bootstrap: str) -> None:
+def write_and_read(bootstrap: str, **settings: str) -> None:
     """Write a record with librdkafka, and read it."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
     producer.produce("greetings", b"hello", b"key")
     assert producer.flush(20) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", **settings})
     try:
         consumer.assign([TopicPartition("greetings", 0, 0)])
         message = consumer.poll(20)
@@ -84,6 +92,43 @@ def write_and_read(bootstrap: str) -> None:
         assert (message.key(), message.value()) == (b"key", b"hello")
     finally:
         consumer.close()
+
+
+def test_a_secure_listener_of_testcontainers_for_node(start: Callable[..., Container], tmp_path: Path) -> None:
+    """withSaslSslListener with KRaft: a PKCS 12 store, and a SCRAM user made when the folders are formatted."""
+    certificates = Certificates(tmp_path / "certificates")
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "server.keystore.pfx").write_bytes(pkcs12_store(certificates.server, b"pass"))
+    env = {
+        **LEGACY_ENV,
+        **KRAFT,
+        "KAFKA_LISTENERS": f"SECURE://0.0.0.0:9096,{KRAFT['KAFKA_LISTENERS']}",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": f"SECURE:SASL_SSL,{KRAFT['KAFKA_LISTENER_SECURITY_PROTOCOL_MAP']}",
+        "KAFKA_SSL_PROTOCOL": "TLSv1.2",
+        "KAFKA_SSL_KEYSTORE_LOCATION": "/etc/kafka/secrets/server.keystore.pfx",
+        "KAFKA_SSL_KEYSTORE_PASSWORD": "pass",
+        "KAFKA_SSL_KEYSTORE_TYPE": "PKCS12",
+        "KAFKA_SASL_ENABLED_MECHANISMS": "SCRAM-SHA-512",
+        "KAFKA_LISTENER_NAME_SECURE_SCRAM-SHA-512_SASL_JAAS_CONFIG": "org.apache.kafka.common.security.scram."
+        "ScramLoginModule required;",
+    }
+    command = ["sh", "-c", f"while [ ! -f {TMP_SCRIPT} ]; do sleep 0.1; done; {TMP_SCRIPT}"]
+    container = start(command, env=env, ports=[9093, 9096], mounts=[f"{secrets}:/etc/kafka/secrets"])
+    plain, secure = container.mapped(9093), container.mapped(9096)
+    user = "SCRAM-SHA-512=[name=app,password=secret]"
+    script = (
+        f"#!/bin/bash\nexport KAFKA_ADVERTISED_LISTENERS=BROKER://{container.hostname}:9092,"
+        f"PLAINTEXT://localhost:{plain},SECURE://localhost:{secure}\n"
+        f'echo \'kafka-storage format --ignore-formatted -t "{CLUSTER_ID}" -c /etc/kafka/kafka.properties '
+        f'--add-scram "{user}"\' >> /etc/confluent/docker/configure\n/etc/confluent/docker/run \n'
+    )
+    container.put(TMP_SCRIPT, script, 0o777)
+    container.wait_for_log("Kafka Server started")
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "app"}
+    write_and_read(
+        f"localhost:{secure}", **login, **{"sasl.password": "secret", "ssl.ca.location": str(certificates.ca)}
+    )
 
 
 def test_environment_of_the_image() -> None:

@@ -245,11 +245,21 @@ def _common(servers: str, command_config: Path | None) -> list[str]:
 
 def _storage(words: tuple[str, ...]) -> None:
     """Format and describe log folders; make ids."""
+    import tempfile
+
     from kbroker.cli.storage import storage
+    from kbroker.container.stores import without_types
 
     # Kafka's parser takes -t=ID as well
     split = [part for word in words for part in (word.split("=", 1) if word[:2] in ("-t", "-c") else [word])]
-    storage.main(split, prog_name="kafka-storage", standalone_mode=False)
+    with tempfile.NamedTemporaryFile("w", suffix=".properties", encoding="utf-8") as copy:
+        at = next((number for number, word in enumerate(split[:-1]) if word in ("-c", "--config")), None)
+        if at is not None:
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # the tool reports it
+                copy.write(without_types(Path(split[at + 1]).read_text(encoding="utf-8")))
+                copy.flush()
+                split[at + 1] = copy.name
+        storage.main(split, prog_name="kafka-storage", standalone_mode=False)
 
 
 TOOLS["kafka-storage"] = click.Command(

@@ -5,6 +5,7 @@ keytool writes PKCS 12, whatever the name of the file, since Java 9.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,11 @@ def with_pem_stores(properties: Mapping[str, str]) -> dict[str, str]:
             if name.endswith(f"{kind}location"):
                 _replace(found, name.removesuffix(f"{kind}location"), kind)
     return found
+
+
+def without_types(text: str) -> str:
+    """Return properties without the types of stores: for a tool that reads no store, and knows only PEM."""
+    return re.sub(r"(?m)^\s*[\w.-]*ssl\.(?:key|trust)store\.type\s*[=:].*$", "", text)
 
 
 def _replace(properties: dict[str, str], prefix: str, kind: str) -> None:

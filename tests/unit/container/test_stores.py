@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.container.stores import StoreError, with_pem_stores
+from kbroker.container.stores import StoreError, with_pem_stores, without_types
 from tests.support.certificates import Certificates, pkcs12_store
 
 
@@ -50,3 +50,9 @@ def test_unreadable_stores(tmp_path: Path) -> None:
     store.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
     with pytest.raises(StoreError, match="keytool -importkeystore"):
         with_pem_stores(setting)
+
+
+def test_types_left_out() -> None:
+    """The types of all listeners' stores are left out, and nothing else."""
+    text = "a=1\nssl.keystore.type=PKCS12\nlistener.name.b.ssl.truststore.type : JKS\nssl.keystore.type.x=2\n"
+    assert without_types(text).split() == ["a=1", "ssl.keystore.type.x=2"]
