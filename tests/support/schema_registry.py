@@ -40,7 +40,7 @@ def _folder() -> Path:
             if done.returncode != 0:
                 need.lack(f"Maven did not fetch Apicurio: {(done.stdout + done.stderr)[-500:]}")
             with tarfile.open(next(fresh.glob("*.tar.gz"))) as archive:
-                archive.extractall(fresh / "unpacked")
+                archive.extractall(fresh / "unpacked", filter="data")
             (fresh / "unpacked").rename(folder)
             shutil.rmtree(fresh)
     return folder
