@@ -9,7 +9,8 @@ import click
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.cli.reset import datetime_ms, duration_ms, read_plan, topic_partitions
+from kbroker.cli.reset import datetime_ms, duration_ms, read_plan
+from kbroker.client.offset_reset import topic_partitions
 from tests.support.cli import printed, refusal, run
 from tests.support.fake_broker import Body
 from tests.support.group_broker import (

@@ -30,7 +30,7 @@ class Front:
         self.channel = FakeChannel()
         bench = make_bench(node_id=9, **config)
         bench.ctx.quotas = NoQuotas()  # type: ignore[assignment]
-        bench.ctx.member = self
+        bench.ctx.member = self  # type: ignore[assignment]
         self.forwarding = ForwardingManager(self.channel)  # type: ignore[arg-type]
         self.ctx = bench.ctx
         apis = KafkaApis(forwards=True)
