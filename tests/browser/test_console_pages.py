@@ -17,7 +17,7 @@ PAGES = (
     "topics",
     "topic?topic=orders",
     "topic-new",
-    "brokers",
+    "cluster",
     "configs?kind=broker&name=1",
     "configs?kind=topic&name=orders",
     "config?kind=topic&name=orders&key=retention.ms",

@@ -1,6 +1,7 @@
 """Use of the pages of a console that work with any Kafka, by a browser."""
 
 import json
+import re
 from urllib.parse import urlencode
 
 from tests.support.broker import wait_for
@@ -15,12 +16,15 @@ def check_pages(browser: Browser, topic: str) -> None:
         assert status == 200, found
         return words_of(found)
 
-    assert "controller" in page("")
+    shown = page("")
+    assert re.search(r"Brokers .* (\d+) (this node )?\S+:\d+ \S+ \d+ \d+ \d+ 0 Configs of broker \1 ", shown), shown
+    assert re.search(r"Controllers Controller Role Log end Metadata lag \d+ leader [\d,]+ 0 ", shown), shown
+    assert re.search(r"metadata\.version \d+ \d+ to \d+", shown), shown
     assert "X-ray" not in page("topics")
     assert browser.ask("xray")[0] == 404
     wait_for("the topic", lambda: f"{topic} 3 0 0 B" in page(f"topics?q={topic}"))
     assert topic in page("topics?sort=size")
-    assert "1 of 1" in page(f"topic?topic={topic}")
+    assert "Leader Replicas In sync Messages 0 0 0 0 B 1 1 1 Show" in page(f"topic?topic={topic}")
     made = f"{topic}-made"
     wrong = browser.apply("topic/create", {"topic": made, "configs": "retention.ms=never"})
     assert (wrong[0], "retention.ms" in wrong[1]) == (400, True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kbroker.client.cluster import BodyFor, Cluster, Node, TopicMetadata, check, to_error, to_uuid
-from kbroker.client.connection import Body
+from kbroker.client.connection import Body, BrokerConnectionError
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
@@ -372,7 +372,10 @@ class Admin:
             except KafkaError as error:
                 found[tp] = error
         for node_id, some in by_leader.items():
-            found.update(self._list_offsets_of(node_id, some, read_committed))
+            try:
+                found.update(self._list_offsets_of(node_id, some, read_committed))
+            except BrokerConnectionError as error:  # the other leaders may respond
+                found.update(dict.fromkeys(some, KafkaError(Errors.NETWORK_EXCEPTION, str(error))))
         return found
 
     def _list_offsets_of(

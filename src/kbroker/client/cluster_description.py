@@ -47,7 +47,7 @@ class ClusterDescription:
     """A cluster; ``cluster_id`` is None from brokers before Metadata v2, ``controller_id`` is -1 without a controller.
 
     ``brokers`` by ascending node id, ``features`` by name, empty from brokers before Kafka 2.7; ``quorum``: None if the
-    broker has none, or does not describe it.
+    broker has none, or does not describe it, or it was not requested.
     """
 
     cluster_id: str | None
@@ -57,12 +57,15 @@ class ClusterDescription:
     quorum: QuorumDescription | None
 
 
-def describe_cluster(cluster: Cluster) -> ClusterDescription:
-    """Request the description from any broker. Raises: KafkaError, BrokerConnectionError after the retries."""
+def describe_cluster(cluster: Cluster, has_quorum: bool = True) -> ClusterDescription:
+    """Request the description from any broker, without the quorum unless ``has_quorum``.
+
+    Raises: KafkaError, BrokerConnectionError after the retries.
+    """
 
     def attempt() -> ClusterDescription:
         topics = cluster.fetch_metadata(None)
-        quorum = describe_quorum(cluster)
+        quorum = describe_quorum(cluster) if has_quorum else None
         brokers = _brokers(cluster, topics, quorum)
         return ClusterDescription(cluster.cluster_id, cluster.controller_id, brokers, _features(cluster), quorum)
 

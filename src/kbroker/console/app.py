@@ -192,7 +192,7 @@ class Console:
             return refusal
         if request.method == "POST":
             return self._post(request, path, form)
-        page = self._pages.get(path) or (self._pages["brokers"] if not path else None)
+        page = self._pages.get(path) or (self._pages["cluster"] if not path else None)
         if page is None:
             raise PageError(404, "There is no such page.")
         return self._show(request, path, page)

@@ -10,8 +10,8 @@ from kbroker.console.requests import Query
 from kbroker.console.site import Download, Json, Site, View
 from kbroker.console.views import (
     acls,
-    brokers,
     clients,
+    cluster,
     configs,
     group_changes,
     groups,
@@ -63,7 +63,7 @@ MENU = (
         "Broker",
         (
             Entry("", "Overview"),
-            Entry("brokers", "Brokers"),
+            Entry("cluster", "Cluster"),
             Entry("throughput", "Throughput"),
             Entry("clients", "Clients"),
             Entry("requests", "Slow requests"),
@@ -95,9 +95,9 @@ def _internal(make: Callable[[Site, Query], Result], entry: str) -> Page:
 
 PAGES: Mapping[str, Page] = {
     "": _internal(overview.overview, ""),
-    "brokers": Page(brokers.brokers, "brokers"),
-    "configs": Page(configs.configs, "brokers"),
-    "config": Page(configs.config, "brokers"),
+    "cluster": Page(cluster.cluster, "cluster"),
+    "configs": Page(configs.configs, "cluster"),
+    "config": Page(configs.config, "cluster"),
     "topics": Page(topics.topics, "topics"),
     "topic": Page(topics.topic, "topics"),
     "topic-new": Page(topic_changes.new_topic, "topics"),

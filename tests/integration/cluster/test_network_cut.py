@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import socket
 import threading
@@ -15,6 +16,7 @@ from kbroker.log.checkpoints import random_uuid_text
 from tests.support import need
 from tests.support.broker import ConfiguredBroker, run_to_end, wait_for
 from tests.support.client import Client
+from tests.support.console import Browser, words_of
 from tests.support.kafka import ApacheKafka
 from tests.support.ports import free_run
 
@@ -91,7 +93,7 @@ def wire_to_controller(tmp_path: Path) -> Iterator[tuple[Wire, ConfiguredBroker]
     properties = tmp_path / "kbroker.properties"
     mine = {
         **common, "process.roles": "broker", "node.id": "9", "listeners": f"PLAINTEXT://127.0.0.1:{port + 2}",
-        "log.dirs": str(tmp_path / "data"),
+        "log.dirs": str(tmp_path / "data"), "kbroker.metrics.listener": "127.0.0.1:0",
     }  # fmt: skip
     properties.write_text("".join(f"{name}={value}\n" for name, value in mine.items()), encoding="utf-8")
     member = ConfiguredBroker(tmp_path, port + 2, properties)
@@ -108,8 +110,19 @@ def wire_to_controller(tmp_path: Path) -> Iterator[tuple[Wire, ConfiguredBroker]
 
 
 def test_the_network_to_the_controller_is_cut(wire_to_controller: tuple[Wire, ConfiguredBroker]) -> None:
-    """A change waits for the network; the node is fenced meanwhile, serves its metadata, and returns by itself."""
+    """A change waits for the network; the node is fenced meanwhile, serves its metadata, and returns by itself.
+
+    Its console shows the metadata with the reason, without waiting for the controllers.
+    """
     wire, member = wire_to_controller
+    (url,) = re.findall(r"metrics at http://(\S+)/metrics", member.tail())
+    browser = Browser(url)
+
+    def shown() -> str:
+        status, page = browser.ask("cluster")
+        assert status == 200, page
+        return words_of(page)
+
     with Client(member.bootstrap, timeout=60) as client, Client(member.bootstrap) as other:
         for number in range(CUTS):
             wire.cut()
@@ -119,6 +132,10 @@ def test_the_network_to_the_controller_is_cut(wire_to_controller: tuple[Wire, Co
             for _ in range(10):
                 assert other.call("Metadata", 13, {"Topics": []})["ClusterId"]
             assert not client.has_response
+            wait_for(
+                "the reason on a page", lambda: "controllers cannot be followed" in shown() or "Not ready" in shown()
+            )
+            assert re.search(r" 9 this node (fenced )?127\.0\.0\.1:\d+ - 0 0 0 - ", shown())
             wire.connect()
             assert client.end()["Entries"][0]["ErrorCode"] == 0
 
@@ -128,3 +145,4 @@ def test_the_network_to_the_controller_is_cut(wire_to_controller: tuple[Wire, Co
                 return [row["Value"] for one in found for row in one["Values"]] == [value] and len(brokers) == 1
 
             wait_for("the change, and the node unfenced", is_back, 30)
+        wait_for("the controllers on the page", lambda: "Ready: registered" in shown() and "101 leader" in shown())

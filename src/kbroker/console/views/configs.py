@@ -56,7 +56,7 @@ class Resource(NamedTuple):
     @property
     def entry(self) -> str:
         """Menu entry of its pages."""
-        return {ConfigResourceType.TOPIC: "topics", ConfigResourceType.GROUP: "groups"}.get(self.kind, "brokers")
+        return {ConfigResourceType.TOPIC: "topics", ConfigResourceType.GROUP: "groups"}.get(self.kind, "cluster")
 
     def page(self) -> str:
         """Return the address of its configs."""

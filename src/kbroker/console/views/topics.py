@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, OffsetInfo
 from kbroker.client.cluster import PartitionMetadata, TopicMetadata
+from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
@@ -47,12 +48,9 @@ class Row(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """A partition of a topic; ``problem``: the reason why its offsets are unknown; ``mark``: a defect of its log."""
+    """A partition of a topic; ``problem``: the reason why its offsets are unknown; ``mark``: its defect."""
 
-    number: int
-    leader: int
-    in_sync: int
-    replicas: int
+    metadata: PartitionMetadata
     start: int | None
     end: int | None
     size_bytes: int | None
@@ -144,6 +142,8 @@ def _local_figures(site: Site, name: str) -> Figures:
     logs = [log for log in view.partitions if log is not None]
     node = site.context.node_id
     leaders = [one.leader for one in view.registrations]
+    if not view.hosted(node):
+        return Figures(offline=sum(leader < 0 for leader in leaders))
     failed = [log is None and leader == node for log, leader in zip(view.partitions, leaders, strict=False)]
     return Figures(
         sum(log.high_watermark - log.log_start_offset for log in logs),
@@ -159,7 +159,7 @@ def _sizes(site: Site, names: Sequence[str]) -> Mapping[TopicPartition, int]:
         return {}
     try:
         return site.admin.sizes(names)
-    except KafkaError:
+    except (KafkaError, BrokerConnectionError):
         return {}
 
 
@@ -240,10 +240,9 @@ def _partition_rows(site: Site, name: str, partitions: Sequence[PartitionMetadat
         log = view.partitions[one.partition] if view is not None and one.partition < len(view.partitions) else None
         is_offline = view is not None and log is None and one.leader == site.context.node_id
         problem = "its log could not be opened; the broker's log says why" if is_offline else known[tp][2]
-        mark = _mark(log)
+        mark = "offline" if is_offline or one.leader < 0 else _mark(log)
         size_bytes = sizes.get(tp) if log is None else log.size_bytes
-        row = one.leader, len(one.isr), len(one.replicas), known[tp][0], known[tp][1], size_bytes, problem, mark
-        rows.append(PartitionRow(one.partition, *row))
+        rows.append(PartitionRow(one, known[tp][0], known[tp][1], size_bytes, problem, mark))
     return rows
 
 
