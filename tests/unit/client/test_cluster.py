@@ -17,10 +17,11 @@ from tests.support.fake_log import FakeTime
 METADATA, CREATE_TOPICS = 3, 19
 
 
-def test_each_request_says_the_same_of_the_clients_software(broker: FakeBroker, cluster: Cluster) -> None:
+def test_each_request_says_the_same_of_the_clients_software(broker: FakeBroker) -> None:
     """A broker counts connections by what the latest ApiVersions says, and a description asks for it once more."""
     broker.ranges = {key: broker.ranges[key] for key in broker.handlers}
-    describe_cluster(cluster)
+    with Cluster(broker.bootstrap) as cluster:
+        describe_cluster(cluster)
     said = [(body["ClientSoftwareName"], body["ClientSoftwareVersion"]) for _, body in broker.asked(API_VERSIONS)]
     assert said == [("kbroker", kbroker.__version__)] * 2
 
