@@ -109,6 +109,8 @@ def test_refusals(clusters: tuple[Cluster, Cluster, str, str]) -> None:
     assert refused.exit_code == 1
     assert "narrow: expected 3 partitions in the target, as wide has, found 1: add partitions" in refused.stderr
     assert run(None, *words, target, "--rename", "wibe=x").exit_code == 2
+    twice = run(None, "copy", "wide", "other", "-b", source, "--to", target, "--rename", "other=wide")
+    assert "wide and other have the same copy wide: give each another name" in twice.stderr
     assert run(None, "copy", "--to", target, "-b", source).exit_code == 2
     assert run(None, "copy", "missing", "--to", target, "-b", source).exit_code == 1
 

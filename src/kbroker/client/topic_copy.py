@@ -84,6 +84,10 @@ class TopicCopier:
         self._fetch_bytes = fetch_bytes
         self._with_configs = with_configs
         self._is_append = is_append
+        source_of: dict[str, str] = {}
+        for name, copy in names.items():
+            if (other := source_of.setdefault(copy, name)) != name:
+                raise CopyError(f"{other} and {name} have the same copy {copy}: give each another name")
         source_id = Admin(source).describe_cluster().cluster_id
         if source_id is not None and source_id == Admin(target).describe_cluster().cluster_id:
             same = next((name for name, copy in names.items() if name == copy), None)

@@ -16,7 +16,7 @@ from kbroker._core.clock import BaseClock
 
 COOKIE = "kbroker_console"
 SESSION_MS = 12 * 3_600_000
-MAX_SESSIONS = 1000  # a new session ends the oldest one
+MAX_SESSIONS = 20  # of one principal: a new session ends its oldest one
 
 
 class _Session(NamedTuple):
@@ -43,9 +43,12 @@ class Sessions:
         """
         value = secrets.token_urlsafe(32)
         with self._lock:
-            self._sessions[_hash(value)] = _Session(self._clock.now_ms() + SESSION_MS, principal, is_valid)
-            while len(self._sessions) > MAX_SESSIONS:
-                del self._sessions[next(iter(self._sessions))]
+            now_ms = self._clock.now_ms()
+            self._sessions = {key: one for key, one in self._sessions.items() if one.until_ms > now_ms}
+            own = [key for key, one in self._sessions.items() if one.principal == principal]
+            if len(own) >= MAX_SESSIONS:
+                del self._sessions[own[0]]
+            self._sessions[_hash(value)] = _Session(now_ms + SESSION_MS, principal, is_valid)
         return value
 
     def principal(self, value: str) -> str | None:

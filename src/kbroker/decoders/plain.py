@@ -17,13 +17,17 @@ _WIDTHS = {"int16": ">h", "int32": ">i", "int64": ">q", "float": ">f", "double":
 
 
 def json_document(data: bytes) -> Decoded:
-    """Return a JSON document as it is. Raises: UndecodableError."""
+    """Return a JSON document as it is; NaN and Infinity are not JSON. Raises: UndecodableError."""
     try:
         text = data.decode()
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise UndecodableError(f"not JSON: {error}") from None
     return Decoded("json", text.strip(), is_json=True, parsed=value)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def text(data: bytes) -> Decoded:

@@ -21,12 +21,14 @@ def test_a_session_ends() -> None:
     assert sessions.principal(one) is None
 
 
-def test_sessions_are_bounded() -> None:
+def test_a_principal_ends_only_its_own_sessions() -> None:
+    """A thousand sign-ins of any user signed out the operator."""
     sessions = Sessions(VirtualClock())
-    first = sessions.begin()
-    rest = [sessions.begin() for _ in range(MAX_SESSIONS)]
+    operator, bob = sessions.begin(), sessions.begin("User:bob")
+    first, *rest = [sessions.begin("User:alice") for _ in range(MAX_SESSIONS + 1)]
     assert sessions.principal(first) is None
-    assert all(sessions.principal(one) == "" for one in rest)
+    assert all(sessions.principal(one) == "User:alice" for one in rest)
+    assert (sessions.principal(operator), sessions.principal(bob)) == ("", "User:bob")
 
 
 def test_the_secret_of_a_form_is_of_one_session() -> None:

@@ -48,6 +48,13 @@ def test_json_keeps_its_digits() -> None:
     assert found.text == '{"a": 1.50, "b": 12345678901234567890123}'
 
 
+@pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])
+def test_constants_are_not_json(name: str) -> None:
+    """Else a line of `--json` with this value is not JSON."""
+    with pytest.raises(UndecodableError, match=f"not JSON: {name} is not a number of JSON"):
+        plain.json_document(f'{{"a": {name}}}'.encode())
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
