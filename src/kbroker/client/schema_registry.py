@@ -152,11 +152,11 @@ class SchemaRegistry:
         if kind not in _KINDS or not isinstance(body.get("schema"), str):
             raise RegistryError(f"{self.url}: expected a schema of {', '.join(_KINDS)}, got {kind[:40]!r}")
         found: dict[str, str] = {}
-        self._add_references(body.get("references") or (), found, set())
+        self._add_references(body.get("references"), found, set())
         return Schema(_KINDS[kind], body["schema"], tuple(found.items()))
 
     def _add_references(self, references: Any, found: dict[str, str], visited: set[str]) -> None:
-        for one in references:
+        for one in self._objects(references or []):
             name = str(one.get("name"))
             if name in visited:
                 continue
@@ -165,8 +165,13 @@ class SchemaRegistry:
                 raise RegistryError(f"{self.url}: the schema has more than {MAX_REFERENCES} references")
             where = f"/subjects/{quote(str(one.get('subject')), safe='')}/versions/{quote(str(one.get('version')))}"
             body = self._json(self._path + where)
-            self._add_references(body.get("references") or (), found, visited)
+            self._add_references(body.get("references"), found, visited)
             found[name] = str(body.get("schema"))
+
+    def _objects(self, references: Any) -> list[dict[str, Any]]:
+        if not isinstance(references, list) or not all(isinstance(one, dict) for one in references):
+            raise RegistryError(f"{self.url}: expected a list of objects as references, got something else")
+        return references
 
     def _own_schema(self, path: str) -> Schema:
         response = self._get(path)
@@ -177,7 +182,7 @@ class SchemaRegistry:
         return Schema(kind, text, tuple(found.items()))
 
     def _add_own_references(self, path: str, found: dict[str, str], visited: set[str]) -> None:
-        for one in self._json(path, list):
+        for one in self._objects(self._json(path, list)):
             name = str(one.get("name"))
             if name in visited:
                 continue

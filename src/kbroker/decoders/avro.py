@@ -84,12 +84,12 @@ class AvroSchema:
                 self._reader(json.loads(one), "")
             schema = json.loads(text)
             self._read = self._reader(schema, "")
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
             if isinstance(error, UndecodableError):
                 raise
             raise UndecodableError(f"not an Avro schema: {type(error).__name__} {error}") from None
         name = schema.get("name", schema.get("type")) if isinstance(schema, dict) else schema
-        self.name = name if isinstance(name, str) else "union"
+        self.name = name.encode("utf-8", "replace").decode() if isinstance(name, str) else "union"
 
     def decode(self, data: bytes) -> Decoded:
         """Return the value as JSON. Raises: UndecodableError."""
@@ -258,7 +258,7 @@ def _map(value: _Reader) -> _Reader:
 
 def _logical(schema: dict[str, Any], plain: _Reader) -> _Reader:
     kind = schema.get("logicalType")
-    if kind == "decimal":
+    if kind == "decimal" and schema["type"] in ("bytes", "fixed"):
         scale = int(schema.get("scale", 0))
         return lambda source: _decimal(plain(source), scale)
     shown = _TIMES.get(kind) if isinstance(kind, str) else None

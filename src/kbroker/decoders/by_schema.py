@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeVar
 
 from kbroker.client.schema_registry import AVRO, JSON_SCHEMA, PROTOBUF, RegistryError, Schema, SchemaRegistry
 from kbroker.decoders.avro import AvroSchema
@@ -12,10 +14,32 @@ from kbroker.decoders.plain import json_document
 from kbroker.decoders.protobuf import ProtobufSchema
 
 KINDS = (AVRO, PROTOBUF, JSON_SCHEMA)
-_SCHEMAS = 200  # compiled ones that are kept
+_SCHEMAS = 200  # results of compilers that are kept
 
-_avro = lru_cache(_SCHEMAS)(lambda schema: AvroSchema(schema.text, tuple(text for _, text in schema.references)))
-_protobuf = lru_cache(_SCHEMAS)(lambda schema: ProtobufSchema(schema.text, dict(schema.references)))
+_Compiled = TypeVar("_Compiled", AvroSchema, ProtobufSchema)
+
+
+def _kept(compiled: Callable[[Schema], _Compiled]) -> Callable[[Schema], _Compiled]:
+    """Return a function that compiles each schema once, refused ones too. Raises (it): UndecodableError."""
+
+    @lru_cache(_SCHEMAS)
+    def result(schema: Schema) -> _Compiled | UndecodableError:
+        try:
+            return compiled(schema)
+        except UndecodableError as error:
+            return error
+
+    def compile_once(schema: Schema) -> _Compiled:
+        found = result(schema)
+        if isinstance(found, UndecodableError):
+            raise UndecodableError(str(found))
+        return found
+
+    return compile_once
+
+
+_avro = _kept(lambda schema: AvroSchema(schema.text, tuple(text for _, text in schema.references)))
+_protobuf = _kept(lambda schema: ProtobufSchema(schema.text, dict(schema.references)))
 
 
 def decode(registry: SchemaRegistry, data: bytes, place: Place, kind: str | None = None) -> Decoded:

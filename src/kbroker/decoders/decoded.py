@@ -54,8 +54,13 @@ class Decoded(NamedTuple):
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON. Raises: UndecodableError for a value that is too deep."""
+    """Return a value as JSON, which UTF-8 can encode. Raises: UndecodableError for a value that is too deep."""
     try:
-        return json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, from a name in a schema
+            text = json.dumps(value)
+        return text
     except (RecursionError, ValueError, TypeError) as error:
         raise UndecodableError(f"the value cannot be JSON: {error}") from None

@@ -74,8 +74,8 @@ class Decoders:
         if kafka_records.FORMAT in (self._key, self._value) or topic in kafka_records.TOPICS:
             try:
                 own = kafka_records.record(topic, offset, key, value)
-            except UndecodableError as error:
-                problem = str(error)
+            except Exception as error:  # one record never costs a page
+                problem = _problem(error)
         parts: list[Decoded | None] = []
         for number, (data, name) in enumerate(((key, self._key), (value, self._value))):
             place = Place(topic, number == 0, headers)
@@ -96,8 +96,10 @@ class Decoders:
             if name in _BY_SCHEMA and self._registry is not None:
                 return by_schema.decode(self._registry, data, place, _BY_SCHEMA[name])
             return _PLAIN[name](data)
-        except UndecodableError as error:
-            return self.detected(data, place, with_schema=False)._replace(problem=str(error))
+        except MissingPackageError:
+            raise
+        except Exception as error:
+            return self.detected(data, place, with_schema=False)._replace(problem=_problem(error))
 
     def detected(self, data: bytes, place: Place, *, with_schema: bool = True) -> Decoded:
         """Return bytes in the most precise format that they have: by a schema, JSON, text, MessagePack, hexadecimal.
@@ -110,8 +112,8 @@ class Decoders:
                 found = by_schema.decode(self._registry, data, place)
                 self._misses = 0
                 return found
-            except (UndecodableError, MissingPackageError) as error:
-                problem = str(error)
+            except Exception as error:
+                problem = _problem(error)
                 self._misses += 1
         if data[:1] in (b"{", b"["):
             try:
@@ -128,3 +130,9 @@ class Decoders:
             return plain.message_pack_container(data)._replace(problem=problem)
         except (UndecodableError, MissingPackageError):
             return plain.hexadecimal(data)._replace(problem=problem)
+
+
+def _problem(error: Exception) -> str:
+    """Return the message of an error; of an unexpected one with its type."""
+    is_expected = isinstance(error, UndecodableError | MissingPackageError)
+    return str(error) if is_expected else f"{type(error).__name__}: {error}"

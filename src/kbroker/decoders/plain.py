@@ -100,7 +100,7 @@ def float_value(value: float) -> Any:
 
 def message_pack(data: bytes) -> Decoded:
     """Return MessagePack as JSON; bytes are base64. Raises: UndecodableError, MissingPackageError."""
-    return Decoded("msgpack", json_text(_jsonable(_unpacked(data))), is_json=True)
+    return Decoded("msgpack", json_text(_unpacked(data)), is_json=True)
 
 
 def message_pack_container(data: bytes) -> Decoded:
@@ -119,7 +119,7 @@ def _unpacked(data: bytes) -> Any:
     except ModuleNotFoundError as error:
         raise MissingPackageError("MessagePack", error.name) from None
     try:
-        return msgpack.unpackb(data, strict_map_key=False, timestamp=0, unicode_errors="replace")
+        return _jsonable(msgpack.unpackb(data, strict_map_key=False, timestamp=0, unicode_errors="replace"))
     except Exception as error:  # its own errors, ValueError, TypeError for a map as key, RecursionError
         raise UndecodableError(f"not MessagePack: {str(error) or type(error).__name__}") from None
 

@@ -78,6 +78,8 @@ def test_a_failure_is_kept_for_a_while(script: dict[str, Any]) -> None:
         (b"[" * 100_000, "expected a JSON"),
         (b" " * (schema_registry.MAX_BYTES + 1), "expected at most 4194304 bytes, got more"),
         ({"schema": "x", "references": [{"name": n, "subject": "s", "version": 1} for n in range(101)]}, "100 ref"),
+        ({"schema": "x", "references": ["x"]}, "expected a list of objects as references"),
+        ({"schema": "x", "references": {"name": "x"}}, "expected a list of objects as references"),
     ],
 )
 def test_documents_that_are_not_schemas(script: dict[str, Any], body: Any, reason: str) -> None:

@@ -137,11 +137,33 @@ def test_bytes_that_do_not_fit(schema: Any, data: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "7", '"Unknown"', '{"type": "record", "name": "A"}', "[" * 150 + "]" * 150, "[" * 9**5]
+    "text",
+    [
+        "{",
+        "7",
+        '"Unknown"',
+        '{"type": "record", "name": "A"}',
+        "[" * 150 + "]" * 150,
+        "[" * 9**5,
+        '{"type": "fixed", "name": "F", "size": 1e999}',
+        '{"type": "bytes", "logicalType": "decimal", "scale": Infinity}',
+    ],
 )
 def test_texts_that_are_not_schemas(text: str) -> None:
     with pytest.raises(UndecodableError):
         AvroSchema(text)
+
+
+@pytest.mark.parametrize(("kind", "data", "value"), [("int", b"\x0e", 7), ("null", b"", None)])
+def test_a_logical_type_of_another_type_is_ignored(kind: str, data: bytes, value: Any) -> None:
+    assert AvroSchema(json.dumps({"type": kind, "logicalType": "decimal"})).decode(data).value == value
+
+
+def test_half_a_surrogate_pair_in_a_name() -> None:
+    """The text and the name can be encoded."""
+    fields = [{"name": "\ud800", "type": "int"}]
+    schema = AvroSchema(json.dumps({"type": "record", "name": "R\ud800", "fields": fields}))
+    assert (schema.name.encode(), schema.decode(b"\x0e").text.encode()) == (b"R?", b'{"\\ud800": 7}')
 
 
 def test_a_time_beyond_the_calendar_is_a_number() -> None:

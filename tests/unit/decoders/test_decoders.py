@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kbroker.client.schema_registry import AVRO, RegistryError, Schema, SchemaId, SchemaRegistry
-from kbroker.decoders.decoded import Decoded, MissingPackageError
+from kbroker.decoders import by_schema, kafka_records
+from kbroker.decoders.decoded import Decoded, MissingPackageError, UndecodableError
 from kbroker.decoders.decoders import MAX_MISSES, DecodedRecord, Decoders
 from kbroker.protocol.codec import encode_versioned
 
@@ -87,6 +88,34 @@ def test_by_a_schema() -> None:
     plain = decoded(Decoders(value="avro", registry=registry), None, b"ab").value
     assert plain is not None
     assert plain.problem.startswith("no id of a schema")
+
+
+def test_an_error_that_no_decoder_expects_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record never costs a page."""
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("x")
+
+    monkeypatch.setattr(by_schema, "decode", broken)
+    monkeypatch.setattr(kafka_records, "record", broken)
+    for name, topic in (("auto", "t"), ("avro", "t"), ("kafka", "t"), ("auto", "__consumer_offsets")):
+        found = decoded(Decoders(value=name, registry=Known()), None, b"\0\0\0\0\x07", topic).value
+        assert found == Decoded("hex", "0000000007", problem="ZeroDivisionError: x")
+
+
+def test_a_refused_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    def refuse(text: str, references: Any) -> Any:
+        compiled.append(text)
+        raise UndecodableError("refused")
+
+    monkeypatch.setattr(by_schema, "ProtobufSchema", refuse)
+    monkeypatch.setattr(Known, "schema", lambda *_: Schema("protobuf", "test_a_refused_schema"))
+    for _ in range(2):
+        found = decoded(Decoders(value="registry", registry=Known()), None, b"\0\0\0\0\x07\0").value
+        assert found == Decoded("hex", "000000000700", problem="schema id 7: refused")
+    assert len(compiled) == 1
 
 
 def test_numbers_that_look_like_ids_do_not_flood_the_registry() -> None:

@@ -55,6 +55,12 @@ def test_constants_are_not_json(name: str) -> None:
         plain.json_document(f'{{"a": {name}}}'.encode())
 
 
+def test_message_pack_that_is_nested_deep() -> None:
+    for depth in (500, 900, 1023, 5000):
+        with pytest.raises(UndecodableError, match="not MessagePack"):
+            plain.message_pack(b"\x91" * depth + b"\1")
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
