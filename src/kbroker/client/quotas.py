@@ -328,7 +328,7 @@ def _too_old(entity: QuotaEntity, ops: Changes, error: Errors, row: Body) -> str
     for key in ops:
         is_unknown = error is Errors.INVALID_REQUEST and f"key {key}" in message
         if is_unknown and is_shadow_key(key) and enforced_key(key) in known:
-            return f" (this broker has no shadow quotas, which are kbroker's: leave {key} out)"
+            return f" (this cluster keeps its quotas in Apache Kafka, which refuses shadow quotas: leave {key} out)"
     return ""
 
 

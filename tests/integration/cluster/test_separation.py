@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import random_uuid_text
 from tests.support import cli, need
-from tests.support.broker import BrokerProcess, ConfiguredBroker
+from tests.support.broker import BrokerProcess, ConfiguredBroker, wait_for
 from tests.support.client import Client, librdkafka_consumer, librdkafka_producer
 from tests.support.either_broker import KafkaNode
 from tests.support.ports import free_run
@@ -22,7 +23,10 @@ NODE_ID, CONTROLLER_ID = 5, 101
 TOPIC, GROUP, RECORDS, COMMITTED = "kept", "readers", 100, 40
 QUOTA = {
     "Entity": [{"EntityType": "user", "EntityName": "alice"}],
-    "Ops": [{"Key": "producer_byte_rate", "Value": 5e6, "Remove": False}],
+    "Ops": [
+        {"Key": "producer_byte_rate", "Value": 5e6, "Remove": False},
+        {"Key": "shadow.producer_byte_rate", "Value": 4e6, "Remove": False},
+    ],
 }
 
 
@@ -52,7 +56,19 @@ def check_front_door(bootstrap: str) -> None:
         assert (row["ErrorCode"], row["LeaderId"]) == (Errors.LEADER_NOT_AVAILABLE, -1)
         assert (row["ReplicaNodes"], row["OfflineReplicas"]) == ([NODE_ID], [NODE_ID])
         found = client.call("DescribeClientQuotas", 1, {"Components": [], "Strict": False})["Entries"]
-        assert [value["Value"] for entry in found for value in entry["Values"]] == [5e6]
+        values = {value["Key"]: value["Value"] for entry in found for value in entry["Values"]}
+        assert values == {"producer_byte_rate": 5e6, "shadow.producer_byte_rate": 4e6}
+
+
+def check_shadows(bootstrap: str) -> None:
+    """Kafka's controller refuses a new shadow, with a sentence, and takes the promotion of an old one."""
+    words = ("--bootstrap-server", bootstrap, "--user", "alice")
+    refused = cli.refusal(cli.run(None, "quotas", "set", *words, "shadow.request_percentage=50"))
+    assert "Invalid configuration key shadow.request_percentage" in refused
+    assert "keeps its quotas in Apache Kafka" in refused
+    cli.printed(None, "quotas", "shadow", "promote", *words)
+    with QuotaClient(bootstrap) as client:
+        wait_for("the promotion", lambda: [*client.describe().values()] == [{"producer_byte_rate": 4e6}])
 
 
 def check_leader(bootstrap: str) -> None:
@@ -107,6 +123,7 @@ def test_a_folder_joins_a_cluster_of_its_metadata(tmp_path: Path) -> None:
             broker.end()
         with member:
             check_front_door(member.bootstrap)
+            check_shadows(member.bootstrap)
 
 
 def written(path: Path, properties: Mapping[str, str]) -> Path:

@@ -164,6 +164,5 @@ def test_a_broker_without_shadows_is_named(broker: QuotaBroker) -> None:
     broker.unknown_keys = {"shadow.producer_byte_rate"}
     result = run(broker, "set", "--user", "alice", "shadow.producer_byte_rate=5")
     assert result.exit_code == 1
-    assert (
-        "(this broker has no shadow quotas, which are kbroker's: leave shadow.producer_byte_rate out)" in result.stderr
-    )
+    why = "this cluster keeps its quotas in Apache Kafka, which refuses shadow quotas"
+    assert f"({why}: leave shadow.producer_byte_rate out)" in result.stderr
