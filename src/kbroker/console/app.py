@@ -25,7 +25,7 @@ from kbroker.console.denied import page_error
 from kbroker.console.history import History, broker_totals
 from kbroker.console.lag_history import LagHistory, Shown
 from kbroker.console.pages import ACTIONS, PAGES, Page, Result, menu
-from kbroker.console.passwords import PasswordCheck, Passwords, are_accepted
+from kbroker.console.passwords import PasswordCheck, Passwords, accepted
 from kbroker.console.rendering import Renderer
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
@@ -142,7 +142,8 @@ class Console:
             registry=_registry(broker),
         )
         operator = ANONYMOUS if broker.context.auth.authorizer is None else CONSOLE_OPERATOR
-        passwords = Passwords(broker.context.credentials.find) if are_accepted(broker.config) else None
+        mechanisms, credentials = accepted(broker.config), broker.context.credentials
+        passwords = Passwords(credentials.find, credentials.users, mechanisms) if mechanisms else None
         return cls(parts, access, operator, passwords)
 
     def close(self) -> None:
@@ -344,9 +345,11 @@ class Console:
         user = form.text("user")
         signed_in = None
         if user and self._passwords is not None:
-            with self._turn():
-                signed_in = self._passwords.sign_in(user, form.text("password"))
-            refused = self._access.password_refusal(request.address, signed_in is not None)
+            refused = self._access.password_refusal(request.address)
+            if refused is None:
+                with self._turn():
+                    signed_in = self._passwords.sign_in(user, form.text("password"))
+                refused = self._access.password_refusal(request.address, signed_in is not None)
         else:
             refused = self._access.token_refusal(request.address, form.text("token"))
         if refused is not None:

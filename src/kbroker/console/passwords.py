@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from kbroker.common.configs.config import BrokerConfig
@@ -31,33 +33,49 @@ class PasswordCheck(Protocol):
 class Passwords:
     """Check of SCRAM users of this process.
 
-    Args: ``find`` returns the credential of a user for a mechanism. Threads: any.
+    Args: ``find`` returns the credential of a user for a mechanism; ``users`` returns the iterations by mechanism of
+    every user; ``mechanisms``: names of those that listeners accept. Threads: any.
     """
 
-    def __init__(self, find: FindCredential) -> None:
-        self._find = find
-        self._nobody = {  # an unknown user takes as long, and never matches
-            mechanism.name: scram.Credential.from_password(
-                mechanism, secrets.token_hex(16), scram.make_salt(), scram.MIN_ITERATIONS
-            )
-            for mechanism in scram.MECHANISMS.values()
-        }
+    def __init__(
+        self,
+        find: FindCredential,
+        users: Callable[[], Mapping[str, Mapping[str, int]]],
+        mechanisms: Collection[str] = tuple(scram.MECHANISMS),
+    ) -> None:
+        self._find, self._users = find, users
+        self._mechanisms = [one for one in scram.MECHANISMS.values() if one.name in mechanisms]
+        self._key = secrets.token_bytes(32)
 
     def sign_in(self, user: str, password: str) -> SignedIn | None:
-        """Return the user if the password is right, else None, after the same time."""
+        """Return the user if the password is that of one of its credentials, else None.
+
+        An unknown user takes the time of a user in use, always the same one.
+        """
         if len(user) > MAX_NAME_CHARACTERS or len(password) > MAX_PASSWORD_CHARACTERS:
             return None
-        for mechanism in scram.MECHANISMS.values():
-            credential = self._find(mechanism.name, user)
-            if credential is not None:
-                break
-        else:
-            mechanism = scram.SCRAM_SHA_256
-        is_right = _exchange(mechanism, credential or self._nobody[mechanism.name], user, password)
-        if not is_right or credential is None:
+        imitated = self._imitated(user)  # for known users too: it takes time
+        found = [(one, self._find(one.name, user)) for one in self._mechanisms]
+        known = [(mechanism, credential) for mechanism, credential in found if credential is not None]
+        right = next((one for one in known or imitated if _exchange(*one, user, password)), None)
+        if right is None or not known:
             return None
-        name, proven = mechanism.name, credential
-        return SignedIn(f"User:{user}", lambda: self._find(name, user) == proven)
+        mechanism, credential = right
+        return SignedIn(f"User:{user}", lambda: self._find(mechanism.name, user) == credential)
+
+    def _imitated(self, user: str) -> list[tuple[scram.Mechanism, scram.Credential]]:
+        """Return credentials without a password, with the mechanisms and iterations of a user in use."""
+        used = {
+            tuple((index, of_user[one.name]) for index, one in enumerate(self._mechanisms) if one.name in of_user)
+            for of_user in self._users().values()
+        }
+        choices = sorted(used - {()}) or [((0, scram.MIN_ITERATIONS),)]
+        digest = hmac.digest(self._key, user.encode("utf-8", "replace"), hashlib.sha256)
+        chosen = choices[int.from_bytes(digest, "big") % len(choices)]
+        return [
+            (self._mechanisms[index], scram.Credential(scram.make_salt(), iterations, digest, digest))
+            for index, iterations in chosen
+        ]
 
 
 def _exchange(mechanism: scram.Mechanism, credential: scram.Credential, user: str, password: str) -> bool:
@@ -70,11 +88,11 @@ def _exchange(mechanism: scram.Mechanism, credential: scram.Credential, user: st
     return server.user == user
 
 
-def are_accepted(config: BrokerConfig) -> bool:
-    """Return whether a listener accepts SCRAM users: the console then accepts them too."""
-    for listener in config.listeners:
-        if listener.has_sasl:
-            names = config.listener_value(listener.name, "sasl.enabled.mechanisms")
-            if any(mechanism in str(names) for mechanism in scram.MECHANISMS):
-                return True
-    return False
+def accepted(config: BrokerConfig) -> list[str]:
+    """Return the SCRAM mechanisms that listeners accept: the console accepts their users too."""
+    of_listeners = [
+        str(config.listener_value(listener.name, "sasl.enabled.mechanisms"))
+        for listener in config.listeners
+        if listener.has_sasl
+    ]
+    return [name for name in scram.MECHANISMS if any(name in names for names in of_listeners)]

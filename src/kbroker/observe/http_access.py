@@ -102,22 +102,23 @@ class HttpAccess:
             self._log.info("a request to the HTTP port from %s had a wrong token", peer)
         return refused
 
-    def password_refusal(self, peer: str, is_right: bool) -> Refusal | None:
+    def password_refusal(self, peer: str, is_right: bool | None = None) -> Refusal | None:
         """Return the reason to refuse a sign-in by user and password, None if they are right.
 
-        Wrong passwords count as wrong tokens: an address with several of either must wait.
+        Wrong passwords count as wrong tokens: an address with several of either must wait. Args: ``is_right``: None
+        before the password is checked, which is costly: only an address that must wait is refused.
         """
         refused = self._judge(peer, is_right, "passwords", "user or password is wrong")
         if refused is not None and refused.status == 401:
             self._log.info("a sign-in at the HTTP port from %s had a wrong user or password", peer)
         return refused
 
-    def _judge(self, peer: str, is_right: bool, kind: str, wrong: str) -> Refusal | None:
+    def _judge(self, peer: str, is_right: bool | None, kind: str, wrong: str) -> Refusal | None:
         wait_ms = self._wrong.wait_ms(peer, is_right)
         if wait_ms > 0:
             seconds = -(-wait_ms // 1000)
             return Refusal(429, f"too many wrong {kind}: try again in {seconds} seconds", seconds)
-        return None if is_right else Refusal(401, wrong)
+        return Refusal(401, wrong) if is_right is False else None
 
 
 def _hash(token: str) -> bytes:

@@ -26,8 +26,11 @@ class WrongTokens:
         self._wrong: dict[str, list[int]] = {}  # times by address
         self._right: dict[str, None] = {}  # addresses, the oldest first
 
-    def wait_ms(self, address: str, is_right: bool) -> int:
-        """Record a token of an address; return the time that it must wait with any token, 0 if the token counts."""
+    def wait_ms(self, address: str, is_right: bool | None) -> int:
+        """Record a token of an address; return the time that it must wait with any token, 0 if the token counts.
+
+        Args: ``is_right``: None records nothing.
+        """
         now_ms = self._clock.now_ms()
         with self._lock:
             self._forget(now_ms)
@@ -40,7 +43,7 @@ class WrongTokens:
                     return every[-ALL_GUESSES] + GUESS_MS - now_ms
             if is_right:
                 self._keep(address)
-            else:
+            elif is_right is False:
                 self._wrong.setdefault(address, []).append(now_ms)
             return 0
 

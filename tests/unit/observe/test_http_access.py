@@ -68,6 +68,17 @@ def test_an_address_that_guesses_waits(access: HttpAccess, clock: VirtualClock) 
     assert status(access, TOKEN) == 200
 
 
+def test_an_address_that_must_wait_is_refused_before_its_password_is_checked(access: HttpAccess) -> None:
+    for _ in range(GUESSES):
+        assert access.password_refusal(AWAY) is None
+        wrong = access.password_refusal(AWAY, is_right=False)
+        assert wrong is not None
+        assert wrong.status == 401
+    waiting = access.password_refusal(AWAY)
+    assert waiting is not None
+    assert waiting.status == 429
+
+
 def test_a_minute_later_the_guesses_count_anew(access: HttpAccess, clock: VirtualClock) -> None:
     """As often as it lasts: five each minute, and no more."""
     for _ in range(3):
