@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import http.client
+import io
+import socket
 import time
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _CHUNK_BYTES = 1 << 16
 
 
 class HttpFailure(Exception):
     """No response, or one that is too long; the message is one line without the URL."""
+
+
+class HttpTimeout(HttpFailure):
+    """No whole response in time."""
 
 
 class Response(NamedTuple):
@@ -41,11 +47,19 @@ def http_get(
     Raises: HttpFailure.
     """
     deadline_s = clock() + timeout_s
+
+    def left_s() -> float:
+        left_s = deadline_s - clock()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
     connection = (
         http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
         if scheme == "https"
         else http.client.HTTPConnection(host, port, timeout=timeout_s)
     )
+    connection.response_class = lambda *args, **options: _LimitedResponse(left_s, *args, **options)  # type: ignore[assignment]
     try:
         connection.request("GET", target, headers=dict(headers))
         body = bytearray()
@@ -54,12 +68,38 @@ def http_get(
                 body += chunk
                 if len(body) > max_bytes:
                     raise HttpFailure(f"expected at most {max_bytes} bytes, got more")
-                if clock() > deadline_s:
-                    raise TimeoutError
         return Response(response.status, {name.lower(): value for name, value in response.getheaders()}, bytes(body))
     except TimeoutError:
-        raise HttpFailure(f"no response within {timeout_s:g} s") from None
+        raise HttpTimeout(f"no response within {timeout_s:.3g} s") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise HttpFailure(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
     finally:
         connection.close()
+
+
+class _LimitedResponse(http.client.HTTPResponse):
+    """A response whose status line, headers and body arrive before a deadline. Args: ``left_s``: time until then."""
+
+    def __init__(self, left_s: Callable[[], float], sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp.close()
+        self.fp = io.BufferedReader(_LimitedSource(left_s, sock))
+
+
+class _LimitedSource(io.RawIOBase):
+    """Bytes of a socket; each read waits for the rest of the time. Raises (readinto): TimeoutError."""
+
+    def __init__(self, left_s: Callable[[], float], sock: socket.socket) -> None:
+        self._left_s, self._socket = left_s, sock
+        self._source = sock.makefile("rb", buffering=0)  # keeps the socket open when its connection is closed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._socket.settimeout(self._left_s())
+        return self._source.readinto(buffer)
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()

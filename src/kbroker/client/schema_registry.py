@@ -7,7 +7,9 @@ size nor the time of a response, and bring a dozen packages.
 from __future__ import annotations
 
 import base64
+import copy
 import json
+import math
 import re
 import ssl
 import threading
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from kbroker.client.http_get import HttpFailure, Response, http_get
+from kbroker.client.http_get import HttpFailure, HttpTimeout, Response, http_get
 
 #: Kinds of ids: Confluent's number, its GUID, and Apicurio's two.
 ID, GUID, GLOBAL_ID, CONTENT_ID = "id", "guid", "globalId", "contentId"
@@ -27,7 +29,8 @@ TIMEOUT_S = 5.0  # for each request
 MAX_BYTES = 4 << 20  # of a response
 MAX_SCHEMAS = 1000  # kept
 MAX_REFERENCES = 100  # of a schema, theirs included
-FAILURE_KEPT_S = 10.0  # a failed look-up is not repeated for each record
+FAILURE_KEPT_S = 10.0  # a failed look-up is not repeated for each record, nor any after a registry was silent
+SILENCE_S = 1.0  # a shorter wait says nothing about the registry
 _KINDS = {"AVRO": AVRO, "PROTOBUF": PROTOBUF, "JSON": JSON_SCHEMA}
 _APICURIO = re.compile(r"(.*/apis)/(?:registry/v([23])|ccompat/v[0-9]+)\Z")
 _JSON_SCHEMA_WORDS = ("$schema", "$ref", "$id", "$defs", "properties", "oneOf", "anyOf", "allOf")
@@ -49,6 +52,9 @@ class SchemaId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.text}"
+
+
+_ANY = SchemaId("", "")  # stands for every id while the registry is silent
 
 
 class Schema(NamedTuple):
@@ -113,6 +119,13 @@ class SchemaRegistry:
         self._lock = threading.Lock()
         self._schemas: OrderedDict[SchemaId, Schema] = OrderedDict()
         self._failures: OrderedDict[SchemaId, tuple[float, RegistryError]] = OrderedDict()
+        self._deadline_s = math.inf
+
+    def within(self, seconds: float) -> SchemaRegistry:
+        """Return this registry and its schemas for a caller that waits for responses only so long in all."""
+        found = copy.copy(self)
+        found._deadline_s = self._clock() + seconds
+        return found
 
     # ---- schemas by id
 
@@ -123,18 +136,23 @@ class SchemaRegistry:
             if found is not None:
                 self._schemas.move_to_end(schema_id)
                 return found
-            until_s, failure = self._failures.get(schema_id, (0.0, None))
-            if failure is not None and self._clock() < until_s:
-                raise RegistryError(str(failure), failure.status)
+            for one in (schema_id, _ANY):
+                until_s, failure = self._failures.get(one, (0.0, None))
+                if failure is not None and self._clock() < until_s:
+                    raise RegistryError(str(failure), failure.status)
         try:
             found = self._fetch(schema_id)
         except RegistryError as error:
-            with self._lock:
-                _keep(self._failures, schema_id, (self._clock() + FAILURE_KEPT_S, error))
+            if self._clock() < self._deadline_s:
+                self._keep_failure(schema_id, error)
             raise
         with self._lock:
             _keep(self._schemas, schema_id, found)
         return found
+
+    def _keep_failure(self, schema_id: SchemaId, error: RegistryError) -> None:
+        with self._lock:
+            _keep(self._failures, schema_id, (self._clock() + FAILURE_KEPT_S, error))
 
     def _fetch(self, schema_id: SchemaId) -> Schema:
         kind, text = schema_id
@@ -237,16 +255,22 @@ class SchemaRegistry:
         return found
 
     def _get(self, path: str) -> Response:
+        timeout_s = min(self._timeout_s, self._deadline_s - self._clock())
+        if timeout_s <= 0:
+            raise RegistryError(f"{self.url}: the time for its responses is over")
         try:
             response = http_get(
                 *(self._scheme, self._host, self._port, path, self._headers),
-                timeout_s=self._timeout_s,
+                timeout_s=timeout_s,
                 max_bytes=MAX_BYTES,
                 context=self._context,
                 clock=self._clock,
             )
         except HttpFailure as failure:
-            raise RegistryError(f"{self.url}: {failure}") from None
+            error = RegistryError(f"{self.url}: {failure}")
+            if isinstance(failure, HttpTimeout) and timeout_s >= SILENCE_S:
+                self._keep_failure(_ANY, error)
+            raise error from None
         if response.status != 200:
             raise RegistryError(f"{self.url}: {_reason(response)}", response.status)
         return response

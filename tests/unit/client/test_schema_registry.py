@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -114,6 +118,66 @@ def test_the_kind_of_a_schema_that_apicurio_does_not_report(script: dict[str, An
     script["/apis/registry/v3/ids/contentIds/7"] = text.encode()
     script["/apis/registry/v3/ids/contentIds/7/references"] = []
     assert SchemaRegistry(script["url"] + "/apis/registry/v3").schema(NUMBER) == Schema(kind, text)
+
+
+@contextmanager
+def silent(header: bytes = b"") -> Iterator[tuple[str, list[int]]]:
+    """A registry that sends a header every 50 ms, or nothing; yields its URL and a list with an item per connection."""
+    connections = list[int]()
+    is_over = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n")
+            while not is_over.wait(0.05):
+                connection.sendall(header)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connections.append(1)
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", connections
+        is_over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("header", [b"", b"X: y\r\n"])
+def test_a_response_that_trickles_ends_in_time(header: bytes) -> None:
+    with silent(header) as (url, _):
+        started = time.monotonic()
+        with pytest.raises(RegistryError, match=r"no response within 0\.2 s"):
+            SchemaRegistry(url, timeout_s=0.2).schema(NUMBER)
+        assert time.monotonic() - started < 2
+
+
+def test_a_silent_registry_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "SILENCE_S", 0.1)
+    with silent() as (url, connections):
+        registry = SchemaRegistry(url, timeout_s=0.2)
+        for number in range(5):
+            with pytest.raises(RegistryError, match="no response within"):
+                registry.within(3).schema(SchemaId("id", str(number)))
+        assert len(connections) == 1
+
+
+def test_a_caller_waits_only_so_long(script: dict[str, Any]) -> None:
+    """Schemas that are known need no time; a look-up without time left is not kept as a failure."""
+    clock = VirtualClock()
+    registry = SchemaRegistry(script["url"], clock=lambda: clock.now_ms() / 1000)
+    script["/schemas/ids/7"] = {"schema": '"int"'}
+    script["/schemas/ids/8"] = {"schema": '"long"'}
+    hurried = registry.within(3)
+    assert hurried.schema(NUMBER).text == '"int"'
+    clock.advance_ms(3000)
+    assert hurried.schema(NUMBER).text == '"int"'
+    with pytest.raises(RegistryError, match="the time for its responses is over"):
+        hurried.schema(SchemaId("id", "8"))
+    assert registry.schema(SchemaId("id", "8")).text == '"long"'
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host?x=1", "http://u:secret@host#x"])

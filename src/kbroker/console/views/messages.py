@@ -29,6 +29,7 @@ HEADER_NAME_CHARACTERS, HEADER_VALUE_BYTES = 200, 200
 LIST_HEADERS_CHARACTERS, WHOLE_HEADERS_CHARACTERS = 2000, 64 << 10
 MAX_PARTITIONS = 100  # examined together; of a larger topic the page shows one
 DOWNLOADED = 5000  # records of a file
+REGISTRY_WAIT_S = 3.0  # of one page for the Schema Registry: it holds one of few turns
 _KEPT = ("topic", "partition", "count", "key", "value", "header", "filter", "until", "kd", "vd")
 _AS_THEY_ARE = ("json", "text", "hex")  # formats that the page shows by itself, a dump for hexadecimal
 
@@ -222,7 +223,7 @@ def _search(site: Site, query: Query) -> _Search:
 def _decoders(site: Site, query: Query, topic: str) -> Decoders | None:
     """Return the chosen decoders; None if the page shows bytes by itself. Raises: PageError 400."""
     key, value_ = query.text("kd") or AUTO, query.text("vd") or AUTO
-    registry = site.parts.registry
+    registry = None if site.parts.registry is None else site.parts.registry.within(REGISTRY_WAIT_S)
     if key == value_ == AUTO and registry is None and topic not in KAFKA_TOPICS:
         return Decoders() if query.text("filter").strip() else None
     try:
