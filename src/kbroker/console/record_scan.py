@@ -16,7 +16,7 @@ STEP_MS = 150  # of one step; the chunk that passes it is the last
 STEP_BYTES = 32 << 20  # of keys and values
 STEP_RECORDS = 200_000
 CHUNK = 5000  # records of one read
-_LOOK_AT_CLOCK = 64  # records between two looks
+_LOOK_AT_CLOCK = 64  # records between two looks; a decoded one is worth a look of its own
 FIRST_WINDOW = 500  # records of the first look backwards; each next one is twice as long, up to CHUNK
 DECODED_BYTES = 1 << 20  # a longer key or value is not decoded, and filters examine its beginning
 
@@ -199,8 +199,9 @@ class Scan:
 
         At least one is examined; it ends when there are enough matches, and when the time of the step is over.
         """
+        look = _LOOK_AT_CLOCK if self._decoders is None else 1
         for number, record in enumerate(records):
-            if number and (len(found) >= count or (number % _LOOK_AT_CLOCK == 0 and self._ends_round(0))):
+            if number and (len(found) >= count or (number % look == 0 and self._ends_round(0))):
                 return record
             self._looked += 1
             match = self._match(partition, record)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from kbroker.decoders.decoders import DecodedRecord
 
 MAX_CHARACTERS = 1000
-MAX_STEPS = 100_000  # visited nodes for one record: about 0.1 s
+MAX_STEPS = 100_000  # visited nodes and processed elements for one record: about 0.1 s
+_STRING_STEP = 32  # characters that a function processes in one step
 MAX_STRING = 1 << 20  # characters of a string that a function makes
 NAMES = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 
@@ -127,6 +128,11 @@ def _short(text: str, length: int, function: str) -> str:
     return text
 
 
+def _steps(value: Any) -> int:
+    """Return the steps of a function for one argument or result."""
+    return len(value) // (_STRING_STEP if isinstance(value, str) else 1) if isinstance(value, str | list | dict) else 0
+
+
 def _evaluator() -> Any:
     from jmespath.functions import Functions, signature
     from jmespath.visitor import Options, TreeInterpreter
@@ -157,9 +163,26 @@ def _evaluator() -> Any:
 
         def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
             """Visit a node, if the record has steps left."""
-            self._left -= 1
+            self._spend(1)
+            return super().visit(node, *args, **kwargs)
+
+        def visit_function_expression(self, node: Any, value: Any) -> Any:
+            """Call a function, which may process each element of its arguments and of its result."""
+            arguments = [self.visit(child, value) for child in node["children"]]
+            self._spend(sum(map(_steps, arguments)))
+            found = self._functions.call_function(node["value"], arguments)
+            self._spend(_steps(found))
+            return found
+
+        def visit_flatten(self, node: Any, value: Any) -> Any:
+            """Flatten a list, which copies each element."""
+            found = super().visit_flatten(node, value)
+            self._spend(_steps(found))
+            return found
+
+        def _spend(self, steps: int) -> None:
+            self._left -= steps
             if self._left < 0:
                 raise ExpressionError(f"the expression takes more than {MAX_STEPS:,} steps for one record")
-            return super().visit(node, *args, **kwargs)
 
     return Evaluator

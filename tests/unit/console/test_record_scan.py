@@ -155,6 +155,9 @@ def test_the_clock_ends_a_step(logs: Mapping[int, PartitionLog], monkeypatch: py
     partitions: Any = {p: Partition(log) for p, log in logs.items()}
     step = Scan("t", partitions, late, Filters(value="nothing")).forward({0: 0, 1: 0}, 5)
     assert (step.is_complete, step.looked) == (False, 100)
+    costly = Filters(expression=Expression("value.n == `-1`"))  # each record may take 0.1 s
+    step = Scan("t", partitions, late, costly).forward({0: 0, 1: 0}, 5)
+    assert (step.is_complete, step.looked) == (False, 2)
 
 
 def test_records_with_too_many_bytes_are_named(

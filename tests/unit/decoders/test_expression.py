@@ -87,6 +87,9 @@ def test_refused(text: str, reason: str | None) -> None:
         "value" + " | [*]" * 160,
         "value | sort_by(@, &@) | sort_by(@, &@) | sort_by(@, &@)",
         "join(to_string(value), value[*].to_string(@))",
+        "value" + " | sort(@)" * 90,
+        "value" + "[]" * 100,
+        "value | to_string(@)" + " | reverse(@)" * 70,
     ],
 )
 def test_no_expression_takes_long(text: str) -> None:
