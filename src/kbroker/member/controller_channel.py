@@ -57,7 +57,8 @@ class _Request(NamedTuple):
 class ControllerChannel:
     """A connection to the active controller, with a thread and a queue of requests.
 
-    A request for which the connection breaks, or that a node refuses with NOT_CONTROLLER, is sent again first.
+    A request that a node refuses with NOT_CONTROLLER is sent again first. One for which the connection breaks is sent
+    again last: if the controller closes the connection because of this request, the others get through.
 
     Args: ``client_id``: of its requests; ``controller`` returns the address of the quorum's leader, None while it is
     unknown. ``retry_timeout_ms``: time after which an unsent request ends;
@@ -165,7 +166,7 @@ class ControllerChannel:
         except BrokerConnectionError as error:
             self._disconnect()
             self._note(str(error))
-            self._retry(request, RETRY_BACKOFF_S)
+            self._retry(request, RETRY_BACKOFF_S, is_first=False)
             return
         except KafkaError as error:
             if error.error is not Errors.UNSUPPORTED_VERSION:
@@ -195,9 +196,9 @@ class ControllerChannel:
         body = connection.request(request.api_key, version, request.body, timeout_s=self._request_timeout_s)
         return Outcome(body, version)
 
-    def _retry(self, request: _Request, after_s: float) -> None:
+    def _retry(self, request: _Request, after_s: float, *, is_first: bool = True) -> None:
         with self._changed:
-            self._queue.appendleft(request)
+            (self._queue.appendleft if is_first else self._queue.append)(request)
             if not self._is_closed:
                 self._changed.wait(after_s)
 

@@ -20,14 +20,16 @@ logger = get_logger(__name__)
 
 ENVELOPE = 58
 MAX_WAITING_BYTES = 64 << 20  # of all requests that wait for a controller
+#: Of one request, far below the usual socket.request.max.bytes: a controller closes the connection of a larger one.
+MAX_REQUEST_BYTES = MAX_WAITING_BYTES // 4
 
 
 class ForwardedResponse(NamedTuple):
     """The ``data`` of a response, header included, or an ``error``.
 
     Errors: UNSUPPORTED_VERSION: the controller does not support the version of the request, so the connection of the
-    client is to be closed; REQUEST_TIMED_OUT: no controller took the request in time; NETWORK_EXCEPTION: this broker
-    stops; UNKNOWN_SERVER_ERROR.
+    client is to be closed; INVALID_REQUEST: the request is too large; REQUEST_TIMED_OUT: no controller took the request
+    in time; NETWORK_EXCEPTION: this broker stops; UNKNOWN_SERVER_ERROR.
     """
 
     data: bytes
@@ -40,7 +42,7 @@ Complete = Callable[[ForwardedResponse], None]
 class ForwardingManager:
     """Sender of forwarded requests through a channel.
 
-    A waiting request occupies no thread; requests that wait together are limited to `MAX_WAITING_BYTES`.
+    A waiting request occupies no thread; it is limited to `MAX_REQUEST_BYTES`, all together to `MAX_WAITING_BYTES`.
     Threads: any.
     """
 
@@ -58,8 +60,15 @@ class ForwardingManager:
     def forward(self, request: bytes, client: Client, complete: Complete) -> None:
         """Send a request, header included, for a client; ``complete`` is called exactly once, maybe at once."""
         size_bytes = len(request)
+        if size_bytes > MAX_REQUEST_BYTES:
+            logger.warning(
+                "a request of %s at %s is refused: it has %d bytes, and at most %d can be forwarded to the controller",
+                client.principal, client.host, size_bytes, MAX_REQUEST_BYTES,
+            )  # fmt: skip
+            complete(ForwardedResponse(b"", Errors.INVALID_REQUEST))
+            return
         with self._lock:
-            fits = not self._waiting or self._waiting_bytes + size_bytes <= MAX_WAITING_BYTES
+            fits = self._waiting_bytes + size_bytes <= MAX_WAITING_BYTES
             if fits:
                 self._waiting += 1
                 self._waiting_bytes += size_bytes

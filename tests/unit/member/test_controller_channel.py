@@ -137,6 +137,27 @@ def test_a_connection_that_breaks(network: Network) -> None:
     assert network.connected == [OLD] * 3
 
 
+def test_a_request_that_breaks_every_connection(network: Network) -> None:
+    """As one that is too large for the controller: the others have their responses before it ends."""
+
+    def serve(address: Address, body: dict[str, Any]) -> dict[str, Any]:
+        if body["BrokerId"] == 1:
+            raise BrokerConnectionError(address, "reset")
+        return {"ErrorCode": 0}
+
+    network.serve = serve
+    network.leader = None
+    network.send(1)
+    network.send(2)
+    network.leader = OLD
+    (outcome,) = network.await_ends(1)
+    assert outcome.error is None
+    network.clock.advance_ms(1000)
+    error = network.await_ends(2)[1].error
+    assert error is not None
+    assert error.error is Errors.REQUEST_TIMED_OUT
+
+
 def test_no_controller_in_time(network: Network) -> None:
     network.leader = None
     network.send(1)

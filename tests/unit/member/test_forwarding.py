@@ -1,0 +1,40 @@
+"""Limits of the requests that are forwarded to the controller."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from kbroker.common.errors import Errors
+from kbroker.member.client import Client
+from kbroker.member.controller_channel import ControllerChannel
+from kbroker.member.forwarding import MAX_REQUEST_BYTES, MAX_WAITING_BYTES, ForwardedResponse, ForwardingManager
+from tests.support.member import FakeChannel
+
+ALICE = Client("User:alice", "10.0.0.1")
+
+
+def test_a_request_that_is_too_large(caplog: pytest.LogCaptureFixture) -> None:
+    """It is refused at once, though no other one waits, and leaves room for the next one."""
+    channel = FakeChannel()
+    forwarding = ForwardingManager(cast("ControllerChannel", channel))
+    ends: list[ForwardedResponse] = []
+    forwarding.forward(bytes(MAX_REQUEST_BYTES + 1), ALICE, ends.append)
+    assert ends == [ForwardedResponse(b"", Errors.INVALID_REQUEST)]
+    assert f"User:alice at 10.0.0.1 is refused: it has {MAX_REQUEST_BYTES + 1} bytes" in caplog.text
+    forwarding.forward(bytes(MAX_REQUEST_BYTES), ALICE, ends.append)
+    assert (len(channel.sent), forwarding.queue_length) == (1, 1)
+
+
+def test_requests_that_wait_together() -> None:
+    """More than the limit are refused until one ends."""
+    channel = FakeChannel()
+    forwarding = ForwardingManager(cast("ControllerChannel", channel))
+    ends: list[ForwardedResponse] = []
+    for _ in range(MAX_WAITING_BYTES // MAX_REQUEST_BYTES + 1):
+        forwarding.forward(bytes(MAX_REQUEST_BYTES), ALICE, ends.append)
+    assert ends == [ForwardedResponse(b"", Errors.REQUEST_TIMED_OUT)]
+    channel.fail(Errors.NETWORK_EXCEPTION)
+    forwarding.forward(b"next", ALICE, ends.append)
+    assert [one.error for one in ends[1:]] == [Errors.NETWORK_EXCEPTION]
