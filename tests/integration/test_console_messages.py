@@ -279,6 +279,8 @@ def test_lines_and_a_tombstone(pages: Console, broker: Broker) -> None:
         ({"lines": "1", "value": "\r\n"}, "has no lines"),
         ({"headers": "a=b\n" * 51}, "at most 50 headers"),
         ({"value": "x" * 30_000, "repeat": "1000"}, "expected at most 4.0 MiB"),
+        ({"headers": "a=" + "x" * 30_000, "repeat": "1000"}, "expected at most 4.0 MiB"),
+        ({"value": "x\n" * 11, "lines": "1", "repeat": "1000"}, "These are 11,000 records; expected at most 10,000"),
         ({"value_as": "xml"}, "value_as is"),
     ],
 )

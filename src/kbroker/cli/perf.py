@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 INTERVAL_MS = 5_000
 LATENCY_TIMEOUT_S = 60.0
+MAX_RECORD_SIZE = 100 << 20  # no broker accepts larger requests by default: socket.request.max.bytes
 
 
 def perf_options(default_records: int) -> Callable[[Any], Any]:
@@ -77,7 +78,9 @@ def perf() -> None:
 
 @perf.command()
 @perf_options(100_000)
-@click.option("--record-size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes of a record.")
+@click.option(
+    "--record-size", type=click.IntRange(0, MAX_RECORD_SIZE), default=100, show_default=True, help="Bytes of a record."
+)
 @click.option(
     "--throughput", type=Finite(), default=-1, show_default=True, help="Records a second, at most; -1: no limit."
 )
@@ -216,7 +219,9 @@ def consume(
 
 @perf.command()
 @perf_options(1_000)
-@click.option("--record-size", type=click.IntRange(min=1), default=100, show_default=True, help="Bytes of a record.")
+@click.option(
+    "--record-size", type=click.IntRange(1, MAX_RECORD_SIZE), default=100, show_default=True, help="Bytes of a record."
+)
 @click.option(
     "--acks", type=click.Choice(["1", "all"]), default="all", show_default=True, help="Replicas that must acknowledge."
 )

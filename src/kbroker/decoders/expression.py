@@ -174,12 +174,6 @@ def _evaluator() -> Any:
             self._spend(_steps(found))
             return found
 
-        def visit_flatten(self, node: Any, value: Any) -> Any:
-            """Flatten a list, which copies each element."""
-            found = super().visit_flatten(node, value)
-            self._spend(_steps(found))
-            return found
-
         def _spend(self, steps: int) -> None:
             self._left -= steps
             if self._left < 0:

@@ -34,6 +34,13 @@ def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
     assert (result.exit_code, result.stderr) == (2, f"kbroker: {expected}\n")
 
 
+@pytest.mark.parametrize("command", ["produce", "latency"])
+def test_the_size_of_measured_records_is_limited(command: str) -> None:
+    """No size ends in a traceback for want of memory."""
+    result = run("perf", command, "t", "-b", "127.0.0.1:1", "--record-size", "99999999999")
+    assert (result.exit_code, "99999999999 is not in the range" in result.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "usage"),
     [

@@ -16,7 +16,7 @@ from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View, address
 from kbroker.console.views.topics import found_topic
 
-MAX_REPEAT, MAX_HEADERS = 1000, 50
+MAX_REPEAT, MAX_HEADERS, MAX_RECORDS = 1000, 50, 10_000
 MAX_BYTES = 4 << 20  # of all records of one form
 _SHOWN = 60  # characters of a key or value in the difference
 
@@ -63,16 +63,20 @@ def produce(site: Site, form: Query) -> Change:
     repeat = form.integer("repeat", 1, 1, MAX_REPEAT)
     records = _records(form)
     headers = _headers(form.text("headers"))
-    size = repeat * sum(len(one.key or b"") + len(one.value or b"") for one in records)
+    count = repeat * len(records)
+    if count > MAX_RECORDS:
+        raise PageError(400, f"These are {count:,} records; expected at most {MAX_RECORDS:,}.")
+    header_size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
+    size = count * header_size + repeat * sum(len(one.key or b"") + len(one.value or b"") for one in records)
     if size > MAX_BYTES:
         raise PageError(400, f"These records have {rounded_bytes(size)}; expected at most {rounded_bytes(MAX_BYTES)}.")
     lines = [
-        Difference("records", None, f"{repeat * len(records):,}"),
+        Difference("records", None, f"{count:,}"),
         Difference("partition", None, str(partition) if partition is not None else "by key, else the next one"),
         Difference("key", None, _shown(records[0].key)),
         Difference("value" if len(records) == 1 else "first value", None, _shown(records[0].value)),
         *(Difference(f"header {name}", None, _shown(value)) for name, value in headers),
-        Difference("bytes of keys and values", None, f"{size:,}"),
+        Difference("bytes of keys, values and headers", None, f"{size:,}"),
     ]
 
     def apply() -> None:
@@ -83,7 +87,7 @@ def produce(site: Site, form: Query) -> Change:
             producer.flush()
 
     shown = None if partition is None else partition
-    title = f"Produce {counted(repeat * len(records), 'record')} to {topic.name}"
+    title = f"Produce {counted(count, 'record')} to {topic.name}"
     page = address("messages", topic=topic.name, partition=shown)
     return Change(title, lines, apply, page, back=address("produce", topic=topic.name))
 
