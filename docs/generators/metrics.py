@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from generated_page import write_page
@@ -11,7 +13,12 @@ from kbroker.broker import Broker
 from kbroker.metrics.exposition import family_of
 from kbroker.metrics.families import Family, label_name
 from kbroker.metrics.registry import Metrics
+from kbroker.observe import member_metrics
+from kbroker.observe.metric_table import families as row_families
 from kbroker.telemetry.manager import Client
+
+if TYPE_CHECKING:
+    from kbroker.member.member import Member
 
 _HEAD = """# Metrics
 
@@ -44,6 +51,11 @@ series are shown, of the clients that were active last, and of at most 1,000 met
 
 """
 
+_MEMBERS = """
+A [broker of a Kafka cluster](cluster.md) has these too:
+
+"""
+
 
 def page() -> str:
     """Return the whole page."""
@@ -53,10 +65,15 @@ def page() -> str:
         broker.context.telemetry.manager.get_subscription(UUID(int=7), Client({}, "", "", lambda number: False))
         families = {family.prometheus_name: family for family in broker.exposition.families}
         _add_registered(families, broker.context.metrics)
-        rows = [_row(families[name]) for name in sorted(families)]
+    members = row_families(member_metrics.ROWS, cast("Member", None))  # no value is read
+    return _HEAD + _table(families.values()) + _MEMBERS + _table(members)
+
+
+def _table(families: Iterable[Family]) -> str:
     head = ("Prometheus", "Kafka", "Kind", "Labels", "Meaning")
+    rows = map(_row, sorted(families, key=lambda family: family.prometheus_name))
     lines = [head, ("---",) * len(head), *rows]
-    return _HEAD + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def _add_registered(families: dict[str, Family], metrics: Metrics) -> None:

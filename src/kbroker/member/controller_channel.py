@@ -34,11 +34,14 @@ class Outcome(NamedTuple):
 
     Errors: REQUEST_TIMED_OUT, when no controller took the request in time; UNSUPPORTED_VERSION; those of a failed
     authentication; NETWORK_EXCEPTION, when the channel was closed.
+    ``queue_ms``: from ``send`` to the last attempt; ``remote_ms``: duration of that attempt.
     """
 
     body: Body
     version: int
     error: KafkaError | None = None
+    queue_ms: int = 0
+    remote_ms: int = 0
 
 
 Complete = Callable[[Outcome], None]
@@ -155,7 +158,8 @@ class ControllerChannel:
     def _serve(self, request: _Request) -> None:
         """Complete a request, or put it back and wait."""
         if self._clock.now_ms() - request.created_ms >= self._retry_timeout_ms:
-            request.complete(_failed(Errors.REQUEST_TIMED_OUT, "no controller took the request in time"))
+            outcome = _failed(Errors.REQUEST_TIMED_OUT, "no controller took the request in time")
+            request.complete(outcome._replace(queue_ms=self._retry_timeout_ms))
             return
         address = self._controller()
         if address is None:
@@ -172,7 +176,7 @@ class ControllerChannel:
             if error.error is not Errors.UNSUPPORTED_VERSION:
                 self._disconnect()
                 self._note(f"controller {format_address(address)}: {error.message}")
-            request.complete(Outcome({}, 0, error))
+            request.complete(Outcome({}, 0, error, self._clock.now_ms() - request.created_ms))
             return
         if outcome.body.get("ErrorCode") == Errors.NOT_CONTROLLER:
             self._disconnect()
@@ -193,8 +197,9 @@ class ControllerChannel:
             logger.info("channel %s is connected to controller %s", self.name, format_address(address))
         self._connections.renew(connection)
         version = shared_version(connection, request.api_key) if request.version is None else request.version
+        sent_ms = self._clock.now_ms()
         body = connection.request(request.api_key, version, request.body, timeout_s=self._request_timeout_s)
-        return Outcome(body, version)
+        return Outcome(body, version, None, sent_ms - request.created_ms, self._clock.now_ms() - sent_ms)
 
     def _retry(self, request: _Request, after_s: float, *, is_first: bool = True) -> None:
         with self._changed:

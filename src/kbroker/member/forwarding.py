@@ -1,6 +1,6 @@
 """Requests of clients to the active controller, in Envelopes with the principal and the address of the client.
 
-Source: ``ForwardingManagerImpl``, ``DefaultKafkaPrincipalBuilder``.
+Source: ``ForwardingManagerImpl``, ``ForwardingManagerMetrics``, ``DefaultKafkaPrincipalBuilder``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
+from kbroker._core.clock import BaseClock
+from kbroker._core.metrics.sensor import Sensor
+from kbroker._core.metrics.stats import Percentiles
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
 from kbroker.member.client import Client
@@ -19,6 +22,8 @@ from kbroker.protocol import codec
 logger = get_logger(__name__)
 
 ENVELOPE = 58
+TIMEOUT_MS = 60_000  # until a request fails without a controller
+HISTOGRAM_BYTES = 4000
 MAX_WAITING_BYTES = 64 << 20  # of all requests that wait for a controller
 #: Of one request, far below the usual socket.request.max.bytes: a controller closes the connection of a larger one.
 MAX_REQUEST_BYTES = MAX_WAITING_BYTES // 4
@@ -43,11 +48,14 @@ class ForwardingManager:
     """Sender of forwarded requests through a channel.
 
     A waiting request occupies no thread; it is limited to `MAX_REQUEST_BYTES`, all together to `MAX_WAITING_BYTES`.
+
+    Attributes: ``queue_times``, ``remote_times``: sensors of milliseconds, with the metrics "p99" and "p999".
     Threads: any.
     """
 
-    def __init__(self, channel: ControllerChannel) -> None:
+    def __init__(self, channel: ControllerChannel, clock: BaseClock) -> None:
         self._channel = channel
+        self.queue_times, self.remote_times = _times("QueueTimeMs", clock), _times("RemoteTimeMs", clock)
         self._lock = threading.Lock()
         self._waiting_bytes = 0
         self._waiting = 0
@@ -81,9 +89,18 @@ class ForwardingManager:
             with self._lock:
                 self._waiting -= 1
                 self._waiting_bytes -= size_bytes
+            self.queue_times.record(outcome.queue_ms)
+            if outcome.error is None or outcome.error.error is not Errors.REQUEST_TIMED_OUT:
+                self.remote_times.record(outcome.remote_ms)
             complete(_response(outcome))
 
         self._channel.send(ENVELOPE, envelope(request, client), finish)
+
+
+def _times(name: str, clock: BaseClock) -> Sensor:
+    found = Sensor(name, clock=clock)
+    found.add(None, Percentiles(HISTOGRAM_BYTES, TIMEOUT_MS, {"p99": 99.0, "p999": 99.9}))
+    return found
 
 
 def envelope(request: bytes, client: Client) -> codec.Body:

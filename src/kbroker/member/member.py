@@ -23,7 +23,7 @@ from kbroker.log.scheduler import Scheduler
 from kbroker.member.controller_channel import ControllerChannel
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.member.follower_log import FollowerLog
-from kbroker.member.forwarding import ForwardingManager
+from kbroker.member.forwarding import TIMEOUT_MS, ForwardingManager
 from kbroker.member.lifecycle import BrokerLifecycle, BrokerState, LifecycleTimes, Registration
 from kbroker.member.metadata_loader import MetadataLoader
 from kbroker.member.producer_ids import RemoteProducerIds
@@ -42,7 +42,6 @@ from kbroker.metadata.log.snapshots import Snapshots
 logger = get_logger(__name__)
 
 POLL_S = 0.05
-FORWARDING_TIMEOUT_MS = 60_000  # until a request of a client fails without a controller
 
 
 class MemberStartError(RuntimeError):
@@ -141,8 +140,8 @@ class Member:
             )
 
         self._heartbeats = channel("heartbeat", heartbeat_ms)
-        self._forwarding = channel("forwarding", FORWARDING_TIMEOUT_MS)
-        self.forwarding = ForwardingManager(self._forwarding)
+        self._forwarding = channel("forwarding", TIMEOUT_MS)
+        self.forwarding = ForwardingManager(self._forwarding, clock)
         self.topic_creation = TopicCreation(config, self._forwarding, self.forwarding)
         self.producer_ids = RemoteProducerIds(node_id, lambda: self.broker_epoch, self._forwarding)
         self._tasks = Scheduler(clock, "lifecycle-manager")

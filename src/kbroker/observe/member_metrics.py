@@ -1,16 +1,20 @@
 """Metrics of a member: its metadata, its registration, and its channels to the active controller.
 
-Source: ``BrokerServerMetrics``, ``MetadataLoaderMetrics``, ``KafkaRaftMetrics``, ``NodeToControllerChannelManager``.
+Source: ``BrokerServerMetrics``, ``MetadataLoaderMetrics``, ``KafkaRaftMetrics``, ``ForwardingManagerMetrics``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from kbroker._core.metrics.sensor import Sensor
+from kbroker.member.forwarding import ForwardingManager
 from kbroker.member.member import Member
 from kbroker.observe.metric_table import Row, Series
 
 BROKER, RAFT = "broker-metadata-metrics", "raft-metrics"
 LOADER, SERVER = "kafka.server:MetadataLoader", "kafka.server:KafkaServer"
-OWN = "kbroker:member"
+FORWARDING, OWN = "ForwardingManager", "kbroker:member"
 
 
 def _levels(member: Member) -> Series:
@@ -21,15 +25,19 @@ def _queues(member: Member) -> Series:
     return [((channel.name.rpartition("-")[2],), channel.queue_size) for channel in member.channels]
 
 
+def _percentile(times: Callable[[ForwardingManager], Sensor], name: str) -> Callable[[Member], float]:
+    return lambda member: times(member.forwarding).metrics[name].measure()
+
+
 ROWS: tuple[Row[Member], ...] = (
     Row(SERVER, "BrokerState",
         "state of the broker: 1 starting, 2 recovery, 3 running, 6 controlled shutdown, 7 shutting down",
         lambda member: member.lifecycle.state),
     Row(BROKER, "last-applied-record-offset", "offset of the last record of the metadata that is in force",
         lambda member: member.metadata.image.offset),
-    Row(BROKER, "last-applied-record-timestamp", "time of that record in milliseconds",
+    Row(BROKER, "last-applied-record-timestamp", "time in milliseconds of the last record in force",
         lambda member: member.loader.applied_time_ms),
-    Row(BROKER, "last-applied-record-lag-ms", "milliseconds since the time of that record",
+    Row(BROKER, "last-applied-record-lag-ms", "milliseconds since the time of the last record in force",
         lambda member: member.loader.lag_ms(member.clock.wall_ms())),
     Row(BROKER, "metadata-load-error-count", "errors of loading the metadata",
         lambda member: member.loader.counts.errors,
@@ -46,7 +54,19 @@ ROWS: tuple[Row[Member], ...] = (
     Row(RAFT, "high-watermark", "high watermark of the metadata log, -1 if unknown",
         lambda member: member.observer.high_watermark),
     Row(RAFT, "log-end-offset", "end offset of the metadata log", lambda member: member.log.end_offset),
-    Row(RAFT, "log-end-epoch", "leader epoch of its last record", lambda member: member.log.last_epoch),
+    Row(RAFT, "log-end-epoch", "leader epoch of the last record of the metadata log",
+        lambda member: member.log.last_epoch),
+    Row(FORWARDING, "QueueLength", "forwarded requests without a response",
+        lambda member: member.forwarding.queue_length),
+    *(Row(FORWARDING, f"{name}.{percentile}", f"{text}; {percentile} of the last minute",
+          _percentile(times, percentile))
+      for name, text, times in (
+          ("QueueTimeMs", "milliseconds until a forwarded request was sent to the controller",
+           lambda manager: manager.queue_times),
+          ("RemoteTimeMs", "milliseconds from the sending of a forwarded request to its response",
+           lambda manager: manager.remote_times),
+      )
+      for percentile in ("p99", "p999")),
     Row(OWN, "fenced", "1 while the broker is fenced, 0 otherwise", lambda member: float(member.is_fenced)),
     Row(OWN, "broker-epoch", "epoch of the registration, -1 before it", lambda member: member.broker_epoch),
     Row(OWN, "metadata-lag", "committed records of the metadata that are not in force yet",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.request import urlopen
 
 import pytest
 
@@ -29,6 +30,10 @@ def test_pages_about_the_cluster(kafka: KafkaCluster, member: MemberNode) -> Non
     with Client(member.bootstrap) as client:
         made = client.call("CreateTopics", 7, {"Topics": [topic], "timeoutMs": 30_000, "validateOnly": False})
         assert made["Topics"][0]["ErrorCode"] == 0
+    with urlopen(f"{member.http}/metrics", timeout=10) as response:  # the request was forwarded
+        times = re.findall(r"^kafka_forwarding_manager_(\w+) (\S+)$", response.read().decode(), re.MULTILINE)
+    assert len(times) == 5
+    assert all(0 <= float(value) < 60_000 for _, value in times), times
     browser = Browser(member.http.removeprefix("http://"))
     assert browser.ask("sign-in", {"token": TOKEN})[0] == 303
     wait_for("the replicas", lambda: " 2 2, 1 2, 1 " in page(browser, "topic?topic=on-a-page"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.request_handler import RequestHandlerPool
@@ -31,7 +32,7 @@ class Front:
         bench = make_bench(node_id=9, **config)
         bench.ctx.quotas = NoQuotas()  # type: ignore[assignment]
         bench.ctx.member = self  # type: ignore[assignment]
-        self.forwarding = ForwardingManager(self.channel)  # type: ignore[arg-type]
+        self.forwarding = ForwardingManager(self.channel, VirtualClock())  # type: ignore[arg-type]
         self.ctx = bench.ctx
         apis = KafkaApis(forwards=True)
         self._pool = RequestHandlerPool(bench.ctx, apis, nothing, 0, RefusedRequests())

@@ -165,7 +165,23 @@ def test_no_controller_in_time(network: Network) -> None:
     (outcome,) = network.await_ends(1)
     assert outcome.error is not None
     assert outcome.error.error is Errors.REQUEST_TIMED_OUT
+    assert outcome.queue_ms == 1000
     assert not network.served
+
+
+def test_times_of_a_request(network: Network) -> None:
+    """An attempt without a response counts as waiting."""
+
+    def serve(address: Address, body: dict[str, Any]) -> dict[str, Any]:
+        network.clock.advance_ms(100 * len(network.served))
+        if len(network.served) < 3:
+            raise BrokerConnectionError(address, "reset")
+        return {"ErrorCode": 0}
+
+    network.serve = serve
+    network.send(1)
+    (outcome,) = network.await_ends(1)
+    assert (outcome.queue_ms, outcome.remote_ms) == (300, 300)
 
 
 def test_a_refused_login_ends_the_request(network: Network) -> None:

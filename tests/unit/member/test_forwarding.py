@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.member.client import Client
 from kbroker.member.controller_channel import ControllerChannel
@@ -18,7 +19,7 @@ ALICE = Client("User:alice", "10.0.0.1")
 def test_a_request_that_is_too_large(caplog: pytest.LogCaptureFixture) -> None:
     """It is refused at once, though no other one waits, and leaves room for the next one."""
     channel = FakeChannel()
-    forwarding = ForwardingManager(cast("ControllerChannel", channel))
+    forwarding = ForwardingManager(cast("ControllerChannel", channel), VirtualClock())
     ends: list[ForwardedResponse] = []
     forwarding.forward(bytes(MAX_REQUEST_BYTES + 1), ALICE, ends.append)
     assert ends == [ForwardedResponse(b"", Errors.INVALID_REQUEST)]
@@ -30,7 +31,7 @@ def test_a_request_that_is_too_large(caplog: pytest.LogCaptureFixture) -> None:
 def test_requests_that_wait_together() -> None:
     """More than the limit are refused until one ends."""
     channel = FakeChannel()
-    forwarding = ForwardingManager(cast("ControllerChannel", channel))
+    forwarding = ForwardingManager(cast("ControllerChannel", channel), VirtualClock())
     ends: list[ForwardedResponse] = []
     for _ in range(MAX_WAITING_BYTES // MAX_REQUEST_BYTES + 1):
         forwarding.forward(bytes(MAX_REQUEST_BYTES), ALICE, ends.append)

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
 from kbroker.member.client import Client
@@ -21,7 +22,7 @@ ALICE = Client("User:alice", "10.0.0.1")
 def make(**settings: object) -> tuple[TopicCreation, FakeChannel]:
     channel = FakeChannel({CREATE_TOPICS: (2, 6)})
     config = BrokerConfig({name.replace("_", "."): value for name, value in settings.items()})
-    return TopicCreation(config, channel, ForwardingManager(channel)), channel  # type: ignore[arg-type]
+    return TopicCreation(config, channel, ForwardingManager(channel, VirtualClock())), channel  # type: ignore[arg-type]
 
 
 def inner(body: Body) -> tuple[codec.RequestHeader, Body]:
