@@ -120,10 +120,10 @@ def test_a_malformed_response_is_an_error() -> None:
 
 
 def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more than the limit allows is refused with a retriable error; one alone is always sent."""
-    monkeypatch.setattr(forwarding, "MAX_WAITING_BYTES", 10)
+    """One more than the limit allows is refused with a retriable error, until another one has ended."""
     front = Front()
     first = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
+    monkeypatch.setattr(forwarding, "MAX_WAITING_BYTES", len(first.payload))
     second = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     assert [row["ErrorCode"] for row in decoded(second)["Topics"]] == [7]
     front.respond({"Topics": []}, CREATE_TOPICS)
