@@ -29,8 +29,8 @@ from kbroker.metadata.log.metadata_log import FOLDER_NAME, TOPIC_ID, SnapshotFil
 from kbroker.metadata.log.quorum_state import QuorumState
 from kbroker.metadata.records.batches import MetadataBatch, read_batches
 from kbroker.metadata.records.control_records import ControlRecord
-from kbroker.metadata.records.metadata_record import MetadataRecord
-from kbroker.metadata.records.snapshot_files import PARTIAL_SUFFIX, snapshot_name, write_snapshot
+from kbroker.metadata.records.metadata_record import MetadataRecord, UnknownRecordError
+from kbroker.metadata.records.snapshot_files import PARTIAL_SUFFIX, read_snapshot, snapshot_name, write_snapshot
 from kbroker.protocol.records import RecordBatch, iter_batches
 
 logger = get_logger(__name__)
@@ -467,8 +467,11 @@ class SnapshotDownload:
         self.size_bytes += len(data)
 
     def finish(self) -> SnapshotFile:
-        """Make the file durable under its name, and return it. Raises: OSError."""
+        """Make the file durable under its name, and return it. Raises: OSError. ProtocolError: it is damaged."""
         self._file.flush()
+        with contextlib.suppress(UnknownRecordError):  # the loader reports it with the remedy
+            for _ in read_snapshot(self._partial):
+                pass
         checkpoints.sync_descriptor(self._file.fileno())
         self._file.close()
         self._partial.replace(self.target.path)
@@ -477,5 +480,6 @@ class SnapshotDownload:
 
     def abandon(self) -> None:
         """Remove the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a full disk, for bytes that are not needed any more
+            self._file.close()
         self._partial.unlink(missing_ok=True)

@@ -157,7 +157,7 @@ class MetadataLoader:
                 if not self._is_held:
                     self._publish()
             except (OSError, *UNUSABLE) as error:
-                if self._snapshot is None:  # otherwise the log was replaced meanwhile
+                if self._snapshot is None:  # otherwise a newer snapshot has replaced the log meanwhile
                     self._fail(error)
             except Exception as error:
                 logger.exception("the metadata cannot be put in force")
@@ -176,13 +176,10 @@ class MetadataLoader:
             self._changed.notify_all()
 
     def _load(self) -> None:
-        snapshot = self._snapshot
-        if snapshot is not None:
-            if snapshot.end_offset > self._next_offset:
-                self._delta = MetadataDelta.between(self._metadata.image, self._image_of(snapshot))
-            with self._changed:
-                if self._snapshot is snapshot:
-                    self._snapshot = None
+        with self._changed:
+            snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None and snapshot.end_offset > self._next_offset:
+            self._delta = MetadataDelta.between(self._metadata.image, self._image_of(snapshot))
         for batch in self._log.batches(self._next_offset, self._high_watermark):
             self._replay(batch)
             self._next_offset, self._epoch = batch.last_offset + 1, batch.leader_epoch

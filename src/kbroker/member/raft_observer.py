@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker.client.connection import Address, format_address
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.log.metadata_log import TOPIC_ID, SnapshotFile
@@ -54,7 +54,7 @@ class Download(Protocol):
     @property
     def size_bytes(self) -> int: ...
     def append(self, data: bytes | memoryview) -> None: ...
-    def finish(self) -> SnapshotFile: ...
+    def finish(self) -> SnapshotFile: ...  # raises ProtocolError for a damaged one
     def abandon(self) -> None: ...
 
 
@@ -208,15 +208,23 @@ class RaftObserver:
         leader_id, epoch = partition["CurrentLeader"]["LeaderId"], partition["CurrentLeader"]["LeaderEpoch"]
         for node in response.get("NodeEndpoints") or ():
             self._nodes[node["NodeId"]] = (node["Host"], node["Port"])
-        if not self._is_current(error, leader_id, epoch, sent, now_ms):
+        try:
+            if not self._is_current(error, leader_id, epoch, sent, now_ms):
+                return
+            if error is not Errors.NONE and not (error is Errors.SNAPSHOT_NOT_FOUND and sent.api_key == FETCH_SNAPSHOT):
+                self._refused(sent, error, now_ms)
+                return
+            if sent.api_key == FETCH:
+                self._fetched(partition)
+            else:
+                self._snapshot_fetched(partition, error)
+        except OSError:
+            self._abandon()
+            raise
+        except ProtocolError as bad:
+            self._abandon()
+            self._failed(sent.address, f"controller {format_address(sent.address)}: {bad.message}", now_ms)
             return
-        if error is not Errors.NONE and not (error is Errors.SNAPSHOT_NOT_FOUND and sent.api_key == FETCH_SNAPSHOT):
-            self._refused(sent, error, now_ms)
-            return
-        if sent.api_key == FETCH:
-            self._fetched(partition)
-        else:
-            self._snapshot_fetched(partition, error)
         self.last_error = ""
         self.fetched_ms = now_ms
         self._backing_off.clear()
@@ -307,8 +315,8 @@ class RaftObserver:
             logger.info("fetched the snapshot of the metadata at offset %d", snapshot.end_offset)
 
     def _replace_log(self, snapshot: SnapshotFile) -> None:
+        self._on_snapshot(snapshot)  # first: a loader that reads the old log ignores the error then
         self._log.restart_at(snapshot)
-        self._on_snapshot(snapshot)
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
 
     def _abandon(self) -> None:

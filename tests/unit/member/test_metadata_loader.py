@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
 
 from kbroker.metadata.image.delta import MetadataDelta
-from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
+from kbroker.metadata.records.batches import build_control
+from kbroker.metadata.records.control_records import SnapshotFooter, SnapshotHeader
+from kbroker.protocol.records import RecordBatchBuilder
 from tests.support import metadata_images as rows
 from tests.support.fake_quorum import FakeQuorum
 from tests.support.metadata_images import Row
@@ -143,3 +148,38 @@ def test_a_record_that_contradicts_the_image_stops_it(tmp_path: Path, quorum: Fa
             follower.drive()
         follower.await_image(lambda _: bool(follower.faults))
         assert "expected the id of an existing topic" in follower.faults[0]
+
+
+def test_an_unknown_record_of_a_snapshot_stops_the_image(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The loading of a fetched snapshot ends with the reason, instead of being repeated without a pause."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        image = follower.catch_up()
+        quorum.append(rows.topic("a", 1), rows.partition(1))
+        quorum.commit()
+        quorum.take_snapshot()
+        assert quorum.snapshot is not None
+        unknown = RecordBatchBuilder(base_offset=1, leader_epoch=1)
+        unknown.append(None, b"\x01\x63\x00\x00")  # type 99
+        data = (
+            build_control([SnapshotHeader(1)], 0, 1, 1) + unknown.build() + build_control([SnapshotFooter()], 2, 1, 1)
+        )
+        quorum.snapshot = (*quorum.snapshot[:2], data)
+        for _ in range(3):
+            follower.drive()
+        follower.await_image(lambda _: bool(follower.faults))
+        assert "99" in follower.faults[0]
+        assert "use a later broker, or lower the level of the cluster" in follower.faults[0]
+        assert follower.metadata.image is image
+        assert follower.loader.counts.errors == 1
+
+
+def test_a_replaced_delta_is_freed_at_once() -> None:
+    """A start collects no cycles until the broker is ready."""
+    delta = MetadataDelta(EMPTY_IMAGE)
+    found = weakref.ref(delta)
+    gc.disable()
+    try:
+        del delta
+        assert found() is None
+    finally:
+        gc.enable()

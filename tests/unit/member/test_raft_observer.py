@@ -27,6 +27,17 @@ def quorum() -> FakeQuorum:
     return found
 
 
+def errors_of(follower: RaftFollower, steps: int) -> set[str]:
+    """Drive a follower by single steps; return its errors. Some steps must be pauses."""
+    errors = set()
+    follower.quorum.requests.clear()
+    for _ in range(steps):
+        follower.drive(1)
+        errors.add(follower.observer.last_error)
+    assert len(follower.quorum.requests) < steps
+    return errors
+
+
 def test_first_contact(tmp_path: Path, quorum: FakeQuorum) -> None:
     """The first response names the leader; its epoch is on disk before the next request."""
     with RaftFollower(tmp_path, quorum) as follower:
@@ -165,6 +176,26 @@ def test_a_leader_that_fails_on_a_snapshot(tmp_path: Path, quorum: FakeQuorum) -
         follower.drive(1)
         quorum.error = Errors.NONE
         assert follower.catch_up() == quorum.image()
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage" * 20])
+def test_a_damaged_snapshot_of_the_leader(tmp_path: Path, quorum: FakeQuorum, damage: bytes) -> None:
+    """It does not replace the log, and is fetched again after a pause."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        image = follower.catch_up()
+        quorum.append(rows.topic("b", 2), rows.partition(2))
+        quorum.commit()
+        quorum.take_snapshot()
+        assert quorum.snapshot is not None
+        sound = quorum.snapshot
+        quorum.snapshot = (*sound[:2], damage)
+        errors = errors_of(follower, 8)
+        assert any("controller c1:9093: " in error and ".checkpoint.part: " in error for error in errors)
+        assert (follower.log.end_offset, follower.metadata.image) == (4, image)
+        assert not list(follower.log.folder.glob("*.checkpoint*"))
+        quorum.snapshot = sound
+        assert follower.catch_up() == quorum.image()
+        assert not follower.faults
 
 
 def test_a_running_node_that_falls_behind(tmp_path: Path, quorum: FakeQuorum) -> None:

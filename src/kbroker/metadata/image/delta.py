@@ -41,31 +41,6 @@ class MetadataDelta:
         self._acls = MappingDelta(image.acls)
         self._scram = MappingDelta(image.scram_credentials)
         self._tokens = MappingDelta(image.delegation_tokens)
-        self._replays: Mapping[str, Callable[[Body], object]] = {
-            "RegisterBrokerRecord": self._register_broker,
-            "UnregisterBrokerRecord": self._unregister_broker,
-            "TopicRecord": self._topics.create,
-            "PartitionRecord": self._topics.set_partition,
-            "ConfigRecord": self._set_config,
-            "PartitionChangeRecord": self._topics.change_partition,
-            "FenceBrokerRecord": self._fence_broker,
-            "UnfenceBrokerRecord": self._unfence_broker,
-            "RemoveTopicRecord": self._remove_topic,
-            "DelegationTokenRecord": self._set_token,
-            "UserScramCredentialRecord": self._set_credential,
-            "FeatureLevelRecord": self._set_feature,
-            "ClientQuotaRecord": self._set_quota,
-            "ProducerIdsRecord": self._set_producer_ids,
-            "BrokerRegistrationChangeRecord": self._change_broker,
-            "AccessControlEntryRecord": self._add_acl,
-            "RemoveAccessControlEntryRecord": self._remove_acl,
-            "NoOpRecord": _ignore,
-            "ZkMigrationStateRecord": _ignore,
-            "RemoveUserScramCredentialRecord": self._remove_credential,
-            "RemoveDelegationTokenRecord": self._remove_token,
-            "RegisterControllerRecord": self._register_controller,
-            "ClearElrRecord": self._topics.clear_elr,
-        }
 
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
@@ -88,10 +63,10 @@ class MetadataDelta:
 
         Raises: MetadataReplayError if it contradicts the image and the changes so far; the delta is then of no use.
         """
-        replay = self._replays.get(record.name)
+        replay = _REPLAYS.get(record.name)
         if replay is None:
             raise MetadataReplayError(f"expected a record that changes the image, found {record.name}")
-        replay(record.body)
+        replay(self, record.body)
 
     def apply(self, offset: int, epoch: int) -> MetadataImage:
         """Return the image after the changes; subjects without a change are the same objects as before.
@@ -215,6 +190,18 @@ class MetadataDelta:
     def _register_controller(self, body: Body) -> None:
         self._controllers.changes[body["ControllerId"]] = ControllerRegistration.from_record(body)
 
+    def _create_topic(self, body: Body) -> None:
+        self._topics.create(body)
+
+    def _set_partition(self, body: Body) -> None:
+        self._topics.set_partition(body)
+
+    def _change_partition(self, body: Body) -> None:
+        self._topics.change_partition(body)
+
+    def _clear_elr(self, body: Body) -> None:
+        self._topics.clear_elr(body)
+
     def _remove_topic(self, body: Body) -> None:
         self._configs.remove((ConfigResourceType.TOPIC, self._topics.remove(body)))
 
@@ -249,6 +236,37 @@ class MetadataDelta:
     def _remove_token(self, body: Body) -> None:
         self._tokens.changes[body["TokenId"]] = None
 
+    def _ignore(self, body: Body) -> None:
+        """Accept a record that changes no image."""
+
+
+# of functions, not of bound methods: a delta that refers to itself would stay until a collection of cycles
+_REPLAYS: Mapping[str, Callable[[MetadataDelta, Body], object]] = {
+    "RegisterBrokerRecord": MetadataDelta._register_broker,
+    "UnregisterBrokerRecord": MetadataDelta._unregister_broker,
+    "TopicRecord": MetadataDelta._create_topic,
+    "PartitionRecord": MetadataDelta._set_partition,
+    "ConfigRecord": MetadataDelta._set_config,
+    "PartitionChangeRecord": MetadataDelta._change_partition,
+    "FenceBrokerRecord": MetadataDelta._fence_broker,
+    "UnfenceBrokerRecord": MetadataDelta._unfence_broker,
+    "RemoveTopicRecord": MetadataDelta._remove_topic,
+    "DelegationTokenRecord": MetadataDelta._set_token,
+    "UserScramCredentialRecord": MetadataDelta._set_credential,
+    "FeatureLevelRecord": MetadataDelta._set_feature,
+    "ClientQuotaRecord": MetadataDelta._set_quota,
+    "ProducerIdsRecord": MetadataDelta._set_producer_ids,
+    "BrokerRegistrationChangeRecord": MetadataDelta._change_broker,
+    "AccessControlEntryRecord": MetadataDelta._add_acl,
+    "RemoveAccessControlEntryRecord": MetadataDelta._remove_acl,
+    "NoOpRecord": MetadataDelta._ignore,
+    "ZkMigrationStateRecord": MetadataDelta._ignore,
+    "RemoveUserScramCredentialRecord": MetadataDelta._remove_credential,
+    "RemoveDelegationTokenRecord": MetadataDelta._remove_token,
+    "RegisterControllerRecord": MetadataDelta._register_controller,
+    "ClearElrRecord": MetadataDelta._clear_elr,
+}
+
 
 def image_of(records: Iterable[MetadataRecord]) -> MetadataImage:
     """Return the image of a cluster with these records only. Raises: MetadataReplayError."""
@@ -258,7 +276,3 @@ def image_of(records: Iterable[MetadataRecord]) -> MetadataImage:
         delta.replay(record)
         count += 1
     return delta.apply(count - 1, 1)
-
-
-def _ignore(body: Body) -> None:
-    """Accept a record that changes no image."""

@@ -9,7 +9,7 @@ from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import Credential
-from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.delta import _REPLAYS, MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, NO_PRODUCER_ID, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.image.registrations import BrokerRegistration, ControllerRegistration, Endpoint, VersionRange
@@ -59,7 +59,7 @@ def test_every_type_of_record_is_known() -> None:
             with pytest.raises(MetadataReplayError, match=f"expected a record that changes the image, found {name}"):
                 MetadataDelta(EMPTY_IMAGE).replay(metadata_record(name, {}))
         else:
-            assert name in MetadataDelta(EMPTY_IMAGE)._replays
+            assert name in _REPLAYS
     image = after(*ROWS)
     assert after(("NoOp", {}), ("ZkMigrationState", {"ZkMigrationState": 3}), image=image) == image._replace(
         offset=image.offset + 2
