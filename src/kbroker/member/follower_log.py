@@ -288,10 +288,11 @@ class FollowerLog:
         return count
 
     def _write(self, segment: _Segment, data: bytes) -> None:
+        left, position = memoryview(data), segment.size_bytes
         try:
-            written = os.pwrite(self._descriptor, data, segment.size_bytes)
-            if written != len(data):
-                raise OSError(f"{segment.path}: {written} of {len(data)} bytes could be written")
+            while left:  # after a short write the next one raises the error, such as ENOSPC
+                written = os.pwrite(self._descriptor, left, position)
+                left, position = left[written:], position + written
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, segment.size_bytes)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from kbroker.common.errors import Errors
+from kbroker.log.log_dir import LogDir
 from kbroker.member.raft_observer import FETCH, FETCH_SNAPSHOT, RaftFatalError, Wait
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.quorum_state import QuorumState, read_quorum_state
@@ -289,19 +291,22 @@ def test_segments_and_their_removal(tmp_path: Path, quorum: FakeQuorum) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that cannot be written are fetched again; nothing of them is left in the log."""
+    """The error after a short write is that of the disk; the records are fetched again, and nothing of them is left."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.append(rows.topic("b", 2), rows.partition(2))
         quorum.commit()
-        real = os.pwrite
+        size_bytes, real = follower.log.size_bytes, os.pwrite
 
-        def half(descriptor: int, data: bytes, position: int) -> int:
+        def half(descriptor: int, data: memoryview, position: int) -> int:
+            if position > size_bytes:
+                raise OSError(errno.ENOSPC, "No space left on device")
             return int(real(descriptor, data[: len(data) // 2], position))
 
         with monkeypatch.context() as patch:
             patch.setattr("os.pwrite", half)
-            with pytest.raises(OSError, match="bytes could be written"):
+            with pytest.raises(OSError, match="No space left") as raised:
                 follower.drive(1)
+        assert not LogDir.ends_with(raised.value)
         assert segment(tmp_path).stat().st_size == follower.log.size_bytes
         assert follower.catch_up() == quorum.image()
