@@ -28,7 +28,19 @@ from kbroker.common.security.acls import (
     ResourceType,
 )
 from kbroker.console.app import Console
-from tests.support.console import SECURED, SETTINGS, TOKEN, apply, ask, pages_of, post, secret_of, served, sign_in
+from tests.support.console import (
+    SECURED,
+    SETTINGS,
+    TOKEN,
+    apply,
+    ask,
+    hidden_fields,
+    pages_of,
+    post,
+    secret_of,
+    served,
+    sign_in,
+)
 
 MARKUP = "<script>alert(1)</script>\"'&\u202e"
 PASSWORD = "alice's password"
@@ -205,7 +217,9 @@ def test_users_get_generated_passwords(
         assert "dora SCRAM-SHA-512 8,192" in text(show(pages, operator, "users", q="DOR"))
         assert "has a SCRAM-SHA-512 credential already" in text(preview(pages, operator, "users/add", user="dora"))
         dora = {"user": "dora", "mechanism": "SCRAM-SHA-512"}
+        stale = hidden_fields(preview(pages, operator, "users/password", **dora).body.decode())
         second = shown_secrets(change(pages, operator, "users/password", **dora))["Password"]
+        assert post(pages, "users/password/apply", stale, cookie=operator).status == 409, "it has another one now"
         assert (can_log_in(first), can_log_in(second)) == (False, True)
         assert change(pages, operator, "users/remove", "dora", **dora).status == 303
         assert not can_log_in(second)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 import struct
 import time
@@ -22,7 +23,7 @@ from kbroker.console.app import Console
 from kbroker.console.views import messages
 from kbroker.decoders.decoders import NAMES
 from kbroker.metadata.topic_rules import NewTopic
-from tests.support.console import SETTINGS, apply, ask, pages_of, post, secret_of, served
+from tests.support.console import SETTINGS, apply, ask, hidden_fields, pages_of, post, secret_of, served
 
 MARKUP = "<img src=x onerror=alert(1)>\u202e"
 
@@ -254,6 +255,24 @@ def test_a_record_with_headers(pages: Console, broker: Broker) -> None:
         (b"\0\0\0*", b'{"a": 1.50}', [("type", b"a=b"), ("none", None)])
     ]
     assert abs(found[0].timestamp_ms - before) < 60_000
+
+
+def test_a_form_produces_once_and_its_records_are_not_logged(
+    pages: Console, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second submission of the same form doubled the records; keys, values and headers were in the log."""
+    end = broker.context.topics.get("made").partitions[1].high_watermark
+    given = {"partition": "1", "key": "private", "value": "private", "headers": "name=private"}
+    shown = hidden_fields(post(pages, "produce/preview", {**fields(pages), **given}).body.decode())
+    with caplog.at_level(logging.INFO, "kbroker.console.changes"):
+        assert post(pages, "produce/apply", shown).status == 303
+    again = post(pages, "produce/apply", shown)
+    assert (again.status, b"This form has made its change already." in again.body) == (409, True)
+    assert len(read(broker, "made", 1, end)) == 1
+    assert "Produce 1 record to made (records: none -> 1; partition: none -> 1; bytes" in caplog.text
+    assert "private" not in caplog.text
+    assert post(pages, "produce/apply", hidden_fields(again.body.decode())).status == 303, "another form"
+    assert len(read(broker, "made", 1, end)) == 2
 
 
 def test_lines_and_a_tombstone(pages: Console, broker: Broker) -> None:

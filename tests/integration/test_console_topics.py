@@ -24,6 +24,7 @@ from tests.support.console import (
     TOKEN,
     apply,
     ask,
+    hidden_fields,
     pages_of,
     post,
     secret_of,
@@ -151,8 +152,32 @@ def test_a_topic_is_emptied_by_typing_its_name(broker: Broker, pages: Console) -
     assert post(pages, "topic/empty/apply", sent).status == 303
     log = broker.context.topics.get("emptied").partitions[0]
     assert (log.log_start_offset, log.high_watermark) == (4, 5)
-    assert post(pages, "topic/empty/apply", {**sent, "offsets": "0:x"}).status == 400
+    for wrong in ("0:x", "0:-1", "0:1,0:2", "0:1,", "0:1_0"):
+        assert post(pages, "topic/empty/apply", {**sent, "offsets": wrong}).status == 400
     assert post(pages, "topic/empty/apply", {**sent, "offsets": "0:5"}).status == 409, "another change than was shown"
+
+
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [
+        ("topic/empty", {"topic": "again", "confirm": "again"}),
+        ("topic/records", {"topic": "again", "partition": "0", "offset": "1"}),
+        ("topic/partitions", {"topic": "again", "partitions": "4"}),
+        ("config", {"kind": "topic", "name": "again", "key": "retention.ms", "value": "1", "effect": "set"}),
+        ("produce", {"topic": "again", "value": "x"}),
+    ],
+)
+def test_a_topic_that_was_created_again_is_another_one(
+    broker: Broker, pages: Console, action: str, fields: dict[str, str]
+) -> None:
+    """The change that was shown for the deleted topic was made to the new one."""
+    make(broker, "again", records=2)
+    shown = post(pages, f"{action}/preview", with_secret(pages, **fields)).body.decode()
+    broker.context.topics.delete("again")
+    make(broker, "again", records=2)
+    assert post(pages, f"{action}/apply", {**fields, **hidden_fields(shown)}).status == 409
+    assert apply(pages, action, with_secret(pages, **fields), typed="again").status == 303
+    broker.context.topics.delete("again")
 
 
 def test_a_topic_is_deleted_by_typing_its_name(broker: Broker, pages: Console) -> None:

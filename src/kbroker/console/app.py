@@ -20,6 +20,7 @@ from kbroker.common.loggers import get_logger, log_from_info
 from kbroker.common.printable import printable
 from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation
 from kbroker.console import changes
+from kbroker.console.applied import Applied
 from kbroker.console.connections import Connections, Identity, in_process, unreachable
 from kbroker.console.denied import page_error
 from kbroker.console.history import History, broker_totals
@@ -50,7 +51,7 @@ SHORTEST_MS = 2000
 LONGEST_MS = 30_000
 EACH_MS = 100  # added to the interval of all pages for each viewer
 SEEN_MS = 60_000
-MAX_VIEWERS = 2000
+MAX_VIEWERS, MAX_OF_USER = 2000, 20
 MAX_NAME = 32
 
 POLICY = (
@@ -75,15 +76,23 @@ class Viewers:
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: dict[str, int] = {}  # by the page's own name, the most recent last
+        self._seen: dict[tuple[str, str], int] = {}  # by user and the page's own name, the most recent last
 
-    def again_ms(self, viewer: str) -> int:
-        """Return the refresh interval of a page. Args: ``viewer``: empty for a page that is just being loaded."""
+    def again_ms(self, viewer: str, user: str = "") -> int:
+        """Return the refresh interval of a page.
+
+        Args: ``viewer``: empty for a page that is just being loaded. ``user``: a signed-in one, of whom
+        ``MAX_OF_USER`` pages count.
+        """
         now_ms = self._clock.now_ms()
         with self._lock:
             if viewer:
-                self._seen.pop(viewer[:MAX_NAME], None)
-                self._seen[viewer[:MAX_NAME]] = now_ms
+                page = (user, viewer[:MAX_NAME])
+                self._seen.pop(page, None)
+                own = [one for one in self._seen if one[0] == user] if user else []
+                if len(own) >= MAX_OF_USER:
+                    del self._seen[own[0]]
+                self._seen[page] = now_ms
             while self._seen:
                 oldest = next(iter(self._seen))
                 if self._seen[oldest] > now_ms - SEEN_MS and len(self._seen) <= MAX_VIEWERS:
@@ -139,7 +148,8 @@ class Console:
             f"broker {broker.context.node_id}",
             may_edit,
             clock.epoch_ms(),
-            registry=_registry(broker),
+            Applied(),
+            _registry(broker),
         )
         operator = ANONYMOUS if broker.context.auth.authorizer is None else CONSOLE_OPERATOR
         mechanisms, credentials = accepted(broker.config), broker.context.credentials
@@ -215,13 +225,14 @@ class Console:
         is_part = "kb-part" in request.headers or request.headers.get("hx-target", "").endswith("#live")
         site = self._site(request)
         key = (path, request.query, is_part, cookie_of(request.headers), site.identity)
-        again_ms = self._viewers.again_ms(request.headers.get("kb-viewer", ""))
         found = self._kept_response(key)
         if found is None:
             with self._turn(), site:
                 result = self._made(site, page, Query.parse(request.query))
                 found = self._response(request, path, result, is_part)
             self._keep(key, found)
+        user = self._sessions.principal(cookie_of(request.headers)) or ""
+        again_ms = self._viewers.again_ms(request.headers.get("kb-viewer", ""), user)
         return found._replace(headers=(*found.headers, ("KB-Again-Ms", str(again_ms))))
 
     def _made(self, site: Site, page: Page, query: Query) -> Result:

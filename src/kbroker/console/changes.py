@@ -20,8 +20,9 @@ function reads the current state, checks the change (with ``validate_only`` wher
 ValueError or PageError 400 for invalid fields: the page of the action is then shown again, with the values ``problem``
 and ``fields`` (the Fields of the form; the page itself sets both to empty ones). Otherwise the difference is shown with
 a button. The button posts the same fields to ``/console/topic/delete/apply``: the function runs again, the change is
-refused if it is no longer the one that was shown, else ``apply`` runs. ``/console/topic/delete/check`` returns only the
-lines of the difference or the problem, for ``hx-post`` while the user types.
+refused if it is no longer the one that was shown, or if this form made it already, else ``apply`` runs.
+``/console/topic/delete/check`` returns only the lines of the difference or the problem, for ``hx-post`` while the user
+types.
 
 ``kbroker.console.edit`` and the secret of the form are checked before the function runs.
 """
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -44,11 +46,12 @@ HIDDEN = ("form_secret", "was", "confirm")  # fields of the mechanism itself
 
 
 class Difference(NamedTuple):
-    """One line of a difference; None: not there."""
+    """One line of a difference; None: not there. ``is_private``: it is not logged."""
 
     name: str
     before: str | None
     after: str | None
+    is_private: bool = False
 
 
 class Change(NamedTuple):
@@ -81,7 +84,9 @@ class Change(NamedTuple):
     @property
     def line(self) -> str:
         """The change as one line of the log."""
-        parts = [f"{line.name}: {_text(line.before)} -> {_text(line.after)}" for line in self.lines]
+        parts = [
+            f"{line.name}: {_text(line.before)} -> {_text(line.after)}" for line in self.lines if not line.is_private
+        ]
         text = f"{self.title} ({'; '.join(parts)})" if parts else self.title
         return printable(text if len(text) <= MAX_LOGGED else f"{text[:MAX_LOGGED]}...")
 
@@ -121,12 +126,16 @@ def apply(site: Site, name: str, action: Action, form: Query) -> tuple[Change, V
     The returned page has another status than 200 if nothing was changed. Raises: PageError.
     """
     change = _made(site, action, form)
-    if form.text("was") != change.digest:
+    was = form.text("was")
+    if was[: len(change.digest)] != change.digest:
         text = "This has changed since you saw the difference. Look at it again."
         return change, _shown(name, change, form, text)._replace(status=409)
     if change.confirm and form.text("confirm") != change.confirm:
         text = f"Expected {change.confirm!r} to be typed, got {form.text('confirm')[:300]!r}."
         return change, _shown(name, change, form, text)._replace(status=400)
+    if not site.parts.applied.claim(was, change.title):
+        text = "This form has made its change already. Apply it again only if it is to be made once more."
+        return change, _shown(name, change, form, text)._replace(status=409)
     try:
         return change, change.apply()
     except (KafkaError, ValueError) as error:
@@ -161,7 +170,7 @@ def _shown(name: str, change: Change, form: Query, problem: str) -> View:
         "lines": change.lines[:MAX_LINES],
         "more": max(0, len(change.lines) - MAX_LINES),
         "fixed": {**fixed, **change.fields},
-        "was": change.digest,
+        "was": change.digest + secrets.token_hex(8),  # each form is another one
         "problem": problem,
     }
     return View(change.title, "change.html", values)

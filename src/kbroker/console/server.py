@@ -16,6 +16,7 @@ from kbroker.common.http_messages import PLAIN
 from kbroker.common.http_server import HttpServer
 from kbroker.console import ROOT
 from kbroker.console.app import Console
+from kbroker.console.applied import Applied
 from kbroker.console.connections import Connections, Identity, over_the_wire
 from kbroker.console.remote_users import RemoteUsers
 from kbroker.console.site import Memory, Parts
@@ -62,7 +63,9 @@ class ConsoleServer:
         users = RemoteUsers(bootstrap, security)
         self._open = over_the_wire(bootstrap, users.security_of)
         connections = Connections(self._open, clock)
-        parts = Parts(connections, clock, Memory(clock), None, bootstrap, may_edit, clock.epoch_ms(), registry=registry)
+        parts = Parts(
+            connections, clock, Memory(clock), None, bootstrap, may_edit, clock.epoch_ms(), Applied(), registry
+        )
         user = "" if security.sasl is None else f"User:{security.sasl.user}"
         access = HttpAccess(self.token, clock, self.token is None, "--token")
         self._mounted = MountedPages(

@@ -21,6 +21,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.console import ROOT as ROOT
+from kbroker.console.applied import Applied
 from kbroker.console.connections import Connections, Identity
 from kbroker.console.denied import denied, needing
 from kbroker.console.history import History
@@ -78,9 +79,9 @@ class Local(NamedTuple):
 class Parts(NamedTuple):
     """Data of a console that all its pages share.
 
-    ``local``: None in `kbroker console`; ``place``: the cluster as
-    people know it; ``may_edit``: true if pages may change things; ``started_ms``: start time, since 1970;
-    ``registry``: by which messages are decoded.
+    ``local``: None in `kbroker console`; ``place``: the cluster as people know it; ``may_edit``: true if pages may
+    change things; ``started_ms``: start time, since 1970; ``applied``: the changes that were made; ``registry``: by
+    which messages are decoded.
     """
 
     connections: Connections
@@ -90,6 +91,7 @@ class Parts(NamedTuple):
     place: str
     may_edit: bool
     started_ms: int
+    applied: Applied
     registry: SchemaRegistry | None = None
 
     @property

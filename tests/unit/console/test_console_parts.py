@@ -4,7 +4,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.http_messages import MAX_PARAMETERS
-from kbroker.console.app import LONGEST_MS, MAX_VIEWERS, SEEN_MS, SHORTEST_MS, Viewers
+from kbroker.console.app import LONGEST_MS, MAX_OF_USER, MAX_VIEWERS, SEEN_MS, SHORTEST_MS, Viewers
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged
 from kbroker.console.requests import MAX_TEXT, PageError, Query
@@ -77,6 +77,16 @@ def test_all_pages_together_ask_ten_times_a_second() -> None:
     for number in range(10 * MAX_VIEWERS):
         again_ms = viewers.again_ms(f"page {number}")
     assert again_ms == LONGEST_MS, "who makes up names makes the others wait, but not for ever"
+
+
+def test_a_user_slows_the_pages_of_others_by_twenty_of_its_own() -> None:
+    """One user that invented names of pages made all pages refresh every 30 s."""
+    viewers = Viewers(VirtualClock())
+    for number in range(10 * MAX_OF_USER):
+        viewers.again_ms(f"page {number}", "User:alice")
+    for number in range(MAX_OF_USER):
+        again_ms = viewers.again_ms(f"page {number}")
+    assert again_ms == 4000
 
 
 def test_a_decision_in_words() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
+from uuid import UUID
 
 from kbroker.client.admin import ConfigEntry
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
@@ -206,9 +207,15 @@ def change(site: Site, form: Query) -> Change:
     verb = "Remove" if is_removal else "Set"
     page = resource.page()
     back = address("config", kind=resource.word, name=resource.name, key=entry.name)
-    state = f"{entry.source.name}={entry.value!r}"
+    state = f"{entry.source.name}={entry.value!r} {_topic_id(site, resource)}"
     title = f"{verb} {entry.name} of {resource.title}"
     return Change(title, lines, lambda: request(validate_only=False), page, state=state, back=back)
+
+
+def _topic_id(site: Site, resource: Resource) -> UUID | None:
+    """Return the id of a topic, as a topic that was created again is another one; None if the user may not see it."""
+    is_topic = resource.kind is ConfigResourceType.TOPIC
+    return site.cluster.fetch_metadata([resource.name])[0].topic_id if is_topic else None
 
 
 def _is_so(resource: Resource, entry: ConfigEntry, wanted: ConfigChange) -> bool:

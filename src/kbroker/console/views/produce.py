@@ -73,9 +73,9 @@ def produce(site: Site, form: Query) -> Change:
     lines = [
         Difference("records", None, f"{count:,}"),
         Difference("partition", None, str(partition) if partition is not None else "by key, else the next one"),
-        Difference("key", None, _shown(records[0].key)),
-        Difference("value" if len(records) == 1 else "first value", None, _shown(records[0].value)),
-        *(Difference(f"header {name}", None, _shown(value)) for name, value in headers),
+        Difference("key", None, _shown(records[0].key), is_private=True),
+        Difference("value" if len(records) == 1 else "first value", None, _shown(records[0].value), is_private=True),
+        *(Difference(f"header {name}", None, _shown(value), is_private=True) for name, value in headers),
         Difference("bytes of keys, values and headers", None, f"{size:,}"),
     ]
 
@@ -89,7 +89,8 @@ def produce(site: Site, form: Query) -> Change:
     shown = None if partition is None else partition
     title = f"Produce {counted(count, 'record')} to {topic.name}"
     page = address("messages", topic=topic.name, partition=shown)
-    return Change(title, lines, apply, page, back=address("produce", topic=topic.name))
+    state = str(topic.topic_id)
+    return Change(title, lines, apply, page, state=state, back=address("produce", topic=topic.name))
 
 
 def _records(form: Query) -> list[_Record]:

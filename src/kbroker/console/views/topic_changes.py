@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kbroker.client.admin import CreatedTopic, NewTopic
 from kbroker.client.cluster import TopicMetadata
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -12,6 +14,7 @@ from kbroker.console.views.topics import MOST_OFFSETS, found_topic, offsets
 
 TOPIC = ResourceType.TOPIC
 MAX_NAME, MAX_CONFIGS = 300, 100  # of the form
+_OFFSETS = re.compile(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19})*")  # partition:offset
 
 
 def new_topic(site: Site, query: Query) -> View:
@@ -87,7 +90,8 @@ def add_partitions(site: Site, form: Query) -> Change:
     lines = [Difference("partitions", f"{len(topic.partitions):,}", f"{total:,}")]
     notes = ["Partitions cannot be removed again. Records with a key may go to another partition than earlier ones."]
     title = f"Add partitions to topic {topic.name}"
-    return Change(title, lines, lambda: request(validate_only=False), _page(topic), notes)
+    state = str(topic.topic_id)
+    return Change(title, lines, lambda: request(validate_only=False), _page(topic), notes, state=state)
 
 
 def delete_records(site: Site, form: Query) -> Change:
@@ -123,10 +127,12 @@ def empty(site: Site, form: Query) -> Change:
 
 
 def _fixed(text: str) -> dict[int, int]:
-    try:
-        return {int(number): int(offset) for number, offset in (one.split(":") for one in text.split(","))}
-    except ValueError:
-        raise PageError(400, "The offsets of the form cannot be read.") from None
+    """Return the offsets of a form by partition. Raises: PageError 400."""
+    parts = [one.split(":") for one in text.split(",")] if _OFFSETS.fullmatch(text) else []
+    found = {int(number): int(offset) for number, offset in parts}
+    if not found or len(found) < len(parts):
+        raise PageError(400, "The offsets of the form cannot be read.")
+    return found
 
 
 def _deletion(site: Site, topic: TopicMetadata, title: str, before: dict[int, int]) -> Change:
@@ -151,7 +157,7 @@ def _deletion(site: Site, topic: TopicMetadata, title: str, before: dict[int, in
     notes = (
         [f"Up to {records:,} records are deleted for good; groups that have not read them miss them."] if lines else []
     )
-    return Change(title, lines, apply, _page(topic), notes)
+    return Change(title, lines, apply, _page(topic), notes, state=str(topic.topic_id))
 
 
 def delete(site: Site, form: Query) -> Change:

@@ -93,7 +93,9 @@ def _with_password(
         notes.append("The present password is no longer accepted; connections stay open until they log in again.")
     before = None if present is None else f"{present.iterations:,} iterations"
     after = f"{iterations:,} iterations" if present is None else "a new password"
-    return Change(title, [Difference(f"{user}, {mechanism}", before, after)], apply, address("users"), notes=notes)
+    lines = [Difference(f"{user}, {mechanism}", before, after)]
+    # a password that was changed meanwhile looks the same
+    return Change(title, lines, apply, address("users"), notes, state=site.parts.applied.last(title))
 
 
 def remove(site: Site, form: Query) -> Change:
