@@ -26,6 +26,7 @@ PROGRAMS: dict[str, Callable[[Path], list[str]]] = {
     "kafka-python": lambda scratch: [sys.executable, "-m", "tests.clients.moving_python", "kafka-python"],
     "Java": lambda scratch: java_program("Moving"),
     "franz-go": lambda scratch: [str(go_program(scratch))],
+    "sarama": lambda scratch: [str(go_program(scratch, "sarama"))],
     "platformatic": lambda scratch: ["node", str(node_folder(scratch) / "moving.mjs")],
 }
 

@@ -10,22 +10,18 @@ runs them against any broker.
 """
 
 import argparse
-import contextlib
-import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.suites.go_tests import fetched, judged, run  # noqa: E402
 from tests.support.broker import SERVE, BrokerProcess  # noqa: E402
 
 PACKAGE = "github.com/twmb/franz-go"
@@ -33,7 +29,6 @@ VERSION = "v1.22.2"
 # Their broker in CI is Kafka with its defaults; the tests count records, not rebalances.
 SETTINGS = {"node.id": "1", "group.initial.rebalance.delay.ms": "0"}
 FAILS = {
-    "TestCreateTopicsReplicaAssignment": "three brokers",
     "TestDescribeProducersAfterCommit": "a producer is listed until its id expires, by Apache Kafka 4.3.1 too",
     "TestGroupMaxSize848": "a heartbeat of version 1 without a member id, which Apache Kafka refuses as well",
     "TestFenceBeforeProducerCommit": "InitProducerId answers CONCURRENT_TRANSACTIONS first, as in Kafka",
@@ -42,58 +37,23 @@ FAILS = {
 LEFT_OUT = "^(TestAssignConsumeFromEnd|TestFetchOutOfRangeResetLatest|Test848SessionTimeout)$"
 
 
-def fetched(module: str, folder: Path) -> Path:
-    """A copy of a module that can be written to; it is fetched once."""
-    if not folder.exists():
-        command = ["go", "mod", "download", "-json", module]
-        done = subprocess.run(command, cwd=folder.parent, check=True, capture_output=True, text=True)
-        shutil.copytree(json.loads(done.stdout)["Dir"], folder)
-        for path in (folder, *folder.rglob("*")):
-            path.chmod(path.stat().st_mode | 0o200)
-    return folder
-
-
-def run(folder: Path, package: str, log: Path, pattern: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Run the tests of a package; return "pass", "fail" or "skip" by name of test."""
-    command = ["go", "test", "-json", "-count=1", "-timeout=30m", "-parallel=4"]
-    command += [f"-run={pattern}", f"-skip={LEFT_OUT}", package]
-    results: dict[str, str] = {}
-    with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off", **environment},
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            event = json.loads(line) if line.startswith("{") else {"Output": line}
-            output.write(event.get("Output", ""))
-            if "Test" in event and event["Action"] in ("pass", "fail", "skip"):
-                results[event["Test"]] = event["Action"]
-                print(f"  {event['Action']} {event['Test']} {event.get('Elapsed', 0):.1f} s", flush=True)
-            elif event.get("Action") == "fail" and "Test" not in event and "fail" not in results.values():
-                results[package] = "fail"  # it does not compile, or has ended itself
-        process.wait()
-    with contextlib.suppress(ProcessLookupError):  # a panic leaves brokers behind
-        os.killpg(process.pid, signal.SIGTERM)
-    return results
+def options(pattern: str) -> list[str]:
+    """Return the options of `go test` for both packages."""
+    return ["-parallel=4", f"-run={pattern}", f"-skip={LEFT_OUT}"]
 
 
 def kgo(folder: Path, pattern: str, records: int) -> dict[str, str]:
     """The tests of the client against one broker."""
     source = fetched(f"{PACKAGE}@{VERSION}", folder / "franz-go")
+    chosen = [*options(pattern), "./pkg/kgo"]
     settings = {"KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(records), "KGO_LOG_LEVEL": "none"}
     if foreign := os.environ.get("KBROKER_TEST_BOOTSTRAP"):
-        return run(source, "./pkg/kgo", folder / "kgo.log", pattern, {**settings, "KGO_SEEDS": foreign})
+        return run(source, folder / "kgo.log", chosen, {**settings, "KGO_SEEDS": foreign})
     data = folder / "data" / f"{time.time_ns():x}"
     broker = BrokerProcess(data, SETTINGS)
     broker.start()
     try:
-        return run(source, "./pkg/kgo", folder / "kgo.log", pattern, {**settings, "KGO_SEEDS": broker.bootstrap})
+        return run(source, folder / "kgo.log", chosen, {**settings, "KGO_SEEDS": broker.bootstrap})
     finally:
         print("broker ended with", broker.stop() if broker.is_alive() else "a crash")
         shutil.rmtree(data, ignore_errors=True)
@@ -109,7 +69,7 @@ def kafka(folder: Path, pattern: str) -> dict[str, str]:
     shutil.copytree(HERE / "kfake", place)
     shutil.copytree(source / "kafka_tests", place / "kafka_tests")
     serve = "\n".join((sys.executable, *SERVE))
-    return run(place, "./kafka_tests", folder / "kafka.log", pattern, {"KBROKER_SERVE": serve})
+    return run(place, folder / "kafka.log", [*options(pattern), "./kafka_tests"], {"KBROKER_SERVE": serve})
 
 
 def main() -> int:
@@ -127,12 +87,7 @@ def main() -> int:
         results.update(kgo(folder, chosen.run, chosen.records))
     if not chosen.kgo:
         results.update(kafka(folder, chosen.run))
-    failed = sorted(name for name, result in results.items() if result == "fail")
-    print({kind: sum(result == kind for result in results.values()) for kind in ("pass", "fail", "skip")})
-    print("skipped:", sorted(name for name, result in results.items() if result == "skip"))
-    for name in failed:
-        print(f"{name}: {FAILS.get(name, 'UNEXPECTED')}")
-    return int(not results or any(name not in FAILS for name in failed))
+    return judged(results, FAILS)
 
 
 if __name__ == "__main__":

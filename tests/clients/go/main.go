@@ -109,8 +109,11 @@ func consume(ctx context.Context, topic string, partition int32, count int, from
 func main() {
 	a := os.Args[2:]
 	limit := time.Minute
-	if a[0] == "everyday" || a[0] == "moving" {
+	switch a[0] {
+	case "everyday":
 		limit = 4 * time.Minute
+	case "moving":
+		limit = 12 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

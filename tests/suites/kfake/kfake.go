@@ -1,6 +1,7 @@
 // Package kfake has the names of franz-go's kfake that its copies of Kafka's tests use, and starts our broker.
 //
-// KBROKER_SERVE is the command of a broker without settings, a word on each line; KBROKER_TEST_BOOTSTRAP names one that runs.
+// KBROKER_SERVE is the command of a broker without settings, a word on each line; KBROKER_TEST_BOOTSTRAP is the address
+// of a running one.
 package kfake
 
 import (
@@ -15,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -35,17 +37,18 @@ type topic struct {
 }
 
 type settings struct {
-	topics []topic
-	broker map[string]string
+	topics  []topic
+	brokers int
+	broker  map[string]string
 }
 
 // Opt is an option of NewCluster.
 type Opt func(*settings)
 
-// NumBrokers is of no consequence: there is one.
-func NumBrokers(int) Opt { return func(*settings) {} }
+// NumBrokers sets the number of nodes, whose ids are from 0 on; several are in memory and have no control port.
+func NumBrokers(count int) Opt { return func(s *settings) { s.brokers = count } }
 
-// SeedTopics makes topics before the cluster is given to the test.
+// SeedTopics creates topics before NewCluster returns.
 func SeedTopics(partitions int32, names ...string) Opt {
 	return func(s *settings) {
 		for _, name := range names {
@@ -66,24 +69,29 @@ func BrokerConfigs(configs map[string]string) Opt {
 	}
 }
 
-// Cluster is one broker in a process of its own.
+// Cluster is a process with one broker, or with several nodes.
 type Cluster struct {
 	address string
-	control string // of its control port
+	control string // address of its control port
 	folder  string
 	process *exec.Cmd
 	admin   *kadm.Client
 }
 
-// NewCluster starts a broker and makes the topics.
+// NewCluster starts a broker and creates the topics.
 func NewCluster(opts ...Opt) (*Cluster, error) {
-	s := settings{broker: map[string]string{
+	s := settings{brokers: 1, broker: map[string]string{
 		"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100",
 		"group.consumer.min.session.timeout.ms": "100", "group.consumer.min.heartbeat.interval.ms": "10",
-		"kbroker.control.listener": "127.0.0.1:0", "kbroker.control.token": token,
 	}}
 	for _, opt := range opts {
 		opt(&s)
+	}
+	if s.brokers > 1 {
+		s.broker["kbroker.brokers"], s.broker["kbroker.in.memory"] = strconv.Itoa(s.brokers), "true"
+		s.broker["node.id"] = "0"
+	} else {
+		s.broker["kbroker.control.listener"], s.broker["kbroker.control.token"] = "127.0.0.1:0", token
 	}
 	c := &Cluster{address: os.Getenv("KBROKER_TEST_BOOTSTRAP")}
 	if c.address == "" {
@@ -112,7 +120,10 @@ func (c *Cluster) start(s settings) error {
 	if err != nil {
 		return err
 	}
-	s.broker["listeners"], s.broker["log.dirs"] = "PLAINTEXT://127.0.0.1:0", folder
+	s.broker["listeners"] = "PLAINTEXT://127.0.0.1:0"
+	if s.brokers == 1 {
+		s.broker["log.dirs"] = folder
+	}
 	words := strings.Split(os.Getenv("KBROKER_SERVE"), "\n")
 	for name, value := range s.broker {
 		words = append(words, "--set", name+"="+value)
@@ -128,7 +139,7 @@ func (c *Cluster) start(s settings) error {
 	}
 	lines := bufio.NewReader(output)
 	var said strings.Builder
-	for c.control == "" {
+	for c.address == "" || s.brokers == 1 && c.control == "" {
 		line, err := lines.ReadString('\n')
 		said.WriteString(line)
 		if c.address == "" {
@@ -136,7 +147,7 @@ func (c *Cluster) start(s settings) error {
 		} else {
 			c.control = ready.FindString(line)
 		}
-		if err != nil && c.control == "" {
+		if err != nil {
 			c.Close()
 			return fmt.Errorf("the broker ended: %w\n%s", err, said.String())
 		}
@@ -168,7 +179,7 @@ type GroupCommit struct {
 	At          time.Time
 }
 
-// GroupInfo is what a test looks at in a group.
+// GroupInfo is the part of a group that tests look at.
 type GroupInfo struct {
 	Group   string
 	State   string
@@ -182,10 +193,10 @@ type GroupMember struct {
 	assigned int
 }
 
-// NumAssigned counts the partitions that the member has.
+// NumAssigned returns the number of the member's partitions.
 func (m GroupMember) NumAssigned() int { return m.assigned }
 
-// NumAssigned counts the partitions that the members have.
+// NumAssigned returns the number of the partitions of all members.
 func (g *GroupInfo) NumAssigned() int {
 	assigned := 0
 	for _, member := range g.Members {
@@ -194,7 +205,7 @@ func (g *GroupInfo) NumAssigned() int {
 	return assigned
 }
 
-// described is a group of either protocol, with the error of one that the broker does not have.
+// described returns a group of either protocol, or the error for a group that does not exist.
 func (c *Cluster) described(ctx context.Context, group string) (*GroupInfo, error) {
 	info := &GroupInfo{Group: group, Commits: make(map[string]map[int32]GroupCommit)}
 	modern, err := c.admin.DescribeConsumerGroups(ctx, group)
@@ -235,7 +246,7 @@ func (c *Cluster) described(ctx context.Context, group string) (*GroupInfo, erro
 	return info, nil
 }
 
-// GroupInfo returns a group as the broker describes it, nil if it has none.
+// GroupInfo returns a group as the broker describes it, nil if it does not exist.
 func (c *Cluster) GroupInfo(group string) *GroupInfo {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -270,7 +281,7 @@ func (c *Cluster) WaitGroupStable(ctx context.Context, group string, members int
 	}
 }
 
-// Fault is an error for the next request of some APIs. Our broker does not look into requests, so When is of no consequence.
+// Fault is an error for the next request of some APIs. Our broker does not look into requests, so When is ignored.
 type Fault struct {
 	Keys []kmsg.Key
 	Err  error
