@@ -24,6 +24,7 @@ def check_pages(browser: Browser, topic: str) -> None:
     assert browser.ask("xray")[0] == 404
     wait_for("the topic", lambda: f"{topic} 3 0 0 B" in page(f"topics?q={topic}"))
     assert topic in page("topics?sort=size")
+    assert f'href="/console/messages?topic={topic}"' in browser.ask(f"messages?q={topic}")[1]
     assert "Leader Replicas In sync Messages 0 0 0 0 B 1 1 1 Show" in page(f"topic?topic={topic}")
     made = f"{topic}-made"
     wrong = browser.apply("topic/create", {"topic": made, "configs": "retention.ms=never"})

@@ -16,7 +16,7 @@ from kbroker.console.record_reader import MOST, WHOLE, LogRecord, first_offset, 
 from kbroker.console.record_scan import DECODED_BYTES, Filters, Match, Scan, Step, decoded_record
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import Download, Json, Site, View, address
-from kbroker.console.views.topics import found_topic
+from kbroker.console.views.topics import found_topic, topics
 from kbroker.console.wire_partition import WirePartition, read_ahead, wire_partitions
 from kbroker.decoders.decoded import Decoded, MissingPackageError
 from kbroker.decoders.decoders import AUTO, NAMES, REGISTRY, Decoders
@@ -70,7 +70,12 @@ class _Result(NamedTuple):
 
 
 def messages(site: Site, query: Query) -> View:
-    """Return records of a topic from an offset, from a time, or the latest; those that match, in steps."""
+    """Return records of a topic from an offset, from a time, or the latest; those that match, in steps.
+
+    Without a topic, return the topics to choose from.
+    """
+    if not query.text("topic"):
+        return topics(site, query, "messages")
     count = query.integer("count", 20, 1, MOST)
     with _reading(site, query):
         search = _search(site, query)

@@ -92,8 +92,8 @@ def _listed(topic: TopicMetadata) -> Listed:
     return Listed(topic.name, len(topic.partitions), offline, topic.is_internal)
 
 
-def topics(site: Site, query: Query) -> View:
-    """Return a page of the topics whose names contain ``q``."""
+def topics(site: Site, query: Query, path: str = "topics") -> View:
+    """Return a page of the topics whose names contain ``q``; at ``messages``, each leads to its messages."""
     wanted, sort = query.text("q").strip(), query.text("sort", "name")
     sorts = SORTS_OF_BROKER if site.has_broker else SORTS_OF_ALL
     if sort not in sorts:
@@ -108,12 +108,12 @@ def topics(site: Site, query: Query) -> View:
     elif sort != "name":
         figures = _figures(site, found, has_offsets=False)
         found.sort(key=lambda one: -_weight(figures[one.name], sort))
-    part = part_of(found, query.integer("page", 1, 1, 10**9), f"{ROOT}/topics", query.values)
+    part = part_of(found, query.integer("page", 1, 1, 10**9), f"{ROOT}/{path}", query.values)
     if not figures or not site.has_broker:
         figures = _figures(site, part.rows, has_offsets=True)
     rows = [Row(one, figures[one.name]) for one in part.rows]
     values = {"part": part, "rows": rows, "q": wanted, "sort": sort, "internal": has_internal, "sorts": sorts}
-    return View("Topics", "topics.html", values)
+    return View(path.capitalize(), "topics.html", {**values, "path": path})
 
 
 def _weight(figures: Figures, sort: str) -> float:
