@@ -39,6 +39,7 @@ class FakeQuorum:
         unreachable: addresses that do not respond.
         error: of the top level of each response.
         part_bytes: of a snapshot in a response.
+        changes: fields of the partition in each response to an API, as a faulty leader sets them.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class FakeQuorum:
         self.unreachable: set[Address] = set()
         self.error = Errors.NONE
         self.part_bytes = 100
+        self.changes: dict[int, Body] = {}
         self._append_leader_change()
 
     # ------------------------------------------------------------ commands of the test
@@ -149,6 +151,7 @@ class FakeQuorum:
         (partition,) = send.body["Topics"][0]["Partitions"]
         row = self._fetch(send, partition) if send.api_key == FETCH else self._fetch_snapshot(partition)
         row["CurrentLeader"] = {"LeaderId": self.leader_id, "LeaderEpoch": self.epoch}
+        row.update(self.changes.get(send.api_key, {}))
         endpoints = [
             {"NodeId": node, "Host": host, "Port": port}
             for node, (host, port) in self.addresses.items()

@@ -8,6 +8,7 @@ Source: ``KafkaRaftLog``, ``UnifiedLog.appendAsFollower``, ``LeaderEpochFileCach
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import struct
@@ -31,12 +32,14 @@ from kbroker.metadata.records.batches import MetadataBatch, read_batches
 from kbroker.metadata.records.control_records import ControlRecord
 from kbroker.metadata.records.metadata_record import MetadataRecord, UnknownRecordError
 from kbroker.metadata.records.snapshot_files import PARTIAL_SUFFIX, read_snapshot, snapshot_name, write_snapshot
+from kbroker.protocol._records import corrupt
 from kbroker.protocol.records import RecordBatch, iter_batches
 
 logger = get_logger(__name__)
 
 READ_BYTES = 1024 * 1024
 INDEX_BYTES = 64 * 1024
+PROGRESS_BYTES = 64 * 1024 * 1024  # of a snapshot, between two lines of the log
 NO_EPOCH = 0  # of an empty log, as Kafka's lastFetchedEpoch
 _HEADER = struct.Struct(">qi")  # base offset and length of a batch
 
@@ -249,19 +252,20 @@ class FollowerLog:
         """Append the sound batches of a Fetch response; return the number of appended records.
 
         Args: ``epoch``: the current one, above which no batch is valid. Nothing is synced: a leader counts no
-        observer. Raises: OSError, nothing is appended then.
+        observer. Raises: ProtocolError: the first batch is not sound; OSError. Nothing is appended then.
         """
         segment = self._segments[-1]
         end_offset, size_bytes, last = segment.end_offset, 0, self.last_epoch
         starts: list[EpochStart] = []
         sound: list[RecordBatch] = []
+        damage = "records without a whole batch"
         try:
             for batch in iter_batches(records, allow_truncated=True):
                 if batch.base_offset != end_offset or not batch.is_crc_valid or not last <= batch.leader_epoch <= epoch:
-                    logger.error(
-                        "the leader sent a batch of offset %d and epoch %d that does not follow offset %d and epoch %d,"
-                        " or is damaged; it is fetched again", batch.base_offset, batch.leader_epoch, end_offset, last,
-                    )  # fmt: skip
+                    damage = (
+                        f"a batch of offset {batch.base_offset} and epoch {batch.leader_epoch} that does not follow "
+                        f"offset {end_offset} and epoch {last}, or is damaged"
+                    )
                     break
                 if batch.leader_epoch > last or not (self._epochs or starts):
                     last = batch.leader_epoch
@@ -270,9 +274,9 @@ class FollowerLog:
                 end_offset = batch.last_offset + 1
                 size_bytes += batch.size_bytes
         except ProtocolError as error:
-            logger.error("the leader sent a damaged batch: %s; it is fetched again", error.message)
-        if not size_bytes:
-            return 0
+            damage = f"a damaged batch: {error.message}"
+        if not sound:  # what is not sound behind others comes first in the next response
+            raise corrupt(f"expected sound records from offset {end_offset} on, found {damage}")
         self._write(segment, bytes(records[:size_bytes]))
         count = end_offset - segment.end_offset
         for batch in sound:
@@ -459,13 +463,36 @@ class SnapshotDownload:
     def __init__(self, target: SnapshotFile) -> None:
         self.target = target
         self.size_bytes = 0
+        self._total_bytes = -1  # of the first part
         self._partial = target.path.with_name(target.path.name + PARTIAL_SUFFIX)
         self._file = self._partial.open("wb")
 
-    def append(self, data: bytes | memoryview) -> None:
-        """Append the next bytes. Raises: OSError."""
+    def append(self, data: bytes | memoryview, total_bytes: int) -> bool:
+        """Append the next bytes; return whether the snapshot has all of its ``total_bytes``.
+
+        Raises: OSError, such as ENOSPC for more bytes than are free. ProtocolError: the parts contradict each other.
+        """
+        if self._total_bytes < 0:
+            self._reserve(total_bytes)
+            self._total_bytes = total_bytes
+        begin, self.size_bytes = self.size_bytes, self.size_bytes + len(data)
+        if total_bytes != self._total_bytes or self.size_bytes > total_bytes or not (data or begin == total_bytes):
+            raise corrupt(
+                f"expected a part of the {self._total_bytes} bytes of a snapshot from byte {begin} on, found "
+                f"{len(data)} bytes of {total_bytes}"
+            )
         self._file.write(data)
-        self.size_bytes += len(data)
+        if begin // PROGRESS_BYTES != self.size_bytes // PROGRESS_BYTES:
+            logger.info("fetched %d of %d bytes of the snapshot", self.size_bytes, total_bytes)
+        return self.size_bytes == total_bytes
+
+    def _reserve(self, size_bytes: int) -> None:
+        """Refuse a snapshot that is larger than the disk's free space. Raises: OSError."""
+        disk = os.fstatvfs(self._file.fileno())
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if size_bytes > free_bytes:
+            reason = f"{os.strerror(errno.ENOSPC)}: a snapshot of {size_bytes} bytes, {free_bytes} bytes are free"
+            raise OSError(errno.ENOSPC, reason, str(self._partial))
 
     def finish(self) -> SnapshotFile:
         """Make the file durable under its name, and return it. Raises: OSError. ProtocolError: it is damaged."""

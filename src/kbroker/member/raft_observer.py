@@ -6,7 +6,7 @@ Source: ``KafkaRaftClient`` (``pollFollowerAsObserver``, ``handleFetchResponse``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.log.metadata_log import TOPIC_ID, SnapshotFile
 from kbroker.metadata.log.quorum_state import QuorumState
+from kbroker.protocol._records import corrupt
 from kbroker.protocol.codec import Body
 
 logger = get_logger(__name__)
@@ -25,6 +26,7 @@ FETCH_VERSIONS, FETCH_SNAPSHOT_VERSIONS = (16, 18), (0, 1)  # before 16 a respon
 FETCH_MAX_WAIT_MS = 500
 NO_LEADER = -1
 NO_OFFSET = -1
+MAX_HOST_LENGTH = 255  # of a name in DNS
 
 
 class RaftFatalError(Exception):
@@ -53,7 +55,7 @@ class Download(Protocol):
     def target(self) -> SnapshotFile: ...
     @property
     def size_bytes(self) -> int: ...
-    def append(self, data: bytes | memoryview) -> None: ...
+    def append(self, data: bytes | memoryview, total_bytes: int) -> bool: ...
     def finish(self) -> SnapshotFile: ...  # raises ProtocolError for a damaged one
     def abandon(self) -> None: ...
 
@@ -206,9 +208,8 @@ class RaftObserver:
         partition = topics[0]["Partitions"][0]
         error = Errors.of(partition["ErrorCode"])
         leader_id, epoch = partition["CurrentLeader"]["LeaderId"], partition["CurrentLeader"]["LeaderEpoch"]
-        for node in response.get("NodeEndpoints") or ():
-            self._nodes[node["NodeId"]] = (node["Host"], node["Port"])
         try:
+            self._note_addresses(response.get("NodeEndpoints") or ())
             if not self._is_current(error, leader_id, epoch, sent, now_ms):
                 return
             if error is not Errors.NONE and not (error is Errors.SNAPSHOT_NOT_FOUND and sent.api_key == FETCH_SNAPSHOT):
@@ -228,6 +229,16 @@ class RaftObserver:
         self.last_error = ""
         self.fetched_ms = now_ms
         self._backing_off.clear()
+
+    def _note_addresses(self, nodes: Iterable[Body]) -> None:
+        for node in nodes:
+            node_id, host, port = node["NodeId"], node["Host"], node["Port"]
+            if not 0 < len(host) <= MAX_HOST_LENGTH or not 0 < port < 65536:
+                raise corrupt(
+                    f"expected the address of controller {node_id}, found a host of {len(host)} characters and port "
+                    f"{port}"
+                )
+            self._nodes[node_id] = (host, port)
 
     def _is_current(self, error: Errors, leader_id: int, epoch: int, sent: Send, now_ms: int) -> bool:
         """Take over leader and epoch of a response; return whether its content counts."""
@@ -260,7 +271,7 @@ class RaftObserver:
             logger.info("the quorum has leader %d in epoch %d", leader_id, epoch)
         self._leader = self._nodes.get(leader_id)
         if leader_id != NO_LEADER and self._leader is None:
-            logger.warning("no address of controller %d, the leader of the quorum, is known", leader_id)
+            raise corrupt(f"no address of controller {leader_id}, the leader of the quorum, is known")
 
     def _fetched(self, partition: Body) -> None:
         diverging, snapshot = partition["DivergingEpoch"], partition["SnapshotId"]
@@ -275,6 +286,8 @@ class RaftObserver:
             self._advance(partition["HighWatermark"])
 
     def _truncate(self, epoch: int, end_offset: int) -> None:
+        if end_offset < 0:
+            raise corrupt(f"expected an end offset, found {end_offset}")
         if end_offset < self.high_watermark:
             raise RaftFatalError(
                 f"the leader of the quorum requested truncation to offset {end_offset}, below the high watermark "
@@ -288,6 +301,8 @@ class RaftObserver:
     # ------------------------------------------------------------ snapshots
 
     def _begin_snapshot(self, end_offset: int, epoch: int) -> None:
+        if (end_offset, epoch) == (self._log.end_offset, self._log.last_epoch):
+            raise corrupt(f"expected records from offset {end_offset} on, found the snapshot before them")
         found = self._log.find_snapshot(end_offset, epoch)
         if found is not None:  # only the records after it are missing
             self._replace_log(found)
@@ -300,15 +315,10 @@ class RaftObserver:
         if download is None:
             return
         if error is not Errors.NONE or found["EndOffset"] < 0 or found["Epoch"] < 0:
-            logger.info("the leader has no snapshot at offset %d any more", download.target.end_offset)
-            self._abandon()
-            return
+            raise corrupt(f"the leader has no snapshot at offset {download.target.end_offset} any more")
         if (found["EndOffset"], found["Epoch"]) != download.target[:2] or partition["Position"] != download.size_bytes:
-            logger.error("the leader sent another part of a snapshot than the requested one; it is fetched again")
-            self._abandon()
-            return
-        download.append(partition["UnalignedRecords"] or b"")
-        if download.size_bytes >= partition["Size"]:
+            raise corrupt("the leader sent another part of a snapshot than the requested one")
+        if download.append(partition["UnalignedRecords"] or b"", partition["Size"]):
             snapshot = download.finish()
             self._download = None
             self._replace_log(snapshot)

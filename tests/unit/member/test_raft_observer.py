@@ -13,6 +13,9 @@ from kbroker.log.log_dir import LogDir
 from kbroker.member.raft_observer import FETCH, FETCH_SNAPSHOT, RaftFatalError, Wait
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.quorum_state import QuorumState, read_quorum_state
+from kbroker.metadata.records.batches import build_control
+from kbroker.metadata.records.control_records import LeaderChange
+from kbroker.protocol.codec import Body
 from tests.support import metadata_images as rows
 from tests.support.fake_quorum import FakeQuorum
 from tests.support.raft_follower import RaftFollower
@@ -132,6 +135,37 @@ def test_two_leaders_of_one_epoch(tmp_path: Path, quorum: FakeQuorum) -> None:
             follower.drive()
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"Records": b"\0" * 20}, "found a damaged batch"),
+        ({"Records": build_control([LeaderChange(1, (1,), (1,))], 9, 1, 1)}, "a batch of offset 9 and epoch 1"),
+        ({"Records": b"\1" * 80}, "found records without a whole batch"),
+        ({"SnapshotId": {"EndOffset": 0, "Epoch": 0}}, "found the snapshot before them"),
+        ({"DivergingEpoch": {"Epoch": 1, "EndOffset": -(2**63)}}, "expected an end offset, found -9223372036854775808"),
+        ({"CurrentLeader": {"LeaderId": 7, "LeaderEpoch": 1}}, "no address of controller 7"),
+    ],
+)
+def test_a_response_that_cannot_be(
+    tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture, change: Body, text: str
+) -> None:
+    """The fetch is repeated after a pause, without a line of each attempt in the log."""
+    quorum.leader_id, quorum.addresses = 1, {1: ("c1", 9093)}
+    quorum.changes[FETCH] = change
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert any(text in error for error in errors_of(follower, 12))
+        assert "damaged" not in caplog.text
+        quorum.changes.clear()
+
+
+def test_an_address_that_cannot_be(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The text of a long host is not repeated."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        quorum.addresses[1] = ("a" * 20_000, -1)
+        errors = errors_of(follower, 4)
+        assert any("found a host of 20000 characters and port -1" in error for error in errors)
+
+
 # ---------------------------------------------------------------- snapshots
 
 
@@ -198,6 +232,49 @@ def test_a_damaged_snapshot_of_the_leader(tmp_path: Path, quorum: FakeQuorum, da
         quorum.snapshot = sound
         assert follower.catch_up() == quorum.image()
         assert not follower.faults
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"UnalignedRecords": b""}, "found 0 bytes of"),
+        ({"Position": 7}, "another part of a snapshot"),
+        ({"ErrorCode": int(Errors.SNAPSHOT_NOT_FOUND)}, "no snapshot at offset 4 any more"),
+    ],
+)
+def test_a_part_of_a_snapshot_that_cannot_be(tmp_path: Path, quorum: FakeQuorum, change: Body, text: str) -> None:
+    """The snapshot is fetched again from its begin, after a pause."""
+    quorum.take_snapshot()
+    quorum.changes[FETCH_SNAPSHOT] = change
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert any(text in error for error in errors_of(follower, 12))
+        assert not list(follower.log.folder.glob("*.checkpoint"))
+        quorum.changes.clear()
+        assert follower.catch_up() == quorum.image()
+
+
+def test_a_snapshot_that_is_larger_than_the_disk(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """It is refused before the first byte is written, as on a full disk."""
+    quorum.take_snapshot()
+    quorum.changes[FETCH_SNAPSHOT] = {"Size": 2**62}
+    with RaftFollower(tmp_path, quorum) as follower:
+        with pytest.raises(OSError, match="a snapshot of 4611686018427387904 bytes") as raised:
+            follower.drive(3)
+        assert not LogDir.ends_with(raised.value)
+        assert not list(follower.log.folder.glob("*.part"))
+
+
+def test_a_snapshot_whose_size_changes(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The first part gives the size."""
+    quorum.take_snapshot()
+    with RaftFollower(tmp_path, quorum) as follower:
+        while not any(path.stat().st_size for path in follower.log.folder.glob("*.part")):
+            quorum.part_bytes = 9000
+            assert quorum.snapshot is not None
+            quorum.snapshot = (*quorum.snapshot[:2], bytes(90_000))
+            follower.drive(1)
+        quorum.changes[FETCH_SNAPSHOT] = {"Size": 90_001}
+        assert any("expected a part of the 90000 bytes" in error for error in errors_of(follower, 3))
 
 
 def test_a_running_node_that_falls_behind(tmp_path: Path, quorum: FakeQuorum) -> None:
