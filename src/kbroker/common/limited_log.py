@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 REPEAT_MS = 60_000
 LINES_PER_SECOND = 10
+MAX_CAUSES = 1000
 
 #: Writes the line; its argument is the number of failures since the last line, this one included.
 WriteLine = Callable[[int], object]
@@ -32,6 +34,8 @@ class _Cause:
 class RepeatedFailures:
     """Limit of the lines about each cause: by default one a minute, which reports the number of failures.
 
+    Causes beyond MAX_CAUSES in a period have one limit together.
+
     Threads: any. No lock is held while a line is written.
     """
 
@@ -46,6 +50,9 @@ class RepeatedFailures:
         """Count ``count`` failures; write a line about them if the period of this cause has lines left."""
         now_ms = self._clock.now_ms()
         with self._lock:
+            if cause not in self._causes and len(self._causes) >= MAX_CAUSES:
+                self._forget_past(now_ms)
+                cause = cause if len(self._causes) < MAX_CAUSES else None
             found = self._causes.get(cause)
             if found is None:
                 found = self._causes[cause] = _Cause(write, now_ms)
@@ -69,6 +76,9 @@ class RepeatedFailures:
                     del self._causes[cause]
         for write, times in late:
             write(times)
+
+    def _forget_past(self, now_ms: int) -> None:
+        self._causes = {one: it for one, it in self._causes.items() if now_ms - it.since_ms < self._period_ms}
 
     def _due(self, cause: _Cause, now_ms: int) -> int:
         """Return the number of failures that a line reports now; 0 without a line."""
@@ -105,6 +115,11 @@ class RateLimitedLogger:
             log(message, *args)
 
         self._lines.note(None, write)
+
+
+def cause_of(message: str) -> str:
+    """Return the cause of a failure by its message: the message without numbers, which may differ each time."""
+    return re.sub("[0-9]+", "0", message)
 
 
 def how_often(times: int) -> str:

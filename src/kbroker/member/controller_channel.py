@@ -17,7 +17,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.client.cluster import shared_version
 from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
 from kbroker.common.loggers import get_logger
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.protocol.codec import Body
@@ -219,7 +219,7 @@ class ControllerChannel:
         def write(times: int) -> None:
             logger.warning("channel %s: %s%s", self.name, failure, how_often(times))
 
-        self._failures.note(failure, write)
+        self._failures.note(cause_of(failure), write)
 
 
 def _failed(error: Errors, text: str) -> Outcome:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
-from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
 from kbroker.common.listeners import PROTOCOLS, Listener
 from kbroker.common.loggers import get_logger
 from kbroker.log.scheduler import ScheduledTask
@@ -338,7 +338,7 @@ class BrokerLifecycle:
         def write(times: int) -> None:
             logger.warning("unable to %s: %s%s", what, text, how_often(times))
 
-        self._failures.note((what, text), write)
+        self._failures.note((what, cause_of(text)), write)
         return text
 
 

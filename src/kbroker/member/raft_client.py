@@ -13,7 +13,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.client.cluster import shared_version
 from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
 from kbroker.common.loggers import get_logger
 from kbroker.log.log_dir import LogDir
 from kbroker.member.controller_connection import ControllerConnections
@@ -148,4 +148,4 @@ class RaftClient:
         def write(times: int) -> None:
             logger.warning("no metadata is fetched: %s%s", failure, how_often(times))
 
-        self._failures.note(failure, write)
+        self._failures.note(cause_of(failure), write)

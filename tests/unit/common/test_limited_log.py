@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.limited_log import REPEAT_MS, RateLimitedLogger, RepeatedFailures, how_often
+from kbroker.common.limited_log import MAX_CAUSES, REPEAT_MS, RateLimitedLogger, RepeatedFailures, cause_of, how_often
 
 
 class Failures:
@@ -36,6 +36,24 @@ def test_other_causes_are_logged_at_once() -> None:
     for cause in ("disk", "network", "disk", "network"):
         failures.fail(cause, 3)
     assert failures.lines == [("disk", 3), ("network", 3)]
+
+
+def test_messages_that_differ_in_numbers_have_one_cause() -> None:
+    assert cause_of("a snapshot of 7 bytes, 33169620992 are free") == cause_of("a snapshot of 9 bytes, 332 are free")
+    assert cause_of("connection refused") != cause_of("connection reset")
+
+
+def test_causes_beyond_the_limit_share_one() -> None:
+    """Strangers who make up causes get no line for each; past causes make room."""
+    clock = VirtualClock()
+    failures = RepeatedFailures(clock)
+    lines: list[int] = []
+    for cause in range(MAX_CAUSES + 50):
+        failures.note(cause, lines.append)
+    assert len(lines) == MAX_CAUSES + 1
+    clock.advance_ms(REPEAT_MS)
+    failures.note("new", lines.append)
+    assert len(lines) == MAX_CAUSES + 2
 
 
 def test_what_was_counted_is_logged_when_nothing_more_fails() -> None:
