@@ -293,7 +293,10 @@ class RaftObserver:
                 f"the leader of the quorum requested truncation to offset {end_offset}, below the high watermark "
                 f"{self.high_watermark}: the controllers have lost metadata that was committed"
             )
-        logger.info("cut the metadata log at offset %d", self._log.truncate_to_end_of(epoch, end_offset))
+        before, end = self._log.end_offset, self._log.truncate_to_end_of(epoch, end_offset)
+        if end == before:
+            raise corrupt(f"expected a diverging epoch below offset {end}, found epoch {epoch} up to {end_offset}")
+        logger.info("cut the metadata log at offset %d", end)
 
     def _advance(self, high_watermark: int) -> None:
         self.high_watermark = max(self.high_watermark, min(high_watermark, self._log.end_offset))

@@ -143,6 +143,7 @@ def test_two_leaders_of_one_epoch(tmp_path: Path, quorum: FakeQuorum) -> None:
         ({"Records": b"\1" * 80}, "found records without a whole batch"),
         ({"SnapshotId": {"EndOffset": 0, "Epoch": 0}}, "found the snapshot before them"),
         ({"DivergingEpoch": {"Epoch": 1, "EndOffset": -(2**63)}}, "expected an end offset, found -9223372036854775808"),
+        ({"DivergingEpoch": {"Epoch": 9, "EndOffset": 100}}, "expected a diverging epoch below offset 0"),
         ({"CurrentLeader": {"LeaderId": 7, "LeaderEpoch": 1}}, "no address of controller 7"),
     ],
 )
