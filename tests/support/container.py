@@ -12,6 +12,7 @@ import os
 import re
 import selectors
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -106,7 +107,7 @@ class Container:
         self._user = user
         folder.mkdir(parents=True, exist_ok=True)
         self._log_file = folder.with_suffix(".log")
-        words = ["unshare", "-mnpuf", "--kill-child", "bash", "-c", SETUP, "setup", str(folder), str(image)]
+        words = ["unshare", "-mnpuf", "bash", "-c", SETUP, "setup", str(folder), str(image)]
         words += [self.hostname, "ro" if is_read_only else "", *mounts, "--", user, *command]
         with self._log_file.open("wb") as log:
             self._process = subprocess.Popen(
@@ -132,7 +133,10 @@ class Container:
         """Kill the container."""
         for mapping in self._ports.values():
             mapping.close()
-        self._process.kill()  # its child, process 1 of the container, is killed with it
+        for child in self._children():  # process 1; the kernel forgets --kill-child when a process changes its user
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
     def log(self) -> str:
@@ -202,13 +206,19 @@ class Container:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 return 0
-            with contextlib.suppress(OSError, IndexError):
-                children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
-                pid = int(children.split()[0])
-                if os.path.realpath(f"/proc/{pid}/root") != "/":
-                    return pid
+            for pid in self._children():
+                with contextlib.suppress(OSError):
+                    if os.path.realpath(f"/proc/{pid}/root") != "/":
+                        return pid
             time.sleep(0.002)
         raise AssertionError("the container does not start")
+
+    def _children(self) -> list[int]:
+        with contextlib.suppress(OSError):
+            return list(
+                map(int, Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split())
+            )
+        return []
 
 
 class _Mapping:
