@@ -183,6 +183,20 @@ def test_a_fetch_that_waits_at_a_former_leader_ends(cluster: EmbeddedCluster) ->
     assert found[-1]["Responses"][0]["Partitions"][0]["Records"]
 
 
+@pytest.mark.parametrize("leader", [1, 2, 3])
+def test_a_fetch_that_waits_ends_when_its_topic_is_deleted(cluster: EmbeddedCluster, leader: int) -> None:
+    cluster.create_topic("deleted", replicas=[[leader]])
+    found: list[Body] = []
+    body = fetch_body("deleted", 0, wait_ms=60_000)
+    thread = threading.Thread(target=lambda: found.append(ask(cluster, leader, "Fetch", 11, body)))
+    thread.start()
+    wait_until(lambda: cluster.node(leader).waiting_fetches == 1, 10, "a waiting fetch")
+    cluster.delete_topic("deleted")
+    thread.join(10)
+    errors = [one["Responses"][0]["Partitions"][0]["ErrorCode"] for one in found]
+    assert errors == [int(Errors.UNKNOWN_TOPIC_OR_PARTITION)]
+
+
 def test_stop_drop_and_start(cluster: EmbeddedCluster) -> None:
     """Epochs rise with each move, a stopped node leaves the ISR, and its address is kept for it."""
     cluster.create_topic("stops", replicas=[[1, 2], [2, 3]])

@@ -165,7 +165,10 @@ cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table) noexce
 
 
 cdef void unhook_partitions(NativeApisCore *native_apis, TopicTable *table, TopicTable *kept) noexcept nogil:
-    """Disconnect the hooks of the partitions in a table that ``kept`` lacks, unless another node has connected them."""
+    """Disconnect the hooks of the partitions in a table that ``kept`` lacks, unless another node has connected them.
+
+    A log that is deleted calls its hook first, for the fetches that wait, and disconnects it.
+    """
     cdef int32_t i, k
     cdef Topic *topic
     cdef Topic *later
@@ -173,6 +176,8 @@ cdef void unhook_partitions(NativeApisCore *native_apis, TopicTable *table, Topi
     for i in range(table.topic_count):
         topic = &table.topics[i]
         later = topic_by_id(kept, topic.id)
+        if later == NULL and not atomic_load(&native_apis.is_closed):
+            continue            # deleted
         for k in range(topic.partition_count):
             partition = topic.partitions[k]
             if partition == NULL or (

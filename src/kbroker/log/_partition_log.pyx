@@ -10,8 +10,8 @@ from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init
 from kbroker.log._append cimport partition_append, partition_append_end_marker, partition_start_verification
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_FOLDER, AppendResult, LogConfig, Partition, ReadProbe, ReadResult, advance_watermarks, call_hook,
-    flush_log, hold_flushes, parse_config, partition_flush, partition_flush_target, partition_release, release_flushes,
-    view_acquire, write_txn_checkpoint,
+    flush_log, hold_flushes, parse_config, partition_flush, partition_flush_target, partition_release,
+    partition_set_high_watermark_hook, release_flushes, view_acquire, write_txn_checkpoint,
 )
 from kbroker.log._posix cimport ENOENT, io_read, io_yield
 from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
@@ -395,6 +395,7 @@ cdef class PartitionLog:
             atomic_store(&state.closed, 1)
             mutex_unlock(&state.append_lock)
             call_hook(state, False)     # delayed fetches complete, because the partition is deleted
+            partition_set_high_watermark_hook(state, NULL, NULL)
             purge_deleted(state, 0, True)
         if self.directory is not None and os.path.isdir(self.directory):
             import shutil
