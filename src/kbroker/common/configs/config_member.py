@@ -91,6 +91,9 @@ def check_member(config: BrokerConfig) -> None:
     servers, voters = quorum_addresses(config)
     check_controllers(servers, voters)
     check_broker_only(config, voters)
+    if config.boolean("kbroker.in.memory"):
+        reason = "A broker of a cluster with other controllers keeps its metadata log on disk, not in memory"
+        raise ConfigError(ROLES, ",".join(config.words(ROLES)), reason, "unset or broker,controller, in memory")
     if not config.words(LISTENER_NAMES):
         raise refused(f"{LISTENER_NAMES} must contain at least one value when running KRaft with just the broker role")
     controller_listener(config)

@@ -70,6 +70,11 @@ def test_protocol_of_the_first_listener() -> None:
             "If process.roles contains just the 'broker' role, the node id 2 must not be included in the set of voters "
             "controller.quorum.voters=Set(2)",
         ),
+        (
+            {"kbroker_in_memory": "true"},
+            "Invalid value broker for configuration process.roles: A broker of a cluster with other controllers keeps "
+            "its metadata log on disk, not in memory",
+        ),
         ({"controller_listener_names": ""}, 'Missing required configuration "controller.listener.names"'),
         ({"node_id": ""}, 'Missing required configuration "node.id" which has no default value.'),
         (
