@@ -6,6 +6,7 @@ import { Consumer, Producer, stringDeserializers, stringSerializers } from "@pla
 const [bootstrap, topic, words] = process.argv.slice(2);
 const count = Number(words);
 const client = { clientId: "moving", bootstrapBrokers: bootstrap.split(","), retries: 50, retryDelay: 50 };
+const sessions = { sessionTimeout: 6000, rebalanceTimeout: 6000, heartbeatInterval: 1000 };
 const read = new Set();
 const failed = [];
 let acked = 0;
@@ -13,11 +14,13 @@ let acked = 0;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // The stream of this client does not survive a new leader epoch of a partition from which it has read, as it repeats the
-// former epoch (FENCED_LEADER_EPOCH, with Kafka too): the application begins again at the committed offsets.
+// former epoch (FENCED_LEADER_EPOCH, with Kafka too): the application begins again at the committed offsets. A member
+// whose coordinator moves while it leaves stays in the group until its session ends, and each next coordinator begins
+// the sessions anew; a rebalance waits for it, so sessions are short.
 let consumer;
 let stream;
 async function consume() {
-  consumer = new Consumer({ ...client, groupId: topic, deserializers: stringDeserializers, maxWaitTime: 100 });
+  consumer = new Consumer({ ...client, ...sessions, groupId: topic, deserializers: stringDeserializers, maxWaitTime: 100 });
   stream = await consumer.consume({ topics: [topic], mode: "committed", fallbackMode: "earliest", autocommit: 100 });
   stream.on("data", ({ value }) => {
     if (read.size === 0) console.log("ready");
