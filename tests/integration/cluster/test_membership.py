@@ -22,18 +22,21 @@ from kbroker.client.cluster import Cluster, negotiate
 from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.connection import Connection
 from kbroker.client.producer import Producer
+from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType
 from kbroker.log.checkpoints import MetaProperties, write_meta_properties
 from kbroker.member.lifecycle import BrokerState
 from kbroker.member.member import Member, supported_features
 from tests.support import need
 from tests.support.broker import ConfiguredBroker, wait_for
 from tests.support.certificates import Certificates
+from tests.support.clock_jump import ClockJump
 from tests.support.kafka.broker import ApacheKafka
 from tests.support.ports import free_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 NODE_ID = 9
+DAY_S = 24 * 60 * 60
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 SHUTDOWN_MARK = ".kafka_cleanshutdown"
@@ -388,3 +391,35 @@ def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_pat
 def segments(folder: Path) -> dict[Path, bytes]:
     """Return the content of the segments of topic in-place."""
     return {path: path.read_bytes() for path in folder.rglob("in-place-*/*.log")}
+
+
+@pytest.mark.soak
+def test_the_wall_clock_is_set(controller: ApacheKafka, tmp_path: Path) -> None:
+    """A day ahead, back, and behind: the session lasts, metadata comes, changes are forwarded."""
+    jump = ClockJump(tmp_path)
+    port = free_run(1)
+    values = settings(formatted(tmp_path / "data", controller), controller, listeners=f"PLAINTEXT://127.0.0.1:{port}")
+    written = tmp_path / "server.properties"
+    written.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    node = ConfiguredBroker(tmp_path, port, written)
+    node.wrapper = list(jump.wrapper)
+    node.start()
+
+    def end_offset() -> int:
+        return int(str(observers(controller)[NODE_ID]["LogEndOffset"]))
+
+    def await_six_records() -> None:  # the controllers write one each 500 ms: these take twice the session
+        wanted = end_offset() + 6
+        wait_for("six records", lambda: end_offset() >= wanted)
+
+    with Cluster(node.bootstrap) as client:
+        admin = Admin(client)
+        before = json.loads((tmp_path / "data" / SHUTDOWN_MARK).read_text())
+        for number, days in enumerate((1, 0, -1, 0)):
+            jump.set_ahead(days * DAY_S)
+            await_six_records()
+            assert [one.is_fenced for one in describe_cluster(client).brokers if one.node.node_id == NODE_ID] == [False]
+            admin.alter_configs(ConfigResourceType.BROKER, "", [ConfigChange("num.io.threads", 0, str(4 + number))])
+    assert node.stop() == 0, node.tail()
+    assert "fenced" not in node.tail()
+    assert json.loads((tmp_path / "data" / SHUTDOWN_MARK).read_text()) == before  # it was never registered again
