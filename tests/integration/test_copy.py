@@ -142,6 +142,7 @@ def test_killed_copies(clusters: tuple[Cluster, Cluster, str, str], tmp_path: Pa
     assert content(other, "killed") == wanted
 
 
+@pytest.mark.usefixtures("sigint_is_not_ignored")
 def test_follow_until_ctrl_c(clusters: tuple[Cluster, Cluster, str, str]) -> None:
     """With --follow, records that arrive are copied until Ctrl-C, which ends it well."""
     one, other, source, target = clusters
@@ -158,7 +159,10 @@ def test_follow_until_ctrl_c(clusters: tuple[Cluster, Cluster, str, str]) -> Non
             else:
                 pytest.fail("the record is not copied")
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
+        try:
+            out, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 0
     assert json.loads(out)[0]["topic"] == "followed"
     assert content(other, "followed") == content(one, "followed")

@@ -103,7 +103,7 @@ def test_voters_of_other_nodes(tmp_path: Path, settings: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"process.roles": "broker"}, "kbroker is always broker and controller of its cluster"),
+        ({"process.roles": "broker"}, 'Missing required configuration "node.id"'),
         ({"controller.quorum.voters": "1@a:1,2@b:2"}, "cannot join controllers of other nodes (2)"),
     ],
 )
