@@ -105,6 +105,18 @@ def test_each_node_describes_the_same_cluster(cluster: EmbeddedCluster) -> None:
     assert found[0]["ControllerId"] == cluster.controller_id == 1
 
 
+def test_another_node_is_named_as_the_controller(cluster: EmbeddedCluster) -> None:
+    cluster.move_controller(3)
+    try:
+        for node in cluster.nodes:
+            assert (
+                ask(cluster, node, "Metadata", 12, {"Topics": []} | ALL)["ControllerId"] == cluster.controller_id == 3
+            )
+            assert ask(cluster, node, "DescribeCluster", 1, {})["ControllerId"] == 3
+    finally:
+        cluster.move_controller(1)
+
+
 ALL: Body = {"AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations": False}
 
 

@@ -70,7 +70,7 @@ def require() -> None:
 
 def make_image(folder: Path) -> Path:
     """Make the file system of the image with the program that Containerfile runs."""
-    subprocess.run([sys.executable, str(ROOT / "container" / "filesystem.py"), str(folder)], check=True)
+    subprocess.run([sys.executable, str(ROOT / ".ci" / "image" / "filesystem.py"), str(folder)], check=True)
     return folder
 
 

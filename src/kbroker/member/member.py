@@ -59,7 +59,6 @@ class MemberStatus(NamedTuple):
 
     state: BrokerState
     is_fenced: bool
-    is_caught_up: bool
     broker_epoch: int
     leader_id: int
     leader_epoch: int
@@ -323,7 +322,6 @@ class Member:
         return MemberStatus(
             lifecycle.state,
             self.is_fenced,
-            lifecycle.caught_up.is_set(),
             lifecycle.broker_epoch,
             observer.leader_id,
             observer.epoch,

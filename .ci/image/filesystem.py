@@ -1,8 +1,8 @@
-"""Make the file system of kbroker's container image in a folder: `python container/filesystem.py FOLDER`
+"""Make the file system of kbroker's container image in a folder: `python .ci/image/filesystem.py FOLDER`
 
 The image has no package manager and no distribution: this interpreter with the standard library that a broker and its
 tools need, the packages below, bash, and busybox for all other programs, each with its shared libraries, and the files
-in `container/files`. Containerfile runs it in its build stage; the tests run it here, and the result in a chroot.
+in `.ci/image/files`. Containerfile runs it in its build stage; the tests run it here, and the result in a chroot.
 
 Run it with the Python that has kbroker installed, as root for a folder whose files belong to the image's user.
 """
@@ -153,7 +153,7 @@ def _copy_packages(root: Path) -> None:
 def _copy_package(site: Path, name: str) -> None:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        sys.exit(f"container/filesystem.py needs {name} in the packages of {sys.executable}")
+        sys.exit(f".ci/image/filesystem.py needs {name} in the packages of {sys.executable}")
     source = Path(spec.origin).parent
     shutil.copytree(source, site / name, ignore=LEFT_OUT_OF_PACKAGES)  # links of an editable install become files
 
@@ -172,7 +172,7 @@ def _program(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         package = {"busybox": "busybox-static", "strip": "binutils"}.get(name, name)
-        sys.exit(f"container/filesystem.py needs {name}; on Debian: apt-get install {package}")
+        sys.exit(f".ci/image/filesystem.py needs {name}; on Debian: apt-get install {package}")
     return found
 
 
@@ -264,5 +264,5 @@ def _below(root: Path, folders: Sequence[str]) -> Iterable[Path]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python container/filesystem.py FOLDER")
+        sys.exit("usage: python .ci/image/filesystem.py FOLDER")
     main(Path(sys.argv[1]))
