@@ -28,7 +28,7 @@ from kbroker.console.lag_history import IN_USE_MS, KEPT_MS, MAX_GROUPS, Chart, L
 from kbroker.console.views import groups as views
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group import membership as streams
-from tests.support.console import SETTINGS, apply, ask, pages_of, post, secret_of, served
+from tests.support.console import SETTINGS, apply, ask, pages_of, post, secret_of, served, words_of
 from tests.support.streams_groups import subtopology, topology
 
 MARKUP = "<script>alert(1)</script>\"'&\u202e"
@@ -58,7 +58,7 @@ def pages(broker: Broker) -> Iterator[Console]:
 
 
 def text(response: HttpResponse) -> str:
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", response.body.decode())))
+    return words_of(response.body.decode())
 
 
 def change(pages: Console, action: str, typed: str = "", **fields: str) -> HttpResponse:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from html import unescape
 
 import pytest
 
@@ -16,7 +15,7 @@ from kbroker.client.transactions import ActiveProducer, Transactions
 from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import HttpResponse
 from kbroker.console.app import Console
-from tests.support.console import SETTINGS, apply, ask, pages_of, post, secret_of, served
+from tests.support.console import SETTINGS, apply, ask, pages_of, post, secret_of, served, words_of
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def pages(broker: Broker) -> Iterator[Console]:
 
 
 def text(response: HttpResponse) -> str:
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", response.body.decode())))
+    return words_of(response.body.decode())
 
 
 def begun(cluster: Cluster, name: str, partition: int) -> TransactionalProducer:
