@@ -1,5 +1,6 @@
 """Network threads that execute requests: a slow append holds no other connection up, and appends are gathered."""
 
+import os
 import random
 import re
 import struct
@@ -77,6 +78,33 @@ def test_a_slow_append_holds_no_other_connection_up(broker: EmbeddedBroker, prod
         assert log_of(broker).log_end_offset == 3 * producers  # type: ignore[attr-defined]
     for writer in writers:
         writer.close()
+
+
+def test_a_slow_append_holds_no_request_up_that_was_read_with_it(broker: EmbeddedBroker) -> None:
+    """Requests of two connections reach the network thread in one pass; the one behind the slow append is served."""
+    until, held = threading.Event(), threading.Event()
+    with Connection(broker.bootstrap_servers) as writer, Client(broker.bootstrap_servers) as other:
+        assert produced(writer.ask(produce("t", 1, batch([b"served"])))).error_code == 0
+        other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
+        before, names = os.sched_getaffinity(0), Path("/proc/self/task").glob("*/comm")
+        threads = [0, *(int(name.parent.name) for name in names if name.read_text() == "network-0\n")]
+        assert len(threads) == 2
+        holder = threading.Thread(target=slow_append, args=(broker, until, held))
+        holder.start()
+        assert held.wait(10)
+        for thread in threads:  # on one processor, the network thread runs once this one waits for the response
+            os.sched_setaffinity(thread, {min(before)})
+        os.sched_setscheduler(threads[1], os.SCHED_BATCH, os.sched_param(0))
+        try:
+            writer.send_raw(framed(produce("t", 0, batch([b"late"]))) * 2)
+            other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
+        finally:
+            for thread in threads:
+                os.sched_setaffinity(thread, before)
+            until.set()
+            holder.join(10)
+        for _ in range(2):
+            assert produced(writer.receive()).error_code == 0
 
 
 def test_a_stop_during_a_slow_append(broker: EmbeddedBroker) -> None:

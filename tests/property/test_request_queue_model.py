@@ -11,7 +11,8 @@ import pytest
 
 TARGET, BACKLOG, HELPED = 1, 1, 2  # awake_target, BACKLOG_BATCHES, and HELPED_BATCHES made small
 ASLEEP, WOKEN, RETURNS, EXECUTES, STUCK = "asleep", "woken", "returns", "executes", "stuck"
-LOOP, HELPS, WAITS = "loop", "helps", "waits"  # of a network thread, also EXECUTES and STUCK
+# of a network thread, also EXECUTES and STUCK; it finishes those gathered before the batch that it has put back
+LOOP, HELPS, FINISHES, STUCK_FINISHING, WAITS = "loop", "helps", "finishes", "stuck finishing", "waits"
 OWN, HELPING, STAND_IN, WANTED = "own", "helping", "stand-in", "wanted back"  # its role
 
 
@@ -108,9 +109,16 @@ def of_networks(state: State, may_stick: bool) -> Iterator[State]:
             yield state._replace(done=state.done + 1, networks=put(state.networks, at, HELPS))
             if may_stick:
                 yield state._replace(networks=put(state.networks, at, STUCK))
+            yield state._replace(waiting=state.waiting + 1, networks=put(state.networks, at, FINISHES))
+        elif network == FINISHES:
+            yield state._replace(networks=put(state.networks, at, HELPS))
+            if may_stick:
+                yield state._replace(networks=put(state.networks, at, STUCK_FINISHING))
         elif network == STUCK:
             yield state._replace(networks=put(state.networks, at, EXECUTES))
-        if role == HELPING and network == STUCK:  # the watch passes the loop on
+        elif network == STUCK_FINISHING:
+            yield state._replace(networks=put(state.networks, at, HELPS))
+        if role == HELPING and network in (STUCK, STUCK_FINISHING):  # the watch passes the loop on
             yield state._replace(roles=put(state.roles, at, STAND_IN))
         if role == WANTED:
             yield state._replace(networks=put(state.networks, at, LOOP), roles=put(state.roles, at, OWN))
@@ -128,9 +136,13 @@ def explore(start: State, steps: Callable[[State], Iterator[State]]) -> Iterator
                 rest.append(after)
 
 
+def stuck_threads(state: State) -> int:
+    return sum(thread in (STUCK, STUCK_FINISHING) for thread in state.takers + state.networks)
+
+
 def check_counts(state: State) -> None:
     """The queue's counters agree with the threads, and each loop has one owner."""
-    helping = sum(network in (HELPS, EXECUTES, STUCK) for network in state.networks)
+    helping = sum(network not in (LOOP, WAITS) for network in state.networks)
     busy = sum(taker in (EXECUTES, STUCK, RETURNS) for taker in state.takers)
     assert state.signalled == state.takers.count(WOKEN)
     assert state.helpers == helping
@@ -164,9 +176,9 @@ def test_no_batch_is_left_without_a_thread(helps: bool, may_stick: bool) -> None
         check_counts(state)
         states += 1
         moves = [after for after in following if after._replace(is_recent=state.is_recent) != state]
-        stuck = state.takers.count(STUCK) + state.networks.count(STUCK)
+        stuck = stuck_threads(state)
         # threads that are stuck stay so: only the others' steps count
-        moves = [after for after in moves if after.takers.count(STUCK) + after.networks.count(STUCK) >= stuck]
+        moves = [after for after in moves if stuck_threads(after) >= stuck]
         if not moves:
             ended += 1
             assert state.to_come == 0

@@ -147,7 +147,8 @@ cdef struct Sleeper:            # a taker that waits for a batch
 cdef struct Executor:           # executes request batches for one thread, as a handler would
     # Return whether the batch can be executed without a long wait. Under the queue's lock: takes none.
     bint (*ends_soon)(Executor *self, Request *batch) noexcept nogil
-    void (*execute)(Executor *self, Request *batch) noexcept nogil      # now, or at the latest in finish
+    # Execute the batch, now or at the latest in finish; false: it would wait for those gathered before, call finish first.
+    bint (*execute)(Executor *self, Request *batch) noexcept nogil
     void (*finish)(Executor *self) noexcept nogil
     void (*rest)(Executor *self) noexcept nogil     # nothing was executed in a pass of the network thread
 
@@ -191,6 +192,7 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first, bint helps) no
 # Take the first batch as a helper; NULL: it takes no more, because no batch waits, the first one may block, the queue
 # is closed, or ``goes_on`` is false. Takers are then woken for the batches that stay.
 cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint goes_on) noexcept nogil
+cdef void request_queue_put_back(RequestQueue *queue, Request *batch) noexcept nogil    # the helper's latest, as first
 cdef void request_queue_end_help(RequestQueue *queue) noexcept nogil     # once all batches that it took are executed
 # Return whether a batch waits, and wake takers if none was taken since the previous call: those awake are stuck. Called
 # every few milliseconds, it bounds the wait of a batch for which no taker was woken.

@@ -456,6 +456,19 @@ cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint g
     return NULL
 
 
+cdef void request_queue_put_back(RequestQueue *queue, Request *batch) noexcept nogil:
+    mutex_lock(&queue.lock)
+    batch.next = queue.head
+    queue.head = batch
+    if queue.tail is NULL:
+        queue.tail = batch
+    queue.waiting_batches += 1
+    queue.takes -= 1
+    queue.count += batch_length(batch)
+    atomic_store(&queue.depth, queue.count)
+    mutex_unlock(&queue.lock)
+
+
 cdef void request_queue_end_help(RequestQueue *queue) noexcept nogil:
     mutex_lock(&queue.lock)
     queue.finishing -= 1

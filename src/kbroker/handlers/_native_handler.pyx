@@ -82,21 +82,22 @@ cdef void finish_requests(Handler *handler) noexcept nogil:
         run_deferred(handler)
 
 
-cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
-    """Execute a batch, or gather it with others until finish_requests."""
+cdef bint execute_request(Handler *handler, Request *head) noexcept nogil:
+    """Execute a batch, or gather it with others until finish_requests. False: those must be finished first."""
     if handler.deferred_count > 0:
         run_deferred(handler)           # the next append may take long
     if not is_kafka_request(head):
         reject_batch(head)              # its server was given the queue of a broker
-        return
-    if run_is_empty(handler):
-        if head.batch_next == NULL and atomic_load_relaxed(&handler.native_apis.requests.depth) == 0:
-            execute_alone(handler, head)        # nothing to gather it with
-            return
-        refresh_topics(handler)
+        return True
+    if not run_is_empty(handler):
+        return run_add(handler, head)
+    if head.batch_next == NULL and atomic_load_relaxed(&handler.native_apis.requests.depth) == 0:
+        execute_alone(handler, head)    # nothing to gather it with
+        return True
+    refresh_topics(handler)
     if not run_add(handler, head):
-        finish_requests(handler)
         execute_alone(handler, head)
+    return True
 
 
 cdef bint should_exit(NativeApisCore *native_apis) noexcept nogil:
@@ -161,8 +162,8 @@ cdef bint ends_soon(Executor *executor, Request *batch) noexcept nogil:
     return True
 
 
-cdef void execute(Executor *executor, Request *batch) noexcept nogil:
-    execute_request(&(<HandlerExecutor *>executor).handler, batch)
+cdef bint execute(Executor *executor, Request *batch) noexcept nogil:
+    return execute_request(&(<HandlerExecutor *>executor).handler, batch)
 
 
 cdef void finish(Executor *executor) noexcept nogil:

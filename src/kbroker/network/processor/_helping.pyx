@@ -3,7 +3,9 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.network.event_loop cimport loop_wake
-from kbroker._core.requests.request cimport Request, request_queue_end_help, request_queue_help
+from kbroker._core.requests.request cimport (
+    Request, request_queue_end_help, request_queue_help, request_queue_put_back,
+)
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_cas, atomic_load, atomic_load_seq, atomic_store, atomic_store_seq, cond_broadcast,
     cond_signal, cond_wait, mutex_lock, mutex_unlock,
@@ -34,8 +36,11 @@ cdef void help_handlers(ProcessorCore *core) noexcept nogil:
         wake_watch(core.watch)
     batch = request_queue_help(core.queue, core.executor, True)
     while batch is not NULL:
-        core.executor.execute(core.executor, batch)
-        executed += 1
+        if core.executor.execute(core.executor, batch):
+            executed += 1
+        else:                       # beside a long append, a handler takes it
+            request_queue_put_back(core.queue, batch)
+            core.executor.finish(core.executor)
         has_loop = has_loop and atomic_cas(&core.role, core.batch_number, core.batch_number + 1)
         core.batch_number += has_loop
         batch = request_queue_help(core.queue, core.executor, has_loop and executed < HELP_BATCHES)
