@@ -10,7 +10,7 @@ import pytest
 
 from kbroker._core.codec.crc32c import _crc32c_by_table, crc32c
 from kbroker._core.requests.memory_pool import MemoryPool
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from tests.native.echo import put_batch, take_batch
 
 TURNS = 1_000

@@ -19,7 +19,7 @@ import argparse
 import threading
 
 from kbroker._core.requests.memory_pool import MemoryPool
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.listeners import Listener
 from kbroker.network.options import SocketServerOptions

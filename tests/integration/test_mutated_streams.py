@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from tests.native.mutated_frames import MutatedFrames
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes, socket_count, wait_for

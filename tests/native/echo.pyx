@@ -5,9 +5,9 @@ from libc.string cimport memcpy, memset
 
 from kbroker._core.open_file cimport OpenFile, open_file_new, open_file_release, open_file_retain
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_SEND, Queue, Request, RequestQueue, request_add_file, request_free, request_new,
-    request_queue_put, request_queue_take, request_reserve,
+    ACTION_CLOSE, ACTION_SEND, Request, request_add_file, request_free, request_new, request_reserve,
 )
+from kbroker._core.requests.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
 
 
 cdef void respond_zeros(Request *request, int64_t body_bytes) noexcept nogil:

@@ -1,4 +1,4 @@
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 
 class MutatedFrames:
     def __init__(self, queue: Queue, frames: list[bytes], seed: int) -> None: ...

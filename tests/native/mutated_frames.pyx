@@ -10,9 +10,10 @@ from libc.string cimport memcpy, memmove, memset, strcpy
 from kbroker._core.codec.bytes cimport load_i32, put_uvarint, store_16, store_32, store_64
 from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Queue, Request, Responder,
-    Session, request_free, request_new, request_queue_put, session_new, session_release, session_retain,
+    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request, Responder, Session,
+    request_free, request_new, session_new, session_release, session_retain,
 )
+from kbroker._core.requests.request_queue cimport Queue, request_queue_put
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch, atomic_load
 from kbroker.network._kafka_request cimport kafka_context_type
 from kbroker.network.connections._client_information cimport software_destroy, software_init

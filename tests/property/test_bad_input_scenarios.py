@@ -8,7 +8,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.network.selector import IllegalStateError, Selector
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.network.options import SocketServerOptions
 from kbroker.network.request_channel import RequestChannel

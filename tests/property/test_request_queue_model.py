@@ -1,7 +1,8 @@
 """Every interleaving of a small model of the request queue, its takers, helping network threads and their stand-ins.
 
-The model makes the same decisions as ``_core/requests/request.pyx`` and ``network/processor/_helping.pyx``; a step is
-a section under the queue's lock, or an atomic exchange of a network thread's role. All reachable states are explored.
+The model makes the same decisions as ``_core/requests/request_queue.pyx`` and
+``network/processor/_helping.pyx``; a step is a section under the queue's lock, or an atomic exchange of a network
+thread's role. All reachable states are explored.
 """
 
 from collections.abc import Callable, Iterator

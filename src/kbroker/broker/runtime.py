@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker.apis import api18_api_versions
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.broker import memory_keeper

@@ -5,9 +5,8 @@ A delayed or declined request ends its batch, and the frames behind it return to
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.codec.wire cimport Reader, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags
-from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_RETURN, Request, RequestQueue, reject_batch, request_queue_put,
-)
+from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_RETURN, Request
+from kbroker._core.requests.request_queue cimport RequestQueue, reject_batch, request_queue_put
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_release_payload, kafka_request
 from kbroker.network.connections._refused_requests cimport (

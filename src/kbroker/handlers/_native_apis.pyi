@@ -3,7 +3,7 @@ from typing import Any, Protocol, type_check_only
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.requests.request import Queue, RequestExecutor
+from kbroker._core.requests.request_queue import Queue, RequestExecutor
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.log._partition_log import PartitionLog
 from kbroker.network.connections._refused_requests import RefusedRequests

@@ -12,7 +12,7 @@ from kbroker._core.timer.purgatory cimport (
     Key, purgatory_advance, purgatory_check_and_complete, purgatory_close, purgatory_delayed, purgatory_new,
     purgatory_release, purgatory_watched,
 )
-from kbroker._core.requests.request cimport (
+from kbroker._core.requests.request_queue cimport (
     Executor, Queue, RequestExecutor, request_queue_release, request_queue_retain,
 )
 from kbroker._core.sync cimport (

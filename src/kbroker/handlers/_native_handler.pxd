@@ -1,5 +1,5 @@
 """The body of a native handler thread, and its executor for a network thread that helps."""
-from kbroker._core.requests.request cimport Executor
+from kbroker._core.requests.request_queue cimport Executor
 from kbroker.requests._native_types cimport Handler, NativeApisCore
 
 cdef struct HandlerExecutor:    # belongs to one network thread

@@ -11,9 +11,8 @@ from libc.string cimport memset
 
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.codec.bytes cimport load_i16
-from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, Executor, Request, reject_batch, request_queue_is_closed, request_queue_take,
-)
+from kbroker._core.requests.request cimport ACTION_CLOSE, Request
+from kbroker._core.requests.request_queue cimport Executor, reject_batch, request_queue_is_closed, request_queue_take
 from kbroker._core.sync cimport atomic_cas, atomic_load, atomic_load_relaxed, mutex_lock, mutex_unlock
 from kbroker._core.thread_setup cimport kb_block_signals
 from kbroker.apis.api01_fetch._fetch cimport run_deferred

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker.network.processor._inbound import ChannelThrottle, InboundRequest, SuppressedResponses, receive
 
 __all__ = ["ChannelThrottle", "InboundRequest", "RequestChannel", "SuppressedResponses"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
-from kbroker._core.requests.request import Queue, RequestExecutor
+from kbroker._core.requests.request_queue import Queue, RequestExecutor
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # metrics and the X-ray are imported on first use
     from kbroker._core.requests.memory_pool import MemoryPool
-    from kbroker._core.requests.request import Queue
+    from kbroker._core.requests.request_queue import Queue
     from kbroker.handlers._native_apis import NativeApis
     from kbroker.handlers.handler_threads import HandlerThreads
     from kbroker.log.manager import LogManager

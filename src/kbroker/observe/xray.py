@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.network.processor._processor import Processor
 from kbroker.network.processor._processor_snapshot import client_connections

@@ -8,7 +8,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.timer.key_signal cimport KeySignalCore
 from kbroker._core.timer.purgatory cimport Purgatory
-from kbroker._core.requests.request cimport Request, RequestQueue
+from kbroker._core.requests.request cimport Request
+from kbroker._core.requests.request_queue cimport RequestQueue
 from kbroker._core.codec.wire cimport Writer, write_raw, write_uvarint
 from kbroker._core.sync cimport AtomicI64, Mutex, mutex_lock, mutex_unlock
 from kbroker._core.timer.timing_wheel cimport Timer

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.listeners import Listener
 from kbroker.network.processor._processor import Processor

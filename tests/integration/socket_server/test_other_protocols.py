@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.metrics.registry import Metrics
 from kbroker.network._request_metrics import RequestMetrics

@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker.common.listeners import Listener
 from kbroker.network.options import SocketServerOptions
 from kbroker.network.processor._processor_snapshot import snapshot

@@ -10,7 +10,7 @@ from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
 from kbroker._core.codec.crc32c import _crc32c_by_table, crc32c
 from kbroker._core.codec.framing import Framer
 from kbroker._core.requests.memory_pool import MemoryPool, PooledBuffer
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 from kbroker._core.timer.timing_wheel import Timer, TimerTask
 from tests.support.bad_input import BUFFERS, JUNK, NO_TIME, OBJECTS, Call, Life, Object, Refusal, Row, Storm, attempt

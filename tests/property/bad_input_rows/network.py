@@ -10,7 +10,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker._core.network.poller import PortablePoller
 from kbroker._core.network.selector import EVENTS, Endpoint, IllegalStateError, MuteTable, Receive, Selector
 from kbroker._core.requests.memory_pool import MemoryPool
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker.common.listeners import Listener
 from kbroker.network._acceptor import Acceptor
 from kbroker.network.options import SocketServerOptions

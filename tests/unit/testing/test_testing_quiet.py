@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.log.scheduler import Scheduler

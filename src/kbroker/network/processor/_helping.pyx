@@ -3,9 +3,8 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.network.event_loop cimport loop_wake
-from kbroker._core.requests.request cimport (
-    Request, request_queue_end_help, request_queue_help, request_queue_put_back,
-)
+from kbroker._core.requests.request cimport Request
+from kbroker._core.requests.request_queue cimport request_queue_end_help, request_queue_help, request_queue_put_back
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_cas, atomic_load, atomic_load_seq, atomic_store, atomic_store_seq, cond_broadcast,
     cond_signal, cond_wait, mutex_lock, mutex_unlock,

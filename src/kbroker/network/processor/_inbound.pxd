@@ -5,7 +5,8 @@ A request whose response is suppressed is executed; its response is then kept or
 from libc.stdint cimport int64_t
 
 from kbroker._core.clock cimport Clock
-from kbroker._core.requests.request cimport Queue, Request
+from kbroker._core.requests.request cimport Request
+from kbroker._core.requests.request_queue cimport Queue
 from kbroker._core.sync cimport AtomicI64, Mutex
 
 # ---------------------------------------------- suppressed responses

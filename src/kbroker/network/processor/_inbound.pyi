@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from typing import final
 
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker.network.connections._refused_requests import RefusedRequests
 
 @final

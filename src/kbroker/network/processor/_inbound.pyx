@@ -14,9 +14,10 @@ from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.guarded cimport guarded_value
 from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Queue, Request,
-    RequestQueue, request_new, request_queue_put, request_queue_take, request_reserve,
+    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
+    request_new, request_reserve,
 )
+from kbroker._core.requests.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
 from kbroker._core.sync cimport atomic_add_fetch, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.network._kafka_request cimport (
     RECORD_SKIP, KafkaRequest, is_kafka_request, kafka_clear_response, kafka_copy_texts, kafka_mark_error,

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_release, clock_retain, clock_wait_until
-from kbroker._core.requests.request cimport request_queue_unstick
+from kbroker._core.requests.request_queue cimport request_queue_unstick
 from kbroker._core.sync cimport (
     atomic_cas, atomic_load_relaxed, atomic_load_seq, atomic_store, atomic_store_seq, cond_broadcast, cond_destroy,
     cond_init, cond_wait, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,

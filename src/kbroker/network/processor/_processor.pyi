@@ -2,7 +2,7 @@ from typing import final
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
-from kbroker._core.requests.request import Queue, RequestExecutor
+from kbroker._core.requests.request_queue import Queue, RequestExecutor
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas

@@ -23,8 +23,10 @@ from kbroker._core.network.mute cimport REQUEST_RECEIVED, mute_state_after_mute
 from kbroker._core.network.poller cimport Poller, poller_from
 from kbroker._core.requests.memory_pool cimport MemoryPool, pool_is_low
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, Queue, Request, RequestExecutor, request_queue_nearly_full,
-    request_queue_put, request_queue_retain, session_new, session_release, session_retain,
+    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, Request, session_new, session_release, session_retain,
+)
+from kbroker._core.requests.request_queue cimport (
+    Queue, RequestExecutor, request_queue_nearly_full, request_queue_put, request_queue_retain,
 )
 from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_load_seq, atomic_store, cond_init, mutex_init
 from kbroker._core.thread_setup cimport kb_block_signals

@@ -9,7 +9,8 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.timer.key_signal cimport KeySignalCore
 from kbroker._core.network.loop_types cimport Channel, EventLoop, Link
-from kbroker._core.requests.request cimport Executor, Request, RequestQueue, Responder, Session
+from kbroker._core.requests.request cimport Request, Responder, Session
+from kbroker._core.requests.request_queue cimport Executor, RequestQueue
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._request_metrics cimport MetricsTable, Recorder, RequestSamples
 from kbroker.network.connections._client_information cimport ClientInformationTable

@@ -24,8 +24,9 @@ from kbroker._core.network.mute cimport (
 )
 from kbroker._core.requests.request cimport (
     ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request, Responder,
-    request_free, request_queue_release, session_release, session_retain,
+    request_free, session_release, session_retain,
 )
+from kbroker._core.requests.request_queue cimport request_queue_release
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_cas, atomic_load, atomic_swap, cond_broadcast, cond_destroy, cond_wait_ns, mutex_destroy,
     mutex_lock, mutex_unlock,

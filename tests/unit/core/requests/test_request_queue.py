@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request_queue import Queue
 from tests.native.echo import put_batch, take_batch
 
 
