@@ -79,13 +79,14 @@ cdef struct Place:              # place of an offset among the readable bytes
 
 cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, SegmentList *view,
                     Place *place) noexcept nogil:
+    """Find the batch that contains offset: 0, -1 when its segment was removed, or Kafka's error code."""
     cdef int64_t end, unused, size
     cdef int32_t slot = segment_list_floor(view, offset), rc = 0, error = 0
     cdef LogSegment *segment
     cdef OpenFile *file
     memset(place, 0, sizeof(Place))
     if slot < 0:
-        slot = 0
+        return -1
     while slot < view.count:
         segment = view.segments[slot]
         if segment.base_offset >= upper:
@@ -185,7 +186,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             return
         view = view_acquire(partition)
         error = locate(partition, offset, bounds.readable, view, &place)
-        if error == -1:                         # the file was removed after the view was taken
+        if error == -1:                         # retention, or a compaction, ran since the offset was checked
             segment_list_release(view)
             tries += 1
             if tries < READ_TRIES:
@@ -261,7 +262,7 @@ cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_byte
     out.error = locate(partition, offset, bounds.readable, view, &place)
     if out.error == -1:
         out.error = 0
-        out.crosses_segment = True              # the file was removed, which a read reports
+        out.crosses_segment = True              # the segment was removed, which a read reports
     if place.segment is not NULL:
         out.available_bytes = place.limit - place.position
         if out.available_bytes > max_bytes:
@@ -342,29 +343,31 @@ cdef int32_t search_segment(Partition *partition, LogSegment *segment, int64_t t
     return rc
 
 
-cdef int32_t find_timestamp(Partition *partition, int64_t target_ms, int64_t upper_offset, Found *out) noexcept nogil:
+cdef int32_t search_view(Partition *partition, int64_t target_ms, int64_t start, Found *out) noexcept nogil:
     cdef SegmentList *view = view_acquire(partition)
     cdef LogSegment *best = NULL
-    cdef int64_t start = atomic_load(&partition.log_start), largest = -1
+    cdef int64_t largest = -1
     cdef int32_t slot, rc = 0
-    out.offset = -1
-    out.timestamp_ms = -1
-    out.leader_epoch = -1
-    if target_ms == MAX_TIMESTAMP:
-        for slot in range(view.count):
+    for slot in range(max(segment_list_floor(view, start), 0), view.count):
+        if target_ms == MAX_TIMESTAMP:
             if atomic_load(&view.segments[slot].max_timestamp_ms) > largest:
                 best = view.segments[slot]
                 largest = atomic_load(&best.max_timestamp_ms)
-        if best is not NULL:
-            rc = search_segment(partition, best, largest, start, out)
-    else:
-        for slot in range(view.count):
-            if atomic_load(&view.segments[slot].max_timestamp_ms) >= target_ms:
-                rc = search_segment(partition, view.segments[slot], target_ms, start, out)
-                if rc != 0:
-                    break
+        elif rc == 0 and atomic_load(&view.segments[slot].max_timestamp_ms) >= target_ms:
+            rc = search_segment(partition, view.segments[slot], target_ms, start, out)
+    if best is not NULL:
+        rc = search_segment(partition, best, largest, start, out)
     segment_list_release(view)
-    if out.offset >= upper_offset or rc < 0:
+    return rc
+
+
+cdef int32_t find_timestamp(Partition *partition, int64_t target_ms, int64_t upper_offset, Found *out) noexcept nogil:
+    cdef int32_t rc = -ENOENT, tries = 0
+    while rc == -ENOENT and tries < READ_TRIES:     # retention, or a compaction, has removed a file meanwhile
+        out.offset = -1
+        rc = search_view(partition, target_ms, atomic_load(&partition.log_start), out)
+        tries += 1
+    if out.offset >= upper_offset or rc < 0 or out.offset < 0:
         out.offset = -1
         out.timestamp_ms = -1
         out.leader_epoch = -1

@@ -1,5 +1,6 @@
 """Readers, appenders, retention and flush at once: what is read is always whole, in order and below the end."""
 
+import concurrent.futures
 import contextlib
 import threading
 from pathlib import Path
@@ -8,6 +9,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.log._partition import take_failures
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.segment._segment import OpenFileCache
+from tests.native import racing_reads
 from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, split
 
 APPENDS = 1500
@@ -127,3 +129,32 @@ def test_flush_of_a_log_that_is_deleted(tmp_path: Path) -> None:
         log.delete()
         flushing.join()
         assert take_failures(str(tmp_path)) == []
+
+
+def test_reads_while_retention_removes_their_segment() -> None:
+    """A read below the high watermark returns records or OFFSET_OUT_OF_RANGE: it never succeeds without records."""
+    log = open_log(None, in_memory=True, config={"retention.ms": 1000})
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(racing_reads.read_until_closed, log)
+        for _ in range(10_000):
+            log.append(batch(b"v"))
+            log.roll()
+            log.append(batch(b"v"))
+            log.apply_retention(NOW_MS + 5000)
+            log.purge_deleted(NOW_MS + 100_000)
+        log.close()
+        reads, without_effect = reading.result()
+    assert (reads > 0, without_effect) == (True, 0)
+
+
+def test_offset_for_timestamp_while_retention_removes_a_segment(tmp_path: Path) -> None:
+    """The search opens no segment below the log start offset, whose files retention renames before it publishes."""
+    files = OpenFileCache(1)
+    log = open_log(tmp_path / "t-0", files=files)
+    log.append(batch(b"a"))
+    log.roll()
+    log.append(batch(b"b"))
+    open_log(tmp_path / "u-0", files=files).append(batch(b"x"))
+    log.delete_records(1)
+    (tmp_path / "t-0" / f"{0:020d}.log").rename(tmp_path / "t-0" / f"{0:020d}.log.deleted")
+    assert [log.offset_for_timestamp(stamp).offset for stamp in (0, NOW_MS, -3)] == [1, 1, 1]

@@ -1,0 +1,3 @@
+from kbroker.log._partition_log import PartitionLog
+
+def read_until_closed(log: PartitionLog) -> tuple[int, int]: ...
