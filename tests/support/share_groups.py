@@ -24,28 +24,21 @@ KEY = SharePartitionKey("g", TOPIC_ID, 0)
 
 
 @dataclass
-class Counts:
-    """Partition counts of topics by id."""
-
-    counts: dict[UUID, int] = field(default_factory=lambda: {TOPIC_ID: 3})
-
-    def partition_count(self, topic_id: UUID) -> int:
-        return self.counts.get(topic_id, 0)
-
-
-@dataclass
 class Share:
     """The coordinator, and a restart over the same log."""
 
     settings: ShareSettings = field(default_factory=ShareSettings)
     clock: VirtualClock = field(default_factory=VirtualClock)
     topic: MemoryTopic | None = None
-    topics: Counts = field(default_factory=Counts)
+    topics: dict[UUID, int] = field(default_factory=lambda: {TOPIC_ID: 3})  # with their numbers of partitions
 
     def __post_init__(self) -> None:
         self.topic = self.topic or MemoryTopic(self.clock)
-        self.coordinator = ShareCoordinator(self.clock, self.topic, self.topics, self.settings)
+        self.coordinator = ShareCoordinator(self.clock, self.topic, self._exists, self.settings)
         self.coordinator.runtime.prepare()
+
+    def _exists(self, key: SharePartitionKey) -> bool:
+        return key.partition < self.topics.get(key.topic_id, 0)
 
     def restart(self) -> Share:
         """Another coordinator over the same log, as after a kill."""
@@ -54,17 +47,6 @@ class Share:
     def stored(self, key: SharePartitionKey = KEY) -> ShareState:
         """The state, without a new leader epoch."""
         return self.coordinator.read(key, -1)
-
-
-class ImageCounts:
-    """Partition counts of the topics of an image."""
-
-    def __init__(self, image: FakeImage) -> None:
-        self._image = image
-
-    def partition_count(self, topic_id: UUID) -> int:
-        topic = self._image.get_by_id(topic_id)
-        return 0 if topic is None else topic.partition_count
 
 
 AT_ONCE = ShareGroupSettings(assignment_interval=Limits(0, 0, 15_000))
@@ -83,17 +65,24 @@ class ShareGroupBench:
     def __post_init__(self) -> None:
         self.topic = self.topic or MemoryTopic(self.clock)
         self.state_topic = self.state_topic or MemoryTopic(self.clock)
-        self.share: ShareCoordinator | None = ShareCoordinator(self.clock, self.state_topic, ImageCounts(self.image))
+        self.share: ShareCoordinator | None = ShareCoordinator(self.clock, self.state_topic, self._exists)
         if self.state_topic.created:
             self.share.runtime.load_all()
         known = GroupSettings(initial_rebalance_delay_ms=0, share=self.settings)
-        self.coordinator = GroupCoordinator(self.clock, self.topic, known, self.image, share_states=self._states)
+        self.coordinator = GroupCoordinator(
+            self.clock, self.topic, known, self.image, share_coordinator_of=self._coordinator_of
+        )
         self.coordinator.start()
         self.groups = self.coordinator.share_groups
 
-    def _states(self) -> ShareCoordinator:
+    def _exists(self, key: SharePartitionKey) -> bool:
+        topic = self.image.get_by_id(key.topic_id)
+        return topic is not None and key.partition < topic.partition_count
+
+    def _coordinator_of(self, key: SharePartitionKey) -> ShareCoordinator:
         if self.share is None:
             raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+        self.share.prepare()
         return self.share
 
     def restart(self) -> ShareGroupBench:

@@ -10,7 +10,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, ShareState
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.requests.context import ApiContext, Body, RequestContext
-from kbroker.requests.peers import ClusterShareStates
+from kbroker.requests.peers import share_of
 from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
 
@@ -81,12 +81,12 @@ def _named(ctx: ApiContext, group_id: str, wanted: list[Body], request: RequestC
 
 
 def _topic(ctx: ApiContext, group_id: str, name: str, topic_id: UUID, indexes: Iterable[int]) -> Body:
-    share = ClusterShareStates(ctx)
-    share.prepare()
+    ctx.share.prepare()
     rows = []
     for index in indexes:
         try:
-            state = share.summary(SharePartitionKey(group_id, topic_id, index))
+            key = SharePartitionKey(group_id, topic_id, index)
+            state = share_of(ctx, key).summary(key)
         except KafkaError:  # as for offsets of other groups: absence of data, not an error
             state = ShareState()
         rows.append(_partition(ctx, name, index, state))

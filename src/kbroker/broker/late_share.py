@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker._core.timer.key_signal import KeySignal
@@ -12,7 +13,7 @@ from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import Features
 from kbroker.requests.context import ApiContext
-from kbroker.requests.peers import ClusterShareStates
+from kbroker.requests.peers import share_of
 
 if TYPE_CHECKING:
     from kbroker.coordinator.share.share_service import ShareService
@@ -79,7 +80,7 @@ class LateShare:
                     self._ctx.topics,
                     self._controller,
                     self._features,
-                    ShareStatePersister(ClusterShareStates(self._ctx)),
+                    ShareStatePersister(partial(share_of, self._ctx)),
                     self._signal,
                     self._ctx.metrics,
                 )

@@ -52,7 +52,7 @@ from kbroker.observe.metrics_service import MetricsService
 from kbroker.quota.service import QuotaService
 from kbroker.request_log.service import RequestLog
 from kbroker.requests.context import ApiContext
-from kbroker.requests.peers import ClusterShareStates, ClusterTransactions, groups_of
+from kbroker.requests.peers import groups_of, share_of, transactions_of
 from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ class BrokerRuntime:
                     self._scheduler,
                     self._controller,
                     self.ctx.metrics,
-                    lambda: ClusterShareStates(self.ctx),
+                    partial(share_of, self.ctx),
                 )
                 groups.start()
                 self._groups = groups
@@ -408,8 +408,8 @@ class BrokerRuntime:
                     self.clock,
                     self.ctx.topics,
                     self.ctx.producer_ids.next,
-                    lambda index: groups_of(self.ctx, index),
-                    ClusterTransactions(self.ctx),
+                    partial(groups_of, self.ctx),
+                    partial(transactions_of, self.ctx),
                 )
                 service.start()
                 self._transactions = self.ctx.transaction_service = service

@@ -8,9 +8,9 @@ Source: ``GroupCoordinator``, ``GroupCoordinatorService``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
@@ -42,18 +42,23 @@ from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
 from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
-from kbroker.coordinator.share_groups import ShareGroups, ShareStates
+from kbroker.coordinator.share_groups import ShareGroups
 from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.coordinator.streams_groups import StreamsGroups
 from kbroker.metrics.registry import Metrics
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.share.share_coordinator import ShareCoordinator
+    from kbroker.coordinator.share.share_records import SharePartitionKey
+    from kbroker.coordinator.share_groups import CoordinatorOf
 
 __all__ = ["OFFSETS_TOPIC", "DescribedGroup", "DescribedMember", "GroupCoordinator", "GroupSettings", "ListedGroup"]
 
 logger = get_logger(__name__)
 
 
-def no_share_states() -> ShareStates:
+def no_share_coordinator(key: SharePartitionKey) -> ShareCoordinator:
     """Raises: KafkaError COORDINATOR_NOT_AVAILABLE: there is no share coordinator."""
     raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
@@ -118,7 +123,8 @@ class GroupCoordinator:
     of these kinds; ``joins`` and ``heartbeats`` are the purgatories of rebalances and sessions.
 
     Args: ``topic``: ``__consumer_offsets``; ``clock``: drives sessions, rebalances and expiry; ``image``: the topics
-    that groups can subscribe to; ``share_states`` returns the share coordinator.
+    that groups can subscribe to; ``share_coordinator_of``: returns the coordinator of a share
+    partition.
     Threads: any. ``joins.run_reaper`` and ``run_heartbeat_reaper`` each need a thread (or ``advance`` in tests).
     """
 
@@ -129,7 +135,7 @@ class GroupCoordinator:
         settings: GroupSettings | None = None,
         image: TopicsImage | None = None,
         metrics: Metrics | None = None,
-        share_states: Callable[[], ShareStates] = no_share_states,
+        share_coordinator_of: CoordinatorOf = no_share_coordinator,
     ) -> None:
         self._clock = clock
         self._topic = topic
@@ -166,7 +172,7 @@ class GroupCoordinator:
             topics,
             self._settings.share,
             sensors.share_rebalances,
-            share_states,
+            share_coordinator_of,
         )
         self.streams_groups = StreamsGroups(
             clock,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -17,17 +17,14 @@ from kbroker.coordinator.internal_topic import RegisteredTopic
 from kbroker.coordinator.modern_group.settings import INT32_MAX, GroupConfigs, Limits
 from kbroker.coordinator.modern_group.topics_image import TopicMetadata
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
-from kbroker.coordinator.share_groups import ShareStates
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
+from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import TopicRegistry, TopicView
 from kbroker.metrics.registry import Metrics
 
-
-class Schedule(Protocol):
-    """Scheduler of the periodic expiry."""
-
-    def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0, period_ms: int = 0) -> Any: ...
+if TYPE_CHECKING:
+    from kbroker.coordinator.share_groups import CoordinatorOf
 
 
 class GroupService:
@@ -42,10 +39,10 @@ class GroupService:
         config: BrokerConfig,
         clock: BaseClock,
         topics: TopicRegistry,
-        schedule: Schedule,
+        scheduler: Scheduler,
         controller: Controller,
         metrics: Metrics,
-        share_states: Callable[[], ShareStates],
+        share_coordinator_of: CoordinatorOf,
     ) -> None:
         self.coordinator = GroupCoordinator(
             clock,
@@ -53,10 +50,10 @@ class GroupService:
             group_settings(config, GroupConfigsOfImage(controller)),
             ConsumerGroupTopics(topics, clock, config.text("broker.rack") or None),
             metrics,
-            share_states,
+            share_coordinator_of,
         )
         self._topics = topics
-        self._schedule = schedule
+        self._scheduler = scheduler
         self._check_ms = config.integer("offsets.retention.check.interval.ms")
         node_id = config.node_id
         self._threads = [
@@ -73,7 +70,7 @@ class GroupService:
         self._topics.on_deleted.append(self.coordinator.topic_deleted)
         for thread in self._threads:
             thread.start()
-        self._schedule.schedule(
+        self._scheduler.schedule(
             "offset-expiration", self.coordinator.offsets.expire, delay_ms=self._check_ms, period_ms=self._check_ms
         )
 

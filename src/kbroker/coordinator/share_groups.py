@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -37,22 +37,15 @@ from kbroker.coordinator.share_group.membership import (
 from kbroker.coordinator.share_group.records import StatePartitions, TopicPartitions
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 
+if TYPE_CHECKING:
+    from kbroker.coordinator.share.share_coordinator import ShareCoordinator
+
+    #: Returns the coordinator of a share partition, or raises KafkaError.
+    CoordinatorOf = Callable[[SharePartitionKey], ShareCoordinator]
+
 logger = get_logger(__name__)
 
 UNKNOWN_TOPIC = "<UNKNOWN>"
-
-
-class ShareStates(Protocol):
-    """The share coordinator, as far as groups use it. Each method raises KafkaError."""
-
-    def prepare(self) -> None:
-        """Create ``__share_group_state`` unless it exists."""
-
-    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        """Create the state of a share partition, or replace it."""
-
-    def delete(self, key: SharePartitionKey) -> None:
-        """Delete the state of a share partition."""
 
 
 class DescribedShareGroup(NamedTuple):
@@ -79,11 +72,11 @@ class ShareGroups(ModernGroups[ShareGroup]):
         image: TopicsImage,
         settings: ShareGroupSettings,
         rebalances: Sensor,
-        states: Callable[[], ShareStates],
+        coordinator_of: CoordinatorOf,
     ) -> None:
         super().__init__(ShareGroup, groups, classic)
         self._clock = clock
-        self._states = states
+        self._coordinator_of = coordinator_of
         self.image = image
         self.settings = settings
         self.membership = ShareGroupMembership(clock, self, purgatory, image, settings, rebalances)
@@ -240,9 +233,8 @@ class ShareGroups(ModernGroups[ShareGroup]):
         for topic_id, by_partition in offsets.items():
             for index, start in by_partition.items():
                 try:
-                    states = self._states()
-                    states.prepare()
-                    states.initialize(SharePartitionKey(group_id, topic_id, index), epoch, start)
+                    key = SharePartitionKey(group_id, topic_id, index)
+                    self._coordinator_of(key).initialize(key, epoch, start)
                 except KafkaError as error:
                     errors[topic_id, index] = error
         try:
@@ -282,9 +274,8 @@ class ShareGroups(ModernGroups[ShareGroup]):
         for topic_id, indexes in partitions.items():
             for index in indexes:
                 try:
-                    states = self._states()
-                    states.prepare()
-                    states.delete(SharePartitionKey(group_id, topic_id, index))
+                    key = SharePartitionKey(group_id, topic_id, index)
+                    self._coordinator_of(key).delete(key)
                 except KafkaError as error:
                     if self.image.get_by_id(topic_id) is not None:  # those of deleted topics are deleted with them
                         errors.setdefault(topic_id, error)

@@ -26,7 +26,7 @@ class TransactionService:
     """Service around a TransactionCoordinator.
 
     ``markers`` writes them to this broker's partitions, ``partitions`` verifies the requests of Produce and
-    TxnOffsetCommit by ``transactions``, the coordinators of all transactional ids.
+    TxnOffsetCommit at the coordinator of their transactional id, which ``coordinator_of`` returns.
 
     Start the service when the topics are loaded and before clients are served; close it when no handler runs any
     more. Its thread ``TxnMarkerSender`` runs retries and timers, and its thread ``AddPartitionsToTxnSenderThread``
@@ -40,7 +40,7 @@ class TransactionService:
         topics: TopicRegistry,
         new_producer_id: Callable[[], int],
         groups: Callable[[int], GroupCoordinator],
-        transactions: Transactions,
+        coordinator_of: Callable[[str], Transactions],
     ) -> None:
         self._topics = topics
         self._scheduler = Scheduler(clock, f"TxnMarkerSender-{config.node_id}")
@@ -55,7 +55,7 @@ class TransactionService:
         )
         self._retries = Scheduler(clock, f"AddPartitionsToTxnSenderThread-{config.node_id}")
         self.partitions = AddPartitionsToTxnManager(
-            transactions,
+            coordinator_of,
             clock,
             self._retries,
             retry_ms=config.integer("add.partitions.to.txn.retry.backoff.ms"),

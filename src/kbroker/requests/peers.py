@@ -5,20 +5,17 @@ With one node each call is to its own coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topic_names import OFFSETS_TOPIC, TopicPartition
+from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.requests.cluster import current_leader
 
 if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.runtime import CoordinatorRuntime
-    from kbroker.coordinator.share.persister import ShareState, StateBatch
     from kbroker.coordinator.share.share_coordinator import ShareCoordinator
     from kbroker.coordinator.share.share_records import SharePartitionKey
-    from kbroker.coordinator.transaction.add_partitions_to_txn import Answers
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.requests.context import ApiContext
 
@@ -35,8 +32,9 @@ def transactions_of(ctx: ApiContext, transactional_id: str) -> TransactionCoordi
 
 
 def share_of(ctx: ApiContext, key: SharePartitionKey) -> ShareCoordinator:
-    """Return the coordinator of a share partition. Raises: KafkaError."""
+    """Return the coordinator of a share partition; ``__share_group_state`` is created first. Raises: KafkaError."""
     own = ctx.share
+    own.prepare()
     return own if _is_mine(ctx, own.runtime, key.text) else _at(ctx, own.runtime, key.text).share
 
 
@@ -54,64 +52,3 @@ def _leading(ctx: ApiContext, topic: str, index: int) -> ApiContext:
     if found is None:
         raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE, f"{topic}-{index} has no leader")
     return found
-
-
-class ClusterTransactions:
-    """Partitions of transactions, added and verified at the coordinator of each transactional id. Threads: any."""
-
-    def __init__(self, ctx: ApiContext) -> None:
-        self._ctx = ctx
-
-    def add_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[TopicPartition]
-    ) -> Answers:
-        """Let partitions join the transaction; return an error for each."""
-        coordinator = transactions_of(self._ctx, transactional_id)
-        return coordinator.add_partitions(transactional_id, producer_id, producer_epoch, places)
-
-    def verify_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[TopicPartition]
-    ) -> Answers:
-        """Return NONE for each partition in the transaction, else the error."""
-        coordinator = transactions_of(self._ctx, transactional_id)
-        return coordinator.verify_partitions(transactional_id, producer_id, producer_epoch, places)
-
-
-class ClusterShareStates:
-    """States of share partitions, at the coordinator of each: see ``ShareCoordinator``. Threads: any."""
-
-    def __init__(self, ctx: ApiContext) -> None:
-        self._ctx = ctx
-
-    def prepare(self) -> None:
-        """Create ``__share_group_state`` unless it exists. Raises: KafkaError."""
-        self._ctx.share.prepare()
-
-    def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
-        """Return the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
-        return share_of(self._ctx, key).read(key, leader_epoch)
-
-    def summary(self, key: SharePartitionKey) -> ShareState:
-        """Return the state without its batches; start offset -1 if the share partition is not initialized."""
-        return share_of(self._ctx, key).summary(key)
-
-    def write(
-        self,
-        key: SharePartitionKey,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> None:
-        """Change the state."""
-        coordinator = share_of(self._ctx, key)
-        coordinator.write(key, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches)
-
-    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        """Create the state, or replace it."""
-        share_of(self._ctx, key).initialize(key, state_epoch, start_offset)
-
-    def delete(self, key: SharePartitionKey) -> None:
-        """Delete the state; no effect if there is none."""
-        share_of(self._ctx, key).delete(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction_service import TransactionService, transaction_settings
-from kbroker.requests.peers import ClusterTransactions
+from kbroker.requests.peers import transactions_of
 from tests.support.groups import MemoryTopic
 from tests.support.server import Bench, make_bench
 from tests.support.transactions import T0, FakeMarkers, refused
@@ -28,7 +29,7 @@ def service_of(bench: Bench, clock: VirtualClock) -> TransactionService:
         bench.ctx.topics,
         lambda: next(ids),
         lambda index: None,  # type: ignore[arg-type, return-value]
-        ClusterTransactions(bench.ctx),
+        partial(transactions_of, bench.ctx),
     )
     topic = MemoryTopic(clock)
     topic.created = True

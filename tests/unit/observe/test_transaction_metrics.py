@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from kbroker.coordinator.transaction_service import TransactionService
 from kbroker.metrics.families import Buckets
 from kbroker.observe.broker_metrics import LOGS, TRANSACTIONS
 from kbroker.observe.metric_table import families
-from kbroker.requests.peers import ClusterTransactions
+from kbroker.requests.peers import transactions_of
 from tests.support.groups import MemoryTopic
 from tests.support.server import make_bench
 from tests.support.transactions import T0, T1, FakeMarkers
@@ -50,7 +51,7 @@ class Scene:
             ctx.topics,
             lambda: next(ids),
             lambda index: None,  # type: ignore[arg-type, return-value]
-            ClusterTransactions(ctx),
+            partial(transactions_of, ctx),
         )
         self.topic = MemoryTopic(self.clock)
         self.topic.created = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -27,13 +27,6 @@ logger = get_logger(__name__)
 PRUNE_INTERVAL_MS = SNAPSHOT_INTERVAL_MS = 300_000
 
 
-class Topics(Protocol):
-    """Partition counts of topics."""
-
-    def partition_count(self, topic_id: UUID) -> int:
-        """Return the number of partitions of a topic, 0 if there is no such topic."""
-
-
 class ShareSettings(NamedTuple):
     """Settings of the share coordinator."""
 
@@ -46,15 +39,19 @@ class ShareCoordinator:
 
     All methods about one share partition raise KafkaError with the code for the client; ``ShareStatePersister`` has
     them as asynchronous calls. Changes are on disk, if the topic's settings require it, when a method returns.
-    Threads: any.
+    Args: ``exists``: returns whether the partition of a share partition exists. Threads: any.
     """
 
     def __init__(
-        self, clock: BaseClock, topic: InternalTopic, topics: Topics, settings: ShareSettings | None = None
+        self,
+        clock: BaseClock,
+        topic: InternalTopic,
+        exists: Callable[[SharePartitionKey], bool],
+        settings: ShareSettings | None = None,
     ) -> None:
         self._clock = clock
         self._topic = topic
-        self._topics = topics
+        self._exists = exists
         self._settings = settings = ShareSettings() if settings is None else settings
         self.runtime: CoordinatorRuntime[ShareShard] = CoordinatorRuntime(
             topic,
@@ -111,9 +108,6 @@ class ShareCoordinator:
                 logger.warning("%s-%d: cannot %s: %s", SHARE_STATE_TOPIC, shard.index, words, error)
             return None
 
-    def _exists(self, key: SharePartitionKey) -> bool:
-        return self._topics.partition_count(key.topic_id) > key.partition
-
     # ------------------------------------------------------------ share partitions
 
     def prepare(self) -> None:
@@ -165,36 +159,19 @@ class ShareCoordinator:
         return shard
 
 
-class SharePartitionStates(Protocol):
-    """The methods of a ``ShareCoordinator`` that leaders of share partitions call."""
-
-    def prepare(self) -> None: ...
-    def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState: ...
-    def write(
-        self,
-        key: SharePartitionKey,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> None: ...
-
-
 class ShareStatePersister:
-    """The ``SharePersister`` over share coordinators of this process; ``done`` is called before a method returns."""
+    """The ``SharePersister`` over share coordinators of this process; ``done`` is called before a method returns.
 
-    def __init__(self, states: SharePartitionStates) -> None:
-        self._states = states
+    Args: ``coordinator_of``: returns the coordinator of a share partition, or raises KafkaError.
+    """
 
-    def _prepared(self) -> SharePartitionStates:
-        self._states.prepare()
-        return self._states
+    def __init__(self, coordinator_of: Callable[[SharePartitionKey], ShareCoordinator]) -> None:
+        self._coordinator_of = coordinator_of
 
     def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
         """Read the state: see ``SharePersister``."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        done(_state_or_error(lambda: self._prepared().read(key, leader_epoch)))
+        done(_state_or_error(lambda: self._coordinator_of(key).read(key, leader_epoch)))
 
     def write_state(
         self,
@@ -211,7 +188,7 @@ class ShareStatePersister:
         """Change the state: see ``SharePersister``."""
         key = SharePartitionKey(group_id, topic_id, partition)
         _complete(
-            lambda: self._prepared().write(
+            lambda: self._coordinator_of(key).write(
                 key, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches
             ),
             done,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
-from uuid import UUID
-
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.topic_names import SHARE_STATE_TOPIC
@@ -16,25 +12,21 @@ from kbroker.coordinator.share.share_coordinator import (
     ShareCoordinator,
     ShareSettings,
 )
+from kbroker.coordinator.share.share_records import SharePartitionKey
+from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.topics import TopicRegistry
-
-
-class Schedule(Protocol):
-    """Scheduler of periodic work."""
-
-    def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0, period_ms: int = 0) -> Any: ...
 
 
 class ShareService:
     """Service around a ShareCoordinator. Start it when the topics are loaded and before clients are served."""
 
-    def __init__(self, config: BrokerConfig, clock: BaseClock, topics: TopicRegistry, schedule: Schedule) -> None:
+    def __init__(self, config: BrokerConfig, clock: BaseClock, topics: TopicRegistry, scheduler: Scheduler) -> None:
         self._topics = topics
-        self._schedule = schedule
+        self._scheduler = scheduler
         self.coordinator = ShareCoordinator(
             clock,
             RegisteredTopic(topics, config, SHARE_STATE_TOPIC),
-            PartitionCounts(topics),
+            self._exists,
             ShareSettings(
                 updates_per_snapshot=config.integer("share.coordinator.snapshot.update.records.per.snapshot"),
                 load_buffer_bytes=config.integer("share.coordinator.load.buffer.size"),
@@ -49,7 +41,7 @@ class ShareService:
             ("share-state-prune", self._prune, PRUNE_INTERVAL_MS),
             ("share-state-snapshot", self.coordinator.snapshot_idle, SNAPSHOT_INTERVAL_MS),
         ):
-            self._schedule.schedule(name, run, delay_ms=period_ms, period_ms=period_ms)
+            self._scheduler.schedule(name, run, delay_ms=period_ms, period_ms=period_ms)
 
     def close(self) -> None:
         """Refuse requests from now on. Idempotent."""
@@ -60,14 +52,6 @@ class ShareService:
         if self.coordinator.prune():
             self._topics.write_log_starts()
 
-
-class PartitionCounts:
-    """Partition counts of the broker's topics. Threads: any."""
-
-    def __init__(self, topics: TopicRegistry) -> None:
-        self._topics = topics
-
-    def partition_count(self, topic_id: UUID) -> int:
-        """Return the number of partitions of a topic, 0 if there is no such topic."""
-        view = self._topics.get_by_id(topic_id)
-        return 0 if view is None else len(view.partitions)
+    def _exists(self, key: SharePartitionKey) -> bool:
+        view = self._topics.get_by_id(key.topic_id)
+        return view is not None and key.partition < len(view.partitions)

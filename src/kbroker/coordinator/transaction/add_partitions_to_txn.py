@@ -48,16 +48,23 @@ class Transactions(Protocol):
 class AddPartitionsToTxnManager:
     """Client of the transaction coordinator, which retries while the previous transaction is still ending.
 
-    Args: ``scheduler`` runs the retries only, since the work that follows one may wait for a disk or for capacity in
-    the request queue. ``retry_ms`` between two attempts, ``retry_max_ms`` from the first one on
+    Args: ``coordinator_of``: returns the coordinator of a transactional id, or raises KafkaError. ``scheduler`` runs
+    the retries only, since the work that follows one may wait for a disk or for capacity in the request queue.
+    ``retry_ms`` between two attempts, ``retry_max_ms`` from the first one on
     (``add.partitions.to.txn.retry.backoff.ms``, ``.max.ms``).
     Threads: any.
     """
 
     def __init__(
-        self, coordinator: Transactions, clock: BaseClock, scheduler: Scheduler, *, retry_ms: int, retry_max_ms: int
+        self,
+        coordinator_of: Callable[[str], Transactions],
+        clock: BaseClock,
+        scheduler: Scheduler,
+        *,
+        retry_ms: int,
+        retry_max_ms: int,
     ) -> None:
-        self._coordinator = coordinator
+        self._coordinator_of = coordinator_of
         self._clock = clock
         self._scheduler = scheduler
         self._retry_ms = retry_ms
@@ -73,7 +80,7 @@ class AddPartitionsToTxnManager:
 
     def verify(self, question: Question) -> Answers:
         """Return NONE for each partition in the transaction, else the error. Never raises."""
-        return self._ask(self._coordinator.verify_partitions, question)
+        return self._ask(question, adds=False)
 
     def add(
         self, question: Question, done: Callable[[Answers], None], again: Callable[[], Question] | None = None
@@ -86,7 +93,7 @@ class AddPartitionsToTxnManager:
         began_ms = self._clock.now_ms()
 
         def attempt(asked: Question) -> None:
-            found = self._ask(self._coordinator.add_partitions, asked)
+            found = self._ask(asked, adds=True)
             is_busy = Errors.CONCURRENT_TRANSACTIONS in found.values()
             if not is_busy or self._clock.now_ms() - began_ms >= self._retry_max_ms or not self._later(ask_again):
                 done(found)
@@ -110,12 +117,13 @@ class AddPartitionsToTxnManager:
             return False
         return True
 
-    def _ask(self, ask: Callable[[str, int, int, Collection[TopicPartition]], Answers], question: Question) -> Answers:
+    def _ask(self, question: Question, *, adds: bool) -> Answers:
         if not question.places:
             return {}
         began_ns = self._clock.now_ns()
         try:
-            found = ask(*question)
+            coordinator = self._coordinator_of(question.transactional_id)
+            found = (coordinator.add_partitions if adds else coordinator.verify_partitions)(*question)
         except KafkaError as error:
             found = dict.fromkeys(question.places, error.error)
         except Exception:

@@ -139,14 +139,14 @@ def test_deletion() -> None:
 def test_share_partitions_of_deleted_topics_are_deleted() -> None:
     """Those of topics that were deleted while the coordinator did not run, too."""
     share = initialized()
-    share.topics.counts.clear()
+    share.topics.clear()
     share.coordinator.topic_deleted("t")
-    share.topics.counts[TOPIC_ID] = 1
+    share.topics[TOPIC_ID] = 1
     assert refused(share.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
     share.coordinator.initialize(KEY, 0, -1)
-    share.topics.counts.clear()
+    share.topics.clear()
     again = share.restart()
-    again.topics.counts[TOPIC_ID] = 1
+    again.topics[TOPIC_ID] = 1
     assert refused(again.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
 
 
@@ -163,7 +163,7 @@ def test_a_malformed_value_fences_its_partition(caplog: pytest.LogCaptureFixture
 
 def test_the_persister_reports_states_and_errors() -> None:
     share = Share()
-    persister = ShareStatePersister(share.coordinator)
+    persister = ShareStatePersister(lambda key: share.coordinator)
     done: list[object] = []
 
     def note(*found: object) -> None:

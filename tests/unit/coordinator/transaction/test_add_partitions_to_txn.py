@@ -58,7 +58,7 @@ class Bench:
         self.coordinator = FakeCoordinator(self.clock)
         self.scheduler = Scheduler(self.clock)
         self.manager = AddPartitionsToTxnManager(
-            self.coordinator, self.clock, self.scheduler, retry_ms=20, retry_max_ms=100
+            lambda _: self.coordinator, self.clock, self.scheduler, retry_ms=20, retry_max_ms=100
         )
         self.done: list[Answers] = []
 
