@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from urllib.parse import urlencode
 
@@ -212,8 +213,15 @@ def test_users_get_generated_passwords(
         return True
 
     with caplog.at_level(logging.INFO, "kbroker.console.app"):
-        first = shown_secrets(change(pages, operator, "users/add", user="dora"))["Password"]
+        add = hidden_fields(preview(pages, operator, "users/add", user="dora").body.decode())
+        with ThreadPoolExecutor(2) as clicks:  # a double click: the browser shows the second response
+            twice = clicks.map(lambda _: post(pages, "users/add/apply", add, cookie=operator), range(2))
+            first, again = (shown_secrets(response)["Password"] for response in twice)
+        assert first == again
         assert can_log_in(first)
+        other = sign_in(pages, token=TOKEN)
+        stolen = {**add, "form_secret": secret_of(ask(pages, "sign-in", cookie=other).body.decode())}
+        assert first not in post(pages, "users/add/apply", stolen, cookie=other).body.decode(), "another session"
         assert "dora SCRAM-SHA-512 8,192" in text(show(pages, operator, "users", q="DOR"))
         assert "has a SCRAM-SHA-512 credential already" in text(preview(pages, operator, "users/add", user="dora"))
         dora = {"user": "dora", "mechanism": "SCRAM-SHA-512"}

@@ -148,7 +148,7 @@ class Console:
             f"broker {broker.context.node_id}",
             may_edit,
             clock.epoch_ms(),
-            Applied(),
+            Applied(clock),
             _registry(broker),
         )
         operator = ANONYMOUS if broker.context.auth.authorizer is None else CONSOLE_OPERATOR
@@ -402,7 +402,14 @@ class Console:
             return self._response(request, path, changes.check(site, action, form), is_part=False)
         if step == "preview":
             return self._response(request, path, changes.preview(site, name, action, form), is_part=False)
-        change, view = changes.apply(site, name, action, form)
+        sent, owner = form.text("was"), (cookie_of(request.headers), site.identity)
+        with self._parts.applied.alone(sent):
+            result = self._parts.applied.result(sent, owner)
+            if result is not None:
+                return self._response(request, path, result, is_part=False)
+            change, view = changes.apply(site, name, action, form)
+            if view is not None and view.status == 200:
+                self._parts.applied.keep(sent, owner, view)
         if view is not None and view.status != 200:
             return self._response(request, path, view, is_part=False)
         who = printable(site.identity.principal or "the operator")

@@ -1,22 +1,35 @@
-"""Forms whose changes were made: each makes its change once."""
+"""Forms whose changes were made: each makes its change once, and a resent one gets the same result again."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kbroker._core.clock import BaseClock
+
+if TYPE_CHECKING:
+    from kbroker.console.site import View
 
 MAX_FORMS = 10_000  # a new one displaces the oldest one
+RESULT_MS = 30_000
+MAX_RESULTS = 100
 
 
 class Applied:
     """The latest forms whose changes were made. Threads: any."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, clock: BaseClock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
         self._titles: dict[str, str] = {}  # of the change, by form, the oldest first
+        self._busy: set[str] = set()
+        self._results: dict[tuple[str, object], tuple[int, View]] = {}  # until when, by form and owner
 
     def claim(self, form: str, title: str) -> bool:
         """Return whether a form may make its change: the first time."""
-        with self._lock:
+        with self._changed:
             if form in self._titles:
                 return False
             self._titles[form] = title
@@ -26,5 +39,37 @@ class Applied:
 
     def last(self, title: str) -> str:
         """Return the last form that made a change with this title; empty if there was none."""
-        with self._lock:
+        with self._changed:
             return next((form for form, made in reversed(self._titles.items()) if made == title), "")
+
+    @contextmanager
+    def alone(self, form: str) -> Iterator[None]:
+        """Wait until no other request applies the form: a double click sends it twice at once."""
+        with self._changed:
+            self._changed.wait_for(lambda: form not in self._busy)
+            self._busy.add(form)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy.discard(form)
+                self._changed.notify_all()
+
+    def keep(self, form: str, owner: object, result: View) -> None:
+        """Keep a page that cannot be made again, such as one with a new password, for RESULT_MS."""
+        now_ms = self._clock.now_ms()
+        with self._changed:
+            self._drop_expired(now_ms)
+            if len(self._results) >= MAX_RESULTS:
+                del self._results[next(iter(self._results))]
+            self._results[form, owner] = now_ms + RESULT_MS, result
+
+    def result(self, form: str, owner: object) -> View | None:
+        """Return the page that the form of this owner has had as its result; None if it is not kept."""
+        with self._changed:
+            self._drop_expired(self._clock.now_ms())
+            kept = self._results.get((form, owner))
+            return None if kept is None else kept[1]
+
+    def _drop_expired(self, now_ms: int) -> None:
+        self._results = {key: kept for key, kept in self._results.items() if kept[0] > now_ms}

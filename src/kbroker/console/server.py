@@ -64,7 +64,7 @@ class ConsoleServer:
         self._open = over_the_wire(bootstrap, users.security_of)
         connections = Connections(self._open, clock)
         parts = Parts(
-            connections, clock, Memory(clock), None, bootstrap, may_edit, clock.epoch_ms(), Applied(), registry
+            connections, clock, Memory(clock), None, bootstrap, may_edit, clock.epoch_ms(), Applied(clock), registry
         )
         user = "" if security.sasl is None else f"User:{security.sasl.user}"
         access = HttpAccess(self.token, clock, self.token is None, "--token")
