@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.common.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType, by_pattern
+from kbroker.common.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType, by_pattern, known
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
-
-_Code = TypeVar("_Code", ResourceType, PatternType, Operation, Permission)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -49,13 +45,6 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 UNKNOWN = 0
-
-
-def known(kind: type[_Code], code: int) -> _Code:
-    """Return the enum member of a code, UNKNOWN for an unknown code, as in Java."""
-    found = kind._value2member_map_.get(code, kind(UNKNOWN))
-    assert isinstance(found, kind)
-    return found
 
 
 def acl_filter(body: Body) -> AclFilter:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from kbroker.apis.api29_describe_acls import known
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType, known
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 

@@ -1,7 +1,6 @@
 """Access control lists of any Kafka cluster: list, add, remove and explain rules."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
 
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
@@ -15,6 +14,7 @@ from kbroker.common.security.acls import (
     Permission,
     ResourceType,
     decide,
+    known,
     super_users,
 )
 
@@ -22,7 +22,6 @@ Settings = Mapping[str, str | None]
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, DESCRIBE_CONFIGS = 29, 30, 31, 32
 BROKER = 4
-Word = TypeVar("Word", ResourceType, PatternType, Operation, Permission)
 MAX_AT_ONCE = 1000  # rules of one request; Kafka takes 10,000
 
 
@@ -130,18 +129,14 @@ def describe(acl: Acl) -> str:
 
 def _acl(kind: int, name: str, pattern: int, row: Body) -> Acl:
     return Acl(
-        _known(ResourceType, kind),
+        known(ResourceType, kind),
         name,
-        _known(PatternType, pattern),
+        known(PatternType, pattern),
         row["Principal"],
         row["Host"],
-        _known(Operation, row["Operation"]),
-        _known(Permission, row["PermissionType"]),
+        known(Operation, row["Operation"]),
+        known(Permission, row["PermissionType"]),
     )
-
-
-def _known(words: type[Word], code: int) -> Word:
-    return words(code) if code in words._value2member_map_ else words(0)
 
 
 def _creation(acl: Acl) -> Body:
