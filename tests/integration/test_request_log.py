@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.metrics.sensor import QuotaViolationError
+from kbroker.cli import cli
+from kbroker.client.admin import Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.metrics.registry import Metrics
@@ -60,12 +65,18 @@ def records(broker: EmbeddedBroker, topic: str = LOG) -> list[Record]:
     return sorted(found, key=lambda record: int(record["sequence"]))
 
 
-def of_client(broker: EmbeddedBroker, client_id: str = "app", count: int = 1) -> list[Record]:
+def of_client(broker: EmbeddedBroker, client_id: str = "app", count: int = 1, api: str = "") -> list[Record]:
     """The records of a client, once there are so many: a request ends after its response has gone out."""
     found: list[Record] = []
 
     def enough() -> bool:
-        found[:] = [r for r in records(broker) if r.get("requestHeader", {}).get("clientId") == client_id]
+        of_requests = [record for record in records(broker) if "requestHeader" in record]
+        found[:] = [
+            record
+            for record in of_requests
+            if record["requestHeader"]["clientId"] == client_id
+            and api in ("", record["requestHeader"]["requestApiKeyName"])
+        ]
         return len(found) >= count
 
     wait_until(enough)
@@ -109,6 +120,51 @@ def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBr
     (record,) = of_client(broker)
     assert record["requestHeader"]["requestApiKeyName"] == "PRODUCE"
     assert record["errorCode"] == 0
+
+
+def tail(broker: EmbeddedBroker, *words: str) -> tuple[str, str]:
+    """Output and errors of `kbroker requests tail` about the requests that produced."""
+    command = ["requests", "tail", "-b", broker.bootstrap_servers, "--api", "Produce", *words]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def test_produced_records_are_decoded_below_their_request() -> None:
+    """Read back by the logged offsets: at most ten, in the form that was chosen; removed ones are named as such."""
+    with VirtualBroker({**SETTINGS, "kbroker.request.log.offsets": "true"}) as broker:
+        with Connection(broker.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 2))
+        with Cluster(broker.bootstrap_servers, client_id="app") as cluster, Producer(cluster) as producer:
+            for number in range(13):
+                producer.send("t", b'{"n": %d}' % number, b"key \x1b", partition=1)
+            producer.flush()
+            producer.send("t", (7).to_bytes(4, "big"), partition=0)
+            producer.flush()
+            first, second = of_client(broker, count=2, api="PRODUCE")
+            appended = {"topic": "t", "partition": 1, "firstOffset": 0, "lastOffset": 12}
+            assert first["response"] == {"appended": [appended]}
+            assert second["response"]["appended"][0]["partition"] == 0
+            lines, problems = tail(broker, "--decode", "json", "--decode-key", "text")
+            assert lines.splitlines()[2].strip().startswith("t-1 offset 0 time ")
+            assert lines.splitlines()[2].endswith('key \\u001b: {"n": 0}')
+            assert lines.splitlines()[12].strip() == "and 3 more records"
+            assert "t-0 offset 0: the value is printed as it is: not JSON" in problems
+            document = json.loads(tail(broker, "--decode", "int32", "--json")[0].splitlines()[1])
+            assert document["records"][0]["value"] == 7
+            Admin(cluster).delete_records({("t", 1): 13})
+        lines, problems = tail(broker, "--decode", "json", "-n", "2")
+        assert "t-1 offsets 0 to 12: OFFSET_OUT_OF_RANGE" in lines
+
+
+def test_a_log_without_offsets_says_so_once(broker: VirtualBroker, client: Client) -> None:
+    for _ in range(2):
+        client.produce("t", 10)
+        client.end()
+    of_client(broker, count=2)
+    lines, problems = tail(broker, "--decode", "auto")
+    assert len(lines.splitlines()) == 3
+    assert problems.count("kbroker.request.log.offsets=true") == 1
 
 
 def test_idle_polls_are_one_record_a_second(broker: VirtualBroker, client: Client) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import final
 
 from kbroker.request_log._log_core import RequestLogRecorder
@@ -46,4 +46,5 @@ class SampleConnection:
         leave_out: bool = False,
         is_late: bool = False,
         transactional_id: bytes | None = None,
+        appended: Sequence[tuple[bytes, int, int, int]] = (),
     ) -> None: ...

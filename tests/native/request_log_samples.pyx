@@ -20,7 +20,7 @@ from kbroker.network.connections._client_information cimport (
 from kbroker.quota._client_sensors cimport THROTTLE_SERVED
 from kbroker.quota._entities cimport Text
 from kbroker.quota._quota_events cimport (
-    EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, VerdictEvent, quota_events_add,
+    EVENT_APPEND, EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, AppendEvent, QuotaEvent, VerdictEvent, quota_events_add,
 )
 from kbroker.request_log._log_core cimport RequestLogRecorder
 
@@ -94,13 +94,14 @@ cdef class SampleConnection:
                int64_t response_ready_ns=0, int64_t response_dequeue_ns=0, int64_t response_sent_ns=3,
                int64_t network_ns=0, int64_t request_bytes=0, int64_t response_bytes=0, int32_t throttle_ms=0,
                errors=(), tuple software=None, updates=(), verdicts=(), shadows=(), bint brought_nothing=False,
-               bint leave_out=False, bint is_late=False, bytes transactional_id=None) -> None:
+               bint leave_out=False, bint is_late=False, bytes transactional_id=None, appended=()) -> None:
         """Let ``count`` equal requests end.
 
         Args: times of the broker's clock. errors: pairs of code and number. software: a pair of bytes. updates:
         (quota type as a number, user, client id, sequence, time_ms, value, checked). verdicts: (quota type, user,
         client id, level, time_ms, observed, limit, window_ms, asked_ms, served_ms, refused); shadows: verdicts of
         shadow quotas. brought_nothing, leave_out: as a handler says it. is_late: the network thread has ended.
+        appended: (topic, partition, first and last offset).
         """
         cdef Request *request
         cdef QuotaEvent *note
@@ -147,6 +148,11 @@ cdef class SampleConnection:
                     note.time_ms = time_ms
                     note.value = value
                     note.flag = checked
+                for topic, partition, first, last in appended:
+                    note = quota_events_add(request, EVENT_APPEND, text_of(topic), text_of(b""))
+                    note.sequence = first
+                    (<AppendEvent *>note).last_offset = last
+                    (<AppendEvent *>note).partition = partition
                 for i, one in enumerate((*verdicts, *shadows)):
                     kind, user, client, level, time_ms, observed, limit, window_ms, asked, served, refused = one
                     verdict = <VerdictEvent *>quota_events_add(

@@ -60,6 +60,7 @@ REQUEST = st.fixed_dictionaries(
         "errors": st.lists(st.tuples(whole(16), st.integers(0, 2**20)), max_size=3),
         "software": st.one_of(st.none(), st.tuples(SOFTWARE, SOFTWARE)),
         "updates": st.lists(UPDATE, max_size=3),
+        "appended": st.lists(st.tuples(TEXT, whole(32), whole(64), whole(64)), max_size=3),
         "verdicts": st.lists(VERDICT, max_size=3),
         "stamps": st.tuples(*[SPAN] * 5).map(stamps),
     }

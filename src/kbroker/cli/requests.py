@@ -6,19 +6,24 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kbroker.cli.options import CommandGroup, Duration, bootstrap_option, connect
 from kbroker.cli.output import note, styled
+from kbroker.cli.record_options import decode_options, decoders_of, schema_registry
 from kbroker.cli.short_text import or_dash, padded, printable, short_number, short_time
 from kbroker.client.cluster import to_error
 from kbroker.client.request_records import Filter, RequestLogError, Row, document_of, file_rows, plain_name, topic_rows
 from kbroker.common.similar_names import did_you_mean
 from kbroker.protocol.schema import apis
+
+if TYPE_CHECKING:
+    from kbroker.cli.logged_records import LoggedRecords
 
 LOOKED_BACK = 10_000  # records of each partition
 HEADER = ("TIME (UTC)", "API", "CLIENT", "QUEUE", "LOCAL", "REMOTE", "SEND", "TOTAL", "THROT")
@@ -50,6 +55,7 @@ def requests() -> None:
     metavar="COUNT",
     help="Number of matching records to begin with, of the last 10,000 of each partition of a topic.",
 )
+@decode_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line, as in the log.")
 def tail(
     paths: tuple[Path, ...],
@@ -61,6 +67,11 @@ def tail(
     throttled: bool,
     follow: bool,
     last: int,
+    value_decoder: str | None,
+    key_decoder: str | None,
+    registry_url: str | None,
+    registry_auth: str | None,
+    registry_ca: Path | None,
     as_json: bool,
 ) -> None:
     """Print the last requests of a request log, each with its time line.
@@ -68,15 +79,26 @@ def tail(
     The input is the log's topic, or its files: FILE, or all files of FOLDER.
     Times of day are UTC. A second line shows the quota that delayed a request, the code of an error,
     or the reason for which a connection was closed without a response.
+
+    With --decode or --decode-key, the first records of each Produce request are read from the cluster and printed
+    below it, if the broker has kbroker.request.log.offsets=true and the user may read the topic.
     """
     wanted = Filter(frozenset(clients), _plain_names(apis), slower_than, throttled)
-    show = _Lines(as_json)
+    decoders = None
+    if value_decoder or key_decoder:
+        decoders = decoders_of(key_decoder, value_decoder, schema_registry(registry_url, registry_auth, registry_ca))
     try:
-        if paths:
-            _tail(file_rows(paths, follow, time.sleep), wanted, last, show)
-        else:
-            with connect(bootstrap_server) as cluster:
-                _tail(topic_rows(cluster, topic, LOOKED_BACK, follow), wanted, last, show)
+        with ExitStack() as stack:
+            show, rows = _Lines(as_json), file_rows(paths, follow, time.sleep)
+            if decoders is not None or not paths:
+                cluster = stack.enter_context(connect(bootstrap_server))
+                if decoders is not None:
+                    from kbroker.cli.logged_records import LoggedRecords
+
+                    show.records = LoggedRecords(cluster, decoders)
+                if not paths:
+                    rows = topic_rows(cluster, topic, LOOKED_BACK, follow)
+            _tail(rows, wanted, last, show)
     except RequestLogError as error:
         raise click.ClickException(str(error)) from None
 
@@ -121,9 +143,10 @@ def _show_first(held: deque[Row], seen: int, fit: int, show: _Lines) -> None:
 
 
 class _Lines:
-    """Printer of records, below a header at the beginning."""
+    """Printer of requests, below a header at the beginning. ``records``: reader of their records, None without."""
 
     def __init__(self, as_json: bool) -> None:
+        self.records: LoggedRecords | None = None
         self._as_json = as_json
         self._has_header = as_json
 
@@ -131,14 +154,17 @@ class _Lines:
         """Print these."""
         for row in rows:
             if self._as_json:
-                click.echo(json.dumps(document_of(row)))
+                document = document_of(row)
+                if self.records is not None and (found := self.records.documents(row)):
+                    document["records"] = found
+                click.echo(json.dumps(document))
                 continue
             if not self._has_header:
                 self._has_header = True
                 click.echo(styled(_aligned(HEADER), bold=True))
             line = _aligned(_cells(row))
             click.echo(styled(line, fg="yellow") if row["throttle_time_ms"] or row["verdicts"] else line)
-            for text in notes_of(row):
+            for text in (*notes_of(row), *(() if self.records is None else self.records.lines(row))):
                 click.echo(f"{'':13}{text}")
 
 

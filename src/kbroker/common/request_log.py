@@ -1,7 +1,7 @@
 """Schema of the request log: the columns of a record, their types, and their names in JSON.
 
 One record describes one completed request, a verdict without one (a connection that had to wait), or a request that was
-refused: its connection was closed instead of a response. Version 4. JSON uses the names of Kafka's request log
+refused: its connection was closed instead of a response. Version 5. JSON uses the names of Kafka's request log
 (KIP-673, ``RequestConvertToJson``); Arrow and Parquet have one column each. Columns are only ever added; ``VERSION``
 identifies the set of columns. Source: spec of the network layer, 10 and 11.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-VERSION = 4
+VERSION = 5
 
 #: Key of the version, in the Arrow schema's metadata and in the JSON object.
 VERSION_KEY = "version"
@@ -61,6 +61,14 @@ UPDATE = (
     Column("checked", BOOL, "checked"),  # whether this value was judged, or only recorded
 )
 
+#: Records that a Produce has appended to a partition.
+APPENDED = (
+    Column("topic", STRING, "topic"),
+    Column("partition", INT32, "partition"),
+    Column("first_offset", INT64, "firstOffset"),
+    Column("last_offset", INT64, "lastOffset"),
+)
+
 LIST = "list"
 
 COLUMNS = (
@@ -106,4 +114,6 @@ COLUMNS = (
     # since version 4; null: none. Of shadow quotas: decisions of the same quota if it were enforced; nothing was
     # delayed or refused. A separate list, so that readers of verdicts do not mistake them for throttles
     Column("shadow_verdicts", LIST, "quota.shadowVerdicts", VERDICT),
+    # since version 5; null: not a Produce, nothing appended, or kbroker.request.log.offsets is off
+    Column("appended", LIST, "response.appended", APPENDED),
 )

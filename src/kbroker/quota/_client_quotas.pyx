@@ -537,9 +537,10 @@ cdef class ClientQuotaManagers:
         """Count verdicts on new connections too."""
         observe_verdicts(connections, self.quotas, NULL)
 
-    def note_updates(self, bint on) -> None:
-        """Set whether requests note the values that they record into counters, for a request log."""
+    def note_updates(self, bint on, bint appends=False) -> None:
+        """Set whether requests note, for a request log, values recorded into counters, and offsets of appends."""
         atomic_store(&self.quotas.notes_updates, on)
+        atomic_store(&self.quotas.notes_appends, appends)
 
     def run_reaper(self) -> None:
         """Body of the thread that ends throttles; returns after ``stop_reaper``."""

@@ -95,6 +95,7 @@ cdef struct ClientQuotas:
     void *throttled             # list of ThrottledChannel, throttled_lock
     AtomicI64 is_closed
     AtomicI64 notes_updates     # 1: requests note the values recorded into counters, for a request log
+    AtomicI64 notes_appends     # 1: and the offsets of the records that they append
     VerdictRing verdicts
     VerdictRing shadow_verdicts     # separate: many shadow verdicts must not displace the others
 

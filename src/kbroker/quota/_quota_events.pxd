@@ -14,6 +14,7 @@ cdef enum:
     EVENT_UPDATE = 1
     EVENT_VERDICT = 2
     EVENT_SHADOW = 3            # a shadow's verdict: the decision of an enforced quota of that value
+    EVENT_APPEND = 4            # beside the quotas: records that a Produce appended to a partition
     QUOTA_CONNECTION_RATE = 4   # a quota type beside the kinds of _client_sensors; its user is an address
     INLINE_EVENT_BYTES = 448
 
@@ -36,6 +37,11 @@ cdef struct VerdictEvent:
     int64_t asked_ms
     int64_t served_ms
 
+cdef struct AppendEvent:        # its user is the topic, its sequence the first offset
+    QuotaEvent note
+    int64_t last_offset
+    int64_t partition
+
 cdef struct QuotaEvents:              # stored in KafkaRequest.quota_events_data
     int32_t size_bytes
     int32_t capacity
@@ -45,8 +51,14 @@ cdef struct QuotaEvents:              # stored in KafkaRequest.quota_events_data
     char *data                  # inline_data, or owned
     char inline_data[INLINE_EVENT_BYTES]
 
+cdef inline size_t quota_event_head(int kind) noexcept nogil:
+    """Return the bytes of an event in front of its texts."""
+    if kind == EVENT_UPDATE:
+        return sizeof(QuotaEvent)
+    return sizeof(AppendEvent) if kind == EVENT_APPEND else sizeof(VerdictEvent)
+
 cdef inline const char *quota_event_texts(const QuotaEvent *note) noexcept nogil:
-    return <const char *>note + (sizeof(QuotaEvent) if note.kind == EVENT_UPDATE else sizeof(VerdictEvent))
+    return <const char *>note + quota_event_head(note.kind)
 
 # Add an event, zeroed except for kind, sizes and texts, and valid until the next one; NULL: out of memory.
 cdef QuotaEvent *quota_events_add(Request *request, int kind, Text user, Text client_id) noexcept nogil

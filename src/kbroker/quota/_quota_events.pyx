@@ -59,7 +59,7 @@ cdef QuotaEvent *quota_events_add(Request *request, int kind, Text user, Text cl
     cdef QuotaEvents *quota_events = quota_events_of(request)
     cdef QuotaEvent *note
     cdef char *texts
-    cdef size_t head = sizeof(QuotaEvent) if kind == EVENT_UPDATE else sizeof(VerdictEvent)
+    cdef size_t head = quota_event_head(kind)
     cdef size_t text_bytes = <size_t>user.size_bytes + <size_t>client_id.size_bytes
     cdef int32_t size_bytes = <int32_t>((head + text_bytes + 7) & ~<size_t>7)
     if quota_events.size_bytes + size_bytes > quota_events.capacity and not make_space(quota_events, size_bytes):
@@ -77,7 +77,7 @@ cdef QuotaEvent *quota_events_add(Request *request, int kind, Text user, Text cl
         memcpy(texts + user.size_bytes, client_id.data, <size_t>client_id.size_bytes)
     quota_events.size_bytes += size_bytes
     quota_events.note_count += 1
-    quota_events.verdict_count += kind != EVENT_UPDATE
+    quota_events.verdict_count += kind == EVENT_VERDICT or kind == EVENT_SHADOW
     return note
 
 
@@ -161,7 +161,7 @@ cdef void publish_verdicts(VerdictRing *ring, VerdictRing *shadows, Request *req
         return
     note = quota_event_at(quota_events, quota_events.published_bytes)
     while note != NULL:
-        if note.kind != EVENT_UPDATE:
+        if note.kind == EVENT_VERDICT or note.kind == EVENT_SHADOW:
             publish_one(shadows if note.kind == EVENT_SHADOW else ring, <VerdictEvent *>note, request)
         quota_events.published_bytes += note.size_bytes
         note = quota_event_at(quota_events, quota_events.published_bytes)

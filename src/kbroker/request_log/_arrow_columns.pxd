@@ -5,7 +5,7 @@ from kbroker.request_log._drain cimport RecordFormat, RecordSink
 from kbroker.request_log._log_core cimport KNOWN_APIS
 
 cdef enum:
-    MOST_COLUMNS = 80           # maximum: columns of a record, its verdicts, updates and shadow verdicts
+    MOST_COLUMNS = 80           # maximum: columns of a record and of the elements of its lists
 
 cdef struct ColumnBuffers:
     int32_t width               # bytes of a value; 0: a text; -1: a list, which has offsets only
@@ -22,6 +22,7 @@ cdef struct RowSet:
     int64_t verdict_count
     int64_t update_count
     int64_t shadow_count
+    int64_t append_count
     bint failed                 # memory was exhausted in the middle of a row: the set is discarded
     ColumnBuffers columns[MOST_COLUMNS]
 

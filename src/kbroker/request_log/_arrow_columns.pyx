@@ -9,7 +9,8 @@ from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put, buffer_reserve
 from kbroker.network.connections._refused_requests cimport refusal_reason
 from kbroker.quota._quota_events cimport (
-    EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
+    EVENT_APPEND, EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, AppendEvent, QuotaEvent,
+    VerdictEvent, quota_event_texts,
 )
 from kbroker.request_log._json_lines cimport put_utf8, quota_type_name
 from kbroker.request_log._record_ring cimport (
@@ -24,13 +25,14 @@ WIDTHS = {
     schema.TIMESTAMP_US: 8, schema.INT64: 8, schema.FLOAT64: 8, schema.INT32: 4, schema.INT16: 2, schema.BOOL: 1,
     schema.STRING: 0, schema.LIST: -1,
 }
-# put_row, put_verdict and put_update fill COLUMNS, VERDICT and UPDATE in the order of the schema.
-ALL = (*schema.COLUMNS, *schema.VERDICT, *schema.UPDATE, *schema.VERDICT)
+# put_row and the functions of its lists fill COLUMNS and their fields in the order of the schema.
+ALL = (*schema.COLUMNS, *schema.VERDICT, *schema.UPDATE, *schema.VERDICT, *schema.APPENDED)
 
 cdef int32_t ALL_COLUMNS = len(ALL)
 cdef int32_t FIRST_VERDICT = len(schema.COLUMNS)
 cdef int32_t FIRST_UPDATE = FIRST_VERDICT + len(schema.VERDICT)
 cdef int32_t FIRST_SHADOW = FIRST_UPDATE + len(schema.UPDATE)
+cdef int32_t FIRST_APPEND = FIRST_SHADOW + len(schema.VERDICT)
 assert ALL_COLUMNS <= MOST_COLUMNS
 
 
@@ -155,6 +157,17 @@ cdef void put_update(RowSet *rows, const QuotaEvent *note) noexcept nogil:
     rows.update_count += 1
 
 
+cdef void put_append(RowSet *rows, const AppendEvent *event) noexcept nogil:
+    cdef Cursor at
+    at.rows = rows
+    at.column = &rows.columns[FIRST_APPEND]
+    put_text(&at, quota_event_texts(&event.note), event.note.user_bytes, True)
+    put_whole(&at, event.partition, True)
+    put_whole(&at, event.note.sequence, True)
+    put_whole(&at, event.last_offset, True)
+    rows.append_count += 1
+
+
 cdef void put_notes(RowSet *rows, const Record *record) noexcept nogil:
     cdef const char *place = record_notes(record)
     cdef const char *end = place + record.notes_bytes
@@ -168,6 +181,8 @@ cdef void put_notes(RowSet *rows, const Record *record) noexcept nogil:
             put_verdict(rows, <const VerdictEvent *>note, FIRST_SHADOW, &rows.shadow_count)
         elif note.kind == EVENT_UPDATE:
             put_update(rows, note)
+        elif note.kind == EVENT_APPEND:
+            put_append(rows, <const AppendEvent *>note)
 
 
 cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t sequence) noexcept nogil:
@@ -176,7 +191,7 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     cdef const char *reason = refusal_reason(record.refusal)
     cdef const QuotaEvent *note = <const QuotaEvent *>record_notes(record)
     cdef const char *name = NULL
-    cdef int64_t shadows_before = rows.shadow_count
+    cdef int64_t shadows_before = rows.shadow_count, appends_before = rows.append_count
     cdef Cursor at
     put_notes(rows, record)
     at.rows = rows
@@ -222,6 +237,7 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     put_whole(&at, record.api_key, is_refusal and record.api_key >= 0)
     put_whole(&at, record.api_version, is_refusal and record.api_version >= 0)
     put_list(&at, rows.shadow_count, rows.shadow_count > shadows_before)
+    put_list(&at, rows.append_count, rows.append_count > appends_before)
     rows.row_count += 1
     rows.last_time_us = record.time_us
 
@@ -270,7 +286,7 @@ cdef void empty(RowSet *rows) noexcept nogil:
         column.count = column.nulls = 0
         column.values.size = column.offsets.size = column.is_valid.size = 0
     rows.row_count = rows.size_bytes = rows.last_time_us = 0
-    rows.verdict_count = rows.update_count = rows.shadow_count = 0
+    rows.verdict_count = rows.update_count = rows.shadow_count = rows.append_count = 0
     rows.failed = False
 
 
@@ -352,8 +368,8 @@ cdef class ArrowColumns(RecordFormat):
     def take_set(self, int number) -> tuple:
         """Return (rows, time of the latest in ms, columns) of a set and empty it.
 
-        The columns: tuples (length, nulls, validity, offsets, values) of bytes or None, those of COLUMNS, then of
-        VERDICT, of UPDATE, and of VERDICT again for shadows. Without rows: an empty list.
+        The columns: tuples (length, nulls, validity, offsets, values) of bytes or None, those of COLUMNS, then those
+        of the fields of each list. Without rows: an empty list.
         """
         cdef RowSet *rows
         cdef int32_t i

@@ -13,7 +13,8 @@ from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.buffer cimport buffer_free, buffer_put, buffer_reserve
 from kbroker.network.connections._refused_requests cimport refusal_reason
 from kbroker.quota._quota_events cimport (
-    EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
+    EVENT_APPEND, EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, AppendEvent, QuotaEvent,
+    VerdictEvent, quota_event_texts,
 )
 from kbroker.request_log._drain cimport batches_add, batches_append, batches_destroy, batches_init
 from kbroker.request_log._record_ring cimport (
@@ -305,6 +306,13 @@ cdef char *put_update(char *to, const QuotaEvent *note) noexcept nogil:
     return put(to, b',"checked":true}' if note.flag else b',"checked":false}')
 
 
+cdef char *put_append(char *to, const AppendEvent *event) noexcept nogil:
+    to = put_json(put(to, b'{"topic":'), quota_event_texts(&event.note), event.note.user_bytes)
+    to = put_number(to, b',"partition":', event.partition)
+    to = put_number(to, b',"firstOffset":', event.note.sequence)
+    return put(put_number(to, b',"lastOffset":', event.last_offset), b"}")
+
+
 cdef char *put_notes(char *to, const Record *record, int kind) noexcept nogil:
     cdef const char *at = record_notes(record)
     cdef const char *end = at + record.notes_bytes
@@ -319,15 +327,20 @@ cdef char *put_notes(char *to, const Record *record, int kind) noexcept nogil:
             to[0] = c','
             to += 1
         is_first = False
-        to = put_update(to, note) if kind == EVENT_UPDATE else put_verdict(to, <const VerdictEvent *>note)
+        if kind == EVENT_UPDATE:
+            to = put_update(to, note)
+        elif kind == EVENT_APPEND:
+            to = put_append(to, <const AppendEvent *>note)
+        else:
+            to = put_verdict(to, <const VerdictEvent *>note)
     return to
 
 
-cdef bint has_shadows(const Record *record) noexcept nogil:
-    """Return whether shadow quotas have judged the request."""
+cdef bint has_notes(const Record *record, int kind) noexcept nogil:
+    """Return whether the request has events of a kind."""
     cdef const char *at = record_notes(record)
     cdef const char *end = at + record.notes_bytes
-    while at < end and (<const QuotaEvent *>at).kind != EVENT_SHADOW:
+    while at < end and (<const QuotaEvent *>at).kind != kind:
         at += (<const QuotaEvent *>at).size_bytes
     return at < end
 
@@ -428,9 +441,12 @@ cdef bint write_object(JsonCore *core, const Record *record, int64_t sequence) n
     else:
         to = put_notes(put(to, b',"quota":{"verdicts":['), record, EVENT_VERDICT)
         to = put_notes(put(to, b'],"updates":['), record, EVENT_UPDATE)
-        if has_shadows(record):
+        if has_notes(record, EVENT_SHADOW):
             to = put_notes(put(to, b'],"shadowVerdicts":['), record, EVENT_SHADOW)
-        to = put(to, b"]}}\n")
+        to = put(to, b"]}")
+        if has_notes(record, EVENT_APPEND):
+            to = put(put_notes(put(to, b',"response":{"appended":['), record, EVENT_APPEND), b"]}")
+        to = put(to, b"}\n")
     core.object.size = to - core.object.data
     return True
 

@@ -423,9 +423,13 @@ cdef class RequestLogCore:
         handle.owner = self
         return handle
 
-    def observe(self, ClientQuotaManagers quotas not None, ConnectionQuotas connections not None) -> None:
-        """Let requests collect their quota events, and record verdicts on new connections in this log too."""
-        quotas.note_updates(True)
+    def observe(self, ClientQuotaManagers quotas not None, ConnectionQuotas connections not None,
+                bint appends=False) -> None:
+        """Let requests collect their quota events, and record verdicts on new connections in this log too.
+
+        Args: ``appends``: whether Produce requests collect the offsets of their records.
+        """
+        quotas.note_updates(True, appends)
         log_retain(self.log)
         observe_verdicts(connections, quotas.quotas, &self.log.listener)
 

@@ -74,7 +74,7 @@ class RequestLog:
         if self._core is None:
             quotas.observe_connections(connections)
         else:
-            self._core.observe(quotas, connections)
+            self._core.observe(quotas, connections, self.settings.has_offsets)
 
     def start(self, topics: TopicRegistry) -> None:
         """Create the topic if it is absent, and begin to write; call it once topics are loaded.

@@ -21,6 +21,7 @@ class RequestLogSettings(NamedTuple):
     folder: str = ""
     is_arrow: bool = False
     sampling: float = 1.0
+    has_offsets: bool = False
     buffer_bytes: int = 16_777_216
     file_bytes: int = 134_217_728
     file_count: int = 10
@@ -46,6 +47,7 @@ def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
         folder=config.text(prefix + "dir"),
         is_arrow=config.text(prefix + "format") == "arrow",
         sampling=float(sampling),
+        has_offsets=config.value(prefix + "offsets") is True,
         buffer_bytes=config.integer(prefix + "buffer.bytes"),
         file_bytes=config.integer(prefix + "file.bytes"),
         file_count=config.integer(prefix + "file.count"),

@@ -41,11 +41,11 @@ def test_every_field_of_a_record_is_what_happened() -> None:
         updates=[(PRODUCE, b"alice", b"app", 5, 1_767_323_045_127, 1000.0, True)],
         verdicts=[(PRODUCE, b"alice", b"app", 1, 1_767_323_045_127, 12.5, 10.0, 11000, 2750, 12, False)],
         shadows=[(PRODUCE, b"alice", b"", 3, 1_767_323_045_127, 12.5, 4.0, 11000, 9000, 9000, False)],
-        transactional_id=b"billing-1",
+        transactional_id=b"billing-1", appended=[(b"orders", 3, 70, 79)],
     )  # fmt: skip
     (record,) = bench.lines()
     assert record == {
-        "version": 4,
+        "version": 5,
         "time": "2026-01-02T03:04:05.127000Z",
         "broker": 7,
         "sequence": 1,
@@ -90,6 +90,7 @@ def test_every_field_of_a_record_is_what_happened() -> None:
                 "sequence": 0, "timeMs": 1_767_323_045_127,
             }],
         },
+        "response": {"appended": [{"topic": "orders", "partition": 3, "firstOffset": 70, "lastOffset": 79}]},
     }  # fmt: skip
     of_refusals = {"refusal.reason", "refusal.requestApiKey", "refusal.requestApiVersion"}
     assert names_in(record) - {"version"} == json_names(COLUMNS) - of_refusals
@@ -424,7 +425,7 @@ def test_a_refusal_has_its_own_kind_of_record() -> None:
     lines = bench.lines()
     assert sorted(line["sequence"] for line in lines) == [1, 2, 3]
     one, others = (line for line in lines if "refusal" in line)
-    shared = {"version": 4, "time": "2026-01-02T03:04:05.123000Z", "broker": 7, "sampling": 1.0}
+    shared = {"version": 5, "time": "2026-01-02T03:04:05.123000Z", "broker": 7, "sampling": 1.0}
     quota: dict[str, list[object]] = {"verdicts": [], "updates": []}
     assert one == {
         **shared,

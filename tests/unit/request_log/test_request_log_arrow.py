@@ -48,7 +48,7 @@ def fill(bench: Bench) -> None:
         shadows=[(0, b"", b"c", 7, 9, 2.0, 1.0, 11_000, 50, 50, False)],
     )
     other.record(count=4, api_key=1, brought_nothing=True, response_sent_ns=at)
-    other.record(is_late=True)
+    other.record(is_late=True, appended=[(b"t\xff", 2, 1 << 40, (1 << 40) + 1), (b"u", 0, 0, 0)])
     bench.core.note_refusal(Refusal("unknown-api", 999, 7, 1, 0, 14, "a:1-b:2-0-3", "PLAINTEXT", "b"))
     bench.core.note_refusal(Refusal("invalid-receive", -1, -1, -1, 0, -1, "", ""), 290)
 
@@ -72,7 +72,7 @@ def test_arrow_equals_json_row_for_row(compression: str) -> None:
             table = tables(form.begin + form.take_lines() + ARROW_END)
             table.validate(full=True)
             rows.append([as_row(row) for row in table.to_pylist()])
-            assert table.schema.metadata == {b"version": b"4"}
+            assert table.schema.metadata == {b"version": b"5"}
             assert form.line_count == 0
         else:
             lines = JsonLines(7, NAMES)

@@ -21,7 +21,7 @@ from kbroker._core.timer.purgatory cimport (
     Key, Operation, OperationTable, operation_force_complete, operation_init, operation_release,
     purgatory_try_complete_else_watch,
 )
-from kbroker._core.sync cimport atomic_load, atomic_store
+from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_store
 from kbroker.common._errors cimport (
     INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER,
     REQUEST_TIMED_OUT, TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID,
@@ -50,7 +50,10 @@ from kbroker.requests._native_types cimport (
 )
 from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK
 from kbroker.replica._topics cimport Foreign, Topic, topic_by_id, topic_by_name, topic_foreign
+from kbroker.common._text cimport text_at
+from kbroker.quota._client_sensors cimport ClientQuotas
 from kbroker.quota._quota_enforcement cimport gate_produce, store_throttle
+from kbroker.quota._quota_events cimport EVENT_APPEND, AppendEvent, quota_events_add
 
 cdef enum:
     FIRST_WITH_LEADER = 10      # version whose responses name another leader (KIP-951)
@@ -412,6 +415,20 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     return outcome
 
 
+cdef inline void note_append(ClientQuotas *quotas, Request *request, const Topic *topic, int32_t partition,
+                             const AppendResult *result) noexcept nogil:
+    """Note the appended offsets for a request log that has them."""
+    cdef AppendEvent *event
+    if quotas == NULL or atomic_load_relaxed(&quotas.notes_appends) == 0 or result.error != NONE:
+        return
+    event = <AppendEvent *>quota_events_add(
+        request, EVENT_APPEND, text_at(topic.name, topic.name_bytes), text_at(NULL, 0))
+    if event != NULL:
+        event.note.sequence = result.base_offset
+        event.last_offset = result.last_offset
+        event.partition = partition
+
+
 cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *parsed, const Verdicts *verdicts,
                         int16_t error, const Appended *appended) noexcept nogil:
     """Append all partitions and build the response.
@@ -483,6 +500,8 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
                     waiting[waiting_count].base_offset_at = w.size_bytes + 6
                     waiting_count += 1
             kafka_mark_error(request, result.error, 1)
+            if partition != NULL:
+                note_append(handler.native_apis.quotas, request, topic, parsed.parts[at - 1].index, &result)
             foreign = leader_of(handler, topic, &result, parsed.parts[at - 1].index)
             any_foreign = any_foreign or foreign != NULL and version >= FIRST_WITH_LEADER
             write_partition(&w, version, parsed.parts[at - 1].index, &result, foreign)

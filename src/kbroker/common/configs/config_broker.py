@@ -236,6 +236,9 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     key("kbroker.request.log.sampling", "double", 1.0,
         "Share of requests that are recorded; requests that a quota throttled or rejected are always recorded.",
         between(0, 1)),
+    key("kbroker.request.log.offsets", "boolean", False,
+        "Whether records of Produce requests have the topic, partition and offsets of the records that they appended, "
+        "so that `kbroker requests tail --decode` can print these."),
     key("kbroker.request.log.buffer.bytes", "long", 16_777_216,
         "Bytes of request log records that may wait to be written, of all network threads together; further records "
         "are dropped, counted and logged.", between(65_536, 1 << 30)),
