@@ -12,10 +12,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import kbroker
 from kbroker.common import loggers
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.open_files import more_open_files
 from kbroker.stop_signals import StopSignals
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
@@ -31,6 +31,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.loggers import get_logger
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.handlers.api_table import KafkaApis

@@ -8,7 +8,9 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
-from typing import Any, NamedTuple
+from typing import Any
+
+from kbroker.common.named_tuple import NamedTuple
 
 _CHUNK_BYTES = 1 << 16
 

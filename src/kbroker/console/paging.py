@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
+
+from kbroker.common.named_tuple import NamedTuple
 
 ROWS = 50
 

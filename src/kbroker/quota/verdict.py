@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.request_log import QUOTA_TYPES
 
 

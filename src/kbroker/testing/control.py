@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from kbroker._core.clock import SystemClock, VirtualClock
@@ -20,6 +20,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.http_server import HttpHandler, HttpServer
 from kbroker.common.listeners import parse_loopback
 from kbroker.common.loggers import get_logger
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.testing.control_routes import ControlError, Routes
 from kbroker.testing.embedded import EmbeddedBroker
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+
+from kbroker.common.named_tuple import NamedTuple
 
 
 class ConfigResourceType(enum.IntEnum):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from kbroker.common.named_tuple import NamedTuple
 
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"

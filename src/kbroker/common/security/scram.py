@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import binascii
 import re
-from typing import NamedTuple
+
+from kbroker.common.named_tuple import NamedTuple
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 TOKEN_AUTH = "tokenauth"  # the extension, and the option of a client's JAAS line

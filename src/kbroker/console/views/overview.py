@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import kbroker
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.units import counted
 from kbroker.console.history import Rates
 from kbroker.console.requests import Query

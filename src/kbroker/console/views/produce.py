@@ -6,9 +6,9 @@ import base64
 import json
 import struct
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from kbroker.client.producer import Producer
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.units import counted, rounded_bytes
 from kbroker.console.changes import Change, Difference

@@ -8,9 +8,10 @@ Source: ``ConsumerGroup*Key.json``, ``ConsumerGroup*Value.json``, ``GroupCoordin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.consumer_group.member import (
     ClassicMetadata,
     ClassicProtocol,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.protocol import codec
 
 Body = dict[str, Any]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
+
+from kbroker.common.named_tuple import NamedTuple
 
 INT32_MAX = 2**31 - 1
 

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+
+from kbroker.common.named_tuple import NamedTuple
 
 JOURNAL_SUFFIX = "-journal"
 SCHEMA_VERSION = 6

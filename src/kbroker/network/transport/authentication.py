@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from kbroker.common.named_tuple import NamedTuple
 from kbroker.network.transport._security import TlsServer
 
 

@@ -9,7 +9,8 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import NamedTuple
+
+from kbroker.common.named_tuple import NamedTuple
 
 NO_QUOTA = "no quota"
 WIDE, NARROW = 920, 400  # of a page on a desktop, and on a phone
