@@ -125,6 +125,7 @@ class RaftObserver:
         self._turn = 0  # of the bootstrap servers
         self._backing_off: dict[Address, int] = {}  # until when
         self._download: Download | None = None
+        self._has_news = False  # a newer epoch or leader since the last success
 
     @property
     def leader_address(self) -> Address | None:
@@ -229,6 +230,7 @@ class RaftObserver:
             return
         self.last_error = ""
         self.fetched_ms = now_ms
+        self._has_news = False
         self._backing_off.clear()
 
     def _note_addresses(self, nodes: Iterable[Body]) -> None:
@@ -250,8 +252,9 @@ class RaftObserver:
         if epoch > self.epoch or error in stale:
             is_news = epoch > self.epoch or (leader_id != NO_LEADER and self._leader != self._nodes.get(leader_id))
             self._follow(leader_id, epoch)
-            if not is_news:  # an election goes on, or the leader of this epoch does not respond
+            if self._has_news or not is_news:  # an election goes on, or the leader of this epoch does not respond
                 self._failed(sent.address, f"the quorum has no leader that responds in epoch {epoch}", now_ms)
+            self._has_news = True
             return False
         if leader_id != NO_LEADER and (self.leader_id == NO_LEADER or self._leader is None):
             self._follow(leader_id, epoch)

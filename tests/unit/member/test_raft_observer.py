@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.common.errors import Errors
 from kbroker.log.log_dir import LogDir
-from kbroker.member.raft_observer import FETCH, FETCH_SNAPSHOT, RaftFatalError, Wait
+from kbroker.member.raft_observer import FETCH, FETCH_SNAPSHOT, RaftFatalError, Send, Wait
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.quorum_state import QuorumState, read_quorum_state
 from kbroker.metadata.records.batches import build_control
@@ -102,6 +102,26 @@ def test_an_election_without_a_result(tmp_path: Path, quorum: FakeQuorum) -> Non
         follower.drive(1)
         assert isinstance(follower.observer.next(0), Wait)
         quorum.leader_id, quorum.epoch = 1, 2
+        quorum.elect(2)
+        quorum.commit()
+        assert follower.catch_up() == quorum.image()
+
+
+def test_an_epoch_that_rises_with_each_response(
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second epoch without a successful Fetch in between is followed after the backoff only."""
+    with RaftFollower(tmp_path, quorum) as follower, monkeypatch.context() as patch:
+        follower.catch_up()
+        respond = quorum.respond
+
+        def rise(sent: Send) -> Body:
+            quorum.epoch += 1
+            return respond(sent)
+
+        patch.setattr(quorum, "respond", rise)
+        assert any("no leader that responds in epoch" in error for error in errors_of(follower, 30))
+        patch.undo()
         quorum.elect(2)
         quorum.commit()
         assert follower.catch_up() == quorum.image()
