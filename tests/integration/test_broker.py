@@ -200,10 +200,10 @@ broker.start()
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads memory from /proc")
 def test_start_and_idle_memory(tmp_path: Path) -> None:
-    """A small broker: memory within what is promised, the first Metadata response with room for a slow machine."""
+    """A small broker: memory within the promise, the first Metadata response within 1 s of CPU on a slow machine."""
     code = f"""
 import time
-begin = time.perf_counter()
+begin = time.process_time()
 from kbroker.broker import Broker
 broker = Broker({{**{FREE!r}, "log.dirs": {str(tmp_path)!r}}})
 broker.start()
@@ -212,13 +212,13 @@ host, _, port = broker.bootstrap_servers.rpartition(":")
 one = socket.create_connection((host, int(port)))
 one.sendall(struct.pack(">ihhihi", 14, 3, 1, 1, 0, 0))
 assert one.recv(4096)
-print(time.perf_counter() - begin)
+print(time.process_time() - begin)
 print([line for line in open("/proc/self/status") if line.startswith("VmRSS")][0].split()[1])
 broker.stop()
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     seconds, kib = done.stdout.split()
-    assert float(seconds) < 2.0
+    assert float(seconds) < 1.0
     assert int(kib) < 50 * 1024
 
 
