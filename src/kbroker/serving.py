@@ -98,20 +98,24 @@ def plain_options(words: Sequence[str]) -> Options | None:
 
 
 def serve(
-    read_properties: Callable[[], dict[str, str]], describe: Callable[[Broker], Iterable[str]] | None = None
+    read_properties: Callable[[], dict[str, str]],
+    describe: Callable[[Broker], Iterable[str]] | None = None,
+    loaded: Callable[[], None] | None = None,
 ) -> None:
     """Run a broker until a signal, then stop it in order; end by that signal if the broker was not ready yet.
 
     Args:
         read_properties: return the settings of the broker; called once.
         describe: return the lines to print when the broker is ready; None: the ready line.
+        loaded: called when the broker is ready, and has loaded its modules.
 
     Raises: OptionError; ServeError.
     """
     loggers.show_lower_levels()
     try:
         with StopSignals() as stop:
-            was_ready = _run(read_properties(), stop, describe or (lambda broker: [ready_line(broker)]))
+            lines = describe or (lambda broker: [ready_line(broker)])
+            was_ready = _run(read_properties(), stop, lines, loaded or (lambda: None))
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
@@ -180,7 +184,12 @@ def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]
     return properties
 
 
-def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Broker], Iterable[str]]) -> bool:
+def _run(
+    properties: dict[str, str],
+    stop: StopSignals,
+    describe: Callable[[Broker], Iterable[str]],
+    loaded: Callable[[], None],
+) -> bool:
     """Start, print the lines of a ready broker, wait, stop; return whether it was ready.
 
     A signal before that ends the start.
@@ -229,6 +238,7 @@ def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Brok
         print(*(describe(first) if broker is first else [ready_line(broker)]), sep="\n", flush=True)
         if control is not None:
             print(f"kbroker {control.describe()}", flush=True)
+        loaded()
         if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
             gc.freeze()
             gc.enable()
