@@ -289,10 +289,10 @@ def test_lines_and_a_tombstone(pages: Console, broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"value": "{", "value_as": "json"}, "The value &#39;{&#39; is not json"),
+        ({"value": "{", "value_as": "json"}, "The value: &#39;{&#39; is not json"),
         ({"value": "x", "value_as": "int32"}, "is not int32"),
         ({"value": "99999999999", "value_as": "int32"}, "is not int32"),
-        ({"key": "zz", "key_as": "hex"}, "The key &#39;zz&#39; is not hex"),
+        ({"key": "zz", "key_as": "hex"}, "The key: &#39;zz&#39; is not hex"),
         ({"partition": "7"}, "partition is &#39;7&#39;; expected a whole number from 0 to 1"),
         ({"repeat": "100000"}, "repeat is"),
         ({"lines": "1", "value": "\r\n"}, "has no lines"),
@@ -300,7 +300,7 @@ def test_lines_and_a_tombstone(pages: Console, broker: Broker) -> None:
         ({"value": "x" * 30_000, "repeat": "1000"}, "expected at most 4.0 MiB"),
         ({"headers": "a=" + "x" * 30_000, "repeat": "1000"}, "expected at most 4.0 MiB"),
         ({"value": "x\n" * 11, "lines": "1", "repeat": "1000"}, "These are 11,000 records; expected at most 10,000"),
-        ({"value_as": "xml"}, "value_as is"),
+        ({"value_as": "xml"}, "expected an encoder of text, json"),
     ],
 )
 def test_what_cannot_be_produced(pages: Console, given: dict[str, str], reason: str) -> None:

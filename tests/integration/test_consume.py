@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.cli.record_options import DECODERS
+from kbroker.cli.record_options import DECODERS, ENCODERS
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups
 from kbroker.client.producer import Producer
+from kbroker.decoders import encoders
 from kbroker.decoders.decoders import NAMES
 from kbroker.testing import EmbeddedBroker
 from tests.support.cli import run
@@ -24,7 +25,9 @@ HOUR_MS = 3_600_000
 def bootstrap() -> Iterator[str]:
     """A broker with `orders` (two partitions, a record an hour), `order-lines` and `numbers`."""
     with EmbeddedBroker() as broker, Cluster(broker.bootstrap_servers) as cluster:
-        Admin(cluster).create_topics([NewTopic("orders", 2), NewTopic("order-lines", 1), NewTopic("numbers", 1)])
+        Admin(cluster).create_topics(
+            [NewTopic("orders", 2), NewTopic("order-lines", 1), NewTopic("numbers", 1), NewTopic("encoded", 1)]
+        )
         with Producer(cluster) as producer:
             for n in range(10):
                 value = b'{"id": %d, "amount": %d.50, "who": "z\xc3\xb6e"}' % (n, 10 * n)
@@ -127,5 +130,19 @@ def test_a_group_commits_what_does_not_match_too(bootstrap: str) -> None:
     assert ids(bootstrap, *member) == []
 
 
-def test_the_help_names_every_decoder() -> None:
+def test_the_help_names_every_decoder_and_encoder() -> None:
     assert DECODERS == NAMES
+    assert ENCODERS == encoders.NAMES
+
+
+def test_what_is_produced_encoded(bootstrap: str) -> None:
+    """Keys and values in other forms than text; a null value is none, and a line that does not fit is named."""
+    environment = {"KBROKER_BOOTSTRAP": bootstrap}
+    forms = ("-K", ":", "--encode", "int64", "--encode-key", "uuid", "--null-value", "-")
+    key = "12345678-1234-5678-1234-567812345678"
+    done = run(None, "produce", "encoded", *forms, input=f"{key}:-5\n{key}:-\n", env=environment)
+    assert done.exit_code == 0, done.output
+    every = ("encoded", "--from-beginning", "--end", "--format", "key-value")
+    assert lines(bootstrap, *every, "--decode", "int64", "--decode-key", "uuid") == [f"{key}:-5", f"{key}:null"]
+    wrong = run(None, "produce", "encoded", "--encode", "int64", input="five\n", env=environment)
+    assert (wrong.exit_code, "the value: 'five' is not int64" in wrong.stderr) == (1, True)

@@ -131,7 +131,7 @@ def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None
     """Values of real serializers through a broker to `consume`, and what the registry holds about them."""
     with EmbeddedBroker() as broker:
         with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
-            Admin(cluster).create_topics([ClientTopic("orders", 1)])
+            Admin(cluster).create_topics([ClientTopic(name, 1) for name in ("orders", "points", "prices", "notes")])
             for value in (*by_confluent[:3], by_confluent[0]):
                 producer.send("orders", value, b"k")
         environment = {"KBROKER_BOOTSTRAP": broker.bootstrap_servers, "KBROKER_REGISTRY": apicurio.url}
@@ -163,6 +163,15 @@ def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None
         with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
             producer.send("orders", b"\0\0\1\0\0x", None)
         documents("registry", "check", "orders", "--from-beginning", status=1)
+        for name, kind, schema, text in (
+            ("points", "AVRO", POINT, '{"x": 7}'),
+            ("prices", "PROTOBUF", MONEY, '{"cents": 99}'),
+            ("notes", "JSON", '{"type": "object"}', '{"a": 1}'),
+        ):
+            apicurio.register(f"{name}-value", kind, schema)
+            run(None, "produce", name, "--encode", "registry", input=text, env=environment)
+            (one,) = documents("consume", name, "--from-beginning", "--end", "--decode", "registry")
+            assert (one["value"], one["value_schema"][-4:-2]) == (json.loads(text), "id")
         assert '"name": "Order"' in run(None, "registry", "show", "avro-orders-value", env=environment).stdout
 
 

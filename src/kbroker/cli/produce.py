@@ -1,19 +1,27 @@
 """`kbroker produce`: lines of standard input become records."""
 
+from __future__ import annotations
+
 import os
 import select
 import sys
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
+from kbroker.cli.record_options import ENCODERS, registry_options, schema_registry
 from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.common.units import counted
 
+if TYPE_CHECKING:
+    from kbroker.client.schema_registry import SchemaRegistry
+
+_Encode = Callable[["bytes | None", "bytes | None"], "tuple[bytes | None, bytes | None]"]
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 READ_BYTES = 1 << 16
 
@@ -24,6 +32,16 @@ READ_BYTES = 1 << 16
 @click.option(
     "--key-separator", "-K", metavar="TEXT", help="Split each line at TEXT into key and value.  [default: no key]"
 )
+@click.option(
+    "--encode",
+    "value_encoder",
+    type=click.Choice(ENCODERS),
+    metavar="FORMAT",
+    help=f"Encode values: {', '.join(ENCODERS[:-4])}; by the latest schema of the subject TOPIC-value "
+    f"{', '.join(ENCODERS[-4:])}.  [default: the bytes]",
+)
+@click.option("--encode-key", "key_encoder", type=click.Choice(ENCODERS), metavar="FORMAT", help="Encode keys.")
+@registry_options
 @click.option("--null-value", metavar="TEXT", help="Send a null value (a tombstone) where the value is exactly TEXT.")
 @click.option(
     "--header", "-H", "header_words", multiple=True, metavar="NAME=VALUE", help="Header of every record. Repeatable."
@@ -48,6 +66,11 @@ def produce(
     topic: str,
     bootstrap_server: str,
     key_separator: str | None,
+    value_encoder: str | None,
+    key_encoder: str | None,
+    registry_url: str | None,
+    registry_auth: str | None,
+    registry_ca: Path | None,
     null_value: str | None,
     header_words: tuple[str, ...],
     partition: int | None,
@@ -79,6 +102,10 @@ def produce(
         note("type one record per line; Ctrl-D ends the input")
     separator = None if key_separator is None else os.fsencode(key_separator)
     null = None if null_value is None else os.fsencode(null_value)
+    encoded: _Encode | None = None
+    if value_encoder or key_encoder:
+        registry = schema_registry(registry_url, registry_auth, registry_ca)
+        encoded = _encoder(topic, key_encoder, value_encoder, registry)
     with (
         connect(bootstrap_server) as cluster,
         Producer(
@@ -96,9 +123,12 @@ def produce(
             if line is None:
                 producer.flush()
                 continue
-            key, value = _split(line, separator)
+            key, text = _split(line, separator)
+            value = None if text == null else text
             try:
-                producer.send(topic, None if value == null else value, key, partition=partition, headers=headers)
+                if encoded is not None:
+                    key, value = encoded(key, value)
+                producer.send(topic, value, key, partition=partition, headers=headers)
             except ValueError as error:
                 raise click.BadParameter(str(error), param_hint="--partition") from None
         if is_empty:
@@ -114,6 +144,26 @@ def produce(
         for r in rows:
             where = f", offsets {r['first_offset']} to {r['last_offset']}" if r["first_offset"] >= 0 else ""
             click.echo(f"{topic}-{r['partition']}: {counted(r['records'], 'record')}{where}")
+
+
+def _encoder(
+    topic: str, key_encoder: str | None, value_encoder: str | None, registry: SchemaRegistry | None
+) -> _Encode:
+    """Return a function that encodes keys and values. Raises (it): ClickException."""
+    from kbroker.decoders.decoded import MissingPackageError, Place, UnencodableError
+    from kbroker.decoders.encoders import Encoders
+
+    encoders = Encoders(registry)
+
+    def part(data: bytes | None, name: str | None, is_key: bool) -> bytes | None:
+        if data is None or name is None:
+            return data
+        try:
+            return encoders.encode(name, data.decode(), Place(topic, is_key))
+        except (UnencodableError, UnicodeDecodeError, MissingPackageError) as error:
+            raise click.ClickException(f"the {'key' if is_key else 'value'}: {error}") from None
+
+    return lambda key, value: (part(key, key_encoder, True), part(value, value_encoder, False))
 
 
 def _header(word: str) -> tuple[str, bytes]:

@@ -24,6 +24,12 @@ DECODERS = (
     *("avro", "protobuf", "json-schema", "registry", "kafka"),
 )
 
+#: Names of encoders, likewise.
+ENCODERS = (
+    *("text", "json", "hex", "base64", "boolean", "int16", "int32", "int64", "float", "double", "uuid", "msgpack"),
+    *("avro", "protobuf", "json-schema", "registry"),
+)
+
 
 def registry_options(command: F) -> F:
     """`--registry`, `--registry-auth` and `--registry-ca`, for `schema_registry`."""

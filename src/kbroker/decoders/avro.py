@@ -21,7 +21,7 @@ from kbroker.decoders.plain import float_value, short_float
 MAX_DEPTH = 100  # of values within values, and of types within types
 _SPARE_VALUES = 1000  # values without bytes, beside one for each byte of the input
 _MAX_VARINT_BYTES = 10
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_DECIMAL_BYTES = 1024  # Python limits the digits of an integer's text
 
 
@@ -127,13 +127,13 @@ class AvroSchema:
             self._levels -= 1
 
     def _of_name(self, name: str, namespace: str) -> _Reader:
-        place = self._named.get(_full(name, namespace), self._named.get(name))
+        place = self._named.get(full_name(name, namespace), self._named.get(name))
         if place is None:
             raise UndecodableError(f"the schema uses {name!r}, which it does not define")
         return lambda source: place[0](source)
 
     def _defined(self, schema: dict[str, Any], kind: str, namespace: str) -> _Reader:
-        full = _full(schema["name"], schema.get("namespace", namespace))
+        full = full_name(schema["name"], schema.get("namespace", namespace))
         place = self._named[full] = []  # a record may contain itself
         if kind == "enum":
             reader = _enum([str(symbol) for symbol in schema["symbols"]])
@@ -147,7 +147,8 @@ class AvroSchema:
         return reader
 
 
-def _full(name: str, namespace: str) -> str:
+def full_name(name: str, namespace: str) -> str:
+    """Return the name of a type with its namespace."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
@@ -286,7 +287,7 @@ def _decimal(text: str, scale: int) -> str:
 
 
 def _moment(microseconds: int, zone: str) -> str:
-    moment = _EPOCH + timedelta(microseconds=microseconds)
+    moment = EPOCH + timedelta(microseconds=microseconds)
     return moment.replace(tzinfo=None).isoformat(timespec="auto") + zone
 
 
@@ -297,7 +298,7 @@ def _time_of_day(microseconds: int) -> str:
 
 
 _TIMES: dict[str, Callable[[int], str]] = {
-    "date": lambda days: (_EPOCH + timedelta(days=days)).date().isoformat(),
+    "date": lambda days: (EPOCH + timedelta(days=days)).date().isoformat(),
     "time-millis": lambda ms: _time_of_day(1000 * ms),
     "time-micros": _time_of_day,
     "timestamp-millis": lambda ms: _moment(1000 * ms, "Z"),

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
-from kbroker.client.schema_registry import AVRO, JSON_SCHEMA, PROTOBUF, RegistryError, Schema, SchemaRegistry
+from kbroker.client.schema_registry import (
+    AVRO,
+    JSON_SCHEMA,
+    PROTOBUF,
+    RegistryError,
+    Schema,
+    SchemaRegistry,
+    SchemaVersion,
+)
 from kbroker.decoders.avro import AvroSchema
-from kbroker.decoders.decoded import Decoded, Place, UndecodableError
+from kbroker.decoders.avro_writer import AvroWriter
+from kbroker.decoders.decoded import Decoded, Place, UndecodableError, UnencodableError
 from kbroker.decoders.framing import Framed, framed, message_indexes, reference
 from kbroker.decoders.plain import json_document
 from kbroker.decoders.protobuf import ProtobufSchema
@@ -39,6 +49,7 @@ def _kept(compiled: Callable[[Schema], _Compiled]) -> Callable[[Schema], _Compil
 
 
 _avro = _kept(lambda schema: AvroSchema(schema.text, tuple(text for _, text in schema.references)))
+_avro_writer = lru_cache(_SCHEMAS)(lambda schema: AvroWriter(schema.text, tuple(text for _, text in schema.references)))
 _protobuf = _kept(lambda schema: ProtobufSchema(schema.text, dict(schema.references)))
 
 
@@ -81,3 +92,23 @@ def _decoded(schema: Schema, found: Framed) -> Decoded:
         return messages.decode(found.payload, indexes=message_indexes(found.indexes)[0])
     indexes, payload = message_indexes(found.payload)
     return messages.decode(payload, indexes=indexes)
+
+
+def encode(version: SchemaVersion, text: str) -> bytes:
+    """Return the JSON text by a schema, behind its id in the wire format of Confluent; the first Protobuf message.
+
+    JSON Schema is not validated: the text must be JSON. Raises: UnencodableError, MissingPackageError.
+    """
+    schema = version.schema
+    try:
+        if schema.kind == PROTOBUF:
+            payload = b"\0" + _protobuf(schema).encode(text)  # the index of the first message
+        elif schema.kind == AVRO:
+            payload = _avro_writer(schema).encode(json.loads(text))
+        else:
+            json.loads(text)
+            payload = text.encode()
+    except (ValueError, RecursionError) as error:
+        what = "" if isinstance(error, UnencodableError | UndecodableError) else "not JSON: "
+        raise UnencodableError(f"{version.subject} version {version.version}: {what}{error}") from None
+    return b"\0" + version.id.to_bytes(4, "big") + payload

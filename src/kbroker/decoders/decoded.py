@@ -16,6 +16,10 @@ class UndecodableError(ValueError):
     """The bytes do not have the format; the message is one line and names the reason."""
 
 
+class UnencodableError(ValueError):
+    """The text does not have the format, or does not fit the schema; the message is one line."""
+
+
 class MissingPackageError(Exception):
     """A decoder or a filter needs a package that is not installed; the message names it."""
 

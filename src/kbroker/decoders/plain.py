@@ -13,7 +13,7 @@ from uuid import UUID
 from kbroker.decoders.decoded import Decoded, MissingPackageError, UndecodableError, json_text
 
 _FLOAT_DIGITS = range(6, 10)  # a 32-bit float is exact with nine
-_WIDTHS = {"int16": ">h", "int32": ">i", "int64": ">q", "float": ">f", "double": ">d"}  # Kafka's serializers
+WIDTHS = {"int16": ">h", "int32": ">i", "int64": ">q", "float": ">f", "double": ">d"}  # Kafka's serializers
 
 
 def json_document(data: bytes) -> Decoded:
@@ -60,7 +60,7 @@ def uuid(data: bytes) -> Decoded:
 
 
 def _number(name: str) -> Callable[[bytes], Decoded]:
-    form = struct.Struct(_WIDTHS[name])
+    form = struct.Struct(WIDTHS[name])
 
     def decode(data: bytes) -> Decoded:
         if len(data) != form.size:
@@ -73,7 +73,7 @@ def _number(name: str) -> Callable[[bytes], Decoded]:
     return decode
 
 
-NUMBERS = {name: _number(name) for name in _WIDTHS}
+NUMBERS = {name: _number(name) for name in WIDTHS}
 
 
 def short_float(value: float) -> float:

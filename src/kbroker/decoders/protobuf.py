@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kbroker.decoders.decoded import Decoded, MissingPackageError, UndecodableError
+from kbroker.decoders.decoded import Decoded, MissingPackageError, UndecodableError, UnencodableError
 
 FILE = "schema.proto"
 COMPILE_TIMEOUT_S = 20.0
@@ -83,6 +83,21 @@ class ProtobufSchema:
         except (message.DecodeError, json_format.Error, TypeError, ValueError, RecursionError) as error:
             raise UndecodableError(f"not a message {kind.full_name}: {error}") from None
         return Decoded("protobuf", text, is_json=True, schema=kind.full_name)
+
+    def encode(self, text: str) -> bytes:
+        """Return the bytes of the file's first message from JSON. Raises: UnencodableError."""
+        from google.protobuf import json_format, message, message_factory
+
+        if not self._messages:
+            raise UnencodableError("the schema has no message")
+        found = message_factory.GetMessageClass(self._messages[0])()
+        try:
+            json_format.Parse(text, found, descriptor_pool=self._pool)
+            data: bytes = found.SerializeToString()
+        except (json_format.Error, message.EncodeError, TypeError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:_MAX_ERROR]
+            raise UnencodableError(f"not a message {self._messages[0].full_name}: {reason}") from None
+        return data
 
     def _at(self, indexes: Sequence[int]) -> Any:
         kinds, found = self._messages, None

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kbroker.decoders.avro import MAX_DEPTH, AvroSchema
-from kbroker.decoders.decoded import UndecodableError
+from kbroker.decoders.avro_writer import AvroWriter
+from kbroker.decoders.decoded import UndecodableError, UnencodableError
 
 fastavro = pytest.importorskip("fastavro")
 
@@ -83,6 +84,47 @@ def test_every_type() -> None:
         "next": None,
     }
     assert (found.format, found.is_json, found.value) == ("avro", True, {**shown, "next": shown})
+    assert AvroWriter(json.dumps(ORDER)).encode({**shown, "next": shown}) == data
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (ORDER, {"id": 1}, "the value: the member name is missing"),
+        (ORDER, {"idd": 1}, 'the value: expected one of id, name, .*, got "idd"'),
+        (["null", "int"], "x", 'the value: expected null, got "x"; the value: expected int, got "x"'),
+        ({"type": "array", "items": "long"}, [1, True], r"the value\[1\]: expected long, got true"),
+        ("int", 1 << 31, "expected int, got 2147483648"),
+        ("bytes", "\u0100", "expected bytes"),
+        ({"type": "int", "logicalType": "date"}, "2026-13-01", "expected date, got"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, "0.25", "expected decimal, got"),
+        ("Nowhere", 1, "uses 'Nowhere', which it does not define"),
+        ({"type": "array"}, [1], "the schema cannot be used"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_schema(kind: Any, value: Any, reason: str) -> None:
+    with pytest.raises(UnencodableError, match=reason):
+        AvroWriter(json.dumps(kind)).encode(value)
+
+
+@pytest.mark.parametrize(
+    ("logical", "value"),
+    [
+        ("timestamp-nanos", "2026-01-02T03:04:05.000000007Z"),
+        ("local-timestamp-micros", "1969-12-31T23:59:59.999999"),
+        ("time-micros", "03:04:05.000006"),
+        ("timestamp-millis", "2026-01-02T03:04:05Z"),
+    ],
+)
+def test_a_time_reads_as_it_was_written(logical: str, value: str) -> None:
+    schema = json.dumps({"type": "long", "logicalType": logical})
+    assert AvroSchema(schema).decode(AvroWriter(schema).encode(value)).value == value
+
+
+def test_defaults_and_references_of_what_is_written() -> None:
+    point = {"type": "record", "name": "geo.Point", "fields": [{"name": "x", "type": "int", "default": 3}]}
+    line = {"type": "record", "name": "geo.Line", "fields": [{"name": "a", "type": "Point"}]}
+    assert AvroWriter(json.dumps(line), (json.dumps(point),)).encode({"a": {}}) == b"\x06"
 
 
 @pytest.mark.parametrize(("kind", "value"), [("string", "plain"), ("int", -7), ("bytes", b"x"), ("null", None)])

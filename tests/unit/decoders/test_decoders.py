@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.schema_registry import AVRO, RegistryError, Schema, SchemaId, SchemaRegistry
-from kbroker.decoders import by_schema, kafka_records
-from kbroker.decoders.decoded import Decoded, MissingPackageError, UndecodableError
+from kbroker.client.schema_registry import (
+    AVRO,
+    JSON_SCHEMA,
+    RegistryError,
+    Schema,
+    SchemaId,
+    SchemaRegistry,
+    SchemaVersion,
+)
+from kbroker.decoders import by_schema, encoders, kafka_records
+from kbroker.decoders.decoded import Decoded, MissingPackageError, Place, UndecodableError, UnencodableError
 from kbroker.decoders.decoders import MAX_MISSES, DecodedRecord, Decoders
+from kbroker.decoders.encoders import Encoders
 from kbroker.protocol.codec import encode_versioned
 
 msgpack = pytest.importorskip("msgpack")
@@ -27,6 +36,13 @@ class Known(SchemaRegistry):
         if schema_id.text != "7":
             raise RegistryError("status 404: no such schema", 404)
         return Schema(AVRO, '"string"')
+
+    def version(self, subject: str, version: int | None = None) -> SchemaVersion:
+        self.lookups += 1
+        if subject == "t-key":
+            raise RegistryError("status 404: no such subject", 404)
+        kind = JSON_SCHEMA if subject == "json-value" else AVRO
+        return SchemaVersion(subject, 1, 7, Schema(kind, '"string"'))
 
 
 def decoded(decoders: Decoders, key: bytes | None, value: bytes | None, topic: str = "t", **more: Any) -> DecodedRecord:
@@ -180,3 +196,45 @@ def test_without_a_package(monkeypatch: pytest.MonkeyPatch, name: str, package: 
         decoded(Decoders(value=name, registry=registry), None, b"\0\0\0\0\x07\0")
     detected = "protobuf" if package == "msgpack" else "hex"
     assert shown(decoded(Decoders(registry=registry), None, b"\0\0\0\0\x07\0").value)[0] == detected
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("text", "Zoë"), ("json", '{"a": 1}'), ("hex", "00ff"), ("boolean", "true"), ("int16", "-3"), ("int32", "7")),
+        *(("int64", "-5"), ("float", "0.1"), ("double", "2.5"), ("uuid", "12345678-1234-5678-1234-567812345678")),
+        *(("msgpack", '{"a": [1, null]}'), ("avro", '"Zoë"'), ("registry", '"x"')),
+    ],
+)  # fmt: skip
+def test_what_is_encoded_is_decoded(name: str, text: str) -> None:
+    registry = Known()
+    encoder = Encoders(registry)
+    data = [encoder.encode(name, text, Place("t")) for _ in range(2)][1]
+    found = decoded(Decoders(value=name, registry=registry), None, data).value
+    assert found is not None
+    assert (found.problem, found.text) == ("", text)
+    assert registry.lookups <= 2, "a subject is looked up once"
+
+
+@pytest.mark.parametrize("name", encoders.NAMES)
+def test_a_text_that_cannot_be_encoded(name: str) -> None:
+    if name in ("text", "base64"):
+        return
+    with pytest.raises(UnencodableError):
+        Encoders(Known()).encode(name, "no: {", Place("t"))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "name", "place", "reason"),
+    [
+        (Encoders(), "avro", Place("t"), "needs a Schema Registry"),
+        (Encoders(Known()), "avro", Place("t", True), "the subject t-key: status 404"),
+        (Encoders(Known()), "protobuf", Place("t"), "the subject t-value is of avro, expected protobuf"),
+        (Encoders(Known()), "yaml", Place("t"), "expected an encoder of text, json"),
+        (Encoders(Known()), "json-schema", Place("json"), "json-value version 1: not JSON"),
+        (Encoders(Known()), "base64", Place("t"), "is not base64"),
+    ],
+)
+def test_encoders_by_schema(encoder: Encoders, name: str, place: Place, reason: str) -> None:
+    with pytest.raises(UnencodableError, match=reason):
+        encoder.encode(name, "{", place)

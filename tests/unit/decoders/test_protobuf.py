@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.decoders.decoded import UndecodableError
+from kbroker.decoders.decoded import UndecodableError, UnencodableError
 from kbroker.decoders.protobuf import ProtobufSchema
 
 pytest.importorskip("grpc_tools")
@@ -87,3 +87,12 @@ def test_texts_that_protoc_refuses(text: str, reason: str) -> None:
 def test_an_import_stays_in_its_folder(path: str) -> None:
     with pytest.raises(UndecodableError, match="relative path"):
         ProtobufSchema(TEXT, {path: MONEY})
+
+
+def test_the_first_message_is_encoded() -> None:
+    money = ProtobufSchema(MONEY)
+    assert money.encode('{"cents": 99, "in": {}}') == b"\x08\x63\x12\x00"
+    with pytest.raises(UnencodableError, match=r'not a message shop.Money: .*"cent"'):
+        money.encode('{"cent": 99}')
+    with pytest.raises(UnencodableError, match="the schema has no message"):
+        ProtobufSchema('syntax = "proto3";').encode("{}")

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import struct
-from collections.abc import Callable, Mapping
-
 from kbroker.client.producer import Producer
 from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType
@@ -14,32 +9,14 @@ from kbroker.common.units import counted, rounded_bytes
 from kbroker.console.changes import Change, Difference
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View, address
+from kbroker.console.views.messages import REGISTRY_WAIT_S
 from kbroker.console.views.topics import found_topic
+from kbroker.decoders.decoded import MissingPackageError, Place, UnencodableError
+from kbroker.decoders.encoders import BY_SCHEMA, NAMES, Encoders
 
 MAX_REPEAT, MAX_HEADERS, MAX_RECORDS = 1000, 50, 10_000
 MAX_BYTES = 4 << 20  # of all records of one form
 _SHOWN = 60  # characters of a key or value in the difference
-
-
-def _json(text: str) -> bytes:
-    json.loads(text)
-    return text.encode()
-
-
-def _packed(form: str, convert: Callable[[str], int | float]) -> Callable[[str], bytes]:
-    return lambda text: struct.pack(form, convert(text))
-
-
-#: Forms in which a key or value is typed.
-ENCODINGS: Mapping[str, Callable[[str], bytes]] = {
-    "text": str.encode,
-    "json": _json,
-    "hex": bytes.fromhex,
-    "base64": lambda text: base64.b64decode(text, validate=True),
-    "int32": _packed(">i", int),
-    "int64": _packed(">q", int),
-    "double": _packed(">d", float),
-}
 
 
 class _Record(NamedTuple):
@@ -50,7 +27,8 @@ class _Record(NamedTuple):
 def form(site: Site, query: Query) -> View:
     """Return the form for a topic."""
     topic = found_topic(site, query)
-    values = {"topic": topic, "encodings": list(ENCODINGS), "fields": Fields(query.values), "problem": ""}
+    encodings = [name for name in NAMES if site.parts.registry is not None or name not in BY_SCHEMA]
+    values = {"topic": topic, "encodings": encodings, "fields": Fields(query.values), "problem": ""}
     return View("Produce", "produce.html", values, entry="topics")
 
 
@@ -61,7 +39,7 @@ def produce(site: Site, form: Query) -> Change:
     number = form.integer("partition", -1, 0, total - 1)
     partition = None if number < 0 else number
     repeat = form.integer("repeat", 1, 1, MAX_REPEAT)
-    records = _records(form)
+    records = _records(site, form)
     headers = _headers(form.text("headers"))
     count = repeat * len(records)
     if count > MAX_RECORDS:
@@ -93,28 +71,28 @@ def produce(site: Site, form: Query) -> Change:
     return Change(title, lines, apply, page, state=state, back=address("produce", topic=topic.name))
 
 
-def _records(form: Query) -> list[_Record]:
+def _records(site: Site, form: Query) -> list[_Record]:
     """Return the records, each once. Raises: PageError 400."""
-    key = None if form.text("key_null") == "1" else _encoded(form, "key", form.text("key"))
+    registry = None if site.parts.registry is None else site.parts.registry.within(REGISTRY_WAIT_S)
+    encoders = Encoders(registry)
+
+    def encoded(part: str, text: str) -> bytes:
+        try:
+            place = Place(form.needed("topic"), part == "key")
+            return encoders.encode(form.text(f"{part}_as") or "text", text, place)
+        except (UnencodableError, MissingPackageError) as error:
+            raise PageError(400, f"The {part}: {error}.") from None
+
+    key = None if form.text("key_null") == "1" else encoded("key", form.text("key"))
     if form.text("value_null") == "1":
         return [_Record(key, None)]
     text = form.text("value").replace("\r\n", "\n")  # a form sends its line ends so
     if form.text("lines") != "1":
-        return [_Record(key, _encoded(form, "value", text))]
+        return [_Record(key, encoded("value", text))]
     lines = [line for line in text.split("\n") if line]
     if not lines:
         raise PageError(400, "The value has no lines that could be records.")
-    return [_Record(key, _encoded(form, "value", line)) for line in lines]
-
-
-def _encoded(form: Query, part: str, text: str) -> bytes:
-    encoding = form.text(f"{part}_as") or "text"
-    if encoding not in ENCODINGS:
-        raise PageError(400, f"{part}_as is {encoding[:40]!r}; expected {', '.join(ENCODINGS)}.")
-    try:
-        return ENCODINGS[encoding](text)
-    except (ValueError, struct.error, OverflowError, RecursionError) as error:
-        raise PageError(400, f"The {part} {text[:40]!r} is not {encoding}: {error}.") from None
+    return [_Record(key, encoded("value", line)) for line in lines]
 
 
 def _headers(text: str) -> list[tuple[str, bytes | None]]:

@@ -1,0 +1,247 @@
+"""Binary Avro from JSON, in the form in which `avro` shows it. Source: Avro 1.12, specification."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from kbroker.decoders.avro import EPOCH, full_name
+from kbroker.decoders.decoded import UnencodableError
+
+_INT, _LONG = 1 << 31, 1 << 63
+_MICROSECOND = timedelta(microseconds=1)
+_SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
+
+
+class AvroWriter:
+    """The encoder of a schema.
+
+    Args: ``text``: the schema as JSON; ``references``: schemas whose named types it uses, each before its users.
+    Raises: UnencodableError for a text that is not a schema.
+    Threads: any.
+    """
+
+    def __init__(self, text: str, references: tuple[str, ...] = ()) -> None:
+        self._named: dict[str, tuple[Any, str]] = {}  # schema and namespace
+        try:
+            for one in references:
+                self._collect(json.loads(one), "")
+            self._schema = json.loads(text)
+            self._collect(self._schema, "")
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            raise UnencodableError(f"not an Avro schema: {type(error).__name__} {error}") from None
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a JSON value. Raises: UnencodableError that names the member that does not fit."""
+        out = bytearray()
+        try:
+            self._write(self._schema, "", value, out, "the value")
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UnencodableError(f"the schema cannot be used: {type(error).__name__} {error}") from None
+        return bytes(out)
+
+    def _collect(self, schema: Any, namespace: str) -> None:
+        """Remember the named types of a schema."""
+        if isinstance(schema, list):
+            for one in schema:
+                self._collect(one, namespace)
+        elif isinstance(schema, dict):
+            if schema["type"] in ("record", "error", "enum", "fixed"):
+                full = full_name(schema["name"], schema.get("namespace", namespace))
+                namespace = full.rpartition(".")[0]
+                self._named[full] = schema, namespace
+            for one in (*schema.get("fields", ()), schema):
+                for part in ("type", "items", "values"):
+                    if isinstance(one.get(part), dict | list):
+                        self._collect(one[part], namespace)
+
+    def _write(self, schema: Any, namespace: str, value: Any, out: bytearray, where: str) -> None:
+        if isinstance(schema, list):
+            self._write_union(schema, namespace, value, out, where)
+            return
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if isinstance(kind, dict | list):
+            self._write(kind, namespace, value, out, where)
+        elif kind in _PRIMITIVE:
+            logical = schema.get("logicalType") if isinstance(schema, dict) else None
+            try:
+                if logical == "decimal":
+                    value = _decimal(schema, value)
+                elif logical in _TIMES and isinstance(value, str):
+                    value = _TIMES[logical](value)
+                _PRIMITIVE[kind](value, out)
+            except (ValueError, OverflowError, InvalidOperation, struct.error):
+                raise UnencodableError(f"{where}: expected {logical or kind}, got {_short(value)}") from None
+        elif kind == "array":
+            _expect(isinstance(value, list), "an array", value, where)
+            for number, one in enumerate(value):
+                if not number:
+                    _long(len(value), out)
+                self._write(schema["items"], namespace, one, out, f"{where}[{number}]")
+            out.append(0)
+        elif kind == "map":
+            _expect(isinstance(value, dict), "an object", value, where)
+            for number, (name, one) in enumerate(value.items()):
+                if not number:
+                    _long(len(value), out)
+                _string(name, out)
+                self._write(schema["values"], namespace, one, out, f"{where}.{name}")
+            out.append(0)
+        elif isinstance(schema, str):
+            found = self._named.get(full_name(schema, namespace)) or self._named.get(schema)
+            if found is None:
+                raise UnencodableError(f"the schema uses {schema!r}, which it does not define")
+            self._write_named(*found, value, out, where)
+        else:
+            inside = full_name(schema["name"], schema.get("namespace", namespace)).rpartition(".")[0]
+            self._write_named(schema, inside, value, out, where)
+
+    def _write_named(self, schema: Any, namespace: str, value: Any, out: bytearray, where: str) -> None:
+        kind = schema["type"]
+        if kind == "enum":
+            _expect(value in schema["symbols"], f"one of {', '.join(schema['symbols'])}", value, where)
+            _long(schema["symbols"].index(value), out)
+        elif kind == "fixed":
+            data = _decimal(schema, value) if schema.get("logicalType") == "decimal" else value
+            fits = isinstance(data, str) and len(data) == schema["size"] and all(c <= "\xff" for c in data)
+            _expect(fits, f"{schema['size']} bytes", value, where)
+            out += data.encode("latin-1")
+        else:
+            _expect(isinstance(value, dict), "an object", value, where)
+            fields = {field["name"]: field for field in schema["fields"]}
+            for name in value:
+                _expect(name in fields, f"one of {', '.join(fields)}", name, where)
+            for name, field in fields.items():
+                if name not in value and "default" not in field:
+                    raise UnencodableError(f"{where}: the member {name} is missing")
+                member = value[name] if name in value else field["default"]
+                self._write(field["type"], namespace, member, out, f"{where}.{name}")
+
+    def _write_union(self, branches: list[Any], namespace: str, value: Any, out: bytearray, where: str) -> None:
+        """Write the first branch that fits the value."""
+        problems = []
+        for number, branch in enumerate(branches):
+            part = bytearray()
+            try:
+                self._write(branch, namespace, value, part, where)
+            except UnencodableError as error:
+                problems.append(str(error))
+                continue
+            _long(number, out)
+            out += part
+            return
+        raise UnencodableError("; ".join(problems) or f"{where}: the union is empty")
+
+
+def _expect(fits: bool, what: str, value: Any, where: str) -> None:
+    if not fits:
+        raise UnencodableError(f"{where}: expected {what}, got {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _long(value: Any, out: bytearray, limit: int = _LONG) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not -limit <= value < limit:
+        raise ValueError
+    number = ~(value << 1) if value < 0 else value << 1
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+def _null(value: Any, out: bytearray) -> None:
+    if value is not None:
+        raise ValueError
+
+
+def _boolean(value: Any, out: bytearray) -> None:
+    if not isinstance(value, bool):
+        raise ValueError
+    out.append(value)
+
+
+def _real(form: str) -> Callable[[Any, bytearray], None]:
+    def write(value: Any, out: bytearray) -> None:
+        if isinstance(value, bool) or (not isinstance(value, int | float) and value not in _SPECIAL_FLOATS):
+            raise ValueError
+        out += struct.pack(form, float(value))
+
+    return write
+
+
+def _text(encoding: str) -> Callable[[Any, bytearray], None]:
+    def write(value: Any, out: bytearray) -> None:
+        if not isinstance(value, str):
+            raise ValueError
+        data = value.encode(encoding)
+        _long(len(data), out)
+        out += data
+
+    return write
+
+
+_string = _text("utf-8")
+_PRIMITIVE: dict[str, Callable[[Any, bytearray], None]] = {
+    "null": _null,
+    "boolean": _boolean,
+    "int": lambda value, out: _long(value, out, _INT),
+    "long": _long,
+    "float": _real("<f"),
+    "double": _real("<d"),
+    "bytes": _text("latin-1"),  # the JSON form of Avro
+    "string": _string,
+}
+
+
+# ---- logical types: dates and times of ISO 8601, decimals as text or number
+
+
+def _decimal(schema: dict[str, Any], value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError
+    scaled = Decimal(str(value)).scaleb(int(schema.get("scale", 0)))
+    if scaled != scaled.to_integral_value():
+        raise ValueError
+    number = int(scaled)
+    size = (
+        int(schema["size"]) if schema["type"] == "fixed" else (number if number >= 0 else ~number).bit_length() // 8 + 1
+    )
+    return number.to_bytes(size, "big", signed=True).decode("latin-1")
+
+
+def _moment(text: str) -> int:
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return (moment.replace(tzinfo=moment.tzinfo or timezone.utc) - EPOCH) // _MICROSECOND
+
+
+def _nanoseconds(text: str) -> int:
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    if fraction and not (fraction.isdecimal() and len(fraction) <= 9):
+        raise ValueError
+    return _moment(seconds) * 1000 + int(fraction.ljust(9, "0") or 0)
+
+
+def _time_of_day(text: str) -> int:
+    found = time.fromisoformat(text)
+    since = timedelta(hours=found.hour, minutes=found.minute, seconds=found.second, microseconds=found.microsecond)
+    return since // _MICROSECOND
+
+
+_TIMES: dict[str, Callable[[str], int]] = {
+    "date": lambda text: (date.fromisoformat(text) - EPOCH.date()).days,
+    "time-millis": lambda text: _time_of_day(text) // 1000,
+    "time-micros": _time_of_day,
+    "timestamp-millis": lambda text: _moment(text) // 1000,
+    "timestamp-micros": _moment,
+    "timestamp-nanos": _nanoseconds,
+    "local-timestamp-millis": lambda text: _moment(text) // 1000,
+    "local-timestamp-micros": _moment,
+}
