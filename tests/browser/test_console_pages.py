@@ -21,6 +21,7 @@ PAGES = (
     "configs?kind=broker&name=1",
     "configs?kind=topic&name=orders",
     "config?kind=topic&name=orders&key=retention.ms",
+    "configs-edit?kind=topic&name=orders",
     "messages",
     "messages?topic=orders",
     "message?topic=orders&offset=0",

@@ -42,12 +42,6 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-@pytest.fixture
-def pages(broker: Broker) -> Iterator[Console]:
-    with pages_of(broker, TOKEN, may_edit=True) as made:
-        yield made
-
-
 def page(pages: Console, target: str, status: int = 200) -> str:
     response = ask(pages, target)
     assert response.status == status, response.body.decode()
@@ -234,6 +228,32 @@ def test_a_config_of_a_topic_is_set_and_removed(broker: Broker, pages: Console) 
     assert (refused.status, MARKUP in refused.body.decode()) == (400, False)
     assert apply(pages, "config", {**fields, "effect": "remove"}).status == 303
     assert broker.context.topics.get("tuned").configs == {}
+
+
+def test_several_configs_are_edited_at_once(broker: Broker, pages: Console) -> None:
+    """One preview, one change, all or none: a line is a config that is set, a line taken out is one removed."""
+    make(broker, "several")
+    node, one = str(broker.context.node_id), {"kind": "topic", "name": "several"}
+    first = with_secret(pages, **one, had="", configs="retention.ms=1000\nsegment.bytes=2097152\n# no line")
+    shown = words_of(post(pages, "configs-edit/preview", first).body.decode())
+    assert "Change 2 configs of topic several" in shown
+    assert apply(pages, "configs-edit", first).status == 303
+    form = page(pages, "configs-edit?kind=topic&name=several")
+    had = hidden_fields(form)["had"]
+    assert set(had.split()) == {"retention.ms", "segment.bytes"}
+    assert "retention.ms=1000\n" in form
+    wrong = post(pages, "configs-edit/preview", {**first, "configs": "retention.ms=2000\nsegment.bytes=never"})
+    assert (wrong.status, "segment.bytes=never" in wrong.body.decode()) == (400, True)
+    assert broker.context.topics.get("several").configs["retention.ms"] == "1000"
+    broker_configs = "num.io.threads=3\nno.such.config=1"
+    unknown = post(pages, "configs-edit/preview", {**first, "kind": "broker", "name": node, "configs": broker_configs})
+    assert (unknown.status, "no.such.config" in unknown.body.decode()) == (400, True)
+    second = {**first, "had": had, "configs": "retention.ms=1000\nmax.message.bytes=5000"}
+    shown = words_of(post(pages, "configs-edit/check", second).body.decode())
+    assert ("segment.bytes 2097152" in shown, "retention.ms" in shown) == (True, False)
+    assert apply(pages, "configs-edit", second).status == 303
+    assert broker.context.topics.get("several").configs == {"retention.ms": "1000", "max.message.bytes": "5000"}
+    assert "so already" in words_of(post(pages, "configs-edit/check", second).body.decode())
 
 
 def test_configs_of_brokers_and_their_loggers(broker: Broker, pages: Console) -> None:

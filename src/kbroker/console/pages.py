@@ -98,6 +98,7 @@ PAGES: Mapping[str, Page] = {
     "cluster": Page(cluster.cluster, "cluster"),
     "configs": Page(configs.configs, "cluster"),
     "config": Page(configs.config, "cluster"),
+    "configs-edit": Page(configs.edit_form, "cluster"),
     "topics": Page(topics.topics, "topics"),
     "topic": Page(topics.topic, "topics"),
     "topic-new": Page(topic_changes.new_topic, "topics"),
@@ -133,6 +134,7 @@ PAGES: Mapping[str, Page] = {
 #: Actions of forms (see ``changes``), by the address of the form.
 ACTIONS: Mapping[str, Action] = {
     "config": Action(configs.change, configs.config),
+    "configs-edit": Action(configs.edit, configs.edit_form),
     "produce": Action(produce.produce, produce.form),
     "quota": Action(quotas.change, quotas.quota),
     "topic/create": Action(topic_changes.create, topic_changes.new_topic),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from kbroker.client.admin import ConfigEntry
@@ -10,6 +10,7 @@ from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kbroker.common.units import counted
 from kbroker.console.changes import Change, Difference
 from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
@@ -18,6 +19,7 @@ from kbroker.metadata.configs.config_entries import topic_entries
 
 KINDS = {kind.name.lower().replace("_", "-"): kind for kind in ConfigResourceType}
 ROWS = 100
+MAX_CONFIGS = 100  # of one form
 ORIGINS = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "set for this topic",
     ConfigSource.DYNAMIC_BROKER_CONFIG: "set for this broker",
@@ -164,6 +166,25 @@ def _is_set_here(resource: Resource, source: ConfigSource) -> bool:
     )
 
 
+def config_lines(text: str) -> dict[str, str]:
+    """Return the configs of lines such as retention.ms=60000. Raises: PageError 400."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise PageError(400, f"Expected one NAME=VALUE on each line, got {line[:60]!r}.")
+        if name in found:
+            raise PageError(400, f"{name[:60]} is given twice.")
+        found[name] = value.strip()
+    if len(found) > MAX_CONFIGS:
+        raise PageError(400, f"Expected at most {MAX_CONFIGS} configs, got {len(found)}.")
+    return found
+
+
 def config(site: Site, query: Query) -> View:
     """Return one config with all its origins, and the form to change it."""
     resource = resource_of(query)
@@ -194,22 +215,65 @@ def change(site: Site, form: Query) -> Change:
     resource = resource_of(form)
     entry = _entry(site, resource, form.needed("key"))
     is_removal = form.text("effect") == "remove"
-    value = form.text("value")
-    operation = ConfigOperation.DELETE if is_removal else ConfigOperation.SET
-    wanted = ConfigChange(entry.name, int(operation), None if is_removal else value)
+    title = f"{'Remove' if is_removal else 'Set'} {entry.name} of {resource.title}"
+    back = address("config", kind=resource.word, name=resource.name, key=entry.name)
+    return _change(site, resource, title, [(entry, None if is_removal else form.text("value"))], back)
+
+
+def _change(
+    site: Site, resource: Resource, title: str, wanted: Sequence[tuple[ConfigEntry, str | None]], back: str
+) -> Change:
+    """Return the change of configs to values, None to remove one, all or none; the cluster has validated them."""
+    changes = [
+        ConfigChange(entry.name, int(ConfigOperation.DELETE if value is None else ConfigOperation.SET), value)
+        for entry, value in wanted
+    ]
 
     def request(validate_only: bool) -> None:
         with site.needs(*resource.acl(is_change=True)):
-            site.admin.alter_configs(resource.kind, resource.name, [wanted], validate_only=validate_only)
+            site.admin.alter_configs(resource.kind, resource.name, changes, validate_only=validate_only)
 
     request(validate_only=True)
-    lines = [] if _is_so(resource, entry, wanted) else [_line(resource, entry, wanted)]
-    verb = "Remove" if is_removal else "Set"
-    page = resource.page()
-    back = address("config", kind=resource.word, name=resource.name, key=entry.name)
-    state = f"{entry.source.name}={entry.value!r} {_topic_id(site, resource)}"
-    title = f"{verb} {entry.name} of {resource.title}"
-    return Change(title, lines, lambda: request(validate_only=False), page, state=state, back=back)
+    lines = [
+        _line(resource, entry, one)
+        for (entry, _), one in zip(wanted, changes, strict=True)
+        if not _is_so(resource, entry, one)
+    ]
+    state = f"{[(entry.source.name, entry.value) for entry, _ in wanted]} {_topic_id(site, resource)}"
+    return Change(title, lines, lambda: request(validate_only=False), resource.page(), state=state, back=back)
+
+
+def edit_form(site: Site, query: Query) -> View:
+    """Return the form that edits several configs: a line for each that is set here."""
+    resource = resource_of(query)
+    found = {entry.name: entry.value for entry in _entries(site, resource) if _is_line(resource, entry)}
+    fields = Fields(configs="\n".join(f"{name}={value}" for name, value in found.items()), had=" ".join(found))
+    values = {"resource": resource, "fields": fields, "problem": ""}
+    return View("Edit configs", "configs_edit.html", values, entry=resource.entry)
+
+
+def _is_line(resource: Resource, entry: ConfigEntry) -> bool:
+    """Return whether the form has a line of the config: not of a hidden value, nor of several lines."""
+    is_changeable = not (entry.read_only or entry.is_sensitive)
+    return is_changeable and _is_set_here(resource, entry.source) and "\n" not in (entry.value or "")
+
+
+def edit(site: Site, form: Query) -> Change:
+    """Return the change of all configs whose lines differ; the ones whose lines were taken out are removed."""
+    resource = resource_of(form)
+    entries = {entry.name: entry for entry in _entries(site, resource)}
+    lines: dict[str, str | None] = {**config_lines(form.text("configs"))}
+    lines.update((name, None) for name in form.text("had").split() if name in entries and name not in lines)
+    try:
+        wanted = [(entries.get(name) or _entry(site, resource, name), value) for name, value in lines.items()]
+    except PageError as error:
+        raise PageError(400, error.sentence) from None  # the form again, with this problem
+    different = [
+        (entry, value) for entry, value in wanted if not _is_so(resource, entry, ConfigChange(entry.name, 0, value))
+    ]
+    title = f"Change {counted(len(different), 'config')} of {resource.title}"
+    back = address("configs-edit", kind=resource.word, name=resource.name)
+    return _change(site, resource, title, different, back)
 
 
 def _topic_id(site: Site, resource: Resource) -> UUID | None:

@@ -10,10 +10,11 @@ from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.console.changes import Change, Difference
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View, address
+from kbroker.console.views.configs import config_lines
 from kbroker.console.views.topics import MOST_OFFSETS, found_topic, offsets
 
 TOPIC = ResourceType.TOPIC
-MAX_NAME, MAX_CONFIGS = 300, 100  # of the form
+MAX_NAME = 300  # of the form
 _OFFSETS = re.compile(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19})*")  # partition:offset
 
 
@@ -28,7 +29,7 @@ def create(site: Site, form: Query) -> Change:
         form.needed("topic")[:MAX_NAME],
         form.integer("partitions", -1, 1, 2**31 - 1),
         form.integer("replication", -1, 1, 2**15 - 1),
-        _configs(form.text("configs")),
+        config_lines(form.text("configs")),
     )
 
     def request(validate_only: bool) -> CreatedTopic:
@@ -56,25 +57,6 @@ def _count(chosen: int, wanted: int) -> str:
     if chosen >= 0:
         return f"{chosen:,}"
     return f"{wanted:,}" if wanted >= 0 else "the default of the cluster"
-
-
-def _configs(text: str) -> dict[str, str]:
-    """Return the configs of lines such as retention.ms=60000. Raises: PageError 400."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise PageError(400, f"Expected one NAME=VALUE on each line, got {line[:60]!r}.")
-        if name in found:
-            raise PageError(400, f"{name[:60]} is given twice.")
-        found[name] = value.strip()
-    if len(found) > MAX_CONFIGS:
-        raise PageError(400, f"Expected at most {MAX_CONFIGS} configs, got {len(found)}.")
-    return found
 
 
 def add_partitions(site: Site, form: Query) -> Change:
