@@ -1,11 +1,19 @@
 """Fixtures of the integration tests."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
+from kbroker.client.cluster import Cluster
 from tests.support.broker import BrokerProcess
 from tests.support.certificates import Certificates
+
+if TYPE_CHECKING:
+    from kbroker.broker import Broker
+    from kbroker.console.app import Console
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +27,19 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    """A client of the module's broker."""
+    with Cluster(broker.bootstrap_servers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pages(broker: Broker) -> Iterator[Console]:
+    """A console of the module's broker, which may edit."""
+    from tests.support.console import TOKEN, pages_of
+
+    with pages_of(broker, TOKEN, may_edit=True) as made:
+        yield made

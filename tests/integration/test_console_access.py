@@ -29,6 +29,7 @@ from kbroker.common.security.acls import (
     ResourceType,
 )
 from kbroker.console.app import Console
+from kbroker.testing import EmbeddedCluster
 from tests.support.console import (
     SECURED,
     SETTINGS,
@@ -62,12 +63,6 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def pages(broker: Broker) -> Iterator[Console]:
-    with pages_of(broker, TOKEN, may_edit=True) as made:
-        yield made
-
-
-@pytest.fixture
 def operator(pages: Console) -> str:
     """The cookie of the holder of the token, who may do everything."""
     return sign_in(pages, token=TOKEN)
@@ -97,6 +92,20 @@ def shown_secrets(response: HttpResponse) -> dict[str, str]:
         name: unescape(value)
         for name, value in re.findall(r"<dt>([^<]*)</dt><dd><code>([^<]*)</code></dd>", response.body.decode())
     }
+
+
+def test_the_nodes_of_a_secured_cluster_in_one_process() -> None:
+    """The console has no password for the listeners of the other nodes, and reaches them within the process."""
+    settings = {**SECURED, "kbroker.metrics.listener": ""}
+    with EmbeddedCluster(2, settings) as nodes, pages_of(nodes.node(1), TOKEN, may_edit=True) as pages:
+        with cluster(nodes.node(1)) as root:
+            Users(root).set("alice", "SCRAM-SHA-256", PASSWORD, 4096)
+        operator, alice = sign_in(pages, token=TOKEN), sign_in(pages, "alice", PASSWORD)
+        assert "broker 2" in text(show(pages, operator, "configs", kind="broker", name="2"))
+        assert ask(pages, "configs?kind=broker&name=2", cookie=alice).status == 403, "as the signed-in user"
+        nodes.stop_node(2)
+        gone = ask(pages, "configs?kind=broker&name=2&q=log", cookie=operator)
+        assert gone.status >= 400, text(gone)
 
 
 # ---------------------------------------------------------------- ACLs

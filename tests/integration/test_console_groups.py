@@ -45,18 +45,6 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-@pytest.fixture
-def cluster(broker: Broker) -> Iterator[Cluster]:
-    with Cluster(broker.bootstrap_servers) as opened:
-        yield opened
-
-
-@pytest.fixture
-def pages(broker: Broker) -> Iterator[Console]:
-    with pages_of(broker, may_edit=True) as made:
-        yield made
-
-
 def text(response: HttpResponse) -> str:
     return words_of(response.body.decode())
 

@@ -15,7 +15,7 @@ from kbroker.client.transactions import ActiveProducer, Transactions
 from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import HttpResponse
 from kbroker.console.app import Console
-from tests.support.console import SETTINGS, apply, ask, pages_of, post, secret_of, served, words_of
+from tests.support.console import SETTINGS, apply, ask, post, secret_of, served, words_of
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +23,6 @@ def broker() -> Iterator[Broker]:
     with served(SETTINGS) as made:
         with Cluster(made.bootstrap_servers) as cluster:
             Admin(cluster).create_topics([NewTopic("orders", 2)])
-        yield made
-
-
-@pytest.fixture
-def cluster(broker: Broker) -> Iterator[Cluster]:
-    with Cluster(broker.bootstrap_servers) as opened:
-        yield opened
-
-
-@pytest.fixture
-def pages(broker: Broker) -> Iterator[Console]:
-    with pages_of(broker, may_edit=True) as made:
         yield made
 
 

@@ -58,12 +58,6 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-@pytest.fixture
-def pages(broker: Broker) -> Iterator[Console]:
-    with pages_of(broker, TOKEN, may_edit=True) as made:
-        yield made
-
-
 def test_a_connection_of_this_process_is_its_user(broker: Broker) -> None:
     """The broker's own handlers decide about it, by principal and by the address that it was opened for."""
     with cluster(broker, "User:bob", AWAY) as away, cluster(broker, "User:bob") as here:

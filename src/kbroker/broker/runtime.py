@@ -222,7 +222,7 @@ class BrokerRuntime:
         limits = ConnectionLimits(config, self._server.connection_quotas)
         if self._storage.config is config:
             ctx.on_broker_change(self._logs.reconfigure)
-        ctx.peers = self._storage.contexts
+        ctx.peers, ctx.connect = self._storage.contexts, self._server.connect
         ctx.on_broker_change(limits.on_config_change)
         self._storage.add_node(config.node_id, native_apis)
         self._on_stop("topics", lambda: self._storage.remove_node(config.node_id))

@@ -103,17 +103,20 @@ class Connections:
 
 
 def in_process(broker: Broker) -> OpenCluster:
-    """Return connections to a broker of this process, as clients that are authenticated already.
+    """Return connections to the brokers of this process, as clients that are authenticated already.
 
-    Its own handlers decide about their requests: ACLs, quotas, logs and errors are those of any other client.
+    Their own handlers decide about their requests: ACLs, quotas, logs and errors are those of any other client.
     """
 
     is_open = not any(listener.has_tls or listener.has_sasl for listener in broker.config.listeners)
 
     def open_cluster(identity: Identity) -> Cluster:
         def open_stream(address: Address, timeout_s: float) -> socket.socket:
-            if address == HERE or address in {tuple(one) for one in broker.context.endpoints.values()}:
-                return broker.parts.server.connect(identity.principal, identity.address)
+            for node in (broker.context, *broker.context.peers.values()):
+                if node.connect is not None and (
+                    address == HERE or address in {tuple(one) for one in node.endpoints.values()}
+                ):
+                    return node.connect(identity.principal, identity.address)
             if is_open and broker.context.auth.authorizer is None:
                 return open_plaintext(address, timeout_s)
             raise OSError(errno.EHOSTUNREACH, "another broker of the cluster: kbroker console shows all of them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -71,7 +72,9 @@ class ApiContext:
     ``connection_quotas``: the limits that the acceptors enforce. ``start_groups``: starts the coordinator of groups
     at the first request about one, ``start_transactions`` that of transactions, ``start_share`` that of share
     partitions, ``start_telemetry`` client telemetry. ``peers``: the nodes of this process by id, where there are
-    several. ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what clients may do.
+    several. ``connect``: opens a connection of this process to the broker for a principal and an address, as
+    authenticated already. ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what
+    clients may do.
     Threads: any; parts lock themselves.
     """
 
@@ -112,6 +115,7 @@ class ApiContext:
         self.start_telemetry: Callable[[], TelemetryService] | None = None
         self.coordinators: set[int] = set()
         self.peers: Mapping[int, ApiContext] = {}
+        self.connect: Callable[[str, str], socket.socket] | None = None
         self.bound_addresses: dict[str, str] = {}
         self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
         self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas
