@@ -200,8 +200,7 @@ class BrokerRuntime:
 
     def _open_topics(self) -> None:
         """Build the state that handlers use: native handlers, topics, configs and quotas as they are stored."""
-        config, quotas, controller = self.config, self._quotas, self._controller
-        authorizer = self._authorizer()
+        config, quotas, controller, authorizer = self.config, self._quotas, self._controller, self._authorizer()
         native_apis = self._start_native_apis(authorizer)
         ctx = self.ctx = ApiContext(
             config,
