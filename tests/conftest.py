@@ -1,5 +1,6 @@
 """Fixtures of all suites: a broker process, or the one that KBROKER_TEST_BOOTSTRAP names."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -25,6 +26,12 @@ poller.apply()
 @pytest.hookimpl(trylast=True)  # the temporary folder is known by then
 def pytest_configure(config: pytest.Config) -> None:
     parallel.apply(config)
+    gc.disable()  # all modules of tests stay, and to look for garbage among them takes a third of a worker's start
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor is it looked for among them while the tests run
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,6 +15,7 @@ from tests.support.wire_bodies import message_of, within
 
 Body = dict[str, Any]
 NUMBERS = {"bool": ">?", "int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q", "float64": ">d"}
+STRUCTS = {form: struct.Struct(form) for form in NUMBERS.values()}
 ZERO_ID = uuid.UUID(int=0)
 
 
@@ -168,7 +169,8 @@ class Reader:
         return self._data[self._at - count : self._at]
 
     def number(self, form: str) -> Any:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        number = STRUCTS[form]
+        return number.unpack(self.take(number.size))[0]
 
     def uvarint(self) -> int:
         value = shift = 0
@@ -197,6 +199,8 @@ def _read(reader: Reader, field: Field, flexible: bool) -> Any:
             return _null(field)
         if count > reader.left:
             raise Unreadable(f"{field.name} announces {count} elements, {reader.left} bytes are left")
+        if field.kind == "struct":
+            return [_read_struct(reader, field.members, flexible) for _ in range(count)]
         one = field._replace(is_array=False, is_nullable=False)
         return [_read(reader, one, flexible) for _ in range(count)]
     if field.kind == "struct":

@@ -98,7 +98,8 @@ class Names:
             if api == "JoinGroup" and value.get("MemberId") and value["MemberId"] not in self._invented:
                 self.alias("member", value["MemberId"])
             for each in value.values():
-                self.learn_response(api, each)
+                if isinstance(each, dict | list):
+                    self.learn_response(api, each)
         elif isinstance(value, list):
             for each in value:
                 self.learn_response(api, each)

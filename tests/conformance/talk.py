@@ -248,11 +248,14 @@ class Talk:
         return found
 
     def topic(self, label: str = "t", partitions: int = 1, **configs: str) -> Topic:
-        """Create a topic that goes with the conversation. Configs have _ for a dot."""
+        """Create a topic that goes with the conversation. Configs have _ for a dot.
+
+        Version 4, whose response has no configs: to read them would be a quarter of the time of all situations.
+        """
         name = self.name(label)
         rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
         wanted = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Configs": rows}
-        response = self.quietly("CreateTopics", 7, {"Topics": [wanted], "timeoutMs": TOPIC_TIMEOUT_MS})
+        response = self.quietly("CreateTopics", 4, {"Topics": [wanted], "timeoutMs": TOPIC_TIMEOUT_MS})
         if code := response["Topics"][0]["ErrorCode"]:
             raise Stuck(f"CreateTopics to prepare: error {code}")
         self.will_make(name)

@@ -50,7 +50,7 @@ def slow_append(broker: EmbeddedBroker, until: threading.Event, held: threading.
 
 @pytest.mark.parametrize("producers", [1, 5])
 def test_a_slow_append_holds_no_other_connection_up(broker: EmbeddedBroker, producers: int) -> None:
-    """While the network thread waits in an append of 2 s, its other connections are accepted, read and served."""
+    """While the network thread waits in an append, its other connections are accepted, read and served."""
     until, held = threading.Event(), threading.Event()
     writers = [Connection(broker.bootstrap_servers) for _ in range(producers)]
     with Client(broker.bootstrap_servers) as other, Client(broker.bootstrap_servers) as idle:
@@ -62,16 +62,12 @@ def test_a_slow_append_holds_no_other_connection_up(broker: EmbeddedBroker, prod
             assert held.wait(10)
             for writer in writers:
                 writer.send(produce("t", 0, batch([b"late"])))
-            stalled = threading.Timer(2.0, until.set)
-            stalled.start()
-            answered = 0
-            while not until.is_set():
+            for _ in range(21):
                 other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
                 with Connection(broker.bootstrap_servers) as new:
                     assert produced(new.ask(produce("t", 1, batch([b"elsewhere"])))).error_code == 0
-                answered += 1
+            until.set()
             holder.join(10)
-            assert answered > 20
             for writer in writers:
                 assert produced(writer.receive()).error_code == 0
         idle.call("Metadata", 1, {"Topics": None})

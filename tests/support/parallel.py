@@ -8,6 +8,7 @@ into node ids, which pytest 9.2 no longer allows.)
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -52,6 +53,21 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Return the test in which a worker ended; its other tests go to other workers.
+
+        xdist executes that test again, on up to four new workers for each at the start, which takes each of them its
+        time limit. It also hands out groups of which every test is done, and waits for them without end.
+        """
+        groups = self.assigned_work[node]
+        ended_in: str | None = next((t for tests in groups.values() for t, done in tests.items() if not done), None)
+        for group, tests in list(groups.items()):
+            tests.update({t: True for t in tests if t == ended_in})
+            if all(tests.values()):
+                del groups[group]
+        super().remove_node(node)
+        return ended_in
 
 
 def sort(items: list[pytest.Item]) -> None:

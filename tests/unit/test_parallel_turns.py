@@ -1,13 +1,14 @@
-"""The turns that the workers of one test run take."""
+"""Workers of one test run: the turns they take, and what becomes of the tests of one that ends."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 fcntl = pytest.importorskip("fcntl")
 
-from tests.support.parallel import Turns  # noqa: E402
+from tests.support.parallel import Groups, Turns  # noqa: E402
 
 
 @pytest.fixture
@@ -54,3 +55,41 @@ def test_an_ordinary_test_after_one_alone_lets_others_in(pair: list[Turns], tmp_
     pair[0].enter(alone=False)
     assert is_free(tmp_path, fcntl.LOCK_SH)
     assert not is_free(tmp_path, fcntl.LOCK_EX)
+
+
+class Worker:
+    """A worker that notes the tests it is given."""
+
+    def __init__(self, groups: Groups, tests: list[str]) -> None:
+        self._tests = tests
+        self.given: list[str] = []
+        self.gateway = SimpleNamespace(id="gw")
+        self.shutting_down = False
+        groups.add_node(self)
+        groups.add_node_collection(self, tests)
+
+    def send_runtest_some(self, indexes: list[int]) -> None:
+        assert indexes, "a worker that is given no test never asks for more"
+        self.given += [self._tests[index] for index in indexes]
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+@pytest.mark.parametrize(("done", "given"), [(0, ["b::2", "d::1"]), (1, ["d::1"]), (2, [])])
+def test_a_test_in_which_a_worker_ends_is_not_repeated(done: int, given: list[str]) -> None:
+    """It fails by its name, and another worker is given the tests after it, but no group that is done."""
+    tests = ["a::1", "b::1", "b::2", "c::1", "d::1"]
+    options = SimpleNamespace(getvalue=lambda name: ["2*popen"], option=SimpleNamespace(loadscopereorder=False))
+    groups = Groups(options)
+    _, ended = Worker(groups, tests), Worker(groups, tests)
+    groups.schedule()
+    assert ended.given == [name for name in tests if name[0] in "bd"]
+    for index in range(1, 1 + done):
+        groups.mark_test_complete(ended, index)
+    assert groups.remove_node(ended) == ended.given[done]
+    new = Worker(groups, tests)
+    groups.schedule()
+    for name in given:
+        groups.mark_test_complete(new, tests.index(name))
+    assert new.given == given
