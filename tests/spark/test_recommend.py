@@ -11,7 +11,7 @@ import pytest
 from kbroker.client.quota_file import read_quota_file
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables.table import read_table, write_table
+from kbroker.spark.tables.table import write_table
 from kbroker.spark.whatif.feed import Replay, Windows
 from kbroker.spark.whatif.quota_set import KEY_OF, QuotaSet
 from kbroker.spark.whatif.recommend import (
@@ -19,7 +19,6 @@ from kbroker.spark.whatif.recommend import (
     Need,
     _needs,
     capacity_percent,
-    needs_of_rows,
     needs_of_table,
     recommend,
     yaml_text,
@@ -58,7 +57,7 @@ def test_no_smaller_quota_would_do(by: str, share: float) -> None:
             assert throttled_seconds(table, need, round(need.limit - step, 2)) >= share * need.seconds
 
 
-def test_a_table_a_frame_and_a_process_agree(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_and_a_process_agree(spark: SparkSession, tmp_path: Path) -> None:
     """Entities that span buckets are judged as one."""
     table = log(22)
     rows = spark.createDataFrame(table)
@@ -67,7 +66,6 @@ def test_a_table_a_frame_and_a_process_agree(spark: SparkSession, tmp_path: Path
     for by in ("user", "user,client-id"):
         expected = sorted(_needs([(table, None)], 0.05, by, Windows()), **order)  # type: ignore[call-overload]
         assert needs_of_table(spark, tmp_path / "t", share=0.05, by=by) == expected
-        assert needs_of_rows(read_table(spark, tmp_path / "t"), share=0.05, by=by) == expected
 
 
 def need(name: str, limit: float) -> Need:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -41,8 +42,10 @@ from kbroker.client import perf_clients
 from kbroker.client.perf_clients import LIBRDKAFKA, OWN
 from kbroker.client.producer import CODECS, Producer
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
+    from kbroker._core.clock import BaseClock
     from kbroker.client.cluster import Cluster
 
 INTERVAL_MS = 5_000
@@ -50,9 +53,28 @@ LATENCY_TIMEOUT_S = 60.0
 MAX_RECORD_SIZE = 100 << 20  # no broker accepts larger requests by default: socket.request.max.bytes
 
 
-def perf_options(default_records: int) -> Callable[[Any], Any]:
-    """Options of all three commands."""
-    return decorators(
+class _Run(NamedTuple):
+    """The options of all three commands. ``client``: the one that is measured; ``extra``: properties of librdkafka."""
+
+    topic: str
+    bootstrap_server: str
+    num_records: int
+    client: str
+    extra: dict[str, str]
+    as_json: bool
+
+    def config(self, **settings: object) -> dict[str, Any]:
+        """Return a configuration of librdkafka: settings, those of the connection, and the user's."""
+        try:
+            connection = perf_clients.librdkafka_config(self.bootstrap_server, client_properties())
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--command-config") from None
+        return {**settings, **connection, **self.extra}
+
+
+def perf_options(default_records: int) -> Callable[[Callable[..., None]], Any]:
+    """Options of all three commands, which a command gets as its first argument."""
+    options = decorators(
         click.argument("topic", shell_complete=topic_names),
         bootstrap_option,
         click.option(
@@ -69,6 +91,23 @@ def perf_options(default_records: int) -> Callable[[Any], Any]:
         ),
         json_option,
     )  # fmt: skip
+
+    def of(command: Callable[..., None]) -> Any:
+        @functools.wraps(command)
+        def call(client_name: str | None, client_words: tuple[str, ...], **given: Any) -> None:
+            shared = {name: given.pop(name) for name in ("topic", "bootstrap_server", "num_records", "as_json")}
+            client, extra = _chosen(client_name, client_words)
+            command(_Run(client=client, extra=extra, **shared), **given)
+
+        return options(call)
+
+    return of
+
+
+interval_option = click.option(
+    "--reporting-interval", type=click.IntRange(min=1), default=INTERVAL_MS, show_default=True, metavar="MS",
+    help="Time between two lines.",
+)  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
@@ -88,17 +127,9 @@ def perf() -> None:
     "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."
 )
 @click.option("--codec", type=click.Choice(list(CODECS)), default="none", show_default=True, help="Compression.")
-@click.option(
-    "--reporting-interval", type=click.IntRange(min=1), default=INTERVAL_MS, show_default=True, metavar="MS",
-    help="Time between two lines.",
-)  # fmt: skip
+@interval_option
 def produce(
-    topic: str,
-    bootstrap_server: str,
-    num_records: int,
-    client_name: str | None,
-    client_words: tuple[str, ...],
-    as_json: bool,
+    run: _Run,
     record_size: int,
     throughput: float,
     acks: str,
@@ -110,33 +141,34 @@ def produce(
     Prints the lines of kafka-producer-perf-test, and a histogram of the latencies: from the call that sends a record
     to its acknowledgement.
     """
-    name, extra = _chosen(client_name, client_words)
     clock = wall_clock()
 
     def on_acknowledged(seconds: float) -> None:
         stats.add(seconds, record_size)
 
-    with _cluster(bootstrap_server) as cluster, _progress("producing", num_records) as step:
+    with _cluster(run.bootstrap_server) as cluster, _progress("producing", run.num_records) as step:
         producer: perf_clients.PerfProducer
-        if name == LIBRDKAFKA:
-            config = {"acks": acks, "compression.type": codec, **_librdkafka(bootstrap_server), **extra}
-            producer = perf_clients.LibrdkafkaProducer(config, topic, on_acknowledged)
+        if run.client == LIBRDKAFKA:
+            config = run.config(**{"acks": acks, "compression.type": codec})
+            producer = perf_clients.LibrdkafkaProducer(config, run.topic, on_acknowledged)
         else:
             own = Producer(cluster, acks=ACKS[acks], codec=codec)
-            producer = perf_clients.OwnProducer(own, topic, on_acknowledged)
+            producer = perf_clients.OwnProducer(own, run.topic, on_acknowledged, clock)
         payload = os.urandom(record_size)
-        stats = ProduceStats(num_records, reporting_interval, clock, _print_nothing if as_json else click.echo)
-        pace = _Pace(throughput)
-        for number in range(num_records):
+        stats = ProduceStats(
+            run.num_records, reporting_interval, clock, (lambda line: None) if run.as_json else click.echo
+        )
+        pace = Pace(throughput, clock)
+        for number in range(run.num_records):
             pace.wait(number)
             producer.send(payload)
             if not number % 256:
                 step.at(stats.latencies.count)
         producer.flush()
-    if as_json:
+    if run.as_json:
         elapsed_ms = stats.elapsed_ms()
         rates = _rates(stats.latencies.count, stats.byte_count, elapsed_ms)
-        print_json({"client": name, "topic": topic, **rates, "latency_ms": stats.latencies.document()})
+        print_json({"client": run.client, "topic": run.topic, **rates, "latency_ms": stats.latencies.document()})
         return
     click.echo(stats.total_line())
     _echo(histogram_lines(stats.latencies.histogram()))
@@ -151,16 +183,10 @@ def produce(
     help="Stop when no record arrived for this long.",
 )  # fmt: skip
 @click.option("--show-detailed-stats", is_flag=True, help="Print a line for each interval.")
-@click.option("--reporting-interval", type=click.IntRange(min=1), default=INTERVAL_MS, show_default=True, metavar="MS",
-              help="Time between two lines.")  # fmt: skip
+@interval_option
 @click.option("--hide-header", is_flag=True, help="Print no names of the columns.")
 def consume(
-    topic: str,
-    bootstrap_server: str,
-    num_records: int,
-    client_name: str | None,
-    client_words: tuple[str, ...],
-    as_json: bool,
+    run: _Run,
     group: str | None,
     from_latest: bool,
     timeout_ms: int,
@@ -172,35 +198,35 @@ def consume(
 
     Prints the lines of kafka-consumer-perf-test.
     """
-    name, extra = _chosen(client_name, client_words)
     clock = wall_clock()
-    if not as_json and not hide_header:
+    if not run.as_json and not hide_header:
         click.echo(f"{'time, threadId' if show_detailed_stats else 'start.time, end.time'}, {FIELDS}")
     byte_count = record_count = 0
     last_bytes = last_records = 0
     begin_ms = window_ms = clock.wall_ms()
-    with _cluster(bootstrap_server) as cluster, _progress("consuming", num_records) as step:
+    with _cluster(run.bootstrap_server) as cluster, _progress("consuming", run.num_records) as step:
         consumer: perf_clients.PerfConsumer
-        if name == LIBRDKAFKA:
-            config = {**_librdkafka(bootstrap_server), **extra}
-            consumer = perf_clients.LibrdkafkaConsumer(config, topic, from_latest=from_latest, group=group)
+        if run.client == LIBRDKAFKA:
+            consumer = perf_clients.LibrdkafkaConsumer(
+                run.config(), run.topic, clock, from_latest=from_latest, group=group
+            )
         else:
-            consumer = perf_clients.OwnConsumer(cluster, topic, from_latest=from_latest)
+            consumer = perf_clients.OwnConsumer(cluster, run.topic, clock, from_latest=from_latest)
         try:
-            while record_count < num_records:
+            while record_count < run.num_records:
                 found = consumer.poll(timeout_ms / 1000)
                 if not found:
                     click.echo(
                         f"WARNING: Exiting before consuming the expected number of records: timeout ({timeout_ms} ms) "
                         "exceeded. You can use the --timeout option to increase the timeout.",
-                        err=as_json,
+                        err=run.as_json,
                     )
                     break
                 record_count += len(found)
                 byte_count += sum(map(len, found))
                 step.at(record_count)
                 now_ms = clock.wall_ms()
-                if show_detailed_stats and not as_json and now_ms - window_ms >= reporting_interval:
+                if show_detailed_stats and not run.as_json and now_ms - window_ms >= reporting_interval:
                     join_ms = 0 if last_records else int(consumer.join_s * 1000)
                     window = (byte_count - last_bytes, record_count - last_records)
                     total = (byte_count, record_count)
@@ -210,9 +236,9 @@ def consume(
         finally:
             consumer.close()
     join_ms = int(consumer.join_s * 1000)
-    if as_json:
+    if run.as_json:
         rates = _rates(record_count, byte_count, end_ms - begin_ms)
-        print_json({"client": name, "topic": topic, **rates, "rebalance_ms": join_ms})
+        print_json({"client": run.client, "topic": run.topic, **rates, "rebalance_ms": join_ms})
     elif not show_detailed_stats:
         click.echo(consume_line(begin_ms, end_ms, byte_count, record_count, join_ms))
 
@@ -226,12 +252,7 @@ def consume(
     "--acks", type=click.Choice(["1", "all"]), default="all", show_default=True, help="Replicas that must acknowledge."
 )
 def latency(
-    topic: str,
-    bootstrap_server: str,
-    num_records: int,
-    client_name: str | None,
-    client_words: tuple[str, ...],
-    as_json: bool,
+    run: _Run,
     record_size: int,
     acks: str,
 ) -> None:
@@ -239,47 +260,47 @@ def latency(
 
     Creates a topic that does not exist. Prints the lines of kafka-e2e-latency, and a histogram.
     """
-    name, extra = _chosen(client_name, client_words)
-    latencies = Latencies(num_records)
-    with _cluster(bootstrap_server) as cluster, _progress("measuring", num_records) as step:
-        partitions = _made(cluster, topic, err=as_json)
-        producer, consumer = _pair(name, cluster, bootstrap_server, topic, partitions, acks, extra)
+    clock, latencies = wall_clock(), Latencies(run.num_records)
+    with _cluster(run.bootstrap_server) as cluster, _progress("measuring", run.num_records) as step:
+        partitions = _made(cluster, run.topic, err=run.as_json)
+        producer, consumer = _pair(run, cluster, partitions, acks, clock)
         try:
-            for number in range(num_records):
+            for number in range(run.num_records):
                 value = os.urandom(record_size)
-                begun = time.perf_counter()
+                begun_ns = clock.now_ns()
                 producer.send(value)
                 producer.flush()
                 found = consumer.poll(LATENCY_TIMEOUT_S)
-                seconds = time.perf_counter() - begun
+                seconds = (clock.now_ns() - begun_ns) / 1e9
                 _check_record(value, found)
                 latencies.add(seconds)
-                if not as_json and not number % 1000:
+                if not run.as_json and not number % 1000:
                     click.echo(f"{number}\t{seconds * 1000}")
                 step.advance()
         finally:
             consumer.close()
-    if as_json:
-        print_json({"client": name, "topic": topic, "records": latencies.count, "latency_ms": latencies.document()})
+    if run.as_json:
+        print_json(
+            {"client": run.client, "topic": run.topic, "records": latencies.count, "latency_ms": latencies.document()}
+        )
         return
     _echo(latency_lines(latencies))
     _echo(histogram_lines(latencies.histogram()))
 
 
 def _pair(
-    name: str, cluster: Cluster, bootstrap: str, topic: str, partitions: int, acks: str, extra: dict[str, str]
+    run: _Run, cluster: Cluster, partitions: int, acks: str, clock: BaseClock
 ) -> tuple[perf_clients.PerfProducer, perf_clients.PerfConsumer]:
     """Return a producer, and a consumer at the end of all partitions."""
-    if name == OWN:
-        consumer: perf_clients.PerfConsumer = perf_clients.OwnConsumer(cluster, topic, from_latest=True)
-        return perf_clients.OwnProducer(Producer(cluster, acks=ACKS[acks]), topic, _count_nothing), consumer
-    config = {**_librdkafka(bootstrap), **extra}
-    consumer = perf_clients.LibrdkafkaConsumer(config, topic, partitions=partitions)
-    return perf_clients.LibrdkafkaProducer({"acks": acks, "linger.ms": 0, **config}, topic, _count_nothing), consumer
-
-
-def _count_nothing(seconds: float) -> None:
-    """Count nothing."""
+    if run.client == OWN:
+        own = Producer(cluster, acks=ACKS[acks])
+        return (
+            perf_clients.OwnProducer(own, run.topic, lambda seconds: None, clock),
+            perf_clients.OwnConsumer(cluster, run.topic, clock, from_latest=True),
+        )
+    consumer = perf_clients.LibrdkafkaConsumer(run.config(), run.topic, clock, partitions=partitions)
+    config = run.config(**{"acks": acks, "linger.ms": 0})
+    return perf_clients.LibrdkafkaProducer(config, run.topic, lambda seconds: None), consumer
 
 
 def _check_record(value: bytes, found: list[bytes]) -> None:
@@ -310,19 +331,21 @@ def _made(cluster: Cluster, topic: str, *, err: bool) -> int:
     return len(cluster.topic(topic).partitions)
 
 
-class _Pace:
+class Pace:
     """A rate of records. Args: ``rate``: records a second; not above 0: no limit."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, clock: BaseClock, sleep: Callable[[float], None] = time.sleep) -> None:
         self._rate = rate
-        self._begun = time.perf_counter()
+        self._clock = clock
+        self._sleep = sleep
+        self._begun_ns = clock.now_ns()
 
     def wait(self, number: int) -> None:
         """Wait until it is the turn of a record."""
         if self._rate > 0:
-            early = self._begun + number / self._rate - time.perf_counter()
-            if early > 0.001:
-                time.sleep(early)
+            early_s = number / self._rate - (self._clock.now_ns() - self._begun_ns) / 1e9
+            if early_s > 0.001:
+                self._sleep(early_s)
 
 
 def _chosen(client_name: str | None, words: tuple[str, ...]) -> tuple[str, dict[str, str]]:
@@ -333,13 +356,6 @@ def _chosen(client_name: str | None, words: tuple[str, ...]) -> tuple[str, dict[
     if name == OWN and words:
         raise click.UsageError("--client-property is a property of librdkafka, which is not the client here")
     return name, key_values(words, "--client-property")
-
-
-def _librdkafka(bootstrap_server: str) -> dict[str, Any]:
-    try:
-        return perf_clients.librdkafka_config(bootstrap_server, client_properties())
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--command-config") from None
 
 
 @contextmanager
@@ -365,10 +381,6 @@ def _rates(records: int, byte_count: int, elapsed_ms: int) -> dict[str, Any]:
         "records_per_second": per_second(records, elapsed_ms),
         "mib_per_second": per_second(byte_count, elapsed_ms) / MIB,
     }
-
-
-def _print_nothing(line: str) -> None:
-    """Print nothing."""
 
 
 def _echo(lines: list[str]) -> None:

@@ -24,20 +24,16 @@ else:
 
 
 class LocalPath(_ParamType):
-    """A path, or a `file:` URI. A URI of another file system is wrong usage, and never a local folder of that name.
+    """A file, or its `file:` URI. A URI of another file system is wrong usage, and never a local folder of that name.
 
-    Args: `exists`: the path must exist; `file_okay`, `dir_okay`: what it may be; `is_result`: the command writes it at
-    its end, so it is wrong usage at once if its folder does not exist or is not writable.
+    Args: `exists`: the file must exist; `is_result`: the command writes it at its end, so it is wrong usage at once if
+    its folder does not exist or is not writable.
     """
 
     name = "path"
 
-    def __init__(
-        self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True, is_result: bool = False
-    ) -> None:
-        self._path = click.Path(
-            exists=exists, file_okay=file_okay, dir_okay=dir_okay, writable=is_result, path_type=Path
-        )
+    def __init__(self, *, exists: bool = False, is_result: bool = False) -> None:
+        self._path = click.Path(exists=exists, dir_okay=False, writable=is_result, path_type=Path)
         self._is_result = is_result
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -56,9 +52,9 @@ class LocalPath(_ParamType):
         return path
 
 
-FILE = LocalPath(dir_okay=False)
-EXISTING_FILE = LocalPath(exists=True, dir_okay=False)
-RESULT = LocalPath(dir_okay=False, is_result=True)
+FILE = LocalPath()
+EXISTING_FILE = LocalPath(exists=True)
+RESULT = LocalPath(is_result=True)
 COUNT = click.IntRange(1)
 
 

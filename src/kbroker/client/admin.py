@@ -107,10 +107,9 @@ class Admin:
 
     # ---- topics
 
-    def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        """Return the names in order; internal topics only if ``include_internal``."""
-        found = self.cluster.fetch_metadata(None)
-        return sorted(t.name for t in found if include_internal or not t.is_internal)
+    def list_topics(self) -> list[str]:
+        """Return the names in order, without internal topics."""
+        return sorted(topic.name for topic in self.cluster.fetch_metadata(None) if not topic.is_internal)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicMetadata]:
         """Return topics with their partitions, by name; all topics if ``names`` is None.

@@ -47,7 +47,7 @@ def format_address(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def parse_bootstrap(text: str, default_port: int = 9092) -> list[Address]:
+def parse_bootstrap(text: str) -> list[Address]:
     """Split a comma separated list of `host[:port]` or `[ipv6]:port`.
 
     Raises: ValueError that names the malformed entry.
@@ -63,7 +63,7 @@ def parse_bootstrap(text: str, default_port: int = 9092) -> list[Address]:
         else:
             host, colon, port_text = entry.partition(":")
             valid = not colon or bool(port_text)
-        port = default_port if not port_text else int(port_text) if port_text.isascii() and port_text.isdigit() else -1
+        port = 9092 if not port_text else int(port_text) if port_text.isascii() and port_text.isdigit() else -1
         if not valid or not host or not 0 < port < 65536:
             raise ValueError(f"expected host:port, got {entry!r}")
         addresses.append((host, port))

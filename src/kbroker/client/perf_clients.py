@@ -7,11 +7,11 @@ a topic on.
 from __future__ import annotations
 
 import importlib.util
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kbroker._core.clock import BaseClock
 from kbroker.client.admin import EARLIEST, LATEST
 from kbroker.client.cluster import to_error
 from kbroker.client.consumer import Consumer
@@ -124,16 +124,17 @@ class LibrdkafkaProducer:
 class OwnProducer:
     """kbroker's producer, which sends a batch and waits for it."""
 
-    def __init__(self, producer: Producer, topic: str, on_acknowledged: OnAcknowledged) -> None:
+    def __init__(self, producer: Producer, topic: str, on_acknowledged: OnAcknowledged, clock: BaseClock) -> None:
         self._producer = producer
+        self._clock = clock
         self._topic = topic
         self._on_acknowledged = on_acknowledged
-        self._sent_at: list[float] = []
+        self._sent_at_ns: list[int] = []
         self._bytes = 0
 
     def send(self, value: bytes) -> None:
         """Add a record; flush when a batch is full."""
-        self._sent_at.append(time.perf_counter())
+        self._sent_at_ns.append(self._clock.now_ns())
         self._producer.send(self._topic, value)
         self._bytes += len(value)
         if self._bytes >= LINGER_BYTES:
@@ -142,10 +143,10 @@ class OwnProducer:
     def flush(self) -> None:
         """Send the batch and wait for its acknowledgement."""
         self._producer.flush()
-        now = time.perf_counter()
-        for begun in self._sent_at:
-            self._on_acknowledged(now - begun)
-        self._sent_at.clear()
+        now_ns = self._clock.now_ns()
+        for begun_ns in self._sent_at_ns:
+            self._on_acknowledged((now_ns - begun_ns) / 1e9)
+        self._sent_at_ns.clear()
         self._bytes = 0
 
 
@@ -159,6 +160,7 @@ class LibrdkafkaConsumer:
         self,
         config: Mapping[str, Any],
         topic: str,
+        clock: BaseClock,
         *,
         from_latest: bool = False,
         group: str | None = None,
@@ -168,7 +170,7 @@ class LibrdkafkaConsumer:
         from confluent_kafka import TopicPartition
 
         self.join_s = 0.0
-        self._began = time.perf_counter()
+        self._clock, self._began_ns = clock, clock.now_ns()
         settings = {
             "group.id": group or f"perf-consumer-{uuid.uuid4().hex[:8]}",
             "auto.offset.reset": "latest" if from_latest else "earliest",
@@ -200,7 +202,7 @@ class LibrdkafkaConsumer:
         self._consumer.close()
 
     def _on_assign(self, consumer: Any, partitions: Any) -> None:
-        self.join_s += time.perf_counter() - self._began
+        self.join_s += (self._clock.now_ns() - self._began_ns) / 1e9
 
 
 class OwnConsumer:
@@ -208,15 +210,16 @@ class OwnConsumer:
 
     join_s = 0.0
 
-    def __init__(self, cluster: Cluster, topic: str, *, from_latest: bool = False) -> None:
+    def __init__(self, cluster: Cluster, topic: str, clock: BaseClock, *, from_latest: bool = False) -> None:
+        self._clock = clock
         count = len(cluster.topic(topic).partitions)
         position = LATEST if from_latest else EARLIEST
         self._consumer = Consumer(cluster, {(topic, number): position for number in range(count)})
 
     def poll(self, timeout_s: float) -> list[bytes]:
         """Return values of the records of the next response that has any, none at the timeout."""
-        end = time.perf_counter() + timeout_s
-        while not (found := self._consumer.poll()) and time.perf_counter() < end:
+        end_ns = self._clock.now_ns() + timeout_s * 1e9
+        while not (found := self._consumer.poll()) and self._clock.now_ns() < end_ns:
             pass
         return [_record_bytes(record.key, record.value) for record in found]
 

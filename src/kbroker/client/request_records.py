@@ -289,7 +289,9 @@ def _files_of(paths: Sequence[Path], is_first: bool, follow: bool) -> list[Path]
         if path.is_dir():
             inside = [*path.glob(JSON_FILES), *path.glob(ARROW_FILES)]
             if not inside and is_first and not follow:
-                raise RequestLogError(f"{path}: no request log is there (requests-*.jsonl, requests-*.arrows)")
+                raise RequestLogError(
+                    f"{path}: expected files of a request log (requests-*.jsonl, requests-*.arrows), found none"
+                )
             found += inside
         elif path.exists():
             found.append(path)

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from kbroker._core.clock import BaseClock, SystemClock
+from kbroker._core.clock import SystemClock
 from kbroker.client.connection import parse_bootstrap
 from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.client.security import ClientSecurity
@@ -52,10 +52,9 @@ class ConsoleServer:
         port: int,
         token: str | None = None,
         may_edit: bool = False,
-        clock: BaseClock | None = None,
         registry: SchemaRegistry | None = None,
     ) -> None:
-        clock = SystemClock() if clock is None else clock
+        clock = SystemClock()
         parse_bootstrap(bootstrap)
         security = ClientSecurity(properties)
         has_credentials = security.sasl is not None or any(name.startswith("ssl.key") for name in properties)

@@ -8,8 +8,7 @@ Source: ``GroupCoordinator``, ``GroupMetadataManager`` (classic groups).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
@@ -35,13 +34,6 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = (
     5 * 60_000
 )  # a first join has no session yet, and the close of a muted connection is not detected
 CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit the protocol's STRING
-
-
-class GroupStore(Protocol):
-    """Storage of classic groups."""
-
-    def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Append the group to __consumer_offsets. Raises: KafkaError."""
 
 
 class JoinRequest(NamedTuple):
@@ -89,7 +81,7 @@ class Membership:
     def __init__(
         self,
         clock: BaseClock,
-        store: GroupStore,
+        save: Callable[[ClassicGroup, Mapping[str, bytes] | None], None],
         joins: Purgatory,
         heartbeats: Purgatory,
         *,
@@ -98,7 +90,7 @@ class Membership:
         sensors: GroupSensors,
     ) -> None:
         self._clock = clock
-        self._store = store
+        self._save = save
         self._joins = joins
         self._heartbeats = heartbeats
         self._initial_delay_ms = initial_delay_ms
@@ -205,7 +197,7 @@ class Membership:
             self._maybe_rebalance(group)
             return
         try:
-            self._store.save(group)
+            self._save(group, None)
         except KafkaError as error:
             group.update(member, *before)
             group.replace_static(request.group_instance_id, new_id, old_id)
@@ -282,7 +274,7 @@ class Membership:
 
     def _save_empty(self, group: ClassicGroup) -> None:
         try:
-            self._store.save(group)
+            self._save(group, None)
         except KafkaError as error:  # the next start loads the old members, and their sessions expire
             logger.warning("group %s: cannot store that the group is empty: %s", group.group_id, error)
 
@@ -311,7 +303,7 @@ class Membership:
 
     def _take_assignments(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
         try:
-            self._store.save(group, assignments)
+            self._save(group, assignments)
         except KafkaError as error:
             logger.warning("group %s: cannot store the assignments: %s", group.group_id, error)
             self._refuse_syncs(group, error.error)

@@ -80,8 +80,10 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         self._clock = clock
         self.image = image
         self.settings = settings
-        self.membership = ConsumerGroupMembership(clock, self, purgatory, image, settings, sensors)
-        self.classic_members = ClassicMembers(self.membership, self.downgrade)
+        self.membership = ConsumerGroupMembership(
+            clock, self.write, self.downgrade, purgatory, image, settings, sensors
+        )
+        self.classic_members = ClassicMembers(self.membership)
 
     # ------------------------------------------------------------ requests
 

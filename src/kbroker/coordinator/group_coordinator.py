@@ -147,7 +147,7 @@ class GroupCoordinator:
         self.heartbeats = Purgatory("Heartbeat", clock)
         self._membership = Membership(
             clock,
-            self,
+            self.save,
             self.joins,
             self.heartbeats,
             initial_delay_ms=self._settings.initial_rebalance_delay_ms,

@@ -80,7 +80,7 @@ class ShareGroups(ModernGroups[ShareGroup]):
         self._coordinator_of = coordinator_of
         self.image = image
         self.settings = settings
-        self.membership = ShareGroupMembership(clock, self, purgatory, image, settings, rebalances)
+        self.membership = ShareGroupMembership(clock, self.write, purgatory, image, settings, rebalances)
 
     # ------------------------------------------------------------ members
 

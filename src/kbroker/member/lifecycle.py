@@ -9,7 +9,6 @@ import enum
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
@@ -17,7 +16,7 @@ from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
 from kbroker.common.listeners import PROTOCOLS, Listener
 from kbroker.common.loggers import get_logger
 from kbroker.common.named_tuple import NamedTuple
-from kbroker.log.scheduler import ScheduledTask
+from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.member.controller_channel import Complete, Outcome
 from kbroker.metadata.image.registrations import sorted_directories
 from kbroker.protocol.codec import Body
@@ -60,12 +59,6 @@ class LifecycleTimes(NamedTuple):
     directory_failure_timeout_ms: int
 
 
-class Tasks(Protocol):
-    """Schedule of tasks on one thread."""
-
-    def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0) -> ScheduledTask: ...
-
-
 class BrokerLifecycle:
     """Life cycle of a broker: one request to the controller at a time, the next one by state and response.
 
@@ -83,7 +76,7 @@ class BrokerLifecycle:
         self,
         times: LifecycleTimes,
         clock: BaseClock,
-        tasks: Tasks,
+        tasks: Scheduler,
         send: Callable[[int, Body, Complete], None],
         offset: Callable[[], int],
         on_failure: Callable[[str], None],

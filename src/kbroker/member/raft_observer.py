@@ -7,7 +7,7 @@ Source: ``KafkaRaftClient`` (``pollFollowerAsObserver``, ``handleFetchResponse``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kbroker.client.connection import Address, format_address
@@ -19,6 +19,9 @@ from kbroker.metadata.log.metadata_log import TOPIC_ID, SnapshotFile
 from kbroker.metadata.log.quorum_state import QuorumState
 from kbroker.protocol._records import corrupt
 from kbroker.protocol.codec import Body
+
+if TYPE_CHECKING:
+    from kbroker.member.follower_log import FollowerLog, SnapshotDownload
 
 logger = get_logger(__name__)
 
@@ -47,33 +50,6 @@ class QuorumSettings(NamedTuple):
     fetch_timeout_ms: int
     fetch_max_bytes: int
     fetch_snapshot_max_bytes: int
-
-
-class Download(Protocol):
-    """A snapshot that is being fetched."""
-
-    @property
-    def target(self) -> SnapshotFile: ...
-    @property
-    def size_bytes(self) -> int: ...
-    def append(self, data: bytes | memoryview, total_bytes: int) -> bool: ...
-    def finish(self) -> SnapshotFile: ...  # raises ProtocolError for a damaged one
-    def abandon(self) -> None: ...
-
-
-class Log(Protocol):
-    """The node's metadata log."""
-
-    @property
-    def end_offset(self) -> int: ...
-    @property
-    def last_epoch(self) -> int: ...
-    def append(self, records: bytes | memoryview, epoch: int) -> int: ...
-    def truncate_to_end_of(self, epoch: int, end_offset: int) -> int: ...
-    def find_snapshot(self, end_offset: int, epoch: int) -> SnapshotFile | None: ...
-    def begin_snapshot(self, end_offset: int, epoch: int) -> Download: ...
-    def restart_at(self, snapshot: SnapshotFile) -> None: ...
-    def read_quorum_state(self) -> QuorumState: ...
 
 
 class Send(NamedTuple):
@@ -107,7 +83,7 @@ class RaftObserver:
     def __init__(
         self,
         settings: QuorumSettings,
-        log: Log,
+        log: FollowerLog,
         write_state: Callable[[QuorumState], None],
         on_snapshot: Callable[[SnapshotFile], None],
     ) -> None:
@@ -124,7 +100,7 @@ class RaftObserver:
         self._bootstrap = list(dict.fromkeys([*settings.bootstrap, *settings.voters.values()]))
         self._turn = 0  # of the bootstrap servers
         self._backing_off: dict[Address, int] = {}  # until when
-        self._download: Download | None = None
+        self._download: SnapshotDownload | None = None
         self._has_news = False  # a newer epoch or leader since the last success
 
     @property
@@ -178,7 +154,7 @@ class RaftObserver:
             "Topics": [{"TopicId": TOPIC_ID, "Partitions": [partition]}],
         }
 
-    def _snapshot_request(self, download: Download) -> Body:
+    def _snapshot_request(self, download: SnapshotDownload) -> Body:
         settings, target = self._settings, download.target
         partition = {
             "Partition": 0,

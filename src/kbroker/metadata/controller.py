@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Protocol
 from uuid import UUID
 
@@ -35,20 +35,11 @@ class NotInForceError(Exception):
         self.cause = cause
 
 
-class Lock(Protocol):
-    """A lock of the threading module."""
-
-    def __enter__(self) -> bool: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
 class Publisher(Protocol):
     """A part of the broker that follows the image."""
 
     @property
-    def lock(self) -> Lock:
+    def lock(self) -> AbstractContextManager[bool]:
         """Lock that is held over `publish`; taken before the controller's."""
 
     def concerns(self, delta: MetadataDelta) -> bool:
@@ -91,7 +82,7 @@ class Storage(Protocol):
     @property
     def kraft_version(self) -> int: ...
     def append(self, records: Sequence[MetadataRecord], level: int, *, frees_space: bool) -> None:
-        """Append all records or none. Raises: KafkaError, when it is none; OSError, when that is unknown."""
+        """Append all records or none. Raises: KafkaError if none was appended; OSError if that is unknown."""
 
     def flush(self) -> None:
         """Make all appended records durable. Raises: OSError; it is then unknown which of them are."""

@@ -188,10 +188,6 @@ class Metrics:
         gauge = self._gauges[name] = Gauge(name, function)
         return gauge
 
-    def remove_gauge(self, name: MetricName) -> bool:
-        """Remove a gauge; False if there is no such gauge."""
-        return self._gauges.pop(name, None) is not None
-
     def get(self, name: MetricName) -> Metric | Gauge | None:
         """Return a metric or gauge, or None."""
         self._refresh()

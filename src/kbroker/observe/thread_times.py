@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from kbroker._core.clock import BaseClock, SystemClock
+from kbroker._core.clock import SystemClock
 from kbroker.common.named_tuple import NamedTuple
 
 MOST_THREADS = 500
@@ -50,11 +50,11 @@ class Looks:
 class ThreadTimes:
     """Times of each thread of the process, as accounted by the kernel (Linux only).
 
-    Args: ``clock``: of real time. Threads: one at a time.
+    Threads: one at a time.
     """
 
-    def __init__(self, clock: BaseClock | None = None) -> None:
-        self._clock = SystemClock() if clock is None else clock
+    def __init__(self) -> None:
+        self._clock = SystemClock()  # of real time
         self._looks = Looks()
 
     def look(self) -> tuple[list[dict[str, object]], float | None]:

@@ -190,9 +190,9 @@ def decode_response_frame(key: int, version: int, data: Buffer, offset: int = 0)
     return correlation_id, decode(response_plan(key, version), data, end)
 
 
-def decode_data(name: str, version: int, data: Buffer, offset: int = 0) -> Body:
+def decode_data(name: str, version: int, data: Buffer) -> Body:
     """Decode a struct that is not an API message, such as ConsumerProtocolAssignment or AbortedTxn."""
-    return decode(data_plan(name, version), data, offset)
+    return decode(data_plan(name, version), data)
 
 
 def encode_data(name: str, version: int, body: Body) -> bytes:

@@ -120,7 +120,6 @@ def build_control_batch(
     coordinator_epoch: int,
     timestamp_ms: int,
     base_offset: int = 0,
-    leader_epoch: int = -1,
 ) -> bytes:
     """Build the batch that ends a transaction on one partition: a single commit or abort marker."""
     builder = RecordBatchBuilder(
@@ -130,7 +129,6 @@ def build_control_batch(
         producer_epoch=producer_epoch,
         transactional=True,
         control=True,
-        leader_epoch=leader_epoch,
     )
     key = struct.pack(">hh", 0, COMMIT if commit else ABORT)
     builder.append(key, struct.pack(">hi", 0, coordinator_epoch), timestamp_ms)

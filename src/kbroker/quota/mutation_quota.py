@@ -5,7 +5,6 @@ Source: ``ControllerMutationQuotaManager.scala``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,40 +23,22 @@ class ThrottlingQuotaExceededError(KafkaError):
         self.throttle_time_ms = throttle_time_ms
 
 
-class MutationQuota(ABC):
-    """Quota that one request's mutations are charged to. Threads: one."""
+class MutationQuota:
+    """Quota that one request's mutations are charged to. Base class: the quota of a broker without mutation quotas.
+
+    Threads: one.
+    """
 
     @property
-    @abstractmethod
-    def is_exceeded(self) -> bool:
-        """Return whether a mutation of this request was refused."""
-
-    @property
-    @abstractmethod
     def throttle_time_ms(self) -> int:
         """Remaining throttle time of the client, less the time since it was found."""
+        return 0
 
-    @abstractmethod
     def record(self, mutations: int) -> None:
         """Charge mutations before they happen. Raises: ThrottlingQuotaExceededError; they must then not happen."""
 
 
-class _Unbounded(MutationQuota):
-    """The quota of a broker without mutation quotas."""
-
-    @property
-    def is_exceeded(self) -> bool:
-        return False
-
-    @property
-    def throttle_time_ms(self) -> int:
-        return 0
-
-    def record(self, mutations: int) -> None:
-        pass
-
-
-UNBOUNDED: MutationQuota = _Unbounded()
+UNBOUNDED = MutationQuota()
 
 
 class MutationCounter(Protocol):
@@ -100,30 +81,17 @@ class StrictMutationQuota(_Charged):
     Other mutations are allowed as a whole, however far they overdraw the bucket.
     """
 
-    def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int]) -> None:
-        super().__init__(sensor, now_ms)
-        self._is_exceeded = False
-
-    @property
-    def is_exceeded(self) -> bool:
-        return self._is_exceeded
-
     def record(self, mutations: int) -> None:
         time_ms = self._now_ms()
         try:
             self._sensor.record_strict(mutations, time_ms)
         except QuotaViolationError as violation:
-            self._is_exceeded = True
             self._remember(violation, time_ms)
             raise ThrottlingQuotaExceededError(self._throttle_time_ms) from None
 
 
 class PermissiveMutationQuota(_Charged):
     """Permissive quota, for older clients: each mutation is charged and allowed, and throttles the channel later."""
-
-    @property
-    def is_exceeded(self) -> bool:
-        return False
 
     def record(self, mutations: int) -> None:
         time_ms = self._now_ms()

@@ -384,12 +384,8 @@ def by_a_member_of_the_consumer_protocol(talk: Talk) -> None:
     talk.also("OffsetFetch", 7, committed(7, name, [(topic, [0])]))
 
 
-@situation("OffsetFetch", "9-10")
-def asked_for_by_a_member(talk: Talk) -> None:
-    """At its epoch, at others; a stranger; without an epoch; without both."""
-    name, topic = group(talk), talk.topic()
-    visible(talk, topic)
-    epoch = joined(talk, name, "m", [topic])["MemberEpoch"]
+def ask_for_offsets(talk: Talk, name: str, topic: Topic, epoch: int) -> None:
+    """Ask for the offsets of a group as its member m at an epoch, at others, and as a stranger."""
     talk.quietly("OffsetCommit", 9, commit(name, topic, generation=epoch, member="m"))
     for note, number, member in (
         ("right", epoch, "m"),
@@ -401,6 +397,15 @@ def asked_for_by_a_member(talk: Talk) -> None:
     ):  # (Kafka fails at an epoch without a member.)
         talk.ask(committed(talk.version, name, [(topic, [0])], MemberId=member, MemberEpoch=number), note)
         talk.ask(committed(talk.version, name, None, MemberId=member, MemberEpoch=number), f"{note}, all")
+
+
+@situation("OffsetFetch", "9-10")
+def asked_for_by_a_member(talk: Talk) -> None:
+    """At its epoch, at others; a stranger; without an epoch; without both."""
+    name, topic = group(talk), talk.topic()
+    visible(talk, topic)
+    epoch = joined(talk, name, "m", [topic])["MemberEpoch"]
+    ask_for_offsets(talk, name, topic, epoch)
 
 
 @situation("OffsetDelete", "0")

@@ -7,7 +7,7 @@ from tests.conformance.bodies import commit, committed, group, join, lone_member
 from tests.conformance.bodies import heartbeat as classic_heartbeat
 from tests.conformance.codec import Body
 from tests.conformance.run import situation
-from tests.conformance.situations.consumer_groups import altered
+from tests.conformance.situations.consumer_groups import altered, ask_for_offsets
 from tests.conformance.situations.consumer_groups import beat as consumer_beat
 from tests.conformance.situations.consumer_groups import first as consumer_first
 from tests.conformance.talk import Talk, Topic
@@ -520,17 +520,7 @@ def asked_for_by_a_member_of_a_streams_group(talk: Talk) -> None:
     name, topic = set_up(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", shape(part("0", [topic])))["MemberEpoch"]
-    talk.quietly("OffsetCommit", 9, commit(name, topic, generation=epoch, member="m"))
-    for note, number, member in (
-        ("right", epoch, "m"),
-        ("older", epoch - 1, "m"),
-        ("newer", epoch + 1, "m"),
-        ("stranger", epoch, "stranger"),
-        ("outside", -1, None),
-        ("no epoch", -1, "m"),
-    ):
-        talk.ask(committed(talk.version, name, [(topic, [0])], MemberId=member, MemberEpoch=number), note)
-        talk.ask(committed(talk.version, name, None, MemberId=member, MemberEpoch=number), f"{note}, all")
+    ask_for_offsets(talk, name, topic, epoch)
 
 
 @situation("JoinGroup", "0-9")

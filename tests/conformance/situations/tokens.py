@@ -1,6 +1,7 @@
 """Delegation tokens: asked for over a connection that proves nothing, made and used by users who have logged in."""
 
 import base64
+from functools import partial
 
 from tests.conformance import sasl
 from tests.conformance.codec import Body
@@ -17,6 +18,14 @@ def tokens_for_no_known_client(talk: Talk) -> None:
     if talk.version == 3:
         for kind, name in (("User", "alice"), ("Strange", "alice"), ("Strange", ""), (None, "alice"), (None, None)):
             talk.ask({**body, "OwnerPrincipalType": kind, "OwnerPrincipalName": name}, f"for {kind} {name}")
+
+
+def ask_for_end(talk: Talk, field: str, of: Body, user: str, period_ms: int, note: str) -> None:
+    """Ask for another end of a token, and observe the days until it."""
+    body = {"Hmac": of["Hmac"], field: period_ms}
+    response = talk.ask(body, f"{note} {period_ms}", on=sasl.log_in(talk, user), without=OTHERS[3:])
+    expiry_ms = response["ExpiryTimestampMs"]
+    talk.observe(f"days {note} {period_ms}", days(expiry_ms, of["IssueTimestampMs"]) if expiry_ms > 0 else expiry_ms)
 
 
 @situation("RenewDelegationToken", "1-2")
@@ -95,13 +104,7 @@ def renewals_by_users(talk: Talk) -> None:
     token = made(talk, {"Renewers": [{"PrincipalType": "User", "PrincipalName": "bob"}]})
     own, short = made(talk, {}), made(talk, {"MaxLifetimeMs": DAY_MS // 2})
 
-    def ask(of: Body, user: str, period_ms: int, note: str) -> None:
-        body = {"Hmac": of["Hmac"], "RenewPeriodMs": period_ms}
-        response = talk.ask(body, f"{note} {period_ms}", on=sasl.log_in(talk, user), without=OTHERS[3:])
-        expiry_ms = response["ExpiryTimestampMs"]
-        talk.observe(
-            f"days {note} {period_ms}", days(expiry_ms, of["IssueTimestampMs"]) if expiry_ms > 0 else expiry_ms
-        )
+    ask = partial(ask_for_end, talk, "RenewPeriodMs")
 
     for period_ms in (DAY_MS // 2, DAY_MS * 2, -1, 0, -7, (1 << 63) - 1):
         ask(token, "alice", period_ms, "by its owner")
@@ -118,13 +121,7 @@ def ends_by_users(talk: Talk) -> None:
     token = made(talk, {"Renewers": [{"PrincipalType": "User", "PrincipalName": "bob"}]})
     own = made(talk, {})
 
-    def ask(of: Body, user: str, period_ms: int, note: str) -> None:
-        body = {"Hmac": of["Hmac"], "ExpiryTimePeriodMs": period_ms}
-        response = talk.ask(body, f"{note} {period_ms}", on=sasl.log_in(talk, user), without=OTHERS[3:])
-        expiry_ms = response["ExpiryTimestampMs"]
-        talk.observe(
-            f"days {note} {period_ms}", days(expiry_ms, of["IssueTimestampMs"]) if expiry_ms > 0 else expiry_ms
-        )
+    ask = partial(ask_for_end, talk, "ExpiryTimePeriodMs")
 
     for period_ms in (DAY_MS // 2, DAY_MS * 2, DAY_MS * 20, (1 << 63) - 1):
         ask(token, "alice", period_ms, "by its owner")

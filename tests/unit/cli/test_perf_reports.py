@@ -1,6 +1,9 @@
 """Lines and statistics of `kbroker perf`."""
 
+import pytest
+
 from kbroker._core.clock import VirtualClock
+from kbroker.cli.perf import Pace
 from kbroker.cli.perf_reports import (
     Latencies,
     ProduceStats,
@@ -60,3 +63,21 @@ def test_rates_of_no_time() -> None:
     assert per_second(3, 0) == 3000
     line = consume_progress_line(0, 100, (0, 0), (0, 0), 100)
     assert line.endswith(", 0, 0.0000, 0.0000, 0, 0.0000, 100, 0, 0.0000, 0.0000")
+
+
+def test_pace() -> None:
+    """A record waits until its turn; a late one does not, and the next ones catch up."""
+    clock, waits = VirtualClock(), list[float]()
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.advance_ns(round(seconds * 1e9))
+
+    pace = Pace(10, clock, sleep)
+    for number in range(3):
+        pace.wait(number)
+    clock.advance_ms(250)
+    for number in range(3, 6):
+        pace.wait(number)
+    Pace(-1, clock, sleep).wait(1000)
+    assert waits == [pytest.approx(0.1), pytest.approx(0.1), pytest.approx(0.05)]

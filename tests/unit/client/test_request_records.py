@@ -128,7 +128,7 @@ def test_files_of_a_folder_in_their_order_and_what_is_written_later(tmp_path: Pa
 
 
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestLogError, match="no request log is there"):
+    with pytest.raises(RequestLogError, match="expected files of a request log"):
         list(file_rows([tmp_path], False, lambda seconds: None))
     with pytest.raises(RequestLogError, match="no such file"):
         list(file_rows([tmp_path / "x.jsonl"], False, lambda seconds: None))

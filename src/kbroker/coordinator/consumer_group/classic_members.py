@@ -7,8 +7,7 @@ Source: ``GroupMetadataManager`` (``classicGroupJoinToConsumerGroup`` and its ne
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.coordinator.classic_group import JoinResult, SyncResult
@@ -28,25 +27,11 @@ from kbroker.coordinator.modern_group import timers
 from kbroker.coordinator.modern_group.records import GroupRecord
 
 
-class Downgrade(Protocol):
-    """Convert a consumer group in which ``joining`` replaces the last member of the consumer protocol."""
-
-    def __call__(
-        self,
-        group: ConsumerGroup,
-        leaving: Collection[ConsumerGroupMember],
-        changes: Sequence[GroupRecord],
-        joining: ConsumerGroupMember,
-        rebalances: bool,
-    ) -> None: ...
-
-
 class ClassicMembers:
     """Requests of members of the classic protocol to a consumer group that is not empty."""
 
-    def __init__(self, membership: ConsumerGroupMembership, downgrade: Downgrade) -> None:
+    def __init__(self, membership: ConsumerGroupMembership) -> None:
         self._membership = membership
-        self._downgrade = downgrade
 
     # ------------------------------------------------------------ join
 
@@ -105,10 +90,10 @@ class ClassicMembers:
             if not rebalances:
                 target = TargetAssignment(group.target_epoch, group.target(updated))
                 updated = membership.reconcile(group, updated, target, has_changed, wanted.owned, changes)
-            self._downgrade(group, (), changes, updated, rebalances)
+            membership.downgrade(group, (), changes, updated, rebalances)
         else:
             updated, _ = membership.follow(group, member, updated, wanted.owned, changes)
-            membership.store.write(group, changes)
+            membership.write(group, changes)
             membership.timers.cancel(group, timers.JOIN, updated.member_id)
             membership.timers.cancel(group, timers.REBALANCE, updated.member_id)  # from the time of the other protocol
             membership.await_heartbeat(group, updated.member_id, request.session_timeout_ms)

@@ -87,6 +87,11 @@ class ConsumerGroupMember(NamedTuple):
     def uses_classic_protocol(self) -> bool:
         return self.classic is not None
 
+    @property
+    def must_revoke(self) -> bool:
+        """True within the rebalance time-out; members of the classic protocol have others."""
+        return self.state is MemberState.UNREVOKED_PARTITIONS and not self.uses_classic_protocol
+
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Return whether the member has exactly the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch

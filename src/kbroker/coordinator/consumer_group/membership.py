@@ -8,7 +8,7 @@ Source: ``GroupMetadataManager`` (consumer groups).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from kbroker._core.clock import BaseClock
@@ -36,23 +36,27 @@ from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.modern_group import timers
-from kbroker.coordinator.modern_group.membership import ModernMembership
+from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord, tombstone
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 logger = get_logger(__name__)
 
 
-class ConsumerGroupStore(Protocol):
-    """Storage of the changes of consumer groups."""
+class Downgrade(Protocol):
+    """Convert a group whose other members all use the classic protocol, and write ``changes`` before.
 
-    def write(self, group: ConsumerGroup, changes: Sequence[GroupRecord]) -> None:
-        """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed."""
+    ``joining`` replaces the last member of the consumer protocol; ``rebalances``: whether the members must join again.
+    """
 
-    def downgrade(
-        self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember], changes: Sequence[GroupRecord] = ()
-    ) -> None:
-        """Write ``changes``, and convert a group whose other members all use the classic protocol."""
+    def __call__(
+        self,
+        group: ConsumerGroup,
+        leaving: Collection[ConsumerGroupMember],
+        changes: Sequence[GroupRecord] = (),
+        joining: ConsumerGroupMember | None = None,
+        rebalances: bool = True,
+    ) -> None: ...
 
 
 class HeartbeatRequest(NamedTuple):
@@ -107,18 +111,19 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
     def __init__(
         self,
         clock: BaseClock,
-        store: ConsumerGroupStore,
+        write: Callable[[ConsumerGroup, Sequence[GroupRecord]], None],
+        downgrade: Downgrade,
         purgatory: Purgatory,
         image: TopicsImage,
         settings: ConsumerGroupSettings,
         sensors: GroupSensors,
     ) -> None:
-        super().__init__(clock, purgatory, image, settings)
-        self.store = store
+        super().__init__(clock, write, purgatory, image, settings)
+        self.downgrade = downgrade
         self._rebalances = sensors.consumer_rebalances
         self.regexes = Regexes(
             clock,
-            store.write,
+            write,
             self.timers,
             image,
             self.hashes,
@@ -149,7 +154,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
                 check_epoch(member, request.member_epoch, request.owned)
         updated = _updated(member, request)
         updated, reconciled = self.follow(group, member, updated, request.owned, changes)
-        self.store.write(group, changes)
+        self.write(group, changes)
         if replaced is not None and replaced.member_id != member_id:
             self.timers.cancel_member(group, replaced.member_id)
         if member.uses_classic_protocol:  # its classic join and sync are no longer awaited
@@ -379,7 +384,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             return HeartbeatResult(request.member_id, request.member_epoch)
         assigned = {one: dict.fromkeys(partitions, 0) for one, partitions in member.assigned.items()}
         away = member._replace(member_epoch=STATIC_LEAVE_EPOCH, pending_revocation={}, assigned=assigned)
-        self.store.write(group, [RECORDS.current(group.group_id, away)])
+        self.write(group, [RECORDS.current(group.group_id, away)])
         logger.info("group %s: static member %s is away", group.group_id, member.member_id)
         return HeartbeatResult(member.member_id, STATIC_LEAVE_EPOCH)
 
@@ -390,16 +395,14 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         """
         if not members:
             return
-        for member in members:
-            logger.info("group %s: %s is removed: %s", group.group_id, member.member_id, reason)
+        changes = self.member_tombstones(group, members, reason)
         if self.may_downgrade(group, members):
             try:
-                self.store.downgrade(group, members)
+                self.downgrade(group, members)
                 return
             except NotDowngradedError as error:  # leaving members are not kept because of the subscriptions of others
                 logger.warning("group %s: stays a consumer group: %s", group.group_id, error.message)
         group_id = group.group_id
-        changes = [row for member in members for row in RECORDS.member_tombstones(group_id, member.member_id)]
         left: dict[str, int] = {}
         for member in members:
             if member.topic_regex:
@@ -408,9 +411,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         changes += [tombstone(records.REGULAR_EXPRESSION, group_id, regex) for regex in unused]
         value = self.hashes.group_hash(group.subscribers_without(members, unused))
         changes.append(RECORDS.epoch(group_id, GroupEpoch(group.epoch + 1, value)))
-        self.store.write(group, changes)
-        for member in members:
-            self.timers.cancel_member(group, member.member_id)
+        self.write_removal(group, members, changes)
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]) -> bool:
         """Return whether a group is converted to a classic one when these members leave."""
@@ -421,37 +422,6 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             logger.info("group %s: stays a consumer group: the configuration allows no downgrade", group.group_id)
             return False
         return True
-
-    # ------------------------------------------------------------ time
-
-    def watch_reconciliation(
-        self, group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember
-    ) -> None:
-        """Start the rebalance time-out of a member that must revoke partitions; end it once the member has."""
-        if after == before or after.uses_classic_protocol:
-            return
-        if after.state is MemberState.UNREVOKED_PARTITIONS:
-            self.await_revocation(group, after)
-        else:
-            self.timers.cancel(group, timers.REBALANCE, after.member_id)
-
-    def await_revocation(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
-        """Remove a member unless it revokes its partitions within its rebalance time-out."""
-        member_id, epoch = member.member_id, member.member_epoch
-
-        def fire() -> None:
-            present = group.members.get(member_id)
-            if present is not None and present.member_epoch == epoch:
-                self.expire(group, member_id, f"it kept partitions of epoch {epoch}")
-
-        self.timers.set(group, timers.REBALANCE, member_id, member.rebalance_timeout_ms, fire)
-
-    def resume(self, group: ConsumerGroup) -> None:
-        """Start the time-outs of a loaded group."""
-        super().resume(group)
-        for member in group.members.values():
-            if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic_protocol:
-                self.await_revocation(group, member)
 
 
 def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Reported | None) -> None:
@@ -465,12 +435,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Reported | No
     is_previous = epoch < member.member_epoch and epoch == member.previous_member_epoch
     if is_previous and is_subset(reported, member.assigned):
         return
-    which = "greater" if epoch > member.member_epoch else "smaller"
-    text = (
-        f"The consumer group member has a {which} member epoch ({epoch}) than the one known by the group coordinator "
-        f"({member.member_epoch}). The member must abandon all its partitions and rejoin."
-    )
-    raise KafkaError(Errors.FENCED_MEMBER_EPOCH, text)
+    raise other_epoch("consumer", epoch, member.member_epoch)
 
 
 def check_instance(present: ConsumerGroupMember | None, member_id: str, instance_id: str) -> ConsumerGroupMember:

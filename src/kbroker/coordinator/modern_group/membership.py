@@ -5,7 +5,7 @@ Source: ``GroupMetadataManager``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 from kbroker._core.clock import BaseClock
@@ -14,6 +14,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.modern_group import timers
 from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.modern_group.settings import ModernGroupSettings
 from kbroker.coordinator.modern_group.timers import MemberTimers
 from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
@@ -31,11 +32,20 @@ S = TypeVar("S", bound=ModernGroupSettings)
 class ModernMembership(Generic[G, S]):
     """Changes of the membership of groups of one kind. Base class.
 
+    Args: ``write`` appends records, which the group replays, or raises KafkaError and nothing has changed.
     Threads: any; the group's lock, which the caller holds, guards everything of a group.
     """
 
-    def __init__(self, clock: BaseClock, purgatory: Purgatory, image: TopicsImage, settings: S) -> None:
+    def __init__(
+        self,
+        clock: BaseClock,
+        write: Callable[[G, Sequence[GroupRecord]], None],
+        purgatory: Purgatory,
+        image: TopicsImage,
+        settings: S,
+    ) -> None:
         self.clock = clock
+        self.write = write
         self.image = image
         self.settings = settings
         self.timers = MemberTimers(purgatory, clock)
@@ -44,6 +54,18 @@ class ModernMembership(Generic[G, S]):
     def fence(self, group: G, members: Collection[Any], reason: str) -> None:
         """Remove members. Raises: KafkaError; the group is then unchanged."""
         raise NotImplementedError
+
+    def member_tombstones(self, group: G, members: Collection[Any], reason: str) -> list[GroupRecord]:
+        """Return the tombstones of members that are removed, and log the reason."""
+        for member in members:
+            logger.info("group %s: %s is removed: %s", group.group_id, member.member_id, reason)
+        return [row for one in members for row in group.RECORDS.member_tombstones(group.group_id, one.member_id)]
+
+    def write_removal(self, group: G, members: Collection[Any], changes: Sequence[GroupRecord]) -> None:
+        """Write the records of a removal, and end the time-outs of the members."""
+        self.write(group, changes)
+        for member in members:
+            self.timers.cancel_member(group, member.member_id)
 
     def check_room(self, group: G, member_id: str) -> None:
         """Refuse a new member of a full group. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
@@ -106,12 +128,43 @@ class ModernMembership(Generic[G, S]):
             )
             self.await_heartbeat(group, member_id)
 
+    def watch_reconciliation(self, group: G, before: Any, after: Any) -> None:
+        """Start the rebalance time-out of a member that must revoke partitions or tasks; end it once it has."""
+        if after == before:
+            return
+        if after.must_revoke:
+            self.await_revocation(group, after)
+        else:
+            self.timers.cancel(group, timers.REBALANCE, after.member_id)
+
+    def await_revocation(self, group: G, member: Any) -> None:
+        """Remove a member unless it revokes its partitions or tasks within its rebalance time-out."""
+        member_id, epoch, timeout_ms = member.member_id, member.member_epoch, member.rebalance_timeout_ms
+
+        def expire() -> None:
+            present = group.members.get(member_id)
+            if present is not None and present.member_epoch == epoch:
+                self.expire(group, member_id, f"it revoked nothing of epoch {epoch} within {timeout_ms} ms")
+
+        self.timers.set(group, timers.REBALANCE, member_id, timeout_ms, expire)
+
     def resume(self, group: G) -> None:
         """Start the time-outs of a loaded group."""
-        for member_id in group.members:
+        for member_id, member in group.members.items():
             self.await_heartbeat(group, member_id)
+            if member.must_revoke:
+                self.await_revocation(group, member)
 
     def dismiss(self, group: G) -> None:
         """End a group that is no longer served, or was deleted."""
         group.is_dead = True
         self.timers.cancel_all(group)
+
+
+def other_epoch(kind: str, epoch: int, present: int, more: str = "") -> KafkaError:
+    """Return the error for a heartbeat with another epoch than the present one of the member."""
+    text = (
+        f"The {kind} group member has a {'greater' if epoch > present else 'smaller'} member epoch ({epoch}) than the "
+        f"one known by the group coordinator ({present}){more}. The member must abandon all its partitions and rejoin."
+    )
+    return KafkaError(Errors.FENCED_MEMBER_EPOCH, text)

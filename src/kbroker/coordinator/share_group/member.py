@@ -30,3 +30,8 @@ class ShareGroupMember(NamedTuple):
     member_epoch: int = 0
     previous_member_epoch: int = 0
     assigned: Target = NO_TARGET
+
+    @property
+    def must_revoke(self) -> bool:
+        """False: other members may have its partitions too."""
+        return False

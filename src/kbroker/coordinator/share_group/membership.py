@@ -5,17 +5,15 @@ Source: ``GroupMetadataManager`` (share groups); KIP-932.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.timer.purgatory import Purgatory
-from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.named_tuple import NamedTuple
-from kbroker.coordinator.modern_group.membership import ModernMembership
+from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.share_group import records, simple_assignor
@@ -28,13 +26,6 @@ logger = get_logger(__name__)
 
 #: Partitions by topic id.
 Partitions = Mapping[UUID, frozenset[int]]
-
-
-class ShareGroupStore(Protocol):
-    """Storage of the changes of share groups."""
-
-    def write(self, group: ShareGroup, changes: Sequence[GroupRecord]) -> None:
-        """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed."""
 
 
 class HeartbeatRequest(NamedTuple):
@@ -72,14 +63,13 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
     def __init__(
         self,
         clock: BaseClock,
-        store: ShareGroupStore,
+        write: Callable[[ShareGroup, Sequence[GroupRecord]], None],
         purgatory: Purgatory,
         image: TopicsImage,
         settings: ShareGroupSettings,
         rebalances: Sensor,
     ) -> None:
-        super().__init__(clock, purgatory, image, settings)
-        self.store = store
+        super().__init__(clock, write, purgatory, image, settings)
         self._rebalances = rebalances
 
     def heartbeat(self, group: ShareGroup, request: HeartbeatRequest) -> HeartbeatResult:
@@ -120,7 +110,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         uninitialized = self._uninitialized(group, names)
         if uninitialized:
             changes.append(records.state_partitions_record(group.group_id, self.initializing(group, uninitialized)))
-        self.store.write(group, changes)
+        self.write(group, changes)
         self.await_heartbeat(group, member_id)
         shows = joins or request.topic_names is not None or member.assigned != following.assigned
         return HeartbeatResult(
@@ -134,18 +124,14 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
 
     def fence(self, group: ShareGroup, members: Collection[ShareGroupMember], reason: str) -> None:
         """Remove members. Raises: KafkaError; the group is then unchanged."""
-        changes: list[GroupRecord] = []
+        changes = self.member_tombstones(group, members, reason)
         subscribers = dict(group.subscribers)
         for member in members:
-            logger.info("group %s: removed %s: %s", group.group_id, member.member_id, reason)
-            changes += RECORDS.member_tombstones(group.group_id, member.member_id)
             for name in member.topic_names:
                 subscribers[name] -= 1
         value = self.hashes.group_hash(name for name, count in subscribers.items() if count)
         changes.append(RECORDS.epoch(group.group_id, GroupEpoch(group.epoch + 1, value)))
-        self.store.write(group, changes)
-        for member in members:
-            self.timers.cancel_member(group, member.member_id)
+        self.write_removal(group, members, changes)
 
     # ------------------------------------------------------------ assignment
 
@@ -260,14 +246,8 @@ def check_epoch(member: ShareGroupMember, epoch: int) -> None:
     """
     if epoch in (member.member_epoch, member.previous_member_epoch) and epoch <= member.member_epoch:
         return
-    is_greater = epoch > member.member_epoch
-    text = (
-        f"The share group member has a {'greater' if is_greater else 'smaller'} member epoch ({epoch}) than the one "
-        f"known by the group coordinator ({member.member_epoch})"
-    )
-    if not is_greater:
-        text += f", and it does not match the previous member epoch ({member.previous_member_epoch})"
-    raise KafkaError(Errors.FENCED_MEMBER_EPOCH, f"{text}. The member must abandon all its partitions and rejoin.")
+    previous = f", and it does not match the previous member epoch ({member.previous_member_epoch})"
+    raise other_epoch("share", epoch, member.member_epoch, previous if epoch < member.member_epoch else "")
 
 
 def _updated(member: ShareGroupMember, request: HeartbeatRequest) -> ShareGroupMember:

@@ -14,11 +14,10 @@ CAPACITY = 1000
 
 
 class CreationErrors:
-    """Latest error of each topic; of more than the capacity, the oldest ones are forgotten. Threads: any."""
+    """Latest error of each topic; beyond the capacity, the oldest ones are dropped. Threads: any."""
 
-    def __init__(self, clock: BaseClock, capacity: int = CAPACITY) -> None:
+    def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
-        self._capacity = capacity
         self._lock = threading.Lock()
         self._errors: dict[str, tuple[int, str]] = {}  # time of expiry and text, by topic
 
@@ -27,7 +26,7 @@ class CreationErrors:
         with self._lock:
             self._errors.pop(topic, None)
             self._errors[topic] = self._clock.now_ms() + time_to_live_ms, text
-            while len(self._errors) > self._capacity:
+            while len(self._errors) > CAPACITY:
                 del self._errors[next(iter(self._errors))]
 
     def of(self, topics: Iterable[str]) -> dict[str, str]:

@@ -52,6 +52,10 @@ class StreamsGroupMember(NamedTuple):
     assigned: AssignedTasks = NOTHING_ASSIGNED
     pending_revocation: AssignedTasks = NOTHING_ASSIGNED
 
+    @property
+    def must_revoke(self) -> bool:
+        return self.state is MemberState.UNREVOKED_TASKS
+
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Return whether the member has exactly the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch

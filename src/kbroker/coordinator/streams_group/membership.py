@@ -17,15 +17,14 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.group_sensors import GroupSensors
-from kbroker.coordinator.modern_group import timers
-from kbroker.coordinator.modern_group.membership import ModernMembership
+from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.streams_group import records, target_assignment
 from kbroker.coordinator.streams_group.endpoints import EndpointPartitions, endpoint_partitions
 from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology, Status, TopicProblem, configure
-from kbroker.coordinator.streams_group.member import Endpoint, MemberState, StreamsGroupMember
+from kbroker.coordinator.streams_group.member import Endpoint, StreamsGroupMember
 from kbroker.coordinator.streams_group.reconciliation import reconcile
 from kbroker.coordinator.streams_group.records import NO_VALID_TOPOLOGY, RECORDS, GroupEpoch
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
@@ -85,10 +84,7 @@ class HeartbeatResult(NamedTuple):
 
 
 class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings]):
-    """Changes of the membership of streams groups.
-
-    Args: ``write`` appends records, and the group replays them.
-    """
+    """Changes of the membership of streams groups."""
 
     def __init__(
         self,
@@ -99,8 +95,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         settings: StreamsGroupSettings,
         sensors: GroupSensors,
     ) -> None:
-        super().__init__(clock, purgatory, image, settings)
-        self._write = write
+        super().__init__(clock, write, purgatory, image, settings)
         self._rebalances = sensors.streams_rebalances
 
     # ------------------------------------------------------------ heartbeat
@@ -145,7 +140,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         is_delayed = bool(delay_ms) or self._is_rebalance_delayed(group)
         target = self._target(group, epoch, updated, configured, configs, changes, statuses, is_delayed)
         before, updated = updated, self._reconciled(group, updated, target, request.owned, changes)
-        self._write(group, changes)
+        self.write(group, changes)
         if is_refresh:
             self.note_refresh(group, epoch, version)
         if bumps:
@@ -153,7 +148,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
             logger.info("group %s: epoch %d", group_id, epoch)
         if delay_ms:
             self.timers.set_if_absent(group, INITIAL_REBALANCE, "", delay_ms, lambda: self._first_target(group))
-        self._watch_reconciliation(group, before, updated)
+        self.watch_reconciliation(group, before, updated)
         self.await_heartbeat(group, member_id)
         if request.shuts_down:
             group.request_shutdown(member_id)
@@ -283,7 +278,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         try:
             if self.may_assign(group):
                 self._assign(group, group.epoch, None, group.configured, group.assignment_configs, changes)
-                self._write(group, changes)
+                self.write(group, changes)
         except KafkaError as error:  # the next heartbeat makes it
             logger.warning("group %s: cannot make the first target assignment: %s", group.group_id, error)
 
@@ -314,45 +309,12 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
 
     def fence(self, group: StreamsGroup, members: Collection[StreamsGroupMember], reason: str) -> None:
         """Remove members. Raises: KafkaError; the group is then unchanged."""
-        changes: list[GroupRecord] = []
-        for member in members:
-            logger.info("group %s: %s is removed: %s", group.group_id, member.member_id, reason)
-            changes += RECORDS.member_tombstones(group.group_id, member.member_id)
+        changes = self.member_tombstones(group, members, reason)
         value = GroupEpoch(
             group.epoch + 1, group.metadata_hash, group.validated_topology_epoch, group.assignment_configs
         )
         changes.append(RECORDS.epoch(group.group_id, value))
-        self._write(group, changes)
-        for member in members:
-            self.timers.cancel_member(group, member.member_id)
-
-    # ------------------------------------------------------------ time
-
-    def _watch_reconciliation(self, group: StreamsGroup, before: StreamsGroupMember, after: StreamsGroupMember) -> None:
-        """Start the rebalance time-out of a member that must revoke tasks; end it once the member has."""
-        if after == before:
-            return
-        if after.state is MemberState.UNREVOKED_TASKS:
-            self._await_revocation(group, after)
-        else:
-            self.timers.cancel(group, timers.REBALANCE, after.member_id)
-
-    def _await_revocation(self, group: StreamsGroup, member: StreamsGroupMember) -> None:
-        member_id, epoch, timeout_ms = member.member_id, member.member_epoch, member.rebalance_timeout_ms
-
-        def expire() -> None:
-            present = group.members.get(member_id)
-            if present is not None and present.member_epoch == epoch:
-                self.expire(group, member_id, f"it has not revoked its tasks within {timeout_ms} ms")
-
-        self.timers.set(group, timers.REBALANCE, member_id, timeout_ms, expire)
-
-    def resume(self, group: StreamsGroup) -> None:
-        """Start the time-outs of a loaded group."""
-        super().resume(group)
-        for member in group.members.values():
-            if member.state is MemberState.UNREVOKED_TASKS:
-                self._await_revocation(group, member)
+        self.write_removal(group, members, changes)
 
 
 def check_epoch(member: StreamsGroupMember, request: HeartbeatRequest) -> None:
@@ -373,12 +335,7 @@ def check_epoch(member: StreamsGroupMember, request: HeartbeatRequest) -> None:
         and is_subset(request.warmup, assigned.warmup)
     ):
         return
-    which = "greater" if epoch > present else "smaller"
-    text = (
-        f"The streams group member has a {which} member epoch ({epoch}) than the one known by the group coordinator "
-        f"({present}). The member must abandon all its partitions and rejoin."
-    )
-    raise KafkaError(Errors.FENCED_MEMBER_EPOCH, text)
+    raise other_epoch("streams", epoch, present)
 
 
 def _check_tasks(configured: ConfiguredTopology, tasks: Tasks) -> None:

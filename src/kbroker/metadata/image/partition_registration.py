@@ -128,9 +128,9 @@ class PartitionRegistration(NamedTuple):
         return body
 
 
-def only_replica(node_id: int, directory: UUID = UNASSIGNED) -> PartitionRegistration:
+def only_replica(node_id: int) -> PartitionRegistration:
     """Return the state of a new partition whose only replica is on this node and leads."""
-    return PartitionRegistration((node_id,), (directory,), (node_id,), (), (), node_id, RECOVERED, 0, 0)
+    return PartitionRegistration((node_id,), (UNASSIGNED,), (node_id,), (), (), node_id, RECOVERED, 0, 0)
 
 
 @lru_cache(maxsize=4096)

@@ -73,7 +73,7 @@ class LogStorage:
                 raise
 
     def abort(self, reason: str, now_ms: int) -> None:
-        """End the open transaction of records, none of which counts. Raises: OSError."""
+        """Abort the open transaction; none of its records counts. Raises: OSError."""
         records = [metadata_record(ABORT, {"Reason": reason})]
         try:
             self.log.append(build_records(records, 0, self.log.epoch, now_ms), frees_space=True)

@@ -86,10 +86,10 @@ class RecoveryError(RuntimeError):
 
 @dataclass
 class Recovered:
-    """Counts of what was recovered.
+    """Result of a recovery.
 
-    ``path``: of the records; ``kept``: number of entries of each subject that were still sound; ``lost``: what is no
-    longer known; ``notes``: for the operator; ``set_aside``: the new name of the damaged file or folder.
+    ``path``: of the records; ``kept``: number of sound entries of each subject; ``lost``: descriptions of the other
+    entries; ``notes``: for the operator; ``set_aside``: the new name of the damaged file or folder.
     """
 
     path: Path

@@ -26,7 +26,7 @@ from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.usage_views.usage import COLUMNS, usage_per_second
 from kbroker.spark.whatif._replay import GIVEN_BACK, JUDGED, STRICT, Counters
 from kbroker.spark.whatif.feed import Windows
-from kbroker.spark.whatif.group import ALONE, Shared, Sharing, Work, work_on_rows, work_on_table
+from kbroker.spark.whatif.group import ALONE, Shared, Sharing, Work, work_on_table
 from kbroker.spark.whatif.quota_set import KEY_OF, user_of
 from kbroker.spark.whatif.read import Array, Client, Events, Held, Log, Part, clients_of
 
@@ -138,14 +138,6 @@ def needs_of_table(
     """
     _check(share, by)
     return _collected(work_on_table(spark, table, _sharing(by), _work(share, by, windows), NEED_SCHEMA, dates))
-
-
-def needs_of_rows(
-    rows: DataFrame, *, share: float = 0.01, by: str = BY[0], windows: Windows | None = None
-) -> list[Need]:
-    """Do the same on any DataFrame with columns of the request log."""
-    _check(share, by)
-    return _collected(work_on_rows(rows, _shared(by), _work(share, by, windows), NEED_SCHEMA))
 
 
 def recommend(needs: Sequence[Need], *, share: float, by: str = BY[0], top: int = 5) -> Recommendation:

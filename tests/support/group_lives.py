@@ -1,0 +1,140 @@
+"""Random lives of a group of a newer protocol and its clients: the part that the kinds of groups have in common.
+
+Clients take over their assignment some time later, and report then what they have. They come, leave, go silent, lose
+responses and join again; topics grow; writes fail; the broker is killed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_shard import GroupShard
+
+SESSION_MS = 45_000
+LOST = (Errors.FENCED_MEMBER_EPOCH, Errors.UNKNOWN_MEMBER_ID, Errors.FENCED_INSTANCE_ID)
+
+
+def _refuse(*_: object) -> None:
+    raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+
+
+@dataclass(kw_only=True)
+class LiveClient:
+    """A client. A subclass has its assignment, and ``given``, the one that it has not taken over yet."""
+
+    member_id: str
+    epoch: int = 0
+    silent_since_ms: int | None = None
+    has_news: bool = False  # to report to the coordinator
+
+    def take(self) -> None:
+        """Take over what was assigned."""
+        raise NotImplementedError
+
+    def places(self) -> Iterable[tuple[str, int]]:
+        """What no two clients may use."""
+        raise NotImplementedError
+
+
+C = TypeVar("C", bound=LiveClient)
+
+
+class GroupLife(Generic[C]):
+    """One group and its clients."""
+
+    bench: Any
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.clients: dict[str, C] = {}
+        self.made = 0
+
+    def new_client(self, member_id: str) -> C:
+        raise NotImplementedError
+
+    def beat(self, client: C) -> None:
+        """A heartbeat; its response may be lost."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        raise NotImplementedError
+
+    def grow(self) -> None:
+        """Let a topic appear or grow."""
+        raise NotImplementedError
+
+    def live(self, steps: int) -> None:
+        """Make random steps."""
+        rare = [self.come, self.leave, self.fall_silent, self.grow, self.kill, self.fail, self.wait]
+        for _ in range(steps):
+            self.random.choice([*rare, *[self.act] * 12])()
+            self.check()
+
+    def settle(self) -> None:
+        """Remove silent clients; the others take over all there is."""
+        self.clients = {client.member_id: client for client in self.heard()}
+        if not self.clients:
+            self.come()
+        for _ in range(90):
+            self.bench.after(1000)
+            for client in self.clients.values():
+                client.take()
+                self.beat(client)
+                self.check()
+
+    def check(self) -> None:
+        """Of clients that are heard, no two use a place."""
+        users: dict[tuple[str, int], str] = {}
+        for client in self.heard():
+            for place in client.places():
+                assert place not in users, f"{place} is used by {users[place]} and {client.member_id}"
+                users[place] = client.member_id
+
+    def heard(self) -> list[C]:
+        return [client for client in self.clients.values() if client.silent_since_ms is None]
+
+    def come(self) -> None:
+        if len(self.clients) < 6:
+            self.made += 1
+            client = self.new_client(f"m{self.made}")
+            self.clients[client.member_id] = client
+            self.beat(client)
+
+    def act(self) -> None:
+        if heard := self.heard():
+            client = self.random.choice(heard)
+            if self.random.random() < 0.6:
+                client.take()
+            self.beat(client)
+
+    def fall_silent(self) -> None:
+        heard = self.heard()
+        if heard and self.random.random() < 0.3:
+            self.random.choice(heard).silent_since_ms = self.bench.clock.now_ms()
+
+    def kill(self) -> None:
+        if self.random.random() < 0.4:
+            self.bench = self.bench.restart()
+
+    def fail(self) -> None:
+        """Let a few writes fail."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GroupShard, "append", _refuse)
+            for _ in range(3):
+                self.act()
+
+    def wait(self) -> None:
+        """Let time pass; silent clients end with their sessions."""
+        self.bench.after(self.random.choice([100, 1000, 3000]))
+        for client in list(self.clients.values()):
+            if client.silent_since_ms is not None and self.bench.clock.now_ms() - client.silent_since_ms > SESSION_MS:
+                del self.clients[client.member_id]
+            elif client.silent_since_ms is None and client.epoch > 0 and self.random.random() < 0.8:
+                client.take()
+                self.beat(client)
