@@ -92,16 +92,19 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         group_id = request.group_id
         joins = request.member_epoch == JOIN_EPOCH
         known = self._groups.find(group_id)
-        if isinstance(known, ConsumerGroup):
+        if isinstance(known, ConsumerGroup):  # the usual case, in fewer steps
             with known.lock:
-                result = None if known.is_dead else self.membership.steady(known, request)
-            if result is not None:
-                return result
+                if not known.is_dead:
+                    result = self.membership.steady(known, request)
+                    if result is not None:
+                        return result
+                    try:
+                        return self._heartbeat(known, request)
+                    finally:
+                        self._groups.drop_unused(known)
         with self._groups.locked(group_id, joins, ConsumerGroup) as group:
             if isinstance(group, ConsumerGroup):
-                if STATIC_LEAVE_EPOCH <= request.member_epoch < JOIN_EPOCH:
-                    return self.membership.leave(group, request)
-                return self.membership.heartbeat(group, request)
+                return self._heartbeat(group, request)
             if group is None:
                 leaves = request.member_epoch < JOIN_EPOCH
                 name = "Group" if leaves else "Consumer group"
@@ -109,6 +112,11 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
             if not joins or not isinstance(group, ClassicGroup):
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
             return self._upgrade(group, request)
+
+    def _heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResult:
+        if STATIC_LEAVE_EPOCH <= request.member_epoch < JOIN_EPOCH:
+            return self.membership.leave(group, request)
+        return self.membership.heartbeat(group, request)
 
     def describe(self, group_id: str) -> DescribedConsumerGroup:
         """Describe a group. Raises: KafkaError GROUP_ID_NOT_FOUND."""

@@ -73,9 +73,13 @@ class GroupMap:
                 try:
                     yield group
                 finally:
-                    if not group.is_dead and group.is_unused:
-                        shard.drop(group, Errors.UNKNOWN_MEMBER_ID)
+                    self.drop_unused(group)
                 return
+
+    def drop_unused(self, group: Group) -> None:
+        """Drop a group that is left without content; the caller holds its lock."""
+        if not group.is_dead and group.is_unused:
+            group.shard.drop(group, Errors.UNKNOWN_MEMBER_ID)
 
     def replace(self, old: Group, new: Group) -> None:
         """Replace a group by another; both have the lock that the caller holds. ``old`` is dead."""

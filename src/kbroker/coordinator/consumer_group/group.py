@@ -20,7 +20,7 @@ from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Owned, Target
 from kbroker.coordinator.consumer_group.records import ResolvedRegex
 from kbroker.coordinator.group_offsets import GroupOffsets
-from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.group import ModernGroup, count_change
 from kbroker.coordinator.modern_group.records import GroupRecord
 
 logger = get_logger(__name__)
@@ -40,10 +40,30 @@ class ConsumerGroupState(enum.Enum):
 
 
 class Subscribers(NamedTuple):
-    """Number of members that subscribe to a topic by its name, and of regular expressions that match it."""
+    """Number of members that subscribe to each topic by its name, and of regular expressions that match it."""
 
-    by_name: int = 0
-    by_regex: int = 0
+    by_name: dict[str, int]
+    by_regex: dict[str, int]
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of all members."""
+        return frozenset(self.by_name).union(self.by_regex)
+
+    def copy(self) -> Subscribers:
+        """Return the same numbers, to be changed."""
+        return Subscribers(dict(self.by_name), dict(self.by_regex))
+
+    def change_member(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
+        """Update the numbers for a change of a member."""
+        before = frozenset() if old is None else old.topic_names
+        after = frozenset() if new is None else new.topic_names
+        if before is not after:
+            count_change(self.by_name, before - after, after - before)
+
+    def change_regex(self, old: ResolvedRegex | None, new: ResolvedRegex | None) -> None:
+        """Update the numbers for a new result of a regular expression."""
+        count_change(self.by_regex, () if old is None else old.topics, () if new is None else new.topics)
 
 
 class ConsumerGroup(ModernGroup):
@@ -61,7 +81,7 @@ class ConsumerGroup(ModernGroup):
         super().__init__(group_id, lock, offsets)
         self.static_members: dict[str, str] = {}
         self.resolved: dict[str, ResolvedRegex] = {}
-        self.subscribers: dict[str, Subscribers] = {}  # by topic name
+        self.subscribers = Subscribers({}, {})
         self.regex_subscribers: dict[str, int] = {}
         self.assignors: dict[str, int] = {}  # number of members that prefer each
         self.classic_protocols: dict[str, int] = {}  # number of members of the classic protocol that support each
@@ -69,9 +89,7 @@ class ConsumerGroup(ModernGroup):
         self.has_partition_metadata = False  # a record from before 4.1 that is still to be deleted
         self.is_resolving = False  # regular expressions are being matched
         self._partition_epochs: dict[UUID, dict[int, int]] = {}
-        self._latest_names: frozenset[str] = (
-            frozenset()
-        )  # most members subscribe to the same topics: they share the set
+        self._latest_names: frozenset[str] = frozenset()  # most members have the same topics: they share the set
 
     # ------------------------------------------------------------ properties
 
@@ -95,7 +113,7 @@ class ConsumerGroup(ModernGroup):
 
     def is_subscribed(self, topic: str) -> bool:
         """Return whether a member subscribes to this topic."""
-        return topic in self.subscribers
+        return topic in self.subscribers.by_name or topic in self.subscribers.by_regex
 
     def target(self, member: ConsumerGroupMember) -> Target:
         """Return the target assignment of a member; a returning static one has that of its instance id."""
@@ -133,35 +151,42 @@ class ConsumerGroup(ModernGroup):
 
     # ------------------------------------------------------------ effects of a change
 
-    def subscribers_with(
-        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
-    ) -> dict[str, Subscribers]:
+    def subscribers_with(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> Subscribers:
         """Return the subscribers by topic after a change of a member."""
-        found = dict(self.subscribers)
-        _count_names(found, old, new)
+        found = self.subscribers.copy()
+        found.change_member(old, new)
         regex = _regex(old)
         if regex and regex != _regex(new) and self.regex_subscribers.get(regex) == 1:
-            count_regex(found, self.resolved.get(regex), None)
+            found.change_regex(self.resolved.get(regex), None)
         return found
 
-    def subscribers_without(
-        self, members: Iterable[ConsumerGroupMember], regexes: Iterable[str]
-    ) -> dict[str, Subscribers]:
+    def topics_with(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> frozenset[str]:
+        """Return the topics of all members after a change of a member."""
+        if old.topic_names <= new.topic_names and old.topic_regex == new.topic_regex:  # none is lost
+            return self.subscribers.topics.union(new.topic_names)
+        return self.subscribers_with(old, new).topics
+
+    def subscribers_without(self, members: Iterable[ConsumerGroupMember], regexes: Iterable[str]) -> Subscribers:
         """Return the subscribers by topic without these members and regular expressions."""
-        found = dict(self.subscribers)
+        found = self.subscribers.copy()
         for member in members:
-            _count_names(found, member, None)
+            found.change_member(member, None)
         for regex in regexes:
-            count_regex(found, self.resolved.get(regex), None)
+            found.change_regex(self.resolved.get(regex), None)
         return found
 
-    def regex_subscribers_with(
-        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
-    ) -> dict[str, int]:
-        """Return the number of members by regular expression after a change of a member."""
-        found = dict(self.regex_subscribers)
-        _count(found, _regex(old), _regex(new))
-        return found
+    def is_homogeneous(self) -> bool:
+        """Return whether all members subscribe to the same topics, by their names or by one regular expression."""
+        return _is_homogeneous(self.regex_subscribers, self.subscribers, len(self.members))
+
+    def is_homogeneous_with(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> bool:
+        """Return ``is_homogeneous`` after a change of a member."""
+        regexes = dict(self.regex_subscribers)
+        _count(regexes, _regex(old), _regex(new))
+        count = len(self.members)
+        if new.member_id not in self.members and self.static_member(new.instance_id) is None:
+            count += 1
+        return _is_homogeneous(regexes, self.subscribers_with(old, new), count)
 
     def preferred_assignor(
         self, old: ConsumerGroupMember | None = None, new: ConsumerGroupMember | None = None
@@ -175,7 +200,7 @@ class ConsumerGroup(ModernGroup):
 
     def _replay_other(self, kind: int, name: str, value: ResolvedRegex | None) -> None:
         if kind == records.REGULAR_EXPRESSION:
-            count_regex(self.subscribers, self.resolved.pop(name, None), value)
+            self.subscribers.change_regex(self.resolved.pop(name, None), value)
             if value is not None:
                 self.resolved[name] = value
         elif kind == records.PARTITION_METADATA:
@@ -189,11 +214,12 @@ class ConsumerGroup(ModernGroup):
         if new is None:
             del self.members[member_id]
         else:
-            if new.topic_names == self._latest_names:
-                new = new._replace(topic_names=self._latest_names)
-            self._latest_names = new.topic_names
+            if new.topic_names is not self._latest_names:
+                if new.topic_names == self._latest_names:
+                    new = new._replace(topic_names=self._latest_names)
+                self._latest_names = new.topic_names
             self.members[member_id] = new
-        _count_names(self.subscribers, old, new)
+        self.subscribers.change_member(old, new)
         _count(self.regex_subscribers, _regex(old), _regex(new))
         _count(self.assignors, old and old.server_assignor, new and new.server_assignor)
         if old is not None:
@@ -241,15 +267,13 @@ class ConsumerGroup(ModernGroup):
                     )
 
 
-def is_homogeneous(
-    regex_subscribers: Mapping[str, int], subscribers: Mapping[str, Subscribers], member_count: int
-) -> bool:
-    """Return whether all members subscribe to the same topics, by their names or by one regular expression."""
+def _is_homogeneous(regex_subscribers: Mapping[str, int], subscribers: Subscribers, member_count: int) -> bool:
+    by_name, by_regex = subscribers
     if not regex_subscribers:
-        return all(one.by_name == member_count for one in subscribers.values())
+        return by_regex.keys() <= by_name.keys() and all(count == member_count for count in by_name.values())
     if next(iter(regex_subscribers.values())) != member_count:
         return False
-    return all(one.by_regex == 1 and not one.by_name for one in subscribers.values())
+    return not by_name and all(count == 1 for count in by_regex.values())
 
 
 def _regex(member: ConsumerGroupMember | None) -> str | None:
@@ -257,39 +281,5 @@ def _regex(member: ConsumerGroupMember | None) -> str | None:
 
 
 def _count(counts: dict[str, int], old: str | None, new: str | None) -> None:
-    if old is not None and old in counts:
-        if counts[old] == 1:
-            del counts[old]
-        else:
-            counts[old] -= 1
-    if new is not None:
-        counts[new] = counts.get(new, 0) + 1
-
-
-def _count_names(
-    counts: dict[str, Subscribers], old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
-) -> None:
-    before = frozenset() if old is None else old.topic_names
-    after = frozenset() if new is None else new.topic_names
-    if before is after or before == after:
-        return
-    for name in before - after:
-        _add(counts, name, -1, 0)
-    for name in after - before:
-        _add(counts, name, 1, 0)
-
-
-def count_regex(counts: dict[str, Subscribers], old: ResolvedRegex | None, new: ResolvedRegex | None) -> None:
-    """Update the subscribers by topic for a new result of a regular expression."""
-    for resolved, step in ((old, -1), (new, 1)):
-        for name in () if resolved is None else resolved.topics:
-            _add(counts, name, 0, step)
-
-
-def _add(counts: dict[str, Subscribers], name: str, by_name: int, by_regex: int) -> None:
-    present = counts.get(name, Subscribers())
-    changed = Subscribers(max(0, present.by_name + by_name), max(0, present.by_regex + by_regex))
-    if any(changed):
-        counts[name] = changed
-    else:
-        counts.pop(name, None)
+    if old != new:
+        count_change(counts, () if old is None else (old,), () if new is None else (new,))

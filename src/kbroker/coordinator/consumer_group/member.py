@@ -104,9 +104,22 @@ class ConsumerGroupMember(NamedTuple):
                 return epoch
         return None
 
-    def at(self, member_epoch: int) -> ConsumerGroupMember:
-        """Return the member at another epoch; the current epoch becomes the previous one."""
-        return self._replace(member_epoch=member_epoch, previous_member_epoch=self.member_epoch)
+    def at(
+        self,
+        member_epoch: int,
+        state: MemberState,
+        assigned: Owned,
+        pending_revocation: Owned,
+        previous_epoch: int | None = None,
+    ) -> ConsumerGroupMember:
+        """Return the member at another epoch with other partitions; ``previous_epoch``: by default the current one."""
+        return self._replace(
+            member_epoch=member_epoch,
+            previous_member_epoch=self.member_epoch if previous_epoch is None else previous_epoch,
+            state=state,
+            assigned=assigned,
+            pending_revocation=pending_revocation,
+        )
 
 
 def new_member_id() -> str:

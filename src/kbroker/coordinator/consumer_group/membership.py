@@ -17,7 +17,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.consumer_group import records, target_assignment
-from kbroker.coordinator.consumer_group.group import ConsumerGroup, is_homogeneous
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import (
     JOIN_EPOCH,
     NO_TARGET,
@@ -170,7 +170,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
     def steady(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResult | None:
         """Return the response to a plain heartbeat of a reconciled member, the usual case; None for any other.
 
-        The effect is that of ``heartbeat``, in a third of the time.
+        A target assignment is not due. The effect is that of ``heartbeat``, in a third of the time.
         """
         member = group.members.get(request.member_id)
         epoch = request.member_epoch
@@ -178,7 +178,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             member is None
             or epoch <= 0
             or member.member_epoch != epoch
-            or not epoch == group.target_epoch == group.epoch
+            or epoch != group.target_epoch
             or member.state is not MemberState.STABLE
             or not request.is_plain
             or request.instance_id not in (None, member.instance_id)
@@ -186,6 +186,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             or member.client_host != request.client_host
             or member.classic is not None
             or self.is_refresh_due(group)
+            or (epoch != group.epoch and self.may_assign(group))
         ):
             return None
         self.await_heartbeat(group, request.member_id)
@@ -204,8 +205,8 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
 
         Returns: the member after and before the reconciliation; ``changes`` gets the records.
         """
-        epoch, homogeneous, has_changed = self.subscribe(group, member, updated, changes)
-        target = self._target(group, epoch, member, updated, homogeneous, changes)
+        epoch, is_refreshed, has_changed = self.subscribe(group, member, updated, changes)
+        target = self._target(group, epoch, member, updated, is_refreshed, changes)
         return self.reconcile(group, updated, target, has_changed, reported, changes), updated
 
     def subscribe(
@@ -214,11 +215,10 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
         changes: list[GroupRecord],
-    ) -> tuple[int, bool | None, bool]:
+    ) -> tuple[int, bool, bool]:
         """Update a member's subscription.
 
-        Returns: the group epoch, whether all subscriptions are equal (None: as before), and whether that of the member
-        has changed.
+        Returns: the group epoch, whether the topics were read again, and whether the member's subscription has changed.
         """
         group_id = group.group_id
         names_changed = False
@@ -230,10 +230,10 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         if updated.uses_classic_protocol:
             bumps = names_changed or status is not RegexStatus.UNCHANGED
         epoch = group.epoch
-        homogeneous = None
-        if bumps or self.is_refresh_due(group):
-            epoch, homogeneous = self._refresh(group, bumps, member, updated, changes)
-        return epoch, homogeneous, names_changed or status is not RegexStatus.UNCHANGED
+        is_refreshed = bumps or self.is_refresh_due(group)
+        if is_refreshed:
+            epoch = self._refresh(group, bumps, member, updated, changes)
+        return epoch, is_refreshed, names_changed or status is not RegexStatus.UNCHANGED
 
     def _refresh(
         self,
@@ -242,15 +242,10 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
         changes: list[GroupRecord],
-    ) -> tuple[int, bool]:
-        """Read the topics again, and bump the group epoch if they or the subscriptions have changed."""
+    ) -> int:
+        """Read the topics again; return the group epoch, which rises if they or the subscriptions have changed."""
         version = self.image.version
-        subscribers = group.subscribers_with(member, updated)
-        value = self.hashes.group_hash(subscribers)
-        count = len(group.members)
-        if updated.member_id not in group.members and group.static_member(updated.instance_id) is None:
-            count += 1
-        homogeneous = is_homogeneous(group.regex_subscribers_with(member, updated), subscribers, count)
+        value = self.refreshed_hash(group, group.topics_with(member, updated))
         epoch = group.epoch
         if bumps or value != group.metadata_hash:
             epoch += 1
@@ -260,7 +255,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         self.note_refresh(group, epoch, version)
         if group.has_partition_metadata:
             changes.append(tombstone(records.PARTITION_METADATA, group.group_id))
-        return epoch, homogeneous
+        return epoch
 
     def _target(
         self,
@@ -268,13 +263,11 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         epoch: int,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
-        homogeneous: bool | None,
+        is_refreshed: bool,
         changes: list[GroupRecord],
     ) -> TargetAssignment:
         if group.target_epoch >= epoch or not self.may_assign(group):
             return TargetAssignment(group.target_epoch, group.target(updated))
-        if homogeneous is None:
-            homogeneous = is_homogeneous(group.regex_subscribers, group.subscribers, len(group.members))
         preferred = group.preferred_assignor(member, updated)
         if preferred not in self.settings.assignors:  # none, or one no longer in the configuration
             preferred = self.settings.assignors[0]
@@ -284,7 +277,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             epoch,
             updated,
             assignor=preferred,
-            is_homogeneous=homogeneous,
+            is_homogeneous=group.is_homogeneous_with(member, updated) if is_refreshed else group.is_homogeneous(),
             image=self.image,
             now_ms=self.clock.wall_ms(),
         )
@@ -304,7 +297,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         if not self.is_refresh_due(group):
             return False
         version = self.image.version
-        if self.hashes.group_hash(group.subscribers) != group.metadata_hash:
+        if self.refreshed_hash(group, group.subscribers.topics) != group.metadata_hash:
             return True
         self.note_refresh(group, group.epoch, version)
         return False
@@ -409,7 +402,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
                 left[member.topic_regex] = left.get(member.topic_regex, 0) + 1
         unused = [regex for regex, count in left.items() if group.regex_subscribers.get(regex, 0) == count]
         changes += [tombstone(records.REGULAR_EXPRESSION, group_id, regex) for regex in unused]
-        value = self.hashes.group_hash(group.subscribers_without(members, unused))
+        value = self.hashes.group_hash(group.subscribers_without(members, unused).topics)
         changes.append(RECORDS.epoch(group_id, GroupEpoch(group.epoch + 1, value)))
         self.write_removal(group, members, changes)
 
@@ -451,16 +444,22 @@ def check_instance(present: ConsumerGroupMember | None, member_id: str, instance
 def _updated(member: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:
     """Return the member with the fields of a heartbeat."""
     names, timeout_ms = request.topic_names, request.rebalance_timeout_ms
-    return member._replace(
-        instance_id=_given(request.instance_id, member.instance_id),
-        rack_id=_given(request.rack_id, member.rack_id),
-        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
-        server_assignor=_given(request.server_assignor, member.server_assignor),
-        topic_names=member.topic_names if names is None else frozenset(names),
-        topic_regex=_given(request.topic_regex, member.topic_regex),
-        client_id=request.client_id,
-        client_host=request.client_host,
-        classic=None,
+    return ConsumerGroupMember(  # in a third of the time of _replace
+        member.member_id,
+        member.member_epoch,
+        member.previous_member_epoch,
+        member.state,
+        _given(request.instance_id, member.instance_id),
+        _given(request.rack_id, member.rack_id),
+        member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        request.client_id,
+        request.client_host,
+        member.topic_names if names is None else frozenset(names),
+        _given(request.topic_regex, member.topic_regex),
+        _given(request.server_assignor, member.server_assignor),
+        member.assigned,
+        member.pending_revocation,
+        None,
     )
 
 

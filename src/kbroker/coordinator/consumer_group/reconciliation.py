@@ -83,14 +83,23 @@ def _without_unsubscribed(member: ConsumerGroupMember, given: Reconciliation) ->
     pending = dict(member.pending_revocation)
     for topic_id in lost:
         pending[topic_id] = {**pending.get(topic_id, {}), **member.assigned[topic_id]}
-    following = member.at(member.member_epoch)._replace(assigned=assigned)
     if _owns(pending, given.reported):
-        return following._replace(state=MemberState.UNREVOKED_PARTITIONS, pending_revocation=pending)
-    return following
+        return member.at(member.member_epoch, MemberState.UNREVOKED_PARTITIONS, assigned, pending)
+    return member.at(member.member_epoch, member.state, assigned, member.pending_revocation)
+
+
+def _has_target(member: ConsumerGroupMember, names: frozenset[str], given: Reconciliation) -> bool:
+    """Return whether the member has exactly its target assignment, and subscribes to all of it."""
+    return [*member.assigned] == [*given.target] and all(
+        owned.keys() == wanted and _is_subscribed(names, given.image, topic_id)
+        for (topic_id, owned), wanted in zip(member.assigned.items(), given.target.values(), strict=True)
+    )
 
 
 def _next_assignment(member: ConsumerGroupMember, member_epoch: int, given: Reconciliation) -> ConsumerGroupMember:
     names = subscribed_topics(member, given.group.resolved)
+    if _has_target(member, names, given):  # the usual case in a large group: only the epoch rises
+        return member.at(given.target_epoch, MemberState.STABLE, member.assigned, {}, previous_epoch=member_epoch)
     assigned: dict[UUID, dict[int, int]] = {}
     pending: dict[UUID, dict[int, int]] = {}
     added: dict[UUID, list[int]] = {}
@@ -118,14 +127,8 @@ def _next_assignment(member: ConsumerGroupMember, member_epoch: int, given: Reco
         if free:
             added[topic_id] = free
     if pending and _owns(pending, given.reported):
-        return member.at(member_epoch)._replace(
-            state=MemberState.UNREVOKED_PARTITIONS, assigned=assigned, pending_revocation=pending
-        )
+        return member.at(member_epoch, MemberState.UNREVOKED_PARTITIONS, assigned, pending)
     for topic_id, partitions in added.items():
         assigned.setdefault(topic_id, {}).update(dict.fromkeys(partitions, given.target_epoch))
     state = MemberState.UNRELEASED_PARTITIONS if has_unreleased else MemberState.STABLE
-    return (
-        member._replace(member_epoch=member_epoch)
-        .at(given.target_epoch)
-        ._replace(state=state, assigned=assigned, pending_revocation={})
-    )
+    return member.at(given.target_epoch, state, assigned, {}, previous_epoch=member_epoch)

@@ -16,7 +16,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.background import BackgroundTasks
-from kbroker.coordinator.consumer_group.group import ConsumerGroup, count_regex
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import ConsumerGroupMember
 from kbroker.coordinator.consumer_group.records import RECORDS, ResolvedRegex
 from kbroker.coordinator.modern_group import timers
@@ -143,7 +143,7 @@ class Regexes:
 
     def _take(self, group: ConsumerGroup, found: dict[str, ResolvedRegex]) -> None:
         changes: list[GroupRecord] = []
-        subscribers = dict(group.subscribers)
+        subscribers = group.subscribers.copy()
         bumps = False
         for regex, resolved in found.items():
             if regex not in group.regex_subscribers:  # its last member left meanwhile
@@ -151,12 +151,12 @@ class Regexes:
             old = group.resolved.get(regex)
             if (frozenset() if old is None else old.topics) != resolved.topics:
                 bumps = True
-                count_regex(subscribers, old, resolved)
+                subscribers.change_regex(old, resolved)
             changes.append(records.regex_record(group.group_id, regex, resolved))
         for regex in group.resolved.keys() - group.regex_subscribers.keys():  # its member replaced another one
             changes.append(tombstone(records.REGULAR_EXPRESSION, group.group_id, regex))
-            count_regex(subscribers, group.resolved[regex], None)
-        value = self._hashes.group_hash(subscribers)
+            subscribers.change_regex(group.resolved[regex], None)
+        value = self._hashes.group_hash(subscribers.topics)
         if changes and (bumps or value != group.metadata_hash):
             changes.append(RECORDS.epoch(group.group_id, GroupEpoch(group.epoch + 1, value)))
             self._on_rebalance()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kbroker._core.timer.purgatory import DelayedOperation
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group_shard import GroupShard
 
 FIRST_EPOCH = 1
+
+
+def count_change(counts: dict[str, int], removed: Iterable[str], added: Iterable[str]) -> None:
+    """Decrement the counts of removed names, and increment those of added ones; a count of 0 is removed."""
+    for name in removed:
+        left = counts.get(name, 0) - 1
+        if left > 0:
+            counts[name] = left
+        else:
+            counts.pop(name, None)
+    for name in added:
+        counts[name] = counts.get(name, 0) + 1
 
 
 class ModernGroup:
@@ -127,9 +139,10 @@ class ModernGroup:
     def _replay_member(self, member_id: str, subscription: Any) -> None:
         old = self.members.get(member_id)
         if subscription is not None:
-            present = self.MEMBER(member_id) if old is None else old
-            kept = {field: getattr(present, field) for field in self.RECORDS.assignment._fields}
-            self._set_member(member_id, old, subscription._replace(**kept))
+            present = self.RECORDS.assignment_of(self.MEMBER(member_id) if old is None else old)
+            if self.RECORDS.assignment_of(subscription) != present:
+                subscription = subscription._replace(**present._asdict())
+            self._set_member(member_id, old, subscription)
         elif old is not None:
             self._set_member(member_id, old, None)
 

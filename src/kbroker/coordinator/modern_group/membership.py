@@ -5,7 +5,7 @@ Source: ``GroupMetadataManager``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from kbroker._core.clock import BaseClock
@@ -80,6 +80,12 @@ class ModernMembership(Generic[G, S]):
             or group.epoch < group.refresh_epoch
             or group.refresh_version != self.image.version
         )
+
+    def refreshed_hash(self, group: G, names: Iterable[str]) -> int:
+        """Return the hash of topics that are read again because ``is_refresh_due`` or their names have changed."""
+        if self.clock.wall_ms() >= group.refresh_deadline_ms:
+            self.hashes.forget()
+        return self.hashes.group_hash(names)
 
     def note_refresh(self, group: G, epoch: int, version: int) -> None:
         """Note that the topics of a version were read for a group epoch."""

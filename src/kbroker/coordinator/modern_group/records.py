@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -97,8 +99,11 @@ class GroupRecords(NamedTuple):
 
     def current(self, group_id: str, member: Any) -> GroupRecord:
         """Return the record of a member's current assignment."""
-        value = self.assignment._make(getattr(member, field) for field in self.assignment._fields)
-        return GroupRecord(RecordKey(self.current_kind, group_id, member.member_id), value)
+        return GroupRecord(RecordKey(self.current_kind, group_id, member.member_id), self.assignment_of(member))
+
+    def assignment_of(self, member: Any) -> Any:
+        """Return a member's own assignment."""
+        return self.assignment._make(_getter(self.assignment._fields)(member))
 
     def member_tombstones(self, group_id: str, member_id: str) -> list[GroupRecord]:
         """Return the tombstones of a member."""
@@ -112,6 +117,12 @@ class GroupRecords(NamedTuple):
         rows += [tombstone(self.target_kind, group_id, member_id) for member_id in ids]
         rows.append(tombstone(self.target_epoch_kind, group_id))
         return rows + [tombstone(self.member_kind, group_id, member_id) for member_id in ids]
+
+
+@lru_cache
+def _getter(fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that returns the values of these fields."""
+    return attrgetter(*fields)
 
 
 class Format(NamedTuple):

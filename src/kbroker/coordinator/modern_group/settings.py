@@ -67,4 +67,5 @@ class ModernGroupSettings:
 
     def own(self, group_id: str, name: str) -> str | None:
         """Return a config of the group itself; ``name``: without the kind."""
-        return self.group_configs(group_id).get(f"{self.KIND}.{name}")
+        configs = self.group_configs(group_id)
+        return configs.get(f"{self.KIND}.{name}") if configs else None

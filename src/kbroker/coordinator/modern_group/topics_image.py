@@ -14,7 +14,7 @@ from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.xxh3 import xxh3_64
 
 HASH_FORMAT = 0
-MOST_HASHES = 10_000  # cached; others are computed again
+MOST_HASHES, MOST_SETS = 10_000, 16  # cached, of topics and of sets of topics; others are computed again
 
 
 class TopicMetadata(NamedTuple):
@@ -72,9 +72,26 @@ class TopicHashes:
     def __init__(self, image: TopicsImage) -> None:
         self._image = image
         self._known: dict[str, tuple[TopicMetadata, int]] = {}
+        self._groups: tuple[int, dict[frozenset[str], int]] = -1, {}  # hashes of sets of topics, at a version of these
 
     def group_hash(self, names: Iterable[str]) -> int:
         """Return the hash of the existing ones of these topics, a signed int of 64 bits; 0 without any."""
+        version = self._image.version  # read before the topics: the hash is at least as recent
+        if self._groups[0] != version:
+            self._groups = version, {}
+        known, wanted = self._groups[1], frozenset(names)
+        value = known.get(wanted)
+        if value is None:
+            if len(known) >= MOST_SETS:
+                known.clear()
+            value = known[wanted] = self._computed(wanted)
+        return value
+
+    def forget(self) -> None:
+        """Read the topics of each set again, even if the image reports no change."""
+        self._groups = -1, {}
+
+    def _computed(self, names: frozenset[str]) -> int:
         hashes = [self._topic_hash(topic) for name in sorted(names) if (topic := self._image.get(name)) is not None]
         return _signed(xxh3_64(b"".join(struct.pack("<Q", one) for one in hashes))) if hashes else 0
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from kbroker.coordinator.group_offsets import GroupOffsets
-from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.group import ModernGroup, count_change
 from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.share_group import records
 from kbroker.coordinator.share_group.member import ShareGroupMember, Target
@@ -85,12 +85,4 @@ class ShareGroup(ModernGroup):
 def _count(counts: dict[str, int], old: ShareGroupMember | None, new: ShareGroupMember | None) -> None:
     before = frozenset() if old is None else old.topic_names
     after = frozenset() if new is None else new.topic_names
-    if before == after:
-        return
-    for name in before - after:
-        if counts[name] == 1:
-            del counts[name]
-        else:
-            counts[name] -= 1
-    for name in after - before:
-        counts[name] = counts.get(name, 0) + 1
+    count_change(counts, before - after, after - before)

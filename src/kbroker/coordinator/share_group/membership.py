@@ -93,7 +93,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         if bumps or self.is_refresh_due(group):
             version = self.image.version
             names = frozenset(group.subscribers_with(member, updated))
-            value = self.hashes.group_hash(names)
+            value = self.refreshed_hash(group, names)
             bumps |= value != group.metadata_hash
             if bumps:
                 epoch += 1

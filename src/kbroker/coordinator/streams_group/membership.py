@@ -219,7 +219,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
 
     def _configured(self, group: StreamsGroup, topology: StreamsTopology) -> tuple[int, ConfiguredTopology]:
         """Read the topics, and configure the topology by them if they have changed; return their hash too."""
-        value, configured = self.hashes.group_hash(topology.required_topics), group.configured
+        value, configured = self.refreshed_hash(group, topology.required_topics), group.configured
         if configured is None or group.topology is None or value != group.metadata_hash:
             configured = group.configured = configure(topology, self.image)
             if configured.problem is not None:

@@ -41,12 +41,12 @@ cdef class InboundRequest:
         readonly str principal
         readonly bint is_token_authenticated    # a delegation token proved the principal
         readonly str listener_name
-        readonly str connection_id
         readonly str local_host
         readonly int local_port
         readonly str remote_host
         readonly int remote_port
         readonly int processor_id
+        int connection_index
         readonly int size_bytes
         bint examined
     cdef bint is_open_kafka(self) noexcept

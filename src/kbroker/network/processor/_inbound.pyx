@@ -175,6 +175,13 @@ cdef class InboundRequest:
         return self.listener_name
 
     @property
+    def connection_id(self):
+        """Kafka's id of the connection: its addresses, network thread and number."""
+        return (
+            f"{self.local_host}:{self.local_port}-{self.remote_host}:{self.remote_port}"
+            f"-{self.processor_id}-{self.connection_index}")
+
+    @property
     def answered(self):
         """True once the request is completed."""
         return self.request is NULL
@@ -436,9 +443,7 @@ cdef InboundRequest wrap(Queue queue, Request *request):
     inbound.remote_host = text(channel.metadata.remote_host)
     inbound.remote_port = channel.metadata.remote_port
     inbound.processor_id = request.responder.processor_id
-    inbound.connection_id = (
-        f"{inbound.local_host}:{inbound.local_port}-{inbound.remote_host}:{inbound.remote_port}"
-        f"-{inbound.processor_id}-{channel.metadata.index}")
+    inbound.connection_index = channel.metadata.index
     return inbound
 
 

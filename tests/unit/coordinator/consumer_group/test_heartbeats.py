@@ -20,6 +20,7 @@ from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.modern_group import timers
 from kbroker.coordinator.modern_group.membership import TOPICS_REFRESH_MS
 from kbroker.coordinator.modern_group.settings import Limits
+from kbroker.coordinator.modern_group.topics_image import TopicMetadata
 from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
 
 
@@ -45,6 +46,26 @@ def test_the_assignment_interval_delays_the_target_and_not_the_member() -> None:
     bench.after(1)
     assert bench.beat("a", 2) == Beat("a", 2, {"t": [0, 1]})
     assert bench.epochs() == (3, 3)
+
+
+def test_the_topics_of_a_group_are_read_once_for_all_members_that_join() -> None:
+    class CountingImage(FakeImage):
+        reads = 0
+
+        def get(self, name: str) -> TopicMetadata | None:
+            self.reads += 1
+            return super().get(name)
+
+    image = CountingImage(t=4, u=4)
+    bench = ConsumerGroupBench(image, ConsumerGroupSettings())
+    for number in range(100):
+        bench.join(f"member-{number}", ["t", "u"])
+    assert bench.epochs() == (101, 2)
+    assert image.reads <= 6  # for the hash, and for the one target assignment
+    image.grow("u", 5)
+    bench.after(1000)
+    bench.beat("member-0", 2)
+    assert bench.epochs() == (102, 102)  # the topic with another partition was read again
 
 
 def test_topics_are_read_again_after_an_hour_and_not_before() -> None:
