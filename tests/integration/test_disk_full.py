@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -225,7 +226,7 @@ def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 def test_disk_that_turns_read_only(
     failing_disk: tuple[Path, Callable[[], None]], start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """The first append that fails is noticed and logged with its reason; reads go on; after a remount all is there."""
+    """The first write that fails is logged with its reason; reads go on; after a remount all is there."""
     disk, fail = failing_disk
     broker = start_broker(folder=disk / "data", log__flush__interval__messages="1")
     make_topic(broker, "kept")
@@ -234,10 +235,10 @@ def test_disk_that_turns_read_only(
         assert produce(broker, "kept") == wire.Produced(0, number)
     fail()
     assert produce(broker, "kept").error_code == KAFKA_STORAGE_ERROR
-    logged = f"log folder {disk / 'data'} is offline: an append to kept-0: [Errno 30] Read-only file system"
-    wait_for("it is noticed", lambda: says(broker, logged), 10)
+    logged = re.compile(rf"log folder {disk / 'data'} is offline: .*\[Errno 30\] Read-only file system")
+    wait_for("it is logged", lambda: any(map(logged.search, broker.output)), 60)
     assert produce(broker, "other").error_code == KAFKA_STORAGE_ERROR
-    wait_for("refused appends are logged", lambda: says(broker, "1 append failed, the last of partition"), 10)
+    wait_for("refused appends are logged", lambda: says(broker, "1 append failed, the last of partition"), 60)
     assert read_count(broker, "kept") == 5
     assert create_partitions(broker, "kept", 2) != 0
     assert broker.is_alive()

@@ -14,7 +14,7 @@ from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Body, Client
 
 SOURCE = Path(__file__).parents[1] / "support" / "gil_count.c"
-REQUESTS = 300
+REQUESTS = 100
 IDLE_PER_S = 40  # acquisitions by the broker's own threads, which no request causes
 
 
@@ -34,13 +34,19 @@ class CountedBroker:
             return int.from_bytes(memory[:8], "little")
 
     def per_request(self, act: Callable[[], object]) -> float:
-        """Return the acquisitions for each act, without those that the broker makes when it is idle."""
+        """Return the acquisitions for each act, without those that the broker makes when it is idle.
+
+        The smallest of three figures: a busy machine adds some, as by waits that time out.
+        """
         for _ in range(20):
             act()
+        return max(0.0, min(self._measured(act) for _ in range(3)))
+
+    def _measured(self, act: Callable[[], object]) -> float:
         before, begun = self.count, time.monotonic()
         for _ in range(REQUESTS):
             act()
-        return max(0.0, self.count - before - IDLE_PER_S * (time.monotonic() - begun)) / REQUESTS
+        return (self.count - before - IDLE_PER_S * (time.monotonic() - begun)) / REQUESTS
 
 
 @pytest.fixture(scope="module")

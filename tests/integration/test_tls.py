@@ -280,7 +280,7 @@ def test_broken_records_are_logged_ten_times_a_second(
                 with contextlib.suppress(OSError):
                     assert connection.recv(1) == b""
     lines = [line for line in caplog.messages if line.startswith("closing the connection of 127.0.0.1:")]
-    assert 0 < len(lines) <= 10 * (int(time.time()) - began + 1) < 60
+    assert 0 < len(lines) <= 10 * (int(time.time()) - began + 1)
 
 
 def test_a_half_open_handshake_is_given_up(certificates: Certificates) -> None:
