@@ -21,7 +21,7 @@ from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, delta_jars, fetch_ja
 from kbroker.spark.setup.session import build_session, stop_session
 from tests.spark.class_archive import JVM
 from tests.spark.source_support import WORKER_STARTS
-from tests.spark.standalone import PYTHON_START
+from tests.spark.standalone import NO_CODE, PYTHON_START
 from tests.support import need
 from tests.support.broker import BrokerProcess
 
@@ -35,9 +35,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",  # partition counts as planned
     "spark.sql.streaming.pollingDelay": "20ms",
-    # compiling the code of each query takes a fifth of the CPU time of short jobs; the tests in other processes have it
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    **NO_CODE,
 }
 TIMEOUT_S = 900
 

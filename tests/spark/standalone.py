@@ -18,6 +18,8 @@ from tests.support import need
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_START = ROOT / "tests" / "spark" / "python_start"
+#: Compiling the code of each query takes a fifth of the CPU time of short jobs; other commands and Spark Connect do it.
+NO_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: Name of a folder that does not exist, in place of this machine's settings of Spark. An existing one would be in the
 #: class path, and a JVM leaves out an archive of classes that was written with another class path.
 NO_CONF = "conf"
@@ -82,9 +84,14 @@ class Standalone:
     @property
     def options(self) -> list[str]:
         """With which a command has this cluster as its master."""
-        local = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
-        java = f"spark.executor.extraJavaOptions={' '.join(JVM)}"
-        return ["--master", self.url, *local, "--conf", "spark.executor.memory=512m", "--conf", java]
+        settings = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": " ".join(JVM),
+            **NO_CODE,
+        }
+        return ["--master", self.url, *(word for pair in settings.items() for word in ("--conf", "=".join(pair)))]
 
     def close(self) -> None:
         """End all processes, workers first: they end their executors."""
