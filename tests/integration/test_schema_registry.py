@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 POINT = '{"type": "record", "name": "geo.Point", "fields": [{"name": "x", "type": "int"}]}'
 LINE = '{"type": "record", "name": "geo.Line", "fields": [{"name": "end", "type": "geo.Point"}]}'
+NOTE = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
 MONEY = 'syntax = "proto3"; package shop; message Money { int32 cents = 1; }'
 ORDER = """syntax = "proto3"; package shop; import "money.proto";
 message Other {} message Order { message Line { Money price = 1; } Line line = 1; }"""
@@ -166,7 +167,7 @@ def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None
         for name, kind, schema, text in (
             ("points", "AVRO", POINT, '{"x": 7}'),
             ("prices", "PROTOBUF", MONEY, '{"cents": 99}'),
-            ("notes", "JSON", '{"type": "object"}', '{"a": 1}'),
+            ("notes", "JSON", NOTE, '{"a": 1}'),
         ):
             apicurio.register(f"{name}-value", kind, schema)
             run(None, "produce", name, "--encode", "registry", input=text, env=environment)
