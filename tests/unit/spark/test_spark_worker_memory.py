@@ -15,6 +15,7 @@ from kbroker.spark.setup import worker_memory
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_memory, "_is_done", False)
+    gc.unfreeze()  # the modules of tests
     yield
     gc.unfreeze()
 
