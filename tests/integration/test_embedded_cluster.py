@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from kbroker.protocol import codec
 from kbroker.protocol.records import Record, build_batch
 from kbroker.testing import EmbeddedCluster, wait_until
 from kbroker.testing.cluster import COORDINATORS
+from tests.support import wire
 
 Body = dict[str, Any]
 
@@ -51,12 +53,12 @@ def ask(cluster: EmbeddedCluster, node: int, name: str, version: int, body: Body
         return connection.request(codec.api_by_name(name).key, version, body, timeout_s=10)
 
 
-def produce_body(topic: str, index: int) -> Body:
+def produce_body(topic: str, index: int, acks: int = -1) -> Body:
     data = build_batch([Record(None, b"x", 1)])
     rows = [{"Index": index, "Records": data}]
     return {
         "TransactionalId": None,
-        "Acks": -1,
+        "Acks": acks,
         "TimeoutMs": 1000,
         "TopicData": [{"Name": topic, "PartitionData": rows}],
     }
@@ -243,6 +245,90 @@ def test_stop_drop_and_start(cluster: EmbeddedCluster) -> None:
 
 
 NO_CLUSTER: Body = {"IncludeClusterAuthorizedOperations": False}
+
+
+def test_acks_all_needs_replicas_in_sync(cluster: EmbeddedCluster) -> None:
+    """Below min.insync.replicas acks=all is refused, and other records are hidden until a replica returns."""
+    cluster.create_topic("safe", configs={"min.insync.replicas": "2"}, replicas=[[1, 2, 3], [1, 2, 3]])
+    cluster.reassign("safe", 1, [1])
+
+    def produced(index: int = 0, acks: int = -1) -> tuple[int, int, int]:
+        (row,) = ask(cluster, 1, "Produce", 7, produce_body("safe", index, acks))["Responses"][0]["PartitionResponses"]
+        return row["ErrorCode"], row["BaseOffset"], row["LogStartOffset"]
+
+    def visible(isolation: int = 0) -> int:
+        body = {"ReplicaId": -1, "IsolationLevel": isolation, "Topics": [{"Name": "safe", "Partitions": [END]}]}
+        found: int = ask(cluster, 1, "ListOffsets", 5, body)["Topics"][0]["Partitions"][0]["Offset"]
+        return found
+
+    cluster.stop_node(2)
+    assert produced() == (0, 0, 0)
+    cluster.drop_node(3)
+    refused = (int(Errors.NOT_ENOUGH_REPLICAS), -1, 0)
+    assert produced() == refused
+    frames = [wire.produce("safe", 0, wire.batch([b"x"]), acks=acks) for acks in (-1, 1, -1)]
+    with wire.Connection(cluster.addresses[1]) as connection:  # read together, they are appended by one write
+        connection.send_raw(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+        rows = [wire.produced(connection.receive()) for _ in frames]
+    assert [(row.error_code, row.base_offset) for row in rows] == [refused[:2], (0, 1), refused[:2]]
+    assert (visible(), visible(1)) == (1, 1)
+    assert produced(index=1) == (0, 0, 0), "at most as many as there are"
+    found: list[Body] = []
+    body = fetch_body("safe", 0, wait_ms=60_000)
+    body["Topics"][0]["Partitions"][0]["FetchOffset"] = 1
+    thread = threading.Thread(target=lambda: found.append(ask(cluster, 1, "Fetch", 11, body)))
+    thread.start()
+    wait_until(lambda: cluster.node(1).waiting_fetches == 1, 10, "a waiting fetch")
+    cluster.start_node(3)
+    thread.join(10)
+    assert found[0]["Responses"][0]["Partitions"][0]["Records"]
+    assert produced() == (0, 2, 0)
+    cluster.stop_node(3)
+    assert produced() == refused
+    altered = {"Name": "min.insync.replicas", "ConfigOperation": 0, "Value": "1"}
+    body = {"Resources": [{"ResourceType": 2, "ResourceName": "safe", "Configs": [altered]}], "ValidateOnly": False}
+    assert ask(cluster, 1, "IncrementalAlterConfigs", 1, body)["Responses"][0]["ErrorCode"] == 0
+    assert produced() == (0, 3, 0)
+
+
+END: Body = {"PartitionIndex": 0, "CurrentLeaderEpoch": -1, "Timestamp": -1}
+
+
+def test_coordinators_need_replicas_in_sync() -> None:
+    """An id cannot be initialized and a transaction not end while its partition lacks replicas."""
+    settings = {"transaction.state.log.min.isr": 2, "transaction.state.log.replication.factor": 2}
+    with EmbeddedCluster(2, settings) as cluster:
+        init = {"TransactionalId": "t", "TransactionTimeoutMs": 60_000, "ProducerId": -1, "ProducerEpoch": -1}
+        node = cluster.coordinator("t", "transaction")
+        cluster.stop_node(3 - node)
+        assert ask(cluster, node, "InitProducerId", 4, init)["ErrorCode"] == int(Errors.COORDINATOR_NOT_AVAILABLE)
+        cluster.start_node(3 - node)
+        assert ask(cluster, node, "InitProducerId", 4, init)["ErrorCode"] == 0
+
+
+def test_requests_about_the_replicas_of_a_node(cluster: EmbeddedCluster) -> None:
+    """DescribeLogDirs, AlterReplicaLogDirs and DescribeQuorum."""
+    cluster.create_topic("hosted", replicas=[[1, 2], [3, 1]])
+    body: Body = {"Topics": [{"Topic": "hosted", "Partitions": [0, 1]}]}
+    hosts = {}
+    for node in cluster.nodes:
+        (folder,) = ask(cluster, node, "DescribeLogDirs", 4, body)["Results"]
+        hosts[node] = [row["PartitionIndex"] for topic in folder["Topics"] for row in topic["Partitions"]]
+    assert hosts == {1: [0, 1], 2: [0], 3: [1]}
+    move = {"Path": folder["LogDir"], "Topics": [{"Name": "hosted", "Partitions": [0, 1]}]}
+    (topic,) = ask(cluster, 2, "AlterReplicaLogDirs", 2, {"Dirs": [move]})["Results"]
+    errors = {row["PartitionIndex"]: row["ErrorCode"] for row in topic["Partitions"]}
+    assert errors == {0: 0, 1: int(Errors.NOT_LEADER_OR_FOLLOWER)}
+
+    cluster.stop_node(2)
+    quorum = {"Topics": [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]}
+    one, other = (ask(cluster, node, "DescribeQuorum", 2, quorum) for node in (1, 3))
+    (row,) = one["Topics"][0]["Partitions"]
+    assert (row["LeaderId"], other["Topics"][0]["Partitions"][0]["LeaderId"]) == (1, 1)
+    ends = {voter["ReplicaId"]: voter["LogEndOffset"] for voter in row["CurrentVoters"]}
+    assert ends == {1: row["HighWatermark"], 2: -1, 3: row["HighWatermark"]}
+    named = {node["NodeId"]: f"{node['Listeners'][0]['Host']}:{node['Listeners'][0]['Port']}" for node in one["Nodes"]}
+    assert named == cluster.addresses
 
 
 def test_layouts_are_checked(cluster: EmbeddedCluster) -> None:

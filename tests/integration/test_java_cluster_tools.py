@@ -62,3 +62,31 @@ def test_topics_reassignments_and_elections(cluster: EmbeddedCluster, tmp_path: 
     assert said.strip() == ""
     assert "Partition: 0" in Tools(cluster.bootstrap)(topics, "--describe", "--under-replicated-partitions")
     cluster.start_node(3)
+
+
+def test_tools_over_all_nodes(cluster: EmbeddedCluster) -> None:
+    """kafka-log-dirs, kafka-metadata-quorum and others end well over all nodes, also over those that still serve."""
+    tools = Tools(cluster.bootstrap)
+    cluster.create_topic("hosted", replicas=[[1, 2], [3, 1]], configs={"min.insync.replicas": "2"})
+    said = tools(TOOLS + "LogDirsCommand", "--describe", "--topic-list", "hosted")
+    found = json.loads(said.splitlines()[-1])
+    hosts = {
+        row["broker"]: [one["partition"] for folder in row["logDirs"] for one in folder["partitions"]]
+        for row in found["brokers"]
+    }
+    assert hosts == {1: ["hosted-0", "hosted-1"], 2: ["hosted-0"], 3: ["hosted-1"]}
+    quorum = TOOLS + "MetadataQuorumCommand"
+    said = tools(quorum, "describe", "--status")
+    assert "LeaderId:" in said
+    assert all(f'"id": {node}' in said for node in cluster.nodes)
+    said = tools(quorum, "describe", "--replication")
+    assert [line.split()[-1] for line in said.splitlines()[1:]] == ["Leader", "Follower", "Follower"]
+    said = tools(TOOLS + "BrokerApiVersionsCommand")
+    assert all(f"{address} (id: {node} rack: null" in said for node, address in cluster.addresses.items())
+    assert "hosted" in tools(TOOLS + "GetOffsetShell", "--topic", "hosted")
+    cluster.stop_node(2)
+    tools = Tools(cluster.bootstrap)
+    assert "hosted" in tools(TOOLS + "TopicCommand", "--describe", "--under-min-isr-partitions")
+    assert "LeaderId:" in tools(quorum, "describe", "--status")
+    assert '"broker":3' in tools(TOOLS + "LogDirsCommand", "--describe")
+    cluster.start_node(2)

@@ -47,6 +47,7 @@ class FakeLog:
     last_stable_offset: int = 0
     leader_epoch: int = 0
     is_closed: bool = False
+    is_under_min_isr: bool = False
 
     def fill(self, *timestamps: int) -> None:
         self.records = [(stamp, offset) for offset, stamp in enumerate(timestamps)]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
+from kbroker.requests.cluster import is_replica
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -22,7 +23,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         except KafkaError as error:
             logger.warning("%s-%d is not moved to %s: %s", name, index, path, error)
             return error.error
-        return Errors.NONE
+        return Errors.NONE if is_replica(ctx, name, index) else Errors.NOT_LEADER_OR_FOLLOWER
 
     return _response(body, move)
 

@@ -7,6 +7,7 @@ import shutil
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
 from kbroker.log.log_dirs import IN_MEMORY, LogDirView
+from kbroker.requests.cluster import is_replica
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -24,16 +25,16 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     wanted = None
     if body["Topics"] is not None:
         wanted = {(topic["Topic"], index) for topic in body["Topics"] for index in topic["Partitions"]}
-    return {"ErrorCode": 0, "Results": [_result(view, wanted) for view in ctx.topics.describe_log_dirs()]}
+    return {"ErrorCode": 0, "Results": [_result(ctx, view, wanted) for view in ctx.topics.describe_log_dirs()]}
 
 
-def _result(view: LogDirView, wanted: set[tuple[str, int]] | None) -> Body:
+def _result(ctx: ApiContext, view: LogDirView, wanted: set[tuple[str, int]] | None) -> Body:
     topics: dict[str, list[Body]] = {}
     total = usable = UNKNOWN_BYTES
     if not view.failure:
         total, usable = _volume_bytes(view.path)
         for (name, index), replicas in view.replicas.items():
-            if wanted is None or (name, index) in wanted:
+            if (wanted is None or (name, index) in wanted) and is_replica(ctx, name, index):
                 topics.setdefault(name, []).extend(
                     {
                         "PartitionIndex": index,

@@ -1,9 +1,13 @@
-"""DescribeQuorum: one voter, which leads the quorum of the metadata log."""
+"""DescribeQuorum: the quorum of the metadata log: this node, or all nodes of an embedded cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from kbroker.common.errors import Errors
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
+from kbroker.requests.cluster import controller_id
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -29,29 +33,46 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         topics.append({"TopicName": topic["TopicName"], "Partitions": rows})
     response: Body = {"ErrorCode": 0, "ErrorMessage": "", "Topics": topics}
     if request.api_version >= FIRST_WITH_NODES:
-        listeners = [{"Name": name, "Host": at.host, "Port": at.port} for name, at in ctx.endpoints.items()]
-        response["Nodes"] = [{"NodeId": ctx.node_id, "Listeners": listeners}]
+        response["Nodes"] = [{"NodeId": node_id, "Listeners": rows} for node_id, rows in _serving(ctx).items()]
     return response
+
+
+def _serving(ctx: ApiContext) -> dict[int, list[Body]]:
+    """Return the listeners of each voter that serves: of this node, or of all nodes of an embedded cluster."""
+    found: dict[int, Mapping[str, tuple[Any, ...]]] = {ctx.node_id: ctx.endpoints}
+    if ctx.config.integer("kbroker.brokers") > 1:
+        found |= {one.broker_id: one.listeners for one in ctx.image.brokers.values() if not one.is_fenced}
+    return {
+        node_id: [{"Name": name, "Host": at[0], "Port": at[1]} for name, at in listeners.items()]
+        for node_id, listeners in sorted(found.items())
+    }
 
 
 def _quorum(ctx: ApiContext, version: int) -> Body:
     now_ms, end_offset = ctx.clock.wall_ms(), ctx.image.offset + 1
-    voter: Body = {
-        "ReplicaId": ctx.node_id,
-        "LogEndOffset": end_offset,
-        "LastFetchTimestamp": now_ms,
-        "LastCaughtUpTimestamp": now_ms,
-    }
-    if version >= FIRST_WITH_NODES:
-        voter["ReplicaDirectoryId"] = ctx.controller.directory_id
+    live = _serving(ctx)
+    voters = {*live, *(ctx.image.brokers if ctx.config.integer("kbroker.brokers") > 1 else ())}
+
+    def voter(node_id: int) -> Body:
+        serves = node_id in live
+        row: Body = {
+            "ReplicaId": node_id,
+            "LogEndOffset": end_offset if serves else -1,
+            "LastFetchTimestamp": now_ms if serves else -1,
+            "LastCaughtUpTimestamp": now_ms if serves else -1,
+        }
+        if version >= FIRST_WITH_NODES:
+            row["ReplicaDirectoryId"] = ctx.controller.directory_id
+        return row
+
     return {
         "PartitionIndex": 0,
         "ErrorCode": 0,
         "ErrorMessage": "",
-        "LeaderId": ctx.node_id,
+        "LeaderId": controller_id(ctx, live),
         "LeaderEpoch": ctx.controller.epoch,
         "HighWatermark": end_offset,
-        "CurrentVoters": [voter],
+        "CurrentVoters": [voter(node_id) for node_id in sorted(voters)],
         "Observers": [],
     }
 

@@ -8,6 +8,7 @@ cdef enum:
 cdef struct AppendPart:         # record data of one Produce request without a transaction
     char *records
     int64_t size_bytes
+    int16_t acks
     int16_t api_version
     AppendResult result
 

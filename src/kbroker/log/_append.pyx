@@ -9,8 +9,8 @@ from kbroker._core.containers.buffer cimport Buffer
 from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport (
-    CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
-    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION,
+    CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, NOT_ENOUGH_REPLICAS,
+    RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._partition cimport (
     FAILED_APPEND, NEW_FILE, RECENT_APPENDS, AppendResult, LogConfig, Partition, RecentAppend, advance_watermarks,
@@ -123,6 +123,14 @@ cdef bint refuse_closed(Partition *partition, AppendResult *out) noexcept nogil:
         refuse(out, KAFKA_STORAGE_ERROR, b"The log of this partition is damaged: see kbroker log verify")
         return True
     return False
+
+
+cdef inline bint refuse_under_min_isr(Partition *partition, int16_t acks, AppendResult *out) noexcept nogil:
+    """Return whether the append needs more replicas in sync than there are; like Kafka, before any other check."""
+    if acks != -1 or not atomic_load(&partition.is_under_min_isr):
+        return False
+    refuse(out, NOT_ENOUGH_REPLICAS, NULL)
+    return True
 
 
 cdef void place_batches(Partition *partition, BatchCheck *checks, int32_t count, int32_t epoch,
@@ -408,6 +416,8 @@ cdef void partition_append_run(Partition *partition, AppendPart *parts, int32_t 
     cdef int32_t slot, at = 0, valid = 0, taken
     for slot in range(count):
         parts[slot].result = none
+        if refuse_under_min_isr(partition, parts[slot].acks, &parts[slot].result):
+            continue
         validate_batch(parts[slot].records, parts[slot].size_bytes, partition.clock, now_ms, &config,
                        parts[slot].api_version, True, &checks[valid])
         if checks[valid].error != 0:
@@ -433,6 +443,8 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
     cdef LogConfig config
     cdef int64_t now_ms = begin_append(partition, &config, out), at = 0, total
     cdef int32_t count = 0
+    if refuse_under_min_isr(partition, acks, out):
+        return
     if not is_client and whole_batch_bytes(batch, size_bytes) not in (0, -1, size_bytes):
         grown = <BatchCheck *>malloc(MAX_BATCHES * sizeof(BatchCheck))
         if grown is NULL:
@@ -507,6 +519,8 @@ cdef void partition_append_end_marker(Partition *partition, int64_t producer_id,
     cdef BatchCheck check
     cdef LogConfig config
     cdef int64_t now_ms = begin_append(partition, &config, out)
+    if refuse_under_min_isr(partition, -1, out):
+        return
     config.max_message_bytes = END_MARKER_BYTES     # the limit is for clients; a transaction must be able to end
     build_end_marker(batch, producer_id, producer_epoch, coordinator_epoch, is_commit, now_ms)
     accept_prevalidated_batch(batch, END_MARKER_BYTES, partition.clock, now_ms, &config, &check)

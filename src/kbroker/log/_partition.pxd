@@ -116,6 +116,7 @@ cdef struct Partition:
     AtomicI64 leader_epoch
     AtomicI64 damage_offset     # reads from it on are refused; INT64_MAX: undamaged
     AtomicI64 is_failed         # an fsync failed: no append until the partition is opened again
+    AtomicI64 is_under_min_isr  # fewer replicas are in sync than min.insync.replicas: no append with acks=all
     AtomicI64 new_names         # files created since the folder was last synced
     AtomicI64 write_fault       # tests: errno of the next writes, 0 none
     AtomicI64 sync_fault

@@ -197,12 +197,15 @@ cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept 
 # ----------------------------- watermarks, and UnifiedLog.flush, which moves the flushed offset and the high watermark
 
 cdef bint advance_watermarks(Partition *partition) noexcept nogil:
-    """Move the high watermark to the log end, or less while log.flush.interval.messages unflushed records limit it."""
+    """Move the high watermark to the log end, or less while log.flush.interval.messages unflushed records limit it.
+
+    It stays while fewer replicas are in sync than min.insync.replicas (KIP-966).
+    """
     cdef int64_t end = atomic_load(&partition.log_end), flushed = atomic_load(&partition.flushed)
     cdef int64_t old = atomic_load(&partition.high_watermark), start = atomic_load(&partition.log_start)
     cdef int64_t mark, unstable
     mark = end if end - flushed < partition.config.flush_messages else flushed
-    if mark < old:
+    if mark < old or atomic_load(&partition.is_under_min_isr):
         mark = old
     producer_state_set_high_watermark(partition.producers, mark)
     unstable = producer_state_first_unstable_offset(partition.producers)

@@ -157,6 +157,9 @@ class PartitionLog:
     def leader_epoch(self) -> int: ...
     @property
     def is_closed(self) -> bool: ...
+    is_under_min_isr: bool
+    """Fewer replicas are in sync than min.insync.replicas: appends with acks=all are refused with
+    NOT_ENOUGH_REPLICAS, and the high watermark stays."""
     @property
     def is_failed(self) -> bool: ...
     @property

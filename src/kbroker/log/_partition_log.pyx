@@ -457,6 +457,22 @@ cdef class PartitionLog:
             call_hook(state, False)     # fetches that wait by an earlier epoch complete
 
     @property
+    def is_under_min_isr(self):
+        return atomic_load(&self.partition.is_under_min_isr) != 0
+
+    @is_under_min_isr.setter
+    def is_under_min_isr(self, bint value):
+        cdef Partition *state = self.partition
+        cdef bint is_moved
+        with nogil:
+            mutex_lock(&state.append_lock)
+            atomic_store(&state.is_under_min_isr, value)
+            is_moved = advance_watermarks(state)
+            mutex_unlock(&state.append_lock)
+            if is_moved:
+                call_hook(state, False)
+
+    @property
     def is_closed(self):
         return atomic_load(&self.partition.closed) != 0
 

@@ -171,7 +171,9 @@ class TopicRegistry:
         topics = [image.topics[name] for name in sorted(image.topics)]
         configs = {one.name: self._config.topic_configs(_configs(image, one.name)) for one in topics}
         self._logs.start([TopicLogs(one.name, one.topic_id, len(one.partitions), configs[one.name]) for one in topics])
-        self._swap({one.name: self._loaded(one, image) for one in topics})
+        views = {one.name: self._loaded(one, image) for one in topics}
+        self._note_isr(views.values())
+        self._swap(views)
         self._refused = {name: configs[name] for name, view in self._by_name.items() if None in view.partitions}
         self.record_directories(self._by_name)
 
@@ -390,6 +392,7 @@ class TopicRegistry:
             if view is not None:
                 fresh[topic.name] = view._replace(registrations=topic.partitions)
         if fresh:
+            self._note_isr(fresh.values())
             self._swap({**self._by_name, **fresh})
         for topic in delta.changed_topics.values():
             if topic.name in self._by_name:
@@ -425,6 +428,16 @@ class TopicRegistry:
                 log.set_leader_epoch(registration.leader_epoch)
                 for hook in self.on_elected:
                     hook(view.topic_id, index)
+
+    def _note_isr(self, views: Iterable[TopicView]) -> None:
+        """Let logs refuse acks=all while fewer replicas are in sync than min.insync.replicas and than there are."""
+        for view in views:
+            hosted = [one for one in zip(view.partitions, view.registrations, strict=True) if one[0] is not None]
+            if any(len(registration.replicas) > 1 or log.is_under_min_isr for log, registration in hosted):
+                required = self._config.topic_configs(view.configs)["min.insync.replicas"]
+                assert isinstance(required, int)
+                for log, registration in hosted:
+                    log.is_under_min_isr = len(registration.isr) < min(required, len(registration.replicas))
 
     def _is_grown(self, topic: TopicImage) -> bool:
         view = self._by_name.get(topic.name)
@@ -485,6 +498,7 @@ class TopicRegistry:
         with self.lock:
             resolved = {name: self._config.topic_configs(view.configs) for name, view in self._by_name.items()}
             self._logs.update_configs(resolved)
+            self._note_isr(self._by_name.values())
             views = {name: self._retried(view, resolved[name]) for name, view in self._by_name.items()}
             if any(views[name] is not view for name, view in self._by_name.items()):
                 self._swap(views)

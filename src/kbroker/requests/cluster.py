@@ -115,6 +115,14 @@ def led_partition(ctx: ApiContext, name: str, index: int) -> tuple[Any, Errors]:
     return (None, Errors.UNKNOWN_TOPIC_OR_PARTITION) if log.is_closed else (log, Errors.NONE)
 
 
+def is_replica(ctx: ApiContext, name: str, index: int) -> bool:
+    """Return whether this node has a replica of a partition, or the partition is not in the metadata."""
+    view = ctx.topics.get(name)
+    if view is None or not 0 <= index < len(view.registrations):
+        return True
+    return ctx.node_id in view.registrations[index].replicas
+
+
 def endpoint_rows(nodes: Mapping[int, Node], wanted: Collection[int]) -> list[dict[str, Any]]:
     """Return the NodeEndpoints of a response: the addresses of leaders that a client had not expected (KIP-951)."""
     return [

@@ -369,6 +369,7 @@ cdef bint begin_gathered(Handler *handler, Request *request, ProduceRequest *par
     cdef Topic *topic = topic_of(handler, data)
     part.records = parsed.parts[0].records
     part.size_bytes = parsed.parts[0].size_bytes
+    part.acks = parsed.acks
     part.api_version = kafka_request(request).api_version
     return writable_partition(handler, parsed, topic, data.id != NULL, may_write(handler, request, data, topic),
                               &parsed.parts[0], &part.result) != NULL
