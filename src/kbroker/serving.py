@@ -55,6 +55,7 @@ class Options(NamedTuple):
     settings: Mapping[str, str]
     in_memory: bool
     brokers: int | None = None
+    racks: str | None = None
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
@@ -143,6 +144,8 @@ def properties_of(options: Options) -> dict[str, str]:
         properties["kbroker.in.memory"] = "true"
     if options.brokers is not None:
         properties["kbroker.brokers"] = str(options.brokers)
+    if options.racks is not None:
+        properties["kbroker.racks"] = options.racks
     _check_names(options.settings)
     properties.update(options.settings)
     return properties
@@ -205,8 +208,8 @@ def _run(
         print(f"Warning: {unsupported}", file=sys.stderr, flush=True)
     try:
         if properties.get("kbroker.brokers", "1") != "1":
-            broker = cluster = _cluster(properties)
-            first: Broker = next(iter(cluster.nodes.values()))
+            broker, control = _cluster(properties, stop.ask)
+            first: Broker = next(iter(broker.nodes.values()))
         elif properties.get("kbroker.control.listener"):
             from kbroker.testing.control import controlled_broker
 
@@ -224,7 +227,7 @@ def _run(
             return False
         broker.start()
         if control is not None:
-            _open(control, first)
+            _open(control, broker)
     except StartCancelled:
         broker.stop()  # removes its temporary folder, if it has one
         return False
@@ -263,20 +266,29 @@ def unsupported_on(platform: str) -> str | None:
     return None
 
 
-def _cluster(properties: Mapping[str, str]) -> EmbeddedCluster:
-    """Return the cluster that ``kbroker.brokers`` requests. Raises: ConfigError."""
+def _cluster(
+    properties: Mapping[str, str], on_shutdown: Callable[[], object]
+) -> tuple[EmbeddedCluster, ControlServer | None]:
+    """Return the cluster that ``kbroker.brokers`` requests, and its control port. Raises: ConfigError."""
     from kbroker.common.configs.config import BrokerConfig
-    from kbroker.common.configs.config_def import ConfigError
     from kbroker.testing.cluster import EmbeddedCluster
 
     config = BrokerConfig(properties)  # a bad value is refused here
-    if config.text("kbroker.control.listener"):
-        text = "The control port controls one broker; use EmbeddedCluster in Python"
-        raise ConfigError("kbroker.control.listener", properties["kbroker.control.listener"], text, "unset")
-    return EmbeddedCluster(config.integer("kbroker.brokers"), defaults=properties)
+    is_controlled = bool(config.text("kbroker.control.listener"))
+    cluster = EmbeddedCluster(
+        config.integer("kbroker.brokers"),
+        racks=config.words("kbroker.racks"),
+        virtual_clock=is_controlled and config.boolean("kbroker.control.virtual.clock"),
+        defaults=properties,
+    )
+    if not is_controlled:
+        return cluster, None
+    from kbroker.testing.control import control_port
+
+    return cluster, control_port(cluster, config, on_shutdown)
 
 
-def _open(control: ControlServer, broker: Broker) -> None:
+def _open(control: ControlServer, broker: Broker | EmbeddedCluster) -> None:
     from kbroker.broker import BrokerStartError
 
     try:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.testing import ControlServer, EmbeddedBroker, VirtualBroker, wait_until
+from kbroker.testing import ControlServer, EmbeddedBroker, EmbeddedCluster, VirtualBroker, wait_until
+from tests.support import wire
 from tests.support.client import librdkafka_producer, send_values
 
 Served = tuple[VirtualBroker, ControlServer]
@@ -362,3 +363,48 @@ def test_without_the_setting_there_is_none() -> None:
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=20) == ("", "")
+
+
+def test_a_cluster() -> None:
+    """Leaders and coordinators move, nodes stop and start; faults, groups and time by node."""
+    with EmbeddedCluster(3, racks=["a", "b", "c"], virtual_clock=True) as cluster, ControlServer(cluster) as control:
+        call = Client(control.url, control.token)
+        nodes = call("GET", "/")[1]["nodes"]
+        assert [(one["node_id"], one["address"], one["rack"]) for one in nodes] == [
+            (node, cluster.addresses[node], rack) for node, rack in zip((1, 2, 3), "abc", strict=True)
+        ]
+        assert call("POST", "/topics", {"name": "t", "replicas": [[1, 2], [2, 3]]}) == (
+            200,
+            {"name": "t", "partitions": 2},
+        )
+        assert call("GET", "/topics/t/records") == (200, {"records": []})
+        assert call("POST", "/topics/t/leader", {"node": 2}) == (200, {"leader": 2})
+        assert call("POST", "/nodes/2/drop") == (200, {"bootstrap_servers": cluster.bootstrap})
+        rows = call("GET", "/topics/t/partitions")[1]["partitions"]
+        assert [(one["leader"], one["isr"], one["replicas"]) for one in rows] == [(1, [1], [1, 2]), (3, [3], [2, 3])]
+        assert call("POST", "/topics/t/leader", {"node": 2})[1]["code"] == "INVALID_REPLICA_ASSIGNMENT"
+        assert call("POST", "/nodes/2/start")[0] == 200
+        assert call("POST", "/topics/t/replicas", {"partition": 1, "replicas": [3, 1]}) == (200, {"replicas": [3, 1]})
+        assert call("POST", "/preferred-leaders") == (200, {})
+        assert call("POST", "/coordinator", {"key": "g", "node": 3}) == (200, {"node": 3})
+        assert call("POST", "/controller", {"node": 2}) == (200, {"controller_id": 2})
+
+        (number,) = call("POST", "/nodes/2/faults", {"rules": [{"keys": ["metadata"], "disconnect": True}]})[1]["ids"]
+        assert call("GET", "/nodes/1/faults") == (200, {"faults": []})
+        with wire.Connection(cluster.addresses[1]) as first, wire.Connection(cluster.addresses[2]) as second:
+            request = wire.header(3, 1) + b"\0\0\0\0"
+            assert first.ask(request)
+            with pytest.raises(wire.Closed):
+                second.ask(request)
+        assert call("POST", f"/nodes/2/faults/{number}/wait") == (200, {"hits": 1})
+
+        times = [one["now_ms"] for one in nodes]
+        assert call("POST", "/nodes/3/clock/advance", {"ms": 500}) == (200, {"now_ms": times[2] + 500})
+        assert call("POST", "/clock/advance", {"ms": 1000})[0] == 200
+        found = [one["now_ms"] for one in call("GET", "/")[1]["nodes"]]
+        assert found == [times[0] + 1000, times[1] + 1000, times[2] + 1500]
+
+        assert call("POST", "/faults", {"rules": []})[1]["error"] == "each node has its own: /nodes/ID/faults"
+        assert call("GET", "/nodes/4/faults")[0] == call("POST", "/snapshots")[0] == 404
+        assert call("POST", "/topics/t/replicas", {"replicas": ["x"]})[0] == 400
+        assert call("GET", "/topics/none/partitions")[1]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"

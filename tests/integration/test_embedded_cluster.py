@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -498,15 +500,25 @@ def has_connection(cluster: EmbeddedCluster, node: int) -> bool:
 
 
 def test_several_brokers_from_the_command_line() -> None:
-    """The ready line has the address of each node; data on disk is refused."""
+    """The ready line has each node's address, the next one the control port; disks and missing racks are refused."""
     command = [sys.executable, "-m", "kbroker", "serve", "--brokers", "3", "--listener", "127.0.0.1:0"]
-    with subprocess.Popen([*command, "--in-memory"], stdout=subprocess.PIPE, text=True) as process:
+    options = ["--in-memory", "--racks", "a,b,c", "--set", "kbroker.control.listener=127.0.0.1:0"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
+        words = process.stdout.readline().split()
+        request = urllib.request.Request(words[2] + "/", headers={"Authorization": f"Bearer {words[4]}"})
+        with urllib.request.urlopen(request, timeout=10) as response:
+            nodes = json.load(response)["nodes"]
         process.terminate()
         assert process.wait(20) == 0
-    assert all(f"node {node} at 127.0.0.1:" in line for node in (1, 2, 3)), line
+    assert [one["rack"] for one in nodes] == ["a", "b", "c"]
+    assert all(f"node {one['node_id']} at {one['address']}" in line for one in nodes), line
     assert "nothing is replicated" in line
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 2
-    assert "Several brokers are possible in memory only" in done.stderr
+    for wrong, reason in (
+        ([], "Several brokers are possible in memory only"),
+        (["--in-memory", "--racks", "a"], "1 rack"),
+    ):
+        done = subprocess.run([*command, *wrong], capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 2
+        assert reason in done.stderr

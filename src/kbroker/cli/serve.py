@@ -32,6 +32,7 @@ from kbroker.cli.options import key_values
     help="Number of nodes of a cluster for tests, with --in-memory: they listen on successive ports, and nothing is "
     "replicated.",
 )
+@click.option("--racks", metavar="A,B,...", help="Rack of each node of --brokers, in the order of their ids.")
 def serve(
     file: Path | None,
     listener: tuple[str, ...],
@@ -40,6 +41,7 @@ def serve(
     settings: tuple[str, ...],
     in_memory: bool,
     brokers: int | None,
+    racks: str | None,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
@@ -49,13 +51,16 @@ def serve(
     FILE is a properties file, such as the server.properties of a combined node of Kafka. Configs come from these
     sources; later ones override earlier ones: defaults, FILE, the environment (KAFKA_LOG_DIRS or
     KBROKER_CFG_LOG_DIRS for log.dirs), the other options, --set.
+
+    For tests in any language, --set kbroker.control.listener=127.0.0.1:0 opens an HTTP port that sets faults, moves
+    leaders, stops nodes and, with --set kbroker.control.virtual.clock=true, advances the time: docs/testing.md.
     """
     from kbroker import serving
 
     if file is not None and config_file is not None:
         raise click.UsageError(f"expected one properties file, got {file} and --config {config_file}")
     options = serving.Options(
-        listener, data_dir, file or config_file, key_values(settings, "--set"), in_memory, brokers
+        listener, data_dir, file or config_file, key_values(settings, "--set"), in_memory, brokers, racks
     )
     try:
         serving.serve(lambda: serving.properties_of(options))

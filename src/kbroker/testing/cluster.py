@@ -78,11 +78,17 @@ class EmbeddedCluster:
         self._storage: BrokerStorage | None = None
         self._held: list[socket.socket] = []
         factor = min(DEFAULT_FACTOR, brokers)
-        base = {**defaults, **dict.fromkeys(FACTORS, factor), **(settings or {}), "kbroker.brokers": brokers}
+        base: dict[str, object] = {
+            **defaults,
+            **dict.fromkeys(FACTORS, factor),
+            **(settings or {}),
+            "kbroker.brokers": brokers,
+        }
         config = BrokerConfig(base)
         first = config.node_id
         start_epoch_ms = SystemClock().wall_ms()
-        self._clock: BaseClock = VirtualClock(start_epoch_ms) if virtual_clock else SystemClock()
+        #: Source of the time of the logs; each node has its own with virtual clocks.
+        self.clock: BaseClock = VirtualClock(start_epoch_ms) if virtual_clock else SystemClock()
         self._nodes: dict[int, EmbeddedBroker] = {}
         for number in range(brokers):
             own = {**self._addresses(config, number), "node.id": first + number, "broker.id": first + number}
@@ -94,7 +100,7 @@ class EmbeddedCluster:
             if virtual_clock:
                 self._nodes[first + number] = VirtualBroker(values, start_epoch_ms=start_epoch_ms, defaults={})
             else:
-                self._nodes[first + number] = EmbeddedBroker(values, clock=self._clock, defaults={})
+                self._nodes[first + number] = EmbeddedBroker(values, clock=self.clock, defaults={})
 
     # ------------------------------------------------------------ life
 
@@ -112,7 +118,7 @@ class EmbeddedCluster:
         if self._storage is not None:
             raise RuntimeError("this cluster runs already")
         config = next(iter(self._nodes.values())).config
-        storage = self._storage = BrokerStorage(config, self._clock, self._fail, lambda: self._is_cancelled)
+        storage = self._storage = BrokerStorage(config, self.clock, self._fail, lambda: self._is_cancelled)
         try:
             storage.load()
             for node in self._nodes.values():
@@ -205,6 +211,11 @@ class EmbeddedCluster:
             found.start()
 
     @property
+    def cluster_id(self) -> str:
+        """Id of the cluster."""
+        return self._running().controller.cluster_id
+
+    @property
     def controller_id(self) -> int:
         """Node that Metadata names as the controller; as in Kafka, any node accepts administrative requests."""
         return self._running().controller.node_id
@@ -217,7 +228,7 @@ class EmbeddedCluster:
     def describe(self) -> str:
         """One line for people: nodes and cluster."""
         nodes = ", ".join(f"node {node_id} at {address}" for node_id, address in self.addresses.items())
-        return f"{nodes}, cluster {self._running().controller.cluster_id}, in memory, nothing is replicated"
+        return f"{nodes}, cluster {self.cluster_id}, in memory, nothing is replicated"
 
     # ------------------------------------------------------------ topics
 
@@ -327,9 +338,9 @@ class EmbeddedCluster:
         ``node(n).advance_ms`` moves the time of one node only: its sessions, delayed requests and idle connections.
         Raises: RuntimeError without virtual clocks; TimeoutError after ``timeout_s`` real seconds.
         """
-        if not isinstance(self._clock, VirtualClock):
+        if not isinstance(self.clock, VirtualClock):
             raise RuntimeError("advance_ms needs virtual time: EmbeddedCluster(virtual_clock=True)")
-        self._clock.advance_ms(delta_ms)
+        self.clock.advance_ms(delta_ms)
         for node in self._nodes.values():
             assert isinstance(node, VirtualBroker)
             node.advance_ms(delta_ms, timeout_s)

@@ -21,7 +21,9 @@ from kbroker.common.http_server import HttpHandler, HttpServer
 from kbroker.common.listeners import parse_loopback
 from kbroker.common.loggers import get_logger
 from kbroker.common.named_tuple import NamedTuple
-from kbroker.testing.control_routes import ControlError, Routes
+from kbroker.testing.cluster import EmbeddedCluster
+from kbroker.testing.control_cluster import ClusterRoutes
+from kbroker.testing.control_routes import ControlError, Routes, RouteTable
 from kbroker.testing.embedded import EmbeddedBroker
 
 logger = get_logger(__name__)
@@ -32,14 +34,14 @@ MAX_CONNECTIONS = 256  # tests wait on it from many processes
 
 class _Served(NamedTuple):
     token: bytes
-    routes: Routes
+    routes: RouteTable
 
 
 class ControlServer:
-    """Server of the control port of one broker.
+    """Server of the control port of one broker, or of a cluster.
 
     Args:
-        broker: the controlled broker; it may be stopped and started meanwhile.
+        broker: the controlled broker or cluster; it may be stopped and started meanwhile.
         listener: host:port on the loopback interface; port 0 takes a free one.
         token: what clients must send as ``Authorization: Bearer TOKEN``; empty: a random one.
         on_shutdown: called once, on its own thread, when a client requests shutdown; None stops the broker.
@@ -49,7 +51,7 @@ class ControlServer:
 
     def __init__(
         self,
-        broker: EmbeddedBroker,
+        broker: EmbeddedBroker | EmbeddedCluster,
         listener: str = "127.0.0.1:0",
         token: str = "",
         on_shutdown: Callable[[], object] | None = None,
@@ -74,7 +76,12 @@ class ControlServer:
         if self._server is not None:
             return
         host, port = parse_loopback(self._listener)
-        served = _Served(self.token.encode(), Routes(self._broker, self._shut_down))
+        routes: RouteTable
+        if isinstance(self._broker, EmbeddedCluster):
+            routes = ClusterRoutes(self._broker, self._shut_down)
+        else:
+            routes = Routes(self._broker, self._shut_down)
+        served = _Served(self.token.encode(), routes)
         server = HttpServer(host, port, _Handler, served, name="control", max_connections=MAX_CONNECTIONS)
         server.start()
         self._server = server
@@ -182,5 +189,12 @@ def controlled_broker(
         snapshots=config.boolean("kbroker.in.memory"),
         defaults=properties,
     )
+    return broker, control_port(broker, config, on_shutdown)
+
+
+def control_port(
+    controlled: EmbeddedBroker | EmbeddedCluster, config: BrokerConfig, on_shutdown: Callable[[], object]
+) -> ControlServer:
+    """Return the control port that a configuration requests, not started."""
     listener, token = config.text("kbroker.control.listener"), config.text("kbroker.control.token")
-    return broker, ControlServer(broker, listener, token, on_shutdown)
+    return ControlServer(controlled, listener, token, on_shutdown)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from kbroker._core.clock import VirtualClock
+from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import Record
 from kbroker.testing.embedded import EmbeddedBroker, Snapshot
@@ -19,7 +19,7 @@ Body = dict[str, Any]
 LONGEST_WAIT_S = 300.0
 LONGEST_STEP_MS = 366 * 86_400_000
 MOST_RECORDS = 10_000
-NAMED = ("topics", "groups", "faults", "snapshots", "held-markers")  # below these a path has a name
+NAMED = ("topics", "groups", "faults", "snapshots", "held-markers", "nodes")  # below these a path has a name
 _MISSING = object()
 
 
@@ -41,7 +41,38 @@ class ControlError(Exception):
         return response
 
 
-class Routes:
+class RouteTable:
+    """Actions by method and path; ``lock`` is for actions that stop or start a broker."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        #: (method, path with * for a name) to its function
+        self.table: dict[tuple[str, str], Callable[..., Body]] = {}
+
+    def serve(self, method: str, parts: list[str], body: Body) -> Body:
+        """Serve a request. Raises: ControlError."""
+        names = parts[1:2] if len(parts) > 1 and parts[0] in NAMED else []
+        path = "/".join([parts[0], "*", *parts[2:]] if names else parts)
+        action = self.table.get((method, path))
+        if action is None:
+            known = [verb for verb, pattern in self.table if pattern == path]
+            if known:
+                raise ControlError(405, f"{'/'.join(parts) or '/'} takes {' or '.join(known)}")
+            routes = ", ".join(f"{verb} /{pattern}" for verb, pattern in self.table)
+            raise ControlError(404, f"no such path; there are: {routes}")
+        try:
+            return action(*names, body)
+        except KafkaError as error:
+            raise ControlError(409, str(error), error.error.name) from None
+        except TimeoutError as error:
+            raise ControlError(408, str(error)) from None
+        except (ValueError, TypeError) as error:
+            raise ControlError(400, str(error)) from None
+        except RuntimeError as error:
+            raise ControlError(409, str(error)) from None
+
+
+class Routes(RouteTable):
     """The actions on one broker.
 
     Args: ``on_shutdown`` must return at once.
@@ -49,15 +80,14 @@ class Routes:
     """
 
     def __init__(self, broker: EmbeddedBroker, on_shutdown: Callable[[], object]) -> None:
+        super().__init__()
         self._broker = broker
         self._on_shutdown = on_shutdown
-        self._state_lock = threading.Lock()
         self._snapshots: dict[int, Snapshot] = {}
         self._numbers = itertools.count(1)
         self._held: dict[int, tuple[str | None, HeldMarkers]] = {}
         self._held_numbers = itertools.count(1)
-        #: (method, path with * for a name) to its function
-        self.table: dict[tuple[str, str], Callable[..., Body]] = {
+        self.table |= {
             ("GET", ""): self._describe,
             ("GET", "topics"): self._topics,
             ("POST", "topics"): self._create_topic,
@@ -85,28 +115,6 @@ class Routes:
             ("POST", "shutdown"): self._shutdown,
         }
 
-    def serve(self, method: str, parts: list[str], body: Body) -> Body:
-        """Serve a request. Raises: ControlError."""
-        names = parts[1:2] if len(parts) > 1 and parts[0] in NAMED else []
-        path = "/".join([parts[0], "*", *parts[2:]] if names else parts)
-        action = self.table.get((method, path))
-        if action is None:
-            known = [verb for verb, pattern in self.table if pattern == path]
-            if known:
-                raise ControlError(405, f"{'/'.join(parts) or '/'} takes {' or '.join(known)}")
-            routes = ", ".join(f"{verb} /{pattern}" for verb, pattern in self.table)
-            raise ControlError(404, f"no such path; there are: {routes}")
-        try:
-            return action(*names, body)
-        except KafkaError as error:
-            raise ControlError(409, str(error), error.error.name) from None
-        except TimeoutError as error:
-            raise ControlError(408, str(error)) from None
-        except (ValueError, TypeError) as error:
-            raise ControlError(400, str(error)) from None
-        except RuntimeError as error:
-            raise ControlError(409, str(error)) from None
-
     # ------------------------------------------------------------ broker
 
     def _describe(self, body: Body) -> Body:
@@ -130,12 +138,9 @@ class Routes:
         return {"topics": [{"name": name, "partitions": count} for name, count in self._broker.topics.items()]}
 
     def _create_topic(self, body: Body) -> Body:
-        name, partitions = _take(body, "name", str), _take(body, "partitions", int, 1)
-        configs = _take(body, "configs", dict, {})
-        _end(body)
-        if not all(isinstance(value, (str, int, float)) for value in configs.values()):
-            raise ValueError("configs must be an object of texts")
-        self._broker.create_topic(name, partitions, {key: _text(value) for key, value in configs.items()})
+        name, partitions, configs = topic_settings(body)
+        end(body)
+        self._broker.create_topic(name, partitions, configs)
         return {"name": name, "partitions": self._broker.topics.get(name, partitions)}  # -1 takes the broker's default
 
     def _delete_topic(self, name: str, body: Body) -> Body:
@@ -174,13 +179,13 @@ class Routes:
         }
 
     def _fence_member(self, name: str, body: Body) -> Body:
-        member_id = _take(body, "member_id", str)
-        _end(body)
+        member_id = take(body, "member_id", str)
+        end(body)
         self._broker.fence_member(name, member_id)
         return {}
 
     def _rebalance(self, name: str, body: Body) -> Body:
-        _end(body)
+        end(body)
         self._broker.rebalance(name)
         return {}
 
@@ -191,27 +196,32 @@ class Routes:
         return {"transactions": [{"transactional_id": name, "state": state} for name, state in states]}
 
     def _list_held_markers(self, body: Body) -> Body:
-        with self._state_lock:
+        with self.lock:
             return {"held_markers": [_shown_markers(number, *held) for number, held in sorted(self._held.items())]}
 
     def _hold_markers(self, body: Body) -> Body:
-        topic = _take(body, "topic", str, None)
-        _end(body)
-        with self._state_lock:
+        topic = take(body, "topic", str, None)
+        end(body)
+        with self.lock:
             number = next(self._held_numbers)
             self._held[number] = (topic, self._broker.hold_markers(topic))
         return {"id": number}
 
     def _release_all_markers(self, body: Body) -> Body:
-        with self._state_lock:
+        with self.lock:
             return {"removed": self._forget_markers(list(self._held))}
 
     def _release_markers(self, name: str, body: Body) -> Body:
-        with self._state_lock:
+        with self.lock:
             number = int(name) if name.isascii() and name.isdigit() else 0
             if number not in self._held:
                 raise ControlError(404, f"there are no held markers {name}")
             return {"removed": self._forget_markers([number])}
+
+    def forget_markers(self) -> None:
+        """Release all held markers, before the broker stops."""
+        with self.lock:
+            self._forget_markers(list(self._held))
 
     def _forget_markers(self, numbers: list[int]) -> int:
         """Release held markers; the caller holds the lock."""
@@ -226,8 +236,8 @@ class Routes:
         return {"faults": [_notified(fault) for fault in self._broker.faults.all()]}
 
     def _add_faults(self, body: Body) -> Body:
-        rules = _take(body, "rules", list)
-        _end(body)
+        rules = take(body, "rules", list)
+        end(body)
         added: list[Fault] = []
         try:
             added.extend(self._add_fault(rule) for rule in rules)
@@ -243,19 +253,19 @@ class Routes:
         if not isinstance(rule, dict):
             raise ValueError("a rule must be an object")
         rule = dict(rule)
-        keys = _take(rule, "keys", list, [])
+        keys = take(rule, "keys", list, [])
         fault = {
-            "topic": _take(rule, "topic", str, None),
-            "client_id": _take(rule, "client_id", str, None),
-            "error": _take(rule, "error", (str, int), None),
-            "delay_ms": _take(rule, "delay_ms", int, 0),
-            "drop": _take(rule, "drop", bool, False),
-            "disconnect": _take(rule, "disconnect", bool, False),
-            "execute": _take(rule, "execute", bool, False),
-            "count": _take(rule, "count", int, 1),
-            "skip": _take(rule, "skip", int, 0),
+            "topic": take(rule, "topic", str, None),
+            "client_id": take(rule, "client_id", str, None),
+            "error": take(rule, "error", (str, int), None),
+            "delay_ms": take(rule, "delay_ms", int, 0),
+            "drop": take(rule, "drop", bool, False),
+            "disconnect": take(rule, "disconnect", bool, False),
+            "execute": take(rule, "execute", bool, False),
+            "count": take(rule, "count", int, 1),
+            "skip": take(rule, "skip", int, 0),
         }
-        _end(rule)
+        end(rule)
         return self._broker.faults.add(tuple(keys) or None, **fault)
 
     def _clear_faults(self, body: Body) -> Body:
@@ -266,8 +276,8 @@ class Routes:
         return {"removed": 1}
 
     def _wait_fault(self, name: str, body: Body) -> Body:
-        hits, timeout_ms = _take(body, "hits", int, 1), _take(body, "timeout_ms", int, 30_000)
-        _end(body)
+        hits, timeout_ms = take(body, "hits", int, 1), take(body, "timeout_ms", int, 30_000)
+        end(body)
         fault = self._fault(name)
         fault.wait(hits, min(max(timeout_ms, 0) / 1000, LONGEST_WAIT_S))
         return {"hits": fault.hits}
@@ -281,17 +291,12 @@ class Routes:
     # ------------------------------------------------------------ clock
 
     def _advance(self, body: Body) -> Body:
-        step_ms = _take(body, "ms", int)
-        _end(body)
         clock = self._broker.clock
-        if not isinstance(clock, VirtualClock):
-            raise ControlError(
-                409, "this broker follows the system's clock: start it with kbroker.control.virtual.clock=true"
-            )
-        if not 0 <= step_ms <= LONGEST_STEP_MS:
-            raise ValueError(f"ms must be 0 to {LONGEST_STEP_MS}, got {step_ms}")
-        clock.advance_ms(step_ms)
-        self._broker.wait_until_quiet()
+        delta_ms = step_ms(body, clock)
+        assert isinstance(clock, VirtualClock)
+        clock.advance_ms(delta_ms)
+        if self._broker.is_running:
+            self._broker.wait_until_quiet()
         return {"now_ms": clock.wall_ms()}
 
     # ------------------------------------------------------------ state
@@ -300,21 +305,21 @@ class Routes:
         return {"snapshots": sorted(self._snapshots)}
 
     def _snapshot(self, body: Body) -> Body:
-        _end(body)
-        with self._state_lock:
+        end(body)
+        with self.lock:
             number = next(self._numbers)
             self._snapshots[number] = self._broker.snapshot()
             self._forget_markers(list(self._held))  # the broker has been started again
         return {"id": number}
 
     def _restore(self, name: str, body: Body) -> Body:
-        with self._state_lock:
+        with self.lock:
             self._broker.restore(self._found(name))
             self._forget_markers(list(self._held))  # the broker that starts holds none
         return {"bootstrap_servers": self._broker.bootstrap_servers}
 
     def _discard(self, name: str, body: Body) -> Body:
-        with self._state_lock:
+        with self.lock:
             self._found(name).discard()
             del self._snapshots[int(name)]
         return {"removed": 1}
@@ -354,7 +359,7 @@ def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def _take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _MISSING) -> Any:
+def take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _MISSING) -> Any:
     """Take a field out of an object, checked. Raises: ValueError."""
     if name not in body:
         if default is _MISSING:
@@ -368,10 +373,32 @@ def _take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _
     return value
 
 
-def _end(body: Body) -> None:
+def end(body: Body) -> None:
     """Raise ValueError if an unknown field is left."""
     if body:
         raise ValueError(f"unknown field {sorted(body)[0]!r}")
+
+
+def step_ms(body: Body, clock: BaseClock) -> int:
+    """Take the time by which a virtual clock is advanced. Raises: ValueError; ControlError for another clock."""
+    delta_ms: int = take(body, "ms", int)
+    end(body)
+    if not clock.is_virtual:
+        raise ControlError(
+            409, "this broker follows the system's clock: start it with kbroker.control.virtual.clock=true"
+        )
+    if not 0 <= delta_ms <= LONGEST_STEP_MS:
+        raise ValueError(f"ms must be 0 to {LONGEST_STEP_MS}, got {delta_ms}")
+    return delta_ms
+
+
+def topic_settings(body: Body) -> tuple[str, int, dict[str, str]]:
+    """Take name, partitions and configs of a topic to create. Raises: ValueError."""
+    name, partitions = take(body, "name", str), take(body, "partitions", int, 1)
+    configs = take(body, "configs", dict, {})
+    if not all(isinstance(value, (str, int, float)) for value in configs.values()):
+        raise ValueError("configs must be an object of texts")
+    return name, partitions, {key: _text(value) for key, value in configs.items()}
 
 
 def _text(value: object) -> str:

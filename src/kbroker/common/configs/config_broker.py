@@ -19,6 +19,7 @@ from kbroker.common.configs.config_def import (
 )
 from kbroker.common.listeners import parse_http_address, parse_loopback
 from kbroker.common.topic_names import invalid_name_reason
+from kbroker.common.units import counted
 
 if TYPE_CHECKING:
     from kbroker.common.configs.config import BrokerConfig
@@ -170,6 +171,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     key("kbroker.brokers", "int", 1,
         "Number of nodes of a cluster for tests in this process. They share one copy of the data, and nothing is "
         "replicated. More than one only with kbroker.in.memory.", between(1, 100)),
+    key("kbroker.racks", "list", (),
+        "Racks (broker.rack) of the nodes of kbroker.brokers, in the order of their ids; empty: none."),
     key("kbroker.in.memory", "boolean", False,
         "Whether the data is in a temporary folder, which the broker deletes when it stops."),
     key("kbroker.request.batch.max", "int", 16,
@@ -273,6 +276,14 @@ def check_connections(config: BrokerConfig) -> None:
         raise ConfigError("default.replication.factor", factor, reason, "1" if brokers == 1 else f"1 to {brokers}")
     if brokers > 1 and not config.boolean("kbroker.in.memory"):
         raise ConfigError("kbroker.brokers", brokers, "Several brokers are possible in memory only", "1")
+    racks = config.words("kbroker.racks")
+    if racks and len(racks) != brokers:
+        raise ConfigError(
+            "kbroker.racks",
+            ",".join(racks),
+            f"{counted(len(racks), 'rack')} for {counted(brokers, 'broker')}",
+            "one for each",
+        )
 
 
 def host_limits(text: str) -> dict[str, int]:
