@@ -463,14 +463,12 @@ cdef class PartitionLog:
     @is_under_min_isr.setter
     def is_under_min_isr(self, bint value):
         cdef Partition *state = self.partition
-        cdef bint is_moved
         with nogil:
             mutex_lock(&state.append_lock)
             atomic_store(&state.is_under_min_isr, value)
-            is_moved = advance_watermarks(state)
+            advance_watermarks(state)
             mutex_unlock(&state.append_lock)
-            if is_moved:
-                call_hook(state, False)
+            call_hook(state, False)
 
     @property
     def is_closed(self):
