@@ -46,17 +46,12 @@ def _serve(words: list[str]) -> None:
     import gc
 
     gc.disable()  # nothing that is loaded now is garbage: looking at it took a tenth of the start
-    from kbroker import module_table
-
-    table = module_table.install()
     from kbroker import serving
 
     options = serving.plain_options(words)
     try:
         if options is not None:
-            exit_after(
-                lambda: serving.serve(lambda: serving.properties_of(options), loaded=table.close if table else None)
-            )
+            exit_after(lambda: serving.serve(lambda: serving.properties_of(options)))
     except serving.OptionError:
         pass
     gc.enable()

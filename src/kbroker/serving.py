@@ -12,11 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import kbroker
 from kbroker.common import loggers
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.open_files import more_open_files
 from kbroker.stop_signals import StopSignals
 
@@ -99,24 +98,20 @@ def plain_options(words: Sequence[str]) -> Options | None:
 
 
 def serve(
-    read_properties: Callable[[], dict[str, str]],
-    describe: Callable[[Broker], Iterable[str]] | None = None,
-    loaded: Callable[[], None] | None = None,
+    read_properties: Callable[[], dict[str, str]], describe: Callable[[Broker], Iterable[str]] | None = None
 ) -> None:
     """Run a broker until a signal, then stop it in order; end by that signal if the broker was not ready yet.
 
     Args:
         read_properties: return the settings of the broker; called once.
         describe: return the lines to print when the broker is ready; None: the ready line.
-        loaded: called when the broker is ready, and has loaded its modules.
 
     Raises: OptionError; ServeError.
     """
     loggers.show_lower_levels()
     try:
         with StopSignals() as stop:
-            lines = describe or (lambda broker: [ready_line(broker)])
-            was_ready = _run(read_properties(), stop, lines, loaded or (lambda: None))
+            was_ready = _run(read_properties(), stop, describe or (lambda broker: [ready_line(broker)]))
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
@@ -187,12 +182,7 @@ def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]
     return properties
 
 
-def _run(
-    properties: dict[str, str],
-    stop: StopSignals,
-    describe: Callable[[Broker], Iterable[str]],
-    loaded: Callable[[], None],
-) -> bool:
+def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Broker], Iterable[str]]) -> bool:
     """Start, print the lines of a ready broker, wait, stop; return whether it was ready.
 
     A signal before that ends the start.
@@ -241,7 +231,6 @@ def _run(
         print(*(describe(first) if broker is first else [ready_line(broker)]), sep="\n", flush=True)
         if control is not None:
             print(f"kbroker {control.describe()}", flush=True)
-        loaded()
         if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
             gc.freeze()
             gc.enable()

@@ -291,13 +291,6 @@ def test_platform_code_is_behind_headers() -> None:
     assert found == []
 
 
-def test_named_tuples_are_those_of_the_house() -> None:
-    """``typing.NamedTuple`` compiles each annotation and constructor: 0.1 ms a class, and a start has a hundred."""
-    kept = re.compile(r"^from typing import .*\bNamedTuple\b|\btyping\.NamedTuple\b(?!``)", re.MULTILINE)
-    above_core = [path for path in sources(".py", ".pyx") if room(path) != "_core"]
-    assert [relative(path) for path in above_core if kept.search(path.read_text(encoding="utf-8"))] == []
-
-
 def test_serving_does_not_load_numpy() -> None:
     """`kbroker serve` starts without NumPy, whose import would cost a third of the start, and what extras bring."""
     program = (

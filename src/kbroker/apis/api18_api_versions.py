@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.features import FinalizedFeatures
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext

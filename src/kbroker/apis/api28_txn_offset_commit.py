@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import java_length
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import OFFSETS_TOPIC, TopicPartition
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.configs.dynamic_configs import check_changes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.forward import Forward

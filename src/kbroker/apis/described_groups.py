@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
@@ -31,7 +31,6 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.handlers.api_table import KafkaApis
@@ -75,7 +74,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-#: Native handlers kept awake; a backlog wakes more. A second one made two cores slower (ApiVersions/s 0.8 times).
+#: Native handlers kept awake under load; more wake for a backlog. On two cores a second one only takes turns with the
+#: network thread (ApiVersions/s 0.8 times).
 AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
 PRODUCE = 0  # key of the API

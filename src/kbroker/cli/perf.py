@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -42,7 +42,6 @@ from kbroker.client import perf_clients
 from kbroker.client.perf_clients import LIBRDKAFKA, OWN
 from kbroker.client.producer import CODECS, Producer
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kbroker._core.clock import BaseClock

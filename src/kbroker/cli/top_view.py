@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group
 from rich.table import Table
@@ -20,7 +20,6 @@ from kbroker.cli.short_text import (
     why_muted,
 )
 from kbroker.client.usage import Usage
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.units import counted
 
 _SHORT = {

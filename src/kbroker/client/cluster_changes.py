@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from kbroker.client.acls import Acls, describe
 from kbroker.client.admin import Admin, NewTopic
@@ -11,7 +12,6 @@ from kbroker.client.quotas import Difference, QuotaClient, changes_for, differen
 from kbroker.client.users import Users
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quota_limits import limit_text
 from kbroker.common.security.acls import Acl, AclFilter, Permission
 from kbroker.common.units import counted

@@ -4,12 +4,11 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kbroker.client.document_file import Document, Node, short
 from kbroker.client.quota_file import QuotaSection
 from kbroker.client.quota_resolution import Values
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quota_limits import json_number
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import (

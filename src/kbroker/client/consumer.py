@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol.records import RecordBatch, iter_batches
 

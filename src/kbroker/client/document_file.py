@@ -3,9 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_CHARACTERS = 16 << 20  # of a file: enough for a hundred thousand entities
 TOO_DEEP = "nested too deeply"

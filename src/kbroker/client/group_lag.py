@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker.client.coordinators import GROUP, find_coordinators
 from kbroker.client.groups import (
@@ -15,7 +16,6 @@ from kbroker.client.groups import (
 )
 from kbroker.client.share_offsets import ShareOffset, share_offsets
 from kbroker.common.errors import KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TopicPartition
 
 

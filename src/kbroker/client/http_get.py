@@ -8,9 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
-from typing import Any
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import Any, NamedTuple
 
 _CHUNK_BYTES = 1 << 16
 

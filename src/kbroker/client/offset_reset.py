@@ -8,13 +8,13 @@ import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import SHARE, Groups
 from kbroker.client.share_offsets import alter_share_offsets, share_offsets
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TopicPartition
 
 

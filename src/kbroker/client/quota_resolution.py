@@ -1,10 +1,9 @@
 """Quotas that apply to one client: resolved from all quotas of a cluster, or explained by a broker's HTTP port."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.client.http_port import HttpPort
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quota_levels import APPLIES, LevelOutcome, QuotasOf, address_levels, client_levels
 from kbroker.common.quotas import (
     CLIENT_ID,

@@ -9,7 +9,7 @@ with QuotaClient("kafka:9092") as quotas:
 import functools
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from kbroker.client.cluster import Closing, Cluster, check, to_error
 from kbroker.client.connection import Body, BrokerConnectionError
@@ -17,7 +17,6 @@ from kbroker.client.quota_file import QuotaFileError, read_quota_file
 from kbroker.client.quota_resolution import ResolvedQuota, Values, resolve_quotas
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quota_levels import LevelOutcome
 from kbroker.common.quotas import CLIENT_KEYS, IP, IP_KEYS, QuotaEntity, check_name, enforced_key, is_shadow_key
 

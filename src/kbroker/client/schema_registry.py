@@ -17,11 +17,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from kbroker.client.http_get import HttpFailure, HttpTimeout, Response, http_get
-from kbroker.common.named_tuple import NamedTuple
 
 #: Kinds of ids: Confluent's number, its GUID, and Apicurio's two.
 ID, GUID, GLOBAL_ID, CONTENT_ID = "id", "guid", "globalId", "contentId"

@@ -3,11 +3,11 @@
 import base64
 import binascii
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 
 CREATE, RENEW, EXPIRE, DESCRIBE = 38, 39, 40, 41

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 from urllib.parse import parse_qsl
-
-from kbroker.common.named_tuple import NamedTuple
 
 PLAIN = "text/plain; charset=utf-8"
 MAX_PARAMETERS = 64

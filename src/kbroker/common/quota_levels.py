@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quotas import CLIENT_ID, IP, QuotaEntity, levels
 
 APPLIES = "applies"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import product
+from typing import NamedTuple
 
 from kbroker.common.configs.config_def import ConfigType
-from kbroker.common.named_tuple import NamedTuple
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = (USER, CLIENT_ID, IP)

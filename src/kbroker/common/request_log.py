@@ -8,7 +8,7 @@ identifies the set of columns. Source: spec of the network layer, 10 and 11.
 
 from __future__ import annotations
 
-from kbroker.common.named_tuple import NamedTuple
+from typing import NamedTuple
 
 VERSION = 5
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.broker import Broker
@@ -17,7 +17,6 @@ from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import METHODS, PLAIN, HttpRequest, HttpResponse, only_these
 from kbroker.common.loggers import get_logger, log_from_info
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.printable import printable
 from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation
 from kbroker.console import changes

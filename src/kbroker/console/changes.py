@@ -33,9 +33,9 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker.common.errors import KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.printable import printable
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.broker import Broker
@@ -15,7 +16,6 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Address, BrokerConnectionError, format_address, open_plaintext
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.console.requests import PageError
 
 CLIENT_ID = "kbroker-console"

@@ -9,11 +9,10 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kbroker.observe.broker_parts import BrokerParts

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.console.connections import Identity
 from kbroker.console.requests import PageError
 

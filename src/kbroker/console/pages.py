@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.console.changes import Action
 from kbroker.console.requests import Query
 from kbroker.console.site import Download, Json, Site, View

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
-
-from kbroker.common.named_tuple import NamedTuple
 
 ROWS = 50
 

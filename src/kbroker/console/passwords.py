@@ -6,10 +6,9 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security import scram
 from kbroker.security.mechanisms import FindCredential, SaslAuthenticationError, SaslError, ScramMechanism
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.units import rounded_bytes
 from kbroker.protocol.records import RecordBatch, iter_batches
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.console.record_reader import LogRecord, read_records
 from kbroker.console.wire_partition import WirePartition
 from kbroker.decoders.decoders import DecodedRecord, Decoders

@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.request_log_names import JSON_SUFFIX, is_file_name
 from kbroker.console.record_reader import read_records
 from kbroker.console.site import Site

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from kbroker.common.http_messages import QueryError, parameters
-from kbroker.common.named_tuple import NamedTuple
 
 MAX_TEXT = 40_000  # characters of a value: client ids may have 32,767
 

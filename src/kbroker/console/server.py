@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from kbroker._core.clock import SystemClock
@@ -13,7 +14,6 @@ from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.client.security import ClientSecurity
 from kbroker.common.http_messages import PLAIN
 from kbroker.common.http_server import HttpServer
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.console import ROOT
 from kbroker.console.app import Console
 from kbroker.console.applied import Applied

@@ -10,9 +10,9 @@ import hmac
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.named_tuple import NamedTuple
 
 COOKIE = "kbroker_console"
 SESSION_MS = 12 * 3_600_000

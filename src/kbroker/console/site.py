@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from kbroker._core.clock import BaseClock
@@ -19,7 +19,6 @@ from kbroker.broker import Broker
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.schema_registry import SchemaRegistry
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.console import ROOT as ROOT
 from kbroker.console.applied import Applied

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.topics import TopicView
 
 EVERY_MS = 10_000

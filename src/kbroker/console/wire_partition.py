@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.consumer import Consumer
 from kbroker.common.errors import KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.protocol._columns import whole_batches
 
 if TYPE_CHECKING:

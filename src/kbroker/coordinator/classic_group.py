@@ -10,11 +10,10 @@ import enum
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.java.java_hash import hash_map_order
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.group_records import StoredGroup, StoredMember
 from kbroker.protocol import codec

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
     GroupState,

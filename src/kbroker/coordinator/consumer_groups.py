@@ -6,12 +6,12 @@ Source: ``GroupMetadataManager``, ``GroupCoordinatorService``; KIP-848.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import INTERNAL_TOPICS
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage

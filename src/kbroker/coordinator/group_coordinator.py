@@ -10,13 +10,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import (

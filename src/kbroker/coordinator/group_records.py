@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.protocol import codec
 
 OFFSET_COMMIT_KEY_VERSIONS = (0, 1)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import string_hash
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol.records import Record, build_batch
 

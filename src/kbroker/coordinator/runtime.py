@@ -15,12 +15,11 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.internal_topic import (
     READ_BYTES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -18,7 +18,6 @@ from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.modern_group.topics_image import TopicsImage

@@ -6,11 +6,11 @@ Source: ``GroupMetadataManager``, ``GroupCoordinatorService``; KIP-1071.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_map import GroupMap

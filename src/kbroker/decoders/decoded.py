@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import Any, NamedTuple
 
 Headers = Sequence[tuple[str, bytes | None]]
 PACKAGES = 'pip install "kbroker[decoders]"'

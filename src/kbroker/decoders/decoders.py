@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from kbroker.client.schema_registry import AVRO, JSON_SCHEMA, PROTOBUF, SchemaRegistry
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.decoders import by_schema, kafka_records, plain
 from kbroker.decoders.decoded import Decoded, Headers, MissingPackageError, Place, UndecodableError
 from kbroker.decoders.framing import framed

@@ -11,10 +11,10 @@ Source: ``SchemaId`` of confluent-kafka, ``OptimisticFallbackIdHandler`` and ``D
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.client.schema_registry import CONTENT_ID, GLOBAL_ID, GUID, ID, SchemaId
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.decoders.decoded import Place, UndecodableError
 
 _MAX_INDEXES = 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.printable import printable_character
 from kbroker.common.units import rounded_bytes
 

@@ -7,10 +7,9 @@ import struct
 import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.errors import Errors
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.handlers.forwarded_api import ForwardedApi, forward_unchanged
 from kbroker.protocol import codec
 from kbroker.protocol.schema import response_plan

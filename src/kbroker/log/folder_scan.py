@@ -9,10 +9,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import MetaPropertiesMismatch

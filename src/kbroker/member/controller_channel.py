@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
@@ -18,7 +19,6 @@ from kbroker.client.connection import Address, BrokerConnectionError, Connection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.protocol.codec import Body
 

@@ -16,13 +16,13 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX
 from kbroker.common.errors import ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CorruptFileError
 from kbroker.metadata.log import quorum_state

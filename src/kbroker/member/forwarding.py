@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.metrics.stats import Percentiles
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.member.client import Client
 from kbroker.member.controller_channel import ControllerChannel, Outcome
 from kbroker.protocol import codec

@@ -9,13 +9,13 @@ import enum
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
 from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
 from kbroker.common.listeners import PROTOCOLS, Listener
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.member.controller_channel import Complete, Outcome
 from kbroker.metadata.image.registrations import sorted_directories

@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.client.connection import Address
@@ -17,7 +18,6 @@ from kbroker.common.configs.config_member import quorum_addresses
 from kbroker.common.feature_versions import LATEST_RELEASE, RELEASES
 from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log.log_dir import LogDir
 from kbroker.log.scheduler import Scheduler
 from kbroker.member.controller_channel import ControllerChannel

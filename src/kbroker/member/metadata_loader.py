@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kbroker._core import process_memory
 from kbroker.common.feature_versions import FIRST_LEVEL, LAST_STABLE_LEVEL, METADATA_VERSION, level_text
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.member.follower_log import FollowerLog
 from kbroker.member.remote_metadata import RemoteMetadata
 from kbroker.metadata.image.delta import MetadataDelta

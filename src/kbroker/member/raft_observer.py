@@ -7,13 +7,12 @@ Source: ``KafkaRaftClient`` (``pollFollowerAsObserver``, ``handleFetchResponse``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from kbroker.client.connection import Address, format_address
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.log.metadata_log import TOPIC_ID, SnapshotFile
 from kbroker.metadata.log.quorum_state import QuorumState

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.feature_versions import (
@@ -21,7 +22,6 @@ from kbroker.common.feature_versions import (
     unserved,
 )
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage

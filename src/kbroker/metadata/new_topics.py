@@ -8,10 +8,10 @@ from __future__ import annotations
 import uuid
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.partition_records import new_partition_records

@@ -6,9 +6,9 @@ Source: ``ReplicationControlManager``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.image.partition_registration import PartitionRegistration

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig, validate_topic_configs
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,

@@ -9,7 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
@@ -17,7 +17,6 @@ from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,

@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "histogram"]
 

@@ -6,13 +6,12 @@ Source: ``Metrics.java``, ``MetricName.java``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.metric import Metric
 from kbroker._core.metrics.metric_config import MetricConfig
 from kbroker._core.metrics.sensor import EXPIRY_INTERVAL_MS, Sensor, SensorRegistry
-from kbroker.common.named_tuple import NamedTuple
 
 __all__ = ["EXPIRY_INTERVAL_MS", "Gauge", "MetricName", "Metrics"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.network.connections._connection_quotas import UNLIMITED
 
 Backend = str | Callable[[], object]

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
@@ -17,7 +18,6 @@ from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas

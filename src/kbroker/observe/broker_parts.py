@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # metrics and the X-ray are imported on first use
     from kbroker._core.requests.memory_pool import MemoryPool

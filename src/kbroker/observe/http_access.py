@@ -14,12 +14,12 @@ import hashlib
 import hmac
 import ipaddress
 from email.message import Message
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.limited_log import RateLimitedLogger
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.observe.wrong_tokens import WrongTokens
 
 logger = get_logger(__name__)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from kbroker.common.http_messages import PLAIN, QueryError, parameters
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpServer
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metrics.exposition import Exposition
 from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.http_routes import HttpError, Route, RouteTable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker._core.clock import SystemClock
-from kbroker.common.named_tuple import NamedTuple
 
 MOST_THREADS = 500
 BASELINE_MS = 500  # age of the snapshot with which a new one is compared, or the age of the oldest one

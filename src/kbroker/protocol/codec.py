@@ -12,10 +12,9 @@ Every failure is a ProtocolError. Functions are safe from any thread; buffers an
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.protocol._decoder import MAX_ELEMENTS, MAX_STRING_BYTES, decode, decode_from
 from kbroker.protocol._encoder import encode
 from kbroker.protocol.schema import (

@@ -6,10 +6,9 @@ The index is unpacked on its first use, a message's table on the first use of on
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.protocol._encoder import Plan, message_table
 
 _SCALARS = frozenset(

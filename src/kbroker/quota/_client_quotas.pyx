@@ -8,7 +8,7 @@ Source: ``QuotaFactory.QuotaManagers``, ``ClientQuotaManager``, ``ClientRequestQ
 cimport cython
 import os
 from operator import index, itemgetter
-from kbroker.common.named_tuple import NamedTuple
+from typing import NamedTuple
 
 from libc.float cimport DBL_MAX
 from libc.stdint cimport int32_t, int64_t, int8_t, uint64_t

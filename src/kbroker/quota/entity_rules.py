@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigType
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quotas import (
     CLIENT_KEYS,
     ENTITY_TYPES,

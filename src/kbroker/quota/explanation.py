@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quota_levels import APPLIES, LevelOutcome, address_levels, client_levels
 from kbroker.common.quotas import CLIENT_ID, CONNECTION_CREATION_RATE, IP, USER, is_shadow_key, shadow_key
 from kbroker.common.request_log import QUOTA_TYPES

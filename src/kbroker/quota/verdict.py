@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.request_log import QUOTA_TYPES
 
 

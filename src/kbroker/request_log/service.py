@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.request_log.settings import RequestLogSettings, request_log_settings

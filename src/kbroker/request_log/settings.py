@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import INTERNAL_TOPICS
 
 

@@ -7,10 +7,9 @@ Source: ``KRaftMetadataCache``.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common.errors import Errors
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.image.partition_registration import NO_LEADER, only_replica
 
 if TYPE_CHECKING:

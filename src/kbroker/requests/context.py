@@ -5,13 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.features import Features
 from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.metrics.registry import Metrics

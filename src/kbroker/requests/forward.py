@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.member.client import Client
 from kbroker.requests.context import Body, RequestContext
 

@@ -6,10 +6,10 @@ Source: ``ScramControlManager``, ``ScramImage.describe``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.feature_versions import SCRAM_LEVEL
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security import scram
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.image import MetadataImage

@@ -12,12 +12,12 @@ import hmac
 import threading
 from base64 import b64encode
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.feature_versions import DELEGATION_TOKENS_LEVEL
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security import scram
 from kbroker.common.security.delegation_token import USER_TYPE, DelegationToken, Principal
 from kbroker.log.checkpoints import random_uuid_text

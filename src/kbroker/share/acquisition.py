@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.share.fetched import AcquiredRecords, Fetched
 from kbroker.share.in_flight import AcquisitionLock, InFlightBatch, InFlightRun, RecordState
 from kbroker.share.window import InFlightWindow

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kbroker._core.timer.purgatory import DelayedOperation
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log._partition_log import PartitionLog
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.fetched import AcquiredRecords, Fetched

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log.log_types import AbortedTransaction
 from kbroker.protocol.batch_format import BATCH_HEADER_BYTES, CONTROL_BIT, LENGTH_FROM, TRANSACTIONAL_BIT
 from kbroker.protocol.control_types import ABORT

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 _MAX_EPOCH = 2**31 - 1

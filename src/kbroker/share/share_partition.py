@@ -13,14 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.printable import printable
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, SharePersister, ShareState, StateBatch
 from kbroker.share.acquisition import AcquireLimits, AcquireMode, acquire

@@ -7,12 +7,11 @@ import threading
 import urllib.parse
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.limited_log import RepeatedFailures, how_often
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kbroker.log.scheduler import ScheduledTask, Scheduler

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log.checkpoints import random_uuid_text, uuid_from_text, uuid_to_text
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage

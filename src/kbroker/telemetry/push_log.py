@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.limited_log import RepeatedFailures, how_often
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.request_log_names import JSON_SUFFIX, TELEMETRY
 from kbroker.common.rolling_files import RollingFiles
 from kbroker.telemetry.otlp import Point

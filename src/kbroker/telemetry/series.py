@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.telemetry.otlp import Point
 
 MAX_CLIENT_SERIES = 2000

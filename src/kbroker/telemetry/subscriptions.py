@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.codec.crc32c import crc32c
@@ -14,7 +15,6 @@ from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, match_
 from kbroker.common.java.java_hash import hash_map_order, hash_order, string_hash, uuid_hash
 from kbroker.common.java.linear_pattern import LinearPattern, PatternError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 
 logger = get_logger(__name__)
 

@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from kbroker._core.clock import SystemClock, VirtualClock
@@ -20,7 +20,6 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.http_server import HttpHandler, HttpServer
 from kbroker.common.listeners import parse_loopback
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.testing.cluster import EmbeddedCluster
 from kbroker.testing.control_cluster import ClusterRoutes
 from kbroker.testing.control_routes import ControlError, Routes, RouteTable

@@ -5,10 +5,9 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kbroker.common.java.java_values import double_text, parse_double, parse_long, split_list, trim
-from kbroker.common.named_tuple import NamedTuple
 
 ConfigValue = bool | int | float | str | tuple[str, ...] | None
 Kind = Literal["boolean", "string", "int", "short", "long", "double", "list", "password"]

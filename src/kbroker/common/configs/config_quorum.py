@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.configs.config_def import INT32_MAX, ConfigError, ConfigKey, between, key, one_of
 from kbroker.common.java.java_values import parse_long
 from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners
-from kbroker.common.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kbroker.common.configs.config import BrokerConfig

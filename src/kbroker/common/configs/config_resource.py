@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import NamedTuple
 
 
 class ConfigResourceType(enum.IntEnum):

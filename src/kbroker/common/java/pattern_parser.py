@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 from kbroker.common.java.character_classes import (
     NAMED,
@@ -19,7 +20,6 @@ from kbroker.common.java.character_classes import (
     folded,
     unicode_class,
 )
-from kbroker.common.named_tuple import NamedTuple
 
 MAX_LENGTH = 32_767  # of a pattern: a request of Kafka's clients cannot contain a longer text
 MAX_REPEAT = 1000  # as RE2

@@ -9,9 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import TypeVar
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import NamedTuple, TypeVar
 
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import binascii
 import re
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import NamedTuple
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 TOKEN_AUTH = "tokenauth"  # the extension, and the option of a client's JAAS line

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kbroker.client.acls import Acls, describe
 from kbroker.client.cluster_file import title
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.client.admin import ConfigEntry
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.common.units import counted
 from kbroker.console.changes import Change, Difference

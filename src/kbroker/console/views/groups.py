@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.group_lag import PartitionLag, lags_of, partition_lags, total_lag
 from kbroker.client.groups import STREAMS, GroupDescription, GroupMember, Groups, ListedGroup
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
 from kbroker.console.lag_history import Shown, chart_of

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 from kbroker.client.cluster import TopicMetadata
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.console.record_download import KINDS, file_of
 from kbroker.console.record_reader import MOST, WHOLE, LogRecord, first_offset, read_records

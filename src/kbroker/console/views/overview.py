@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import kbroker
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.units import counted
 from kbroker.console.history import Rates
 from kbroker.console.requests import Query

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kbroker.client.producer import Producer
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.units import counted, rounded_bytes
 from kbroker.console.changes import Change, Difference

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from kbroker.client.quotas import QuotaClient
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quota_limits import limit_text, parse_limit
 from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, ENTITY_TYPES, IP, IP_KEYS, USER, QuotaEntity, shadow_key
 from kbroker.common.security.acls import Operation

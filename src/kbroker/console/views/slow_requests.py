@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.console.request_tail import LoggedRequest, latest_requests
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import Site, View

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quotas import CLIENT_ID, IP, USER
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.common.shown_names import shown_name

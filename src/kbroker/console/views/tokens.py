@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kbroker.client.tokens import BROKERS_DEFAULT, SecretToken, Tokens
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType, check_principal
 from kbroker.common.security.delegation_token import Principal
 from kbroker.common.units import parse_duration, rounded_duration

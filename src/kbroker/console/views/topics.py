@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, OffsetInfo
 from kbroker.client.cluster import PartitionMetadata, TopicMetadata
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
 from kbroker.console.paging import part_of

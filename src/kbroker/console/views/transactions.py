@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kbroker.client.transactions import ActiveProducer, ListedTransaction, TransactionDescription, Transactions
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
 from kbroker.console.changes import Change, Difference

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from typing import NamedTuple
 
 from kbroker.client.users import DEFAULT_ITERATIONS, Users
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security import scram
 from kbroker.common.security.acls import Operation
 from kbroker.console.changes import Change, Difference

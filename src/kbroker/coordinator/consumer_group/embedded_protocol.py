@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.protocol import codec
 

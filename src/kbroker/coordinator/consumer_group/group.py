@@ -11,11 +11,11 @@ import enum
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.java.java_hash import hash_map_order
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Owned, Target
 from kbroker.coordinator.consumer_group.records import ResolvedRegex

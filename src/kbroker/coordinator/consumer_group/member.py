@@ -11,9 +11,8 @@ import enum
 import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
-
-from kbroker.common.named_tuple import NamedTuple
 
 JOIN_EPOCH = 0  # in a heartbeat: the member joins, or joins again with nothing
 LEAVE_EPOCH = -1  # in a heartbeat: the member leaves

@@ -9,13 +9,12 @@ Source: ``GroupMetadataManager`` (consumer groups).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.consumer_group import records, target_assignment
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import (

@@ -8,10 +8,10 @@ Source: ``CurrentAssignmentBuilder``; KIP-848.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.consumer_group.group import NOT_OWNED, ConsumerGroup
 from kbroker.coordinator.consumer_group.member import ConsumerGroupMember, MemberState, Owned, Target
 from kbroker.coordinator.consumer_group.records import ResolvedRegex

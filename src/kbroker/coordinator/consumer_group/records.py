@@ -8,10 +8,9 @@ Source: ``ConsumerGroup*Key.json``, ``ConsumerGroup*Value.json``, ``GroupCoordin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.consumer_group.member import (
     ClassicMetadata,
     ClassicProtocol,

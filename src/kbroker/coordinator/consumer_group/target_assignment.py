@@ -6,12 +6,12 @@ Source: ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateTargetAss
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import timeline_map_order
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.consumer_group.assignors import range_assignor, uniform_assignor
 from kbroker.coordinator.consumer_group.assignors.group_spec import Assignor, GroupSpec, MemberSpec
 from kbroker.coordinator.consumer_group.group import ConsumerGroup

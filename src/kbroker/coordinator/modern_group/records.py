@@ -10,11 +10,10 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.protocol import codec
 
 Body = dict[str, Any]

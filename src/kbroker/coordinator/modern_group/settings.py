@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import ClassVar, NamedTuple
 
 INT32_MAX = 2**31 - 1
 

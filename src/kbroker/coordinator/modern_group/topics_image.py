@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.xxh3 import xxh3_64
 
 HASH_FORMAT = 0

@@ -6,10 +6,8 @@ Source: ``Persister`` and ``DefaultStatePersister`` of Kafka; KIP-932.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
-
-from kbroker.common.named_tuple import NamedTuple
 
 UNINITIALIZED_OFFSET = -1
 UNKNOWN_COUNT = -1

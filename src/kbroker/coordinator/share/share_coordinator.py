@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import SHARE_STATE_TOPIC
 from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic, Written
 from kbroker.coordinator.partition_replay import PartitionReplay

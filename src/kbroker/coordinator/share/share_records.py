@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
 from kbroker.common.java.java_values import parse_long, trim
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, UNKNOWN_COUNT, StateBatch
 from kbroker.coordinator.share.state_batches import combine
 from kbroker.log.checkpoints import uuid_to_text

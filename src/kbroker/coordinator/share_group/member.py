@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
-
-from kbroker.common.named_tuple import NamedTuple
 
 Target = Mapping[UUID, frozenset[int]]  # by topic id: partitions
 NO_TARGET: Target = MappingProxyType({})

@@ -6,13 +6,13 @@ Source: ``GroupMetadataManager`` (share groups); KIP-932.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage

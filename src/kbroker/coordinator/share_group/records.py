@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.records import (
     Body,
     Format,

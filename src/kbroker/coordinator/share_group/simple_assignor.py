@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.java.java_hash import hash_map_order
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.share_group.member import Target
 
 Place = tuple[UUID, int]

@@ -8,11 +8,11 @@ Source: ``StickyTaskAssignor``, ``ProcessState``; KIP-1071. It assigns no warm-u
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker.common.java.java_hash import hash_map_order, hash_order, string_hash
 from kbroker.common.java.java_priority_queue import JavaPriorityQueue
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.streams_group.tasks import TargetTasks
 
 logger = get_logger(__name__)

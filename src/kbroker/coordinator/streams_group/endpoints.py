@@ -6,9 +6,9 @@ Source: ``EndpointToPartitionsManager``, ``StreamsGroup.buildEndpointToPartition
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from kbroker.common.java.java_hash import timeline_map_order
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.member import Endpoint, StreamsGroupMember

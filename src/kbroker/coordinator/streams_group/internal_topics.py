@@ -9,10 +9,10 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import hash_map_order
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.streams_group.topology import InternalTopic, StreamsTopology, Subtopology
 

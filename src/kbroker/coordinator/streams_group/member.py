@@ -7,8 +7,8 @@ Source: ``StreamsGroupMember``, ``MemberState``; KIP-1071.
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.streams_group.tasks import NOTHING_ASSIGNED, AssignedTasks
 
 

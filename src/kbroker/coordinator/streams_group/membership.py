@@ -9,13 +9,12 @@ Source: ``GroupMetadataManager`` (streams groups); KIP-1071.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupRecord

@@ -8,9 +8,8 @@ Source: ``StreamsGroup*Key.json``, ``StreamsGroup*Value.json``, ``StreamsCoordin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.records import (
     Body,
     Format,

@@ -6,9 +6,9 @@ Source: ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateStreamsTa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker.common.java.java_hash import hash_map_order, timeline_map_order
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.streams_group import assignor
 from kbroker.coordinator.streams_group.assignor import STANDBY_REPLICAS, MemberSpec, SubtopologySpec

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import NamedTuple
 
 Tasks = Mapping[str, frozenset[int]]  # by subtopology: partitions
 ActiveTasks = Mapping[str, Mapping[int, int]]  # by subtopology and partition: the epoch at which it was assigned

@@ -6,11 +6,10 @@ Source: ``StreamsTopology``, ``StreamsGroupTopologyValue``; KIP-1071.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import hash_map_order
-from kbroker.common.named_tuple import NamedTuple
 
 
 class InternalTopic(NamedTuple):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log.scheduler import Scheduler
 from kbroker.metrics.histogram import Histogram

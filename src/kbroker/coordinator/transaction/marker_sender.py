@@ -8,13 +8,12 @@ Source: ``TransactionMarkerChannelManager``, ``TransactionMarkerRequestCompletio
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
 from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import (

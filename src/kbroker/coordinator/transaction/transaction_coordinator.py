@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic
 from kbroker.coordinator.partition_replay import PartitionReplay

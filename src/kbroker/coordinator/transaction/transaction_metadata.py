@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TopicPartition
 
 NO_PRODUCER_ID = -1

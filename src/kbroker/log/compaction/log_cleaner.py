@@ -10,12 +10,12 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import ByteThrottle, Cleaner

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log import checkpoints
 from kbroker.log.tools.batch_file import Batch, BatchFile, DamagedBatch
 from kbroker.log.tools.dump import dump_file

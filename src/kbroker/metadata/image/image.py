@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.feature_versions import ELIGIBLE_LEADER_REPLICAS, LAST_STABLE_LEVEL, METADATA_VERSION
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.protocol.codec import Body
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, RELEASES, level_text, unserved
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quotas import is_shadow_key
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.common.units import counted

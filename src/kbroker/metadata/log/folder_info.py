@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log.checkpoints import (
     META_PROPERTIES,
     CorruptFileError,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker.common.feature_versions import METADATA_VERSION
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import bootstrap_records, first_image

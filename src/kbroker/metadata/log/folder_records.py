@@ -6,9 +6,9 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log import checkpoints
 from kbroker.log.log_dir import partition_folder_name
 from kbroker.metadata.configs.resource_configs import config_records

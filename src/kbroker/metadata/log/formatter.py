@@ -11,11 +11,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, SERVED_LEVELS, metadata_version_name
 from kbroker.common.java.java_hash import hash_order, int_hash, string_hash
 from kbroker.common.listeners import Listener
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log.checkpoints import (
     META_PROPERTIES,
     CorruptFileError,

@@ -13,8 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import NamedTuple
 
 JOURNAL_SUFFIX = "-journal"
 SCHEMA_VERSION = 6

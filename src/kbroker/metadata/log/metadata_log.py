@@ -14,13 +14,13 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log._partition_log import PartitionLog

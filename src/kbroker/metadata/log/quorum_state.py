@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log.checkpoints import CorruptFileError, read_text, write_atomically
 
 FILE_NAME = "quorum-state"

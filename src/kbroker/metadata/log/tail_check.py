@@ -10,9 +10,9 @@ import mmap
 import os
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker._core.codec.crc32c import crc32c
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.protocol._records import corrupt
 
 # base offset, length, leader epoch, magic, checksum, attributes, last offset delta, number of records

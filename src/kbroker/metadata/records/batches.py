@@ -6,10 +6,9 @@ Source: ``BatchBuilder``, ``RecordsIterator``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.records.control_records import decode_control, encode_control
 from kbroker.metadata.records.metadata_record import UnknownRecordError, decode_record, encode_record
 from kbroker.protocol._batch_builder import RecordBatchBuilder

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import struct
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.metadata.records.metadata_record import UnknownRecordError
 from kbroker.protocol.codec import decode_data, encode_data
 from kbroker.protocol.control_types import (

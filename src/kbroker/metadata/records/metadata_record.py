@@ -6,7 +6,7 @@ as a flexible message. Source: ``MetadataRecordSerde``, ``AbstractApiMessageSerd
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.errors import ProtocolError
 from kbroker.common.feature_versions import (
@@ -16,7 +16,6 @@ from kbroker.common.feature_versions import (
     LAST_STABLE_LEVEL,
     ZK_MIGRATION_LEVEL,
 )
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.protocol._decoder import decode_from
 from kbroker.protocol._encoder import encode
 from kbroker.protocol.schema import data_plan, data_versions

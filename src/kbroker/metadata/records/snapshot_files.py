@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.log.checkpoints import write_atomically
 from kbroker.metadata.records.batches import build_control, build_records, read_batches
 from kbroker.metadata.records.control_records import SnapshotFooter, SnapshotHeader

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.network.transport._security import TlsServer
 
 

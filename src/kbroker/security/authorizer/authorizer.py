@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import (
     CLUSTER_NAME,
     CONSOLE_OPERATOR,

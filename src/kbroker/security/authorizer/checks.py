@@ -6,8 +6,9 @@ of the checks. Source: ``KafkaApis``, ``ControllerApis``, ``AclApis``, ``ConfigH
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kbroker.common.errors import Errors
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.security.acls import Operation, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.common.shown_names import entity_name
 from kbroker.spark import formatting as jobs

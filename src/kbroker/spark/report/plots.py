@@ -9,8 +9,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-
-from kbroker.common.named_tuple import NamedTuple
+from typing import NamedTuple
 
 NO_QUOTA = "no quota"
 WIDE, NARROW = 920, 400  # of a page on a desktop, and on a phone

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.shown_names import shown_name
 from kbroker.spark import formatting as jobs
 from kbroker.spark.usage_views.throttles import KEYS

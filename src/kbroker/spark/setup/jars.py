@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.spark.errors import PipelineError
 
 COMMAND = "kbroker pipeline jars"

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from kbroker._core.clock import SystemClock
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.formatting import Progress, silent
 from kbroker.spark.tables.delta_table import DataFile, Table

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.spark.session_kind import parallelism
 from kbroker.spark.whatif._replay import COUNTED, JUDGED, LIMIT, STRICT, Counters
 from kbroker.spark.whatif.feed import Windows

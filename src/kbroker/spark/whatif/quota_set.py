@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import NamedTuple
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity, candidates, kinds_of, resolve
 
 Values = Mapping[QuotaEntity, Mapping[str, float]]

@@ -11,14 +11,13 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table import read_table

@@ -6,10 +6,10 @@ Source: ``GroupSpecImpl``, ``MemberSubscriptionAndAssignmentImpl``, ``Subscribed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.java.java_hash import hash_map_order
-from kbroker.common.named_tuple import NamedTuple
 from kbroker.coordinator.consumer_group.member import Target
 
 
