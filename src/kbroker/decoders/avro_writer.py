@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any
 
 from kbroker.decoders.avro import EPOCH, full_name
@@ -15,6 +15,24 @@ from kbroker.decoders.decoded import UnencodableError
 _INT, _LONG = 1 << 31, 1 << 63
 _MICROSECOND = timedelta(microseconds=1)
 _SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
+_SPARE_STEPS, _STEPS = 10_000, 50  # attempts to write a value: of each text, and for each of its characters
+_MAX_ERROR = 300  # characters
+_MAX_DIGITS = 2465  # of a decimal; more cannot be decoded
+_EXACT = Context(prec=_MAX_DIGITS, Emin=-_MAX_DIGITS, Emax=_MAX_DIGITS, traps=[Inexact, InvalidOperation, Overflow])
+_JSON = json.JSONEncoder(ensure_ascii=False)
+
+
+class _Number(float):
+    """A number with a fraction or an exponent, and all of its digits for a decimal."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class _Output(bytearray):
+    """The bytes so far. ``steps_left``: a union within unions multiplies the attempts to write its values."""
+
+    steps_left = 0
 
 
 class AvroWriter:
@@ -35,9 +53,14 @@ class AvroWriter:
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise UnencodableError(f"not an Avro schema: {type(error).__name__} {error}") from None
 
-    def encode(self, value: Any) -> bytes:
-        """Return the bytes of a JSON value. Raises: UnencodableError that names the member that does not fit."""
-        out = bytearray()
+    def encode(self, text: str) -> bytes:
+        """Return the bytes of a JSON text.
+
+        Raises: UnencodableError that names the member that does not fit; another ValueError if it is not JSON.
+        """
+        out = _Output()
+        out.steps_left = _SPARE_STEPS + _STEPS * len(text)
+        value = json.loads(text, parse_float=_Number)
         try:
             self._write(self._schema, "", value, out, "the value")
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -59,7 +82,10 @@ class AvroWriter:
                     if isinstance(one.get(part), dict | list):
                         self._collect(one[part], namespace)
 
-    def _write(self, schema: Any, namespace: str, value: Any, out: bytearray, where: str) -> None:
+    def _write(self, schema: Any, namespace: str, value: Any, out: _Output, where: str) -> None:
+        out.steps_left -= 1
+        if out.steps_left < 0:
+            raise UnencodableError("the schema has too many ways to write the value")
         if isinstance(schema, list):
             self._write_union(schema, namespace, value, out, where)
             return
@@ -69,12 +95,8 @@ class AvroWriter:
         elif kind in _PRIMITIVE:
             logical = schema.get("logicalType") if isinstance(schema, dict) else None
             try:
-                if logical == "decimal":
-                    value = _decimal(schema, value)
-                elif logical in _TIMES and isinstance(value, str):
-                    value = _TIMES[logical](value)
-                _PRIMITIVE[kind](value, out)
-            except (ValueError, OverflowError, InvalidOperation, struct.error):
+                _PRIMITIVE[kind](_of_logical(schema, kind, logical, value), out)
+            except (ValueError, ArithmeticError, struct.error):
                 raise UnencodableError(f"{where}: expected {logical or kind}, got {_short(value)}") from None
         elif kind == "array":
             _expect(isinstance(value, list), "an array", value, where)
@@ -100,13 +122,16 @@ class AvroWriter:
             inside = full_name(schema["name"], schema.get("namespace", namespace)).rpartition(".")[0]
             self._write_named(schema, inside, value, out, where)
 
-    def _write_named(self, schema: Any, namespace: str, value: Any, out: bytearray, where: str) -> None:
+    def _write_named(self, schema: Any, namespace: str, value: Any, out: _Output, where: str) -> None:
         kind = schema["type"]
         if kind == "enum":
             _expect(value in schema["symbols"], f"one of {', '.join(schema['symbols'])}", value, where)
             _long(schema["symbols"].index(value), out)
         elif kind == "fixed":
-            data = _decimal(schema, value) if schema.get("logicalType") == "decimal" else value
+            try:
+                data = _of_logical(schema, kind, schema.get("logicalType"), value)
+            except (ValueError, ArithmeticError):
+                raise UnencodableError(f"{where}: expected decimal, got {_short(value)}") from None
             fits = isinstance(data, str) and len(data) == schema["size"] and all(c <= "\xff" for c in data)
             _expect(fits, f"{schema['size']} bytes", value, where)
             out += data.encode("latin-1")
@@ -121,20 +146,20 @@ class AvroWriter:
                 member = value[name] if name in value else field["default"]
                 self._write(field["type"], namespace, member, out, f"{where}.{name}")
 
-    def _write_union(self, branches: list[Any], namespace: str, value: Any, out: bytearray, where: str) -> None:
+    def _write_union(self, branches: list[Any], namespace: str, value: Any, out: _Output, where: str) -> None:
         """Write the first branch that fits the value."""
         problems = []
+        start = len(out)
         for number, branch in enumerate(branches):
-            part = bytearray()
+            _long(number, out)
             try:
-                self._write(branch, namespace, value, part, where)
+                self._write(branch, namespace, value, out, where)
             except UnencodableError as error:
                 problems.append(str(error))
-                continue
-            _long(number, out)
-            out += part
-            return
-        raise UnencodableError("; ".join(problems) or f"{where}: the union is empty")
+                del out[start:]
+            else:
+                return
+        raise UnencodableError("; ".join(problems)[:_MAX_ERROR] or f"{where}: the union is empty")
 
 
 def _expect(fits: bool, what: str, value: Any, where: str) -> None:
@@ -143,8 +168,12 @@ def _expect(fits: bool, what: str, value: Any, where: str) -> None:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    text = ""
+    for part in _JSON.iterencode(value):
+        text += part
+        if len(text) > 40:
+            return f"{text[:40]}..."
+    return text
 
 
 def _long(value: Any, out: bytearray, limit: int = _LONG) -> None:
@@ -204,13 +233,25 @@ _PRIMITIVE: dict[str, Callable[[Any, bytearray], None]] = {
 # ---- logical types: dates and times of ISO 8601, decimals as text or number
 
 
+def _of_logical(schema: Any, kind: str, logical: Any, value: Any) -> Any:
+    """Return a value of a logical type as one of its Avro type; a logical type that does not fit that is ignored.
+
+    Raises: ValueError, ArithmeticError.
+    """
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        return _decimal(schema, value)
+    if kind in ("int", "long") and isinstance(logical, str) and logical in _TIMES and isinstance(value, str):
+        return _TIMES[logical](value)
+    return value
+
+
 def _decimal(schema: dict[str, Any], value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError
-    scaled = Decimal(str(value)).scaleb(int(schema.get("scale", 0)))
-    if scaled != scaled.to_integral_value():
+    exact = Decimal(value.text if isinstance(value, _Number) else value)
+    number = int(exact.scaleb(int(schema.get("scale", 0)), _EXACT).to_integral_exact(context=_EXACT))
+    if len(str(abs(number))) > int(schema.get("precision", _MAX_DIGITS)):
         raise ValueError
-    number = int(scaled)
     size = (
         int(schema["size"]) if schema["type"] == "fixed" else (number if number >= 0 else ~number).bit_length() // 8 + 1
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
@@ -104,10 +103,10 @@ def encode(version: SchemaVersion, text: str) -> bytes:
         if schema.kind == PROTOBUF:
             payload = b"\0" + _protobuf(schema).encode(text)  # the index of the first message
         elif schema.kind == AVRO:
-            payload = _avro_writer(schema).encode(json.loads(text))
+            payload = _avro_writer(schema).encode(text)
         else:
-            json.loads(text)
             payload = text.encode()
+            json_document(payload)
     except (ValueError, RecursionError) as error:
         what = "" if isinstance(error, UnencodableError | UndecodableError) else "not JSON: "
         raise UnencodableError(f"{version.subject} version {version.version}: {what}{error}") from None

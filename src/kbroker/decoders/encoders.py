@@ -11,14 +11,14 @@ from uuid import UUID
 from kbroker.client.schema_registry import AVRO, JSON_SCHEMA, PROTOBUF, RegistryError, SchemaRegistry, SchemaVersion
 from kbroker.decoders import by_schema
 from kbroker.decoders.decoded import MissingPackageError, Place, UnencodableError
-from kbroker.decoders.plain import WIDTHS
+from kbroker.decoders.plain import WIDTHS, no_constant
 
 REGISTRY = "registry"
 BY_SCHEMA = {AVRO: AVRO, PROTOBUF: PROTOBUF, JSON_SCHEMA: JSON_SCHEMA, REGISTRY: None}
 
 
 def _json(text: str) -> bytes:
-    json.loads(text)
+    json.loads(text, parse_constant=no_constant)
     return text.encode()
 
 

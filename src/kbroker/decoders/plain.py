@@ -20,13 +20,14 @@ def json_document(data: bytes) -> Decoded:
     """Return a JSON document as it is; NaN and Infinity are not JSON. Raises: UndecodableError."""
     try:
         text = data.decode()
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise UndecodableError(f"not JSON: {error}") from None
     return Decoded("json", text.strip(), is_json=True, parsed=value)
 
 
-def _no_constant(name: str) -> Any:
+def no_constant(name: str) -> Any:
+    """Refuse NaN and the infinities, for `json.loads`. Raises: ValueError."""
     raise ValueError(f"{name} is not a number of JSON")
 
 

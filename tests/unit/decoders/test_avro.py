@@ -38,6 +38,9 @@ ORDER = {
     ],
 }
 
+DIGITS = {"logicalType": "decimal", "precision": 40, "scale": 2}
+MONEY = {"type": "fixed", "name": "Money", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+
 
 def written(schema: Any, value: Any) -> bytes:
     out = io.BytesIO()
@@ -84,7 +87,7 @@ def test_every_type() -> None:
         "next": None,
     }
     assert (found.format, found.is_json, found.value) == ("avro", True, {**shown, "next": shown})
-    assert AvroWriter(json.dumps(ORDER)).encode({**shown, "next": shown}) == data
+    assert AvroWriter(json.dumps(ORDER)).encode(json.dumps({**shown, "next": shown})) == data
 
 
 @pytest.mark.parametrize(
@@ -98,13 +101,18 @@ def test_every_type() -> None:
         ("bytes", "\u0100", "expected bytes"),
         ({"type": "int", "logicalType": "date"}, "2026-13-01", "expected date, got"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, "0.25", "expected decimal, got"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, "100.0", "expected decimal, got"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9}, "1e999999999", "expected decimal, got"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9}, "Infinity", "expected decimal, got"),
+        (MONEY, "ten", 'the value: expected decimal, got "ten"'),
+        (MONEY, "1e20", 'the value: expected decimal, got "1e20"'),
         ("Nowhere", 1, "uses 'Nowhere', which it does not define"),
         ({"type": "array"}, [1], "the schema cannot be used"),
     ],
 )
 def test_a_value_that_does_not_fit_its_schema(kind: Any, value: Any, reason: str) -> None:
     with pytest.raises(UnencodableError, match=reason):
-        AvroWriter(json.dumps(kind)).encode(value)
+        AvroWriter(json.dumps(kind)).encode(json.dumps(value))
 
 
 @pytest.mark.parametrize(
@@ -118,13 +126,40 @@ def test_a_value_that_does_not_fit_its_schema(kind: Any, value: Any, reason: str
 )
 def test_a_time_reads_as_it_was_written(logical: str, value: str) -> None:
     schema = json.dumps({"type": "long", "logicalType": logical})
-    assert AvroSchema(schema).decode(AvroWriter(schema).encode(value)).value == value
+    assert AvroSchema(schema).decode(AvroWriter(schema).encode(json.dumps(value))).value == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "shown"),
+    [
+        ({**DIGITS, "type": "bytes"}, '"-123456789012345678901234567890.12"', "-123456789012345678901234567890.12"),
+        ({**DIGITS, "type": "bytes"}, "12345678901234567890.12", "12345678901234567890.12"),
+        ([MONEY, "string"], '"ten"', "ten"),
+        ([MONEY, "string"], "-1.5", "-1.50"),
+        ({"type": "int", "logicalType": "decimal"}, "5", 5),
+        ({"type": "string", "logicalType": "date"}, '"2026-01-02"', "2026-01-02"),
+    ],
+)
+def test_a_logical_type_keeps_each_digit_and_is_ignored_where_it_does_not_fit(kind: Any, text: str, shown: Any) -> None:
+    schema = json.dumps(kind)
+    assert AvroSchema(schema).decode(AvroWriter(schema).encode(text)).value == shown
+
+
+def test_a_union_within_unions_is_tried_for_a_limited_time() -> None:
+    inner = {"type": "record", "name": "B", "fields": [{"name": "n", "type": ["A", "B", "int"]}]}
+    outer = {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["A", inner, "int"]}]}
+    value: Any = "not an int"
+    for _ in range(60):
+        value = {"n": value}
+    with pytest.raises(UnencodableError, match=r"the value\.n") as refused:
+        AvroWriter(json.dumps(outer)).encode(json.dumps(value))
+    assert len(str(refused.value)) < 1000
 
 
 def test_defaults_and_references_of_what_is_written() -> None:
     point = {"type": "record", "name": "geo.Point", "fields": [{"name": "x", "type": "int", "default": 3}]}
     line = {"type": "record", "name": "geo.Line", "fields": [{"name": "a", "type": "Point"}]}
-    assert AvroWriter(json.dumps(line), (json.dumps(point),)).encode({"a": {}}) == b"\x06"
+    assert AvroWriter(json.dumps(line), (json.dumps(point),)).encode('{"a": {}}') == b"\x06"
 
 
 @pytest.mark.parametrize(("kind", "value"), [("string", "plain"), ("int", -7), ("bytes", b"x"), ("null", None)])

@@ -224,6 +224,12 @@ def test_a_text_that_cannot_be_encoded(name: str) -> None:
         Encoders(Known()).encode(name, "no: {", Place("t"))
 
 
+@pytest.mark.parametrize(("name", "topic"), [("json", "t"), ("json-schema", "json")])
+def test_no_number_is_no_json(name: str, topic: str) -> None:
+    with pytest.raises(UnencodableError, match="NaN is not a number of JSON"):
+        Encoders(Known()).encode(name, "[NaN]", Place(topic))
+
+
 @pytest.mark.parametrize(
     ("encoder", "name", "place", "reason"),
     [
