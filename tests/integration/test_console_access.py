@@ -231,6 +231,11 @@ def test_users_get_generated_passwords(
         other = sign_in(pages, token=TOKEN)
         stolen = {**add, "form_secret": secret_of(ask(pages, "sign-in", cookie=other).body.decode())}
         assert first not in post(pages, "users/add/apply", stolen, cookie=other).body.decode(), "another session"
+        for fields in ({**add, "user": "eve"}, {**add, "more": "1"}):
+            assert first not in post(pages, "users/add/apply", fields, cookie=operator).body.decode(), "another form"
+        post(pages, "sign-out", {"form_secret": add["form_secret"]}, cookie=operator)
+        assert first not in post(pages, "users/add/apply", add, cookie=operator).body.decode(), "signed out"
+        operator = sign_in(pages, token=TOKEN)
         assert "dora SCRAM-SHA-512 8,192" in text(show(pages, operator, "users", q="DOR"))
         assert "has a SCRAM-SHA-512 credential already" in text(preview(pages, operator, "users/add", user="dora"))
         dora = {"user": "dora", "mechanism": "SCRAM-SHA-512"}

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from html import unescape
 
 import pytest
 
 from kbroker.broker import Broker
 from kbroker.client.acls import Acls
+from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.users import Users
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation
 from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation, ResourceType
 from kbroker.console.app import Console
 from kbroker.console.sign_in import FormSecret
+from kbroker.console.views.configs import KINDS
 from kbroker.metadata.topic_rules import NewTopic
 from tests.integration.test_console_users import allow
 from tests.support.console import (
@@ -254,6 +258,28 @@ def test_several_configs_are_edited_at_once(broker: Broker, pages: Console) -> N
     assert apply(pages, "configs-edit", second).status == 303
     assert broker.context.topics.get("several").configs == {"retention.ms": "1000", "max.message.bytes": "5000"}
     assert "so already" in words_of(post(pages, "configs-edit/check", second).body.decode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "odd", "plain"),
+    [
+        ("client-metrics", "m", {"match": "client_id=a\u2028b"}, {"interval.ms": "5000"}),
+        ("broker", "", {"log.cleanup.policy": " delete"}, {"log.retention.ms": "5000"}),
+    ],
+)
+def test_a_config_that_a_line_would_change_has_none(
+    cluster: Cluster, pages: Console, kind: str, name: str, odd: dict[str, str], plain: dict[str, str]
+) -> None:
+    changes = [ConfigChange(key, int(ConfigOperation.SET), value) for key, value in {**odd, **plain}.items()]
+    Admin(cluster).alter_configs(KINDS[kind], name, changes)
+    form = page(pages, f"configs-edit?kind={kind}&name={name}")
+    lines = re.search(r"<textarea[^>]*>([^<]*)</textarea>", form)
+    assert lines is not None
+    fields = {**hidden_fields(form), "configs": unescape(lines[1])}
+    had = set(fields["had"].split())
+    assert (had >= plain.keys(), had.isdisjoint(odd)) == (True, True)
+    assert "so already" in words_of(post(pages, "configs-edit/check", fields).body.decode())
+    Admin(cluster).alter_configs(KINDS[kind], name, [ConfigChange(one.name, 1) for one in changes])
 
 
 def test_configs_of_brokers_and_their_loggers(broker: Broker, pages: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -402,7 +403,9 @@ class Console:
             return self._response(request, path, changes.check(site, action, form), is_part=False)
         if step == "preview":
             return self._response(request, path, changes.preview(site, name, action, form), is_part=False)
-        sent, owner = form.text("was"), (cookie_of(request.headers), site.identity)
+        cookie = cookie_of(request.headers)
+        fields = hashlib.sha256(request.body).digest()
+        sent, owner = form.text("was"), (cookie, self._sessions.principal(cookie), site.identity, name, fields)
         with self._parts.applied.alone(sent):
             result = self._parts.applied.result(sent, owner)
             if result is not None:

@@ -253,9 +253,11 @@ def edit_form(site: Site, query: Query) -> View:
 
 
 def _is_line(resource: Resource, entry: ConfigEntry) -> bool:
-    """Return whether the form has a line of the config: not of a hidden value, nor of several lines."""
+    """Return whether the form has a line of the config: not of a hidden value, nor of one that a line would change."""
     is_changeable = not (entry.read_only or entry.is_sensitive)
-    return is_changeable and _is_set_here(resource, entry.source) and "\n" not in (entry.value or "")
+    value = entry.value or ""
+    is_one_line = value == value.strip() and len(value.splitlines()) <= 1
+    return is_changeable and _is_set_here(resource, entry.source) and is_one_line
 
 
 def edit(site: Site, form: Query) -> Change:
