@@ -54,7 +54,7 @@ def connection(broker: VirtualBroker) -> Iterator[Connection]:
 
 
 def use(broker: VirtualBroker, coordinator: Coordinator) -> Coordinator:
-    broker.context.add_partitions_to_txn._coordinator = coordinator
+    broker.context.add_partitions_to_txn._coordinator_of = lambda transactional_id: coordinator
     return coordinator
 
 
