@@ -19,7 +19,7 @@ from kbroker.coordinator.group_records import StoredGroup, StoredMember
 from kbroker.protocol import codec
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.group_shard import GroupShard
+    from kbroker.coordinator.group_partition import GroupPartition
 
 CONSUMER = "consumer"
 
@@ -132,7 +132,7 @@ class ClassicGroup:
     is_stored: bool = False  # the log has a record of the group itself
     is_known: bool = False  # a client has used it: even if empty, it stays until the next expiry of offsets
     lock: threading.RLock = field(default_factory=threading.RLock)
-    shard: GroupShard = field(init=False, repr=False)  # set when the group is put into one
+    shard: GroupPartition = field(init=False, repr=False)  # set when the group is put into one
     _awaiting_join: int = 0
     _supporters: dict[str, int] = field(default_factory=dict)
 

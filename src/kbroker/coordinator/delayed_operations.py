@@ -5,21 +5,30 @@ Source: ``DelayedJoin``, ``InitialDelayedJoin``, ``DelayedSync``, ``DelayedHeart
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kbroker._core.timer.purgatory import DelayedOperation
 from kbroker.coordinator.classic_group import ClassicGroup, GroupState
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.classic_membership import Membership
-
 NO_MEMBERSHIP = (GroupState.DEAD, GroupState.EMPTY, GroupState.PREPARING_REBALANCE)
+
+
+class GroupActions(Protocol):
+    """Actions of delayed operations when they complete or expire; ``Membership`` implements them."""
+
+    def watch_join(self, group: ClassicGroup, waiting: DelayedOperation) -> None: ...
+
+    def complete_join(self, group: ClassicGroup) -> None: ...
+
+    def expire_sync(self, group: ClassicGroup, generation_id: int) -> None: ...
+
+    def expire_heartbeat(self, group: ClassicGroup, member_id: str, is_pending: bool) -> None: ...
 
 
 class DelayedJoin(DelayedOperation):
     """A rebalance that waits until every member has joined, at most for the maximum of their rebalance timeouts."""
 
-    def __init__(self, actions: Membership, group: ClassicGroup, timeout_ms: int) -> None:
+    def __init__(self, actions: GroupActions, group: ClassicGroup, timeout_ms: int) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
         self._actions = actions
         self._group = group
@@ -35,7 +44,7 @@ class InitialDelayedJoin(DelayedOperation):
     """The first rebalance of an empty group. It waits for more members, and longer while members keep joining."""
 
     def __init__(
-        self, actions: Membership, group: ClassicGroup, configured_ms: int, delay_ms: int, remaining_ms: int
+        self, actions: GroupActions, group: ClassicGroup, configured_ms: int, delay_ms: int, remaining_ms: int
     ) -> None:
         super().__init__(max(0, delay_ms), group.lock)
         self._actions = actions
@@ -62,7 +71,7 @@ class InitialDelayedJoin(DelayedOperation):
 class DelayedSync(DelayedOperation):
     """Wait for every member's SyncGroup; expiry removes the members that have sent none."""
 
-    def __init__(self, actions: Membership, group: ClassicGroup, generation_id: int, timeout_ms: int) -> None:
+    def __init__(self, actions: GroupActions, group: ClassicGroup, generation_id: int, timeout_ms: int) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
         self._actions = actions
         self._group = group
@@ -81,7 +90,7 @@ class DelayedHeartbeat(DelayedOperation):
     """The session of a member, or the time within which a client must join with its assigned member id."""
 
     def __init__(
-        self, actions: Membership, group: ClassicGroup, member_id: str, timeout_ms: int, is_pending: bool = False
+        self, actions: GroupActions, group: ClassicGroup, member_id: str, timeout_ms: int, is_pending: bool = False
     ) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
         self._actions = actions

@@ -1,11 +1,10 @@
-"""The groups of one partition of ``__consumer_offsets``, its open transactions, and their replay from its records.
+"""The groups of one partition of ``__consumer_offsets``, and their replay from its records.
 
 Source: ``GroupCoordinatorShard``, ``OffsetMetadataManager.replay``, ``GroupMetadataManager.replay``.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
+from kbroker.coordinator.group_partition import OpenTransactions
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey
 from kbroker.coordinator.internal_topic import InternalTopic, UnreadableError, report_strangers
 from kbroker.coordinator.modern_group import records
@@ -35,37 +35,6 @@ Key = OffsetKey | GroupKey | RecordKey
 _MODERN: tuple[type[ModernGroup], ...] = (ConsumerGroup, ShareGroup, StreamsGroup)
 _FORMATS: Formats = {kind: form for one in _MODERN for kind, form in one.FORMATS.items()}
 _KINDS = {kind: one for one in _MODERN for kind in one.FORMATS}
-
-
-class OpenTransactions:
-    """Producer ids of open transactions, each with the groups whose offsets it has written.
-
-    ``lock`` guards everything. It is held while a transactional commit or an end marker is appended, so that no commit
-    comes between a marker and its effect. It is taken under groups' locks and before the shard's and the append lock.
-
-    Source: ``OffsetMetadataManager`` (``openTransactionsByGroup``).
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._groups: dict[int, set[str]] = {}
-
-    def group_ids(self, producer_id: int) -> list[str]:
-        """Return the groups with offsets of a producer, in the order in which they are locked."""
-        return sorted(self._groups.get(producer_id, ()))
-
-    def add(self, producer_id: int, group_id: str) -> None:
-        """Note that a producer has written offsets of a group."""
-        self._groups.setdefault(producer_id, set()).add(group_id)
-
-    def end(self, producer_id: int) -> None:
-        """Forget the transaction of a producer."""
-        self._groups.pop(producer_id, None)
-
-    @property
-    def producer_ids(self) -> list[int]:
-        """All producers, sorted."""
-        return sorted(self._groups)
 
 
 class GroupShard(CoordinatorShard):

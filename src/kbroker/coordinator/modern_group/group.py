@@ -17,7 +17,7 @@ from kbroker.coordinator.modern_group.records import Formats, GroupRecord, Group
 
 if TYPE_CHECKING:
     from kbroker.coordinator.classic_group import ClassicGroup
-    from kbroker.coordinator.group_shard import GroupShard
+    from kbroker.coordinator.group_partition import GroupPartition
 
 FIRST_EPOCH = 1
 
@@ -49,7 +49,7 @@ class ModernGroup:
     MEMBER: ClassVar[type[Any]]
     UNASSIGNED: ClassVar[Mapping[str, Any]]  # fields of a member after the tombstone of its assignment
     HAS_OFFSETS: ClassVar[bool] = True  # it has committed offsets, and is deleted once they have expired
-    shard: GroupShard  # set when the group is put into one
+    shard: GroupPartition  # set when the group is put into one
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
