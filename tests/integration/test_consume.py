@@ -144,5 +144,5 @@ def test_what_is_produced_encoded(bootstrap: str) -> None:
     assert done.exit_code == 0, done.output
     every = ("encoded", "--from-beginning", "--end", "--format", "key-value")
     assert lines(bootstrap, *every, "--decode", "int64", "--decode-key", "uuid") == [f"{key}:-5", f"{key}:null"]
-    wrong = run(None, "produce", "encoded", "--encode", "int64", input="five\n", env=environment)
-    assert (wrong.exit_code, "the value: 'five' is not int64" in wrong.stderr) == (1, True)
+    wrong = run(None, "produce", "encoded", "--encode", "int64", input="5\nfive\n", env=environment)
+    assert (wrong.exit_code, "line 2: the value: 'five' is not int64" in wrong.stderr) == (1, True)

@@ -21,7 +21,7 @@ from kbroker.common.units import counted
 if TYPE_CHECKING:
     from kbroker.client.schema_registry import SchemaRegistry
 
-_Encode = Callable[["bytes | None", "bytes | None"], "tuple[bytes | None, bytes | None]"]
+_Encode = Callable[[int, "bytes | None", "bytes | None"], "tuple[bytes | None, bytes | None]"]
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 READ_BYTES = 1 << 16
 
@@ -117,21 +117,21 @@ def produce(
             on_delivery=on_delivery,
         ) as producer,
     ):
-        is_empty = True
+        number = 0
         for line in _lines(stdin):
-            is_empty = False
             if line is None:
                 producer.flush()
                 continue
+            number += 1
             key, text = _split(line, separator)
             value = None if text == null else text
             try:
                 if encoded is not None:
-                    key, value = encoded(key, value)
+                    key, value = encoded(number, key, value)
                 producer.send(topic, value, key, partition=partition, headers=headers)
             except ValueError as error:
                 raise click.BadParameter(str(error), param_hint="--partition") from None
-        if is_empty:
+        if not number:
             cluster.topic(topic)  # without a record nothing has looked it up: a misspelled name is an error here too
             note("standard input was empty: no records sent")
     rows = [
@@ -149,21 +149,24 @@ def produce(
 def _encoder(
     topic: str, key_encoder: str | None, value_encoder: str | None, registry: SchemaRegistry | None
 ) -> _Encode:
-    """Return a function that encodes keys and values. Raises (it): ClickException."""
+    """Return a function that encodes the key and value of a line, by its number. Raises (it): ClickException."""
     from kbroker.decoders.decoded import MissingPackageError, Place, UnencodableError
     from kbroker.decoders.encoders import Encoders
 
     encoders = Encoders(registry)
 
-    def part(data: bytes | None, name: str | None, is_key: bool) -> bytes | None:
+    def part(number: int, data: bytes | None, name: str | None, is_key: bool) -> bytes | None:
         if data is None or name is None:
             return data
         try:
             return encoders.encode(name, data.decode(), Place(topic, is_key))
         except (UnencodableError, UnicodeDecodeError, MissingPackageError) as error:
-            raise click.ClickException(f"the {'key' if is_key else 'value'}: {error}") from None
+            raise click.ClickException(f"line {number}: the {'key' if is_key else 'value'}: {error}") from None
 
-    return lambda key, value: (part(key, key_encoder, True), part(value, value_encoder, False))
+    return lambda number, key, value: (
+        part(number, key, key_encoder, True),
+        part(number, value, value_encoder, False),
+    )
 
 
 def _header(word: str) -> tuple[str, bytes]:

@@ -136,10 +136,7 @@ class SchemaRegistry:
             if found is not None:
                 self._schemas.move_to_end(schema_id)
                 return found
-            for one in (schema_id, _ANY):
-                until_s, failure = self._failures.get(one, (0.0, None))
-                if failure is not None and self._clock() < until_s:
-                    raise RegistryError(str(failure), failure.status)
+            self._raise_kept_failure(schema_id)
         try:
             found = self._fetch(schema_id)
         except RegistryError as error:
@@ -149,6 +146,13 @@ class SchemaRegistry:
         with self._lock:
             _keep(self._schemas, schema_id, found)
         return found
+
+    def _raise_kept_failure(self, schema_id: SchemaId = _ANY) -> None:
+        """Raise the RegistryError that is kept for an id or for every one, if any. Needs the lock."""
+        for one in (schema_id, _ANY):
+            until_s, failure = self._failures.get(one, (0.0, None))
+            if failure is not None and self._clock() < until_s:
+                raise RegistryError(str(failure), failure.status)
 
     def _keep_failure(self, schema_id: SchemaId, error: RegistryError) -> None:
         with self._lock:
@@ -228,12 +232,18 @@ class SchemaRegistry:
         return [int(version) for version in self._json(path, list)]
 
     def version(self, subject: str, version: int | None = None) -> SchemaVersion:
-        """Return a version of a subject, the latest one by default. Raises: RegistryError."""
+        """Return a version of a subject, the latest one by default.
+
+        Raises: RegistryError, the same one for FAILURE_KEPT_S after the registry was silent.
+        """
+        with self._lock:
+            self._raise_kept_failure()
         wanted = "latest" if version is None else str(version)
         body = self._json(f"{self._confluent_path}/subjects/{quote(subject, safe='')}/versions/{wanted}")
         try:
             number, found = int(body["version"]), int(body["id"])
-        except (KeyError, TypeError, ValueError):
+            found.to_bytes(4, "big")
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise RegistryError(f"{self.url}: expected a version of a subject, got another document") from None
         return SchemaVersion(subject, number, found, self._confluent_schema(body))
 

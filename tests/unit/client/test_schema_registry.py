@@ -93,6 +93,13 @@ def test_documents_that_are_not_schemas(script: dict[str, Any], body: Any, reaso
         SchemaRegistry(script["url"]).schema(NUMBER)
 
 
+@pytest.mark.parametrize("number", [-1, 1 << 32])
+def test_an_id_that_does_not_fit_the_wire_format(script: dict[str, Any], number: int) -> None:
+    script["/subjects/s/versions/latest"] = {"version": 1, "id": number, "schema": "x"}
+    with pytest.raises(RegistryError, match="expected a version of a subject"):
+        SchemaRegistry(script["url"]).version("s")
+
+
 def test_only_so_many_schemas_are_kept(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "MAX_SCHEMAS", 2)
     registry = SchemaRegistry(script["url"])
@@ -162,6 +169,8 @@ def test_a_silent_registry_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyP
         for number in range(5):
             with pytest.raises(RegistryError, match="no response within"):
                 registry.within(3).schema(SchemaId("id", str(number)))
+            with pytest.raises(RegistryError, match="no response within"):
+                registry.within(3).version("s")
         assert len(connections) == 1
 
 

@@ -82,7 +82,7 @@ def _records(site: Site, form: Query) -> list[_Record]:
             place = Place(form.needed("topic"), part == "key")
             return encoders.encode(form.text(f"{part}_as") or "text", text, place)
         except (UnencodableError, MissingPackageError) as error:
-            raise PageError(400, f"The {part}: {error}.") from None
+            raise PageError(400, f"The {part}: {str(error).rstrip('.')}.") from None
 
     key = None if form.text("key_null") == "1" else encoded("key", form.text("key"))
     if form.text("value_null") == "1":
