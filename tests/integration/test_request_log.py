@@ -157,6 +157,22 @@ def test_produced_records_are_decoded_below_their_request() -> None:
         assert "t-1 offsets 0 to 12: OFFSET_OUT_OF_RANGE" in lines
 
 
+def test_a_deleted_topic_costs_ten_lines_of_a_request() -> None:
+    with VirtualBroker({**SETTINGS, "kbroker.request.log.offsets": "true"}) as broker:
+        with Connection(broker.bootstrap_servers) as admin:
+            admin.ask(create_topic("wide", 30))
+        with Cluster(broker.bootstrap_servers, client_id="app") as cluster, Producer(cluster) as producer:
+            for partition in range(30):
+                producer.send("wide", b"x", partition=partition)
+            producer.flush()
+            (record,) = of_client(broker, api="PRODUCE")
+            assert len(record["response"]["appended"]) == 30
+            Admin(cluster).delete_topics(["wide"])
+        lines = tail(broker, "--decode", "text")[0].splitlines()
+        assert sum("UNKNOWN_TOPIC_OR_PARTITION" in line for line in lines) == 10
+        assert lines[-1].strip() == "and 20 more records"
+
+
 def test_a_log_without_offsets_says_so_once(broker: VirtualBroker, client: Client) -> None:
     for _ in range(2):
         client.produce("t", 10)

@@ -10,7 +10,7 @@ import click
 
 from kbroker.cli.record_output import RecordPrinter
 from kbroker.cli.short_text import printable
-from kbroker.client.cluster import Cluster
+from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.request_records import Row
@@ -18,7 +18,7 @@ from kbroker.common.errors import KafkaError
 from kbroker.common.units import counted
 from kbroker.decoders.decoders import Decoders
 
-RECORDS = 10  # of one request; the others are counted
+RECORDS = 10  # of one request, and partitions that cannot be read; the other records are counted
 PARTITION_BYTES = 1 << 20  # of one Fetch; a larger batch is read all the same
 LINE_CHARACTERS = 300
 NO_OFFSETS = (
@@ -77,6 +77,7 @@ class LoggedRecords:
             try:
                 records = self._read(topic, partition, first, last, left)
             except (KafkaError, BrokerConnectionError) as error:
+                left -= 1
                 yield f"{topic}-{partition} offsets {first} to {last}: {error}"
                 continue
             left -= len(records)
@@ -84,11 +85,13 @@ class LoggedRecords:
             if not left and len(records) < last - first + 1:
                 yield last - first + 1 - len(records)
             elif not records:
-                yield f"{topic}-{partition} offsets {first} to {last}: the records have been removed"
+                yield f"{topic}-{partition} offsets {first} to {last}: the records have been removed, or are not replicated yet"
 
     def _read(self, topic: str, partition: int, first: int, last: int, limit: int) -> list[Record]:
         if not limit:
             return []
+        (found_topic,) = self._cluster.fetch_metadata([topic])  # at once: a missing topic of the log was deleted
+        check(found_topic.error, f"topic {topic!r}")
         consumer = Consumer(self._cluster, {(topic, partition): first}, max_partition_bytes=PARTITION_BYTES)
         found: list[Record] = []
         while len(found) < limit and consumer.positions[topic, partition] <= last and (batch := consumer.poll()):
