@@ -85,7 +85,7 @@ class LoggedRecords:
             if not left and len(records) < last - first + 1:
                 yield last - first + 1 - len(records)
             elif not records:
-                yield f"{topic}-{partition} offsets {first} to {last}: the records have been removed, or are not replicated yet"
+                yield f"{topic}-{partition} offsets {first} to {last}: removed, or not replicated yet"
 
     def _read(self, topic: str, partition: int, first: int, last: int, limit: int) -> list[Record]:
         if not limit:
