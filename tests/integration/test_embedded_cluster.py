@@ -157,6 +157,29 @@ def test_requests_to_a_wrong_node(cluster: EmbeddedCluster) -> None:
     assert ask(cluster, 1, "DescribeProducers", 0, body)["Topics"][0]["Partitions"][0]["ErrorCode"] == refused
 
 
+def test_no_leader_is_named_for_a_partition_without_one(cluster: EmbeddedCluster) -> None:
+    """A leader -1 beside the leader of another partition is memory that librdkafka reads uninitialized."""
+    cluster.create_topic("unled", replicas=[[1], [2]])
+    cluster.stop_node(1)
+    rows = [fetch_body("unled", index)["Topics"][0]["Partitions"][0] for index in (0, 1)]
+    topic = ask(cluster, 3, "Metadata", 12, {"Topics": [{"TopicId": ZERO_ID, "Name": "unled"}]} | ALL)["Topics"][0]
+    fetch = fetch_body("unled", 0) | {"Topics": [{"TopicId": topic["TopicId"], "Partitions": rows}]}
+    produce = produce_body("unled", 0)
+    produce["TopicData"][0]["PartitionData"] += produce_body("unled", 1)["TopicData"][0]["PartitionData"]
+    with wire.Connection(cluster.addresses[3]) as connection:
+        for key, version, body in ((0, 12, produce), (1, 17, fetch)):
+            request = codec.encode_request_header(key, version, 1) + codec.encode_request(key, version, body)
+            response = connection.ask(request)
+            _, found = codec.decode_response_frame(key, version, response)
+            unled, led = found["Responses"][0]["PartitionResponses" if key == 0 else "Partitions"]
+            assert unled["ErrorCode"] == led["ErrorCode"] == int(Errors.NOT_LEADER_OR_FOLLOWER)
+            assert unled["CurrentLeader"] == {"LeaderId": -1, "LeaderEpoch": -1}
+            assert led["CurrentLeader"]["LeaderId"] == 2
+            assert 2 in [node["NodeId"] for node in found["NodeEndpoints"]]
+            # the encoder leaves out a tagged field with its default
+            assert len(response) == len(codec.encode_response_frame(key, version, 1, found)) - 4
+
+
 def test_requests_to_a_wrong_coordinator(cluster: EmbeddedCluster) -> None:
     cluster.move_coordinator("wrong", 3)
     cluster.move_coordinator("wrong", 2, "transaction")

@@ -314,9 +314,12 @@ cdef void append_one(const Handler *handler, ProduceRequest *parsed, Topic *topi
 
 cdef inline const Foreign *leader_of(const Handler *handler, const Topic *topic, const AppendResult *result,
                                      int32_t index) noexcept nogil:
+    """Return the leader that the response names; NULL for none, see ``has_other_leader`` of Fetch."""
+    cdef const Foreign *found
     if result.error != NOT_LEADER_OR_FOLLOWER or topic == NULL or not 0 <= index < topic.partition_count:
         return NULL
-    return topic_foreign(topic, index, handler.native_apis.node_id)
+    found = topic_foreign(topic, index, handler.native_apis.node_id)
+    return found if found != NULL and found.leader >= 0 else NULL
 
 
 cdef inline Topic *topic_of(Handler *handler, const ProduceTopic *data) noexcept nogil:

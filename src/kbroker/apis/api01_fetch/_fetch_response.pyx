@@ -398,8 +398,13 @@ cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits
 
 
 cdef inline bint has_other_leader(const FetchState *state, const FetchPart *part) noexcept nogil:
-    """Return whether the response names the leader of a part (KIP-951)."""
-    return state.version >= 16 and part.read.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
+    """Return whether the response names the leader of a part (KIP-951).
+
+    Kafka names -1 for a partition without a leader, which no client uses, and which crashes librdkafka up to 2.16
+    beside the name of another partition's leader.
+    """
+    return state.version >= 16 and part.current_leader >= 0 and (
+        part.read.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH))
 
 
 cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *splits, int32_t *split_count) noexcept nogil:
@@ -421,7 +426,7 @@ cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *split
         write_uvarint(w, 1)     # CurrentLeader: id, epoch, no tags
         write_uvarint(w, 9)
         write_i32(w, part.current_leader)
-        write_i32(w, part.current_epoch if part.current_leader >= 0 else -1)
+        write_i32(w, part.current_epoch)
         write_uvarint(w, 0)
     elif flexible:
         write_uvarint(w, 0)
