@@ -1,6 +1,7 @@
-"""Connections without end and few descriptors: the log keeps its own, and who is there is served on."""
+"""Connections without end and few descriptors: the log keeps its own, and those that are open are served."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.segment._segment import OpenFileCache
+from kbroker.testing import EmbeddedBroker
 from tests.support import need, wire
 from tests.support.broker import SERVE, BrokerProcess, socket_count, wait_for
 from tests.support.wire import Connection
@@ -163,3 +166,41 @@ def test_the_fewest_descriptors_are_enough(start_broker: Callable[..., BrokerPro
         assert broker.stop() == 0
         broker.start()
     assert "Traceback" not in "".join(broker.output)
+
+
+def test_open_segments_follow_the_raised_limit(start_broker: Callable[..., BrokerProcess]) -> None:
+    """A broker raises its soft limit at the start, and keeps a quarter of the new one open."""
+    need.program("prlimit")
+    broker = start_broker(wrapper=("prlimit", "--nofile=128:1024"))
+    partitions = 128 // 4 + 8
+    with Connection(broker.bootstrap) as client:
+        assert wire.first_topic_error(client.ask(wire.create_topic(TOPIC, partitions))) == 0
+        for index in range(partitions):
+            assert wire.produced(client.ask(wire.produce(TOPIC, index, wire.batch()))).error_code == 0
+    files = [one.readlink() for one in Path(f"/proc/{broker.pid}/fd").iterdir()]
+    assert sum(one.suffix == ".log" and one.parent.name.startswith(f"{TOPIC}-") for one in files) == partitions
+
+
+def test_connections_leave_descriptors_for_all_open_segments(tmp_path: Path) -> None:
+    """The acceptor reserves as many descriptors as the log keeps segments open."""
+    limit = 12_288
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < limit:
+        pytest.skip(f"the hard limit of open files is {hard}, below {limit}")
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "kbroker.nofile.limit": limit}
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        running = stack.enter_context(EmbeddedBroker(settings))
+        assert wire.responses(running.bootstrap_servers)
+        taken = [os.open(tmp_path, os.O_RDONLY)]
+        try:
+            while taken[-1] < limit - OpenFileCache().capacity:
+                taken.append(os.dup(taken[0]))
+            with Connection(running.bootstrap_servers):  # the acceptor notices the shortage by it
+                assert not wire.responses(running.bootstrap_servers, 0.2)
+        finally:
+            for one in taken:
+                os.close(one)
+        wait_for("newcomers are served", lambda: wire.responses(running.bootstrap_servers))

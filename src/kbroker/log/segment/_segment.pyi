@@ -4,7 +4,7 @@ from typing import final
 class OpenFileCache:
     """Bound on the number of open segment files; shared by many partitions.
 
-    Args: capacity 0: a quarter of the descriptor limit, at most 2048.
+    Args: capacity 0: a quarter of the descriptor limit, at least 16 and at most 16,384.
     """
 
     def __new__(cls, capacity: int = ...) -> OpenFileCache: ...

@@ -24,7 +24,7 @@ from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES
 from kbroker.protocol._records cimport BatchHeader, batch_parse
 
 cdef enum:
-    MOST_OPEN = 16384           # default, if it is less than a quarter of the limit: sockets need descriptors too
+    MOST_OPEN = 16384           # default, and at most a quarter of the limit; acceptors leave so many (KB_MOST_FILES)
     READER_BYTES = 1048576      # size of a BatchReader's reads
     FIND_BYTES = 4096           # size of reads during a search for a batch: about one index interval
 
@@ -59,20 +59,25 @@ cdef void directory_release(Directory *directory) noexcept nogil:
 
 # -------------------------------------------------------------------------------------------------------- file cache
 
+cdef int64_t default_capacity() noexcept nogil:
+    return min(max(io_descriptor_limit() // 4, 16), MOST_OPEN)
+
+
 cdef FileCache *file_cache_new(int64_t capacity) noexcept nogil:
     cdef FileCache *files = <FileCache *>calloc(1, sizeof(FileCache))
     if files is NULL:
         return NULL
-    if capacity <= 0:
-        capacity = io_descriptor_limit() // 4
-        capacity = 16 if capacity < 16 else (MOST_OPEN if capacity > MOST_OPEN else capacity)
     atomic_store(&files.refs, 1)
     mutex_init(&files.lock)
-    files.capacity = capacity
+    files.capacity = capacity if capacity > 0 else default_capacity()
     return files
 
 
 cdef FileCache *file_cache_shared() noexcept nogil:
+    """Return a count on the process's cache, at its present capacity: the start of a broker raises the limit."""
+    mutex_lock(&process_cache.lock)
+    process_cache.capacity = default_capacity()
+    mutex_unlock(&process_cache.lock)
     return file_cache_retain(process_cache)
 
 
