@@ -407,4 +407,8 @@ def test_a_cluster() -> None:
         assert call("POST", "/faults", {"rules": []})[1]["error"] == "each node has its own: /nodes/ID/faults"
         assert call("GET", "/nodes/4/faults")[0] == call("POST", "/snapshots")[0] == 404
         assert call("POST", "/topics/t/replicas", {"replicas": ["x"]})[0] == 400
+        assert call("POST", "/topics", {"name": "wide", "partitions": 10_001})[1]["code"] == "POLICY_VIOLATION"
         assert call("GET", "/topics/none/partitions")[1]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+        for node in cluster.nodes:
+            assert call("POST", f"/nodes/{node}/stop")[0] == 200
+        assert call("POST", "/shutdown") == (200, {})

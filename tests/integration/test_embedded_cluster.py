@@ -541,6 +541,7 @@ def test_several_brokers_from_the_command_line() -> None:
     for wrong, reason in (
         ([], "Several brokers are possible in memory only"),
         (["--in-memory", "--racks", "a"], "1 rack"),
+        (["--in-memory", "--brokers", "1", "--racks", "a"], "set its broker.rack"),
     ):
         done = subprocess.run([*command, *wrong], capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 2

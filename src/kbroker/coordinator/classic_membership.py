@@ -14,6 +14,7 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.limited_log import RepeatedFailures, how_often
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
@@ -90,6 +91,7 @@ class Membership:
         sensors: GroupSensors,
     ) -> None:
         self._clock = clock
+        self._failures = RepeatedFailures(clock)  # members join again at once
         self._save = save
         self._joins = joins
         self._heartbeats = heartbeats
@@ -276,7 +278,15 @@ class Membership:
         try:
             self._save(group, None)
         except KafkaError as error:  # the next start loads the old members, and their sessions expire
-            logger.warning("group %s: cannot store that the group is empty: %s", group.group_id, error)
+            self._note_failure(group, "that the group is empty", error)
+
+    def _note_failure(self, group: ClassicGroup, noun: str, error: KafkaError) -> None:
+        group_id, reason = group.group_id, str(error)
+
+        def write(times: int) -> None:
+            logger.warning("group %s: cannot store %s: %s%s", group_id, noun, reason, how_often(times))
+
+        self._failures.note(noun, write)
 
     # ------------------------------------------------------------ sync
 
@@ -305,7 +315,7 @@ class Membership:
         try:
             self._save(group, assignments)
         except KafkaError as error:
-            logger.warning("group %s: cannot store the assignments: %s", group.group_id, error)
+            self._note_failure(group, "the assignments", error)
             self._refuse_syncs(group, error.error)
             self._maybe_rebalance(group)
             return

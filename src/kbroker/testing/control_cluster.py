@@ -21,6 +21,7 @@ class ClusterRoutes(RouteTable):
     def __init__(self, cluster: EmbeddedCluster, on_shutdown: Callable[[], object]) -> None:
         super().__init__()
         self._cluster = cluster
+        self._on_shutdown = on_shutdown
         self._nodes = {node_id: Routes(node, on_shutdown) for node_id, node in cluster.nodes.items()}
         self.table |= {
             ("GET", ""): self._describe,
@@ -39,7 +40,7 @@ class ClusterRoutes(RouteTable):
             ("POST", "nodes/*/drop"): self._stopping(cluster.drop_node),
             ("POST", "nodes/*/start"): self._start,
             ("POST", "clock/advance"): self._advance,
-            ("POST", "shutdown"): self._of_any("POST", "shutdown"),
+            ("POST", "shutdown"): self._shutdown,
         }
 
     def serve(self, method: str, parts: list[str], body: Body) -> Body:
@@ -86,6 +87,10 @@ class ClusterRoutes(RouteTable):
             ],
             "clock": {"virtual": cluster.clock.is_virtual, "now_ms": cluster.clock.wall_ms()},
         }
+
+    def _shutdown(self, body: Body) -> Body:
+        self._on_shutdown()
+        return {}
 
     def _create_topic(self, body: Body) -> Body:
         name, partitions, configs = topic_settings(body)

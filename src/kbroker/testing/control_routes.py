@@ -10,6 +10,7 @@ from typing import Any
 
 from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker.common.errors import KafkaError
+from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, too_many_partitions
 from kbroker.protocol.records import Record
 from kbroker.testing.embedded import EmbeddedBroker, Snapshot
 from kbroker.testing.faults import Fault
@@ -393,8 +394,13 @@ def step_ms(body: Body, clock: BaseClock) -> int:
 
 
 def topic_settings(body: Body) -> tuple[str, int, dict[str, str]]:
-    """Take name, partitions and configs of a topic to create. Raises: ValueError."""
+    """Take name, partitions and configs of a topic to create.
+
+    Raises: ValueError; KafkaError for too many partitions.
+    """
     name, partitions = take(body, "name", str), take(body, "partitions", int, 1)
+    if partitions > MAX_PARTITIONS_PER_REQUEST:
+        raise too_many_partitions()
     configs = take(body, "configs", dict, {})
     if not all(isinstance(value, (str, int, float)) for value in configs.values()):
         raise ValueError("configs must be an object of texts")

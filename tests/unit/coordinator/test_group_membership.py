@@ -135,6 +135,21 @@ def test_an_assignment_is_shown_in_every_state_and_metadata_in_a_stable_group() 
     assert shown() == ("PreparingRebalance", "", [(b"", b"")] * 3)
 
 
+def test_assignments_that_cannot_be_stored_write_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The member joins again at once, as librdkafka does, until the replicas are back."""
+    groups = Groups()
+    joined = groups.join().one
+    assert groups.topic is not None
+    for is_under in (True, False):
+        for log in groups.topic.logs:
+            log.is_under_min_isr = is_under
+        for _ in range(20 if is_under else 1):
+            synced = groups.sync(joined.member_id, joined.generation_id, {joined.member_id: b"all"}).one
+            assert synced.error is (Errors.COORDINATOR_NOT_AVAILABLE if is_under else NONE)
+            joined = groups.join(joined.member_id).one
+    assert caplog.text.count("group g: cannot store the assignments") == 1
+
+
 @pytest.mark.parametrize(
     "how", [{"group": ""}, {"session_ms": 5999}, {"member_id": "stranger"}, {"protocols": []}, {"kind": ""}]
 )

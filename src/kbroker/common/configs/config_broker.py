@@ -277,6 +277,8 @@ def check_connections(config: BrokerConfig) -> None:
     if brokers > 1 and not config.boolean("kbroker.in.memory"):
         raise ConfigError("kbroker.brokers", brokers, "Several brokers are possible in memory only", "1")
     racks = config.words("kbroker.racks")
+    if racks and brokers == 1:
+        raise ConfigError("kbroker.racks", ",".join(racks), "There is one broker: set its broker.rack", "empty")
     if racks and len(racks) != brokers:
         raise ConfigError(
             "kbroker.racks",
