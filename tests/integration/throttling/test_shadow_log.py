@@ -57,7 +57,7 @@ def test_both_are_in_a_record_apart(tmp_path: Path) -> None:
             assert {v.delay_served_ms for v in broker.verdicts if v.is_shadow} == {
                 one["quota"]["shadowVerdicts"][0]["delayServedMs"] for one in (mutation, produce)
             }
-    assert (mutation["version"], mutation["sampling"], mutation["throttleTimeMs"]) == (4, 1.0, 0)
+    assert (mutation["version"], mutation["sampling"], mutation["throttleTimeMs"]) == (5, 1.0, 0)
     (refused,) = mutation["quota"].pop("shadowVerdicts")
     assert mutation["quota"] == {"verdicts": [], "updates": []}
     assert (refused["quotaType"], refused["refused"], refused["delayServedMs"]) == ("ControllerMutation", True, 19_000)
