@@ -156,8 +156,15 @@ def test_the_control_port(session: Session) -> None:
     assert set(table) - routes == set()
 
 
-# Sessions of the command line that need a client that lives meanwhile, a quota that is used up, or a shell
-PREPARED = ("kbroker completion", "kbroker groups", "kbroker transactions", "create more", "recover-metadata")
+# Sessions of the command line that need a client that lives meanwhile, a quota that is used up, a registry, or a shell
+PREPARED = (
+    "kbroker completion",
+    "kbroker groups",
+    "kbroker transactions",
+    "create more",
+    "recover-metadata",
+    "--registry",
+)
 COLUMNS = ((re.compile(r"(\bid |\.id=)[\w-]{22}\b"), r"\1I"), (re.compile(r" +"), " "))
 
 
