@@ -26,6 +26,7 @@ from kbroker.protocol import codec
 from kbroker.protocol.records import Record, build_batch
 from kbroker.testing import EmbeddedCluster, wait_until
 from kbroker.testing.cluster import COORDINATORS
+from tests.native import slow_hook
 from tests.support import wire
 
 Body = dict[str, Any]
@@ -546,3 +547,26 @@ def test_several_brokers_from_the_command_line() -> None:
         done = subprocess.run([*command, *wrong], capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 2
         assert reason in done.stderr
+
+
+def test_a_node_stops_after_the_last_call_of_its_hook(cluster: EmbeddedCluster) -> None:
+    """A stop waits for another node's thread that calls the hook of a partition: it uses the native handlers."""
+    cluster.create_topic("hooked", replicas=[[2]])
+    topic = cluster.nodes[2].context.topics.get("hooked")
+    assert topic is not None
+    log = topic.partitions[0]
+    assert log is not None
+    slow_hook.hold(log)
+    calling = threading.Thread(target=slow_hook.call, args=(log,))
+    stopping = threading.Thread(target=cluster.stop_node, args=(2,))
+    try:
+        calling.start()
+        wait_until(slow_hook.is_waiting, 10, "the hook")
+        stopping.start()
+        stopping.join(1)
+        assert stopping.is_alive()
+    finally:
+        slow_hook.release()
+        calling.join(10)
+    stopping.join(10)
+    assert not stopping.is_alive()

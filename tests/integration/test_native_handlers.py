@@ -14,7 +14,8 @@ from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
 from tests.support import wire
 from tests.support.client import Client, fetch_body, row_of
-from tests.support.wire import Connection, batch, create_topic, fetch, fetched, produce, produced
+from tests.support.hostile import framed
+from tests.support.wire import Closed, Connection, batch, create_topic, fetch, fetched, produce, produced
 
 FETCH = wire.FETCH
 
@@ -238,3 +239,14 @@ def test_response_waits_for_the_disk(tmp_path: Path, flushed: bool) -> None:
         log = running.context.topics.get("t").partitions[0]
         assert log.high_watermark == 1
         assert log.flushed_offset == (1 if flushed else 0)
+
+
+def test_no_produce_is_acknowledged_after_a_failure_that_stops_the_broker(broker: VirtualBroker) -> None:
+    """A Produce, also among gathered ones, closes its connection; other requests are served until the stop."""
+    broker.parts.native_apis.refuse_produce()
+    with Connection(broker.bootstrap_servers) as one:
+        one.send_raw(2 * framed(produce("t", 0, batch([b"late"]))))
+        with pytest.raises(Closed):
+            one.receive()
+    with Connection(broker.bootstrap_servers) as one:
+        assert fetched(one.ask(fetch("t", max_wait_ms=0))).records == b""

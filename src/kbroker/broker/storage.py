@@ -41,6 +41,8 @@ class BrokerStorage:
 
             check_formatted(config)
         self.config = config
+        self._native: dict[int, NativeApis] = {}
+        self._on_failure = on_failure
         self.logs = LogManager([] if in_memory else config.log_dirs, clock, config, in_memory)
         self.logs.is_cancelled = is_cancelled
         self.metadata: BrokerMetadata | MemberMetadata
@@ -48,9 +50,9 @@ class BrokerStorage:
             if config.is_member:
                 from kbroker.broker.member_metadata import MemberMetadata
 
-                self.metadata = MemberMetadata(config, clock, self.logs, is_cancelled, on_failure)
+                self.metadata = MemberMetadata(config, clock, self.logs, is_cancelled, self._fail)
             else:
-                self.metadata = BrokerMetadata(config, clock, self.logs, on_failure)
+                self.metadata = BrokerMetadata(config, clock, self.logs, self._fail)
         except BaseException:
             self.logs.close()
             raise
@@ -58,7 +60,6 @@ class BrokerStorage:
         self.topics = TopicRegistry(config, self.controller, self.metadata.logs, self._publish)
         self.elections = CoordinatorElections()
         self.contexts: dict[int, ApiContext] = {}  # of the running nodes
-        self._native: dict[int, NativeApis] = {}
 
     def load(self) -> None:
         """Start the logs of the topics, and follow the metadata from now on."""
@@ -113,6 +114,12 @@ class BrokerStorage:
             self.metadata.close()
         finally:
             self.logs.close()
+
+    def _fail(self, reason: str) -> None:
+        """Stop the broker. Meanwhile no record is acknowledged: the change of unknown outcome may delete its topic."""
+        for native_apis in self._native.values():
+            native_apis.refuse_produce()
+        self._on_failure(reason)
 
     def _publish(self, views: list[TopicView]) -> None:
         for native_apis in self._native.values():

@@ -24,7 +24,7 @@ from kbroker._core.timer.purgatory_core cimport (
     Operation, Purgatory, PurgatorySnapshot, WaitingEntry, operation_due_ms, purgatory_snapshot_free,
     purgatory_snapshot_take,
 )
-from kbroker.log._partition cimport Partition, partition_set_high_watermark_hook
+from kbroker.log._partition cimport Partition, partition_end_hook, partition_set_high_watermark_hook
 from kbroker.security.authorizer._acl_table cimport AclRules, acl_table_release, acl_table_retain
 from kbroker.apis._api18_api_versions cimport handle_api_versions
 from kbroker.apis.api01_fetch._fetch cimport check_fetches, complete_delayed, complete_disconnected, handle_fetch
@@ -183,11 +183,7 @@ cdef void unhook_partitions(NativeApisCore *native_apis, TopicTable *table, Topi
             if partition == NULL or (
                     later != NULL and k < later.partition_count and later.partitions[k] == partition):
                 continue
-            mutex_lock(&partition.view_lock)
-            if partition.on_high_watermark_arg == native_apis:
-                partition.on_high_watermark = NULL
-                partition.on_high_watermark_arg = NULL
-            mutex_unlock(&partition.view_lock)
+            partition_end_hook(partition, native_apis)
 
 
 cdef int join_peers(NativeApisCore *native_apis, NativeApis peer) except -1:
@@ -433,6 +429,10 @@ cdef class NativeApis:
         """
         atomic_store(&self.native_apis.transactions, TRANSACTIONS_ABSENT if not has_coordinator else (
             TRANSACTIONS_VERIFIED if is_verified else TRANSACTIONS_TRUSTED))
+
+    def refuse_produce(self):
+        """Close the connection of each Produce from now on: the failure that stops the broker may delete its topic."""
+        atomic_store(&self.native_apis.refuses_produce, 1)
 
     def publish_topics(self, views):
         """Replace the topic table: handlers use the new one from their next request batch on.

@@ -105,6 +105,7 @@ cdef struct Partition:
     char *damage_text           # owned; NULL: undamaged
     char *cut_text              # owned; NULL: opening cut nothing
     partition_hook on_high_watermark
+    AtomicI64 hook_calls        # that run now; what a hook's argument points to is not freed before they end
     partition_hook on_dirty
     void *on_high_watermark_arg
     void *on_dirty_arg
@@ -151,6 +152,8 @@ cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook
 # Set the hook that is called without any lock, on the appending thread, when partition_flush_target() has risen: a
 # flush is needed.
 cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
+# Disconnect the former hook if it has this argument, and wait until no thread calls it.
+cdef void partition_end_hook(Partition *partition, const void *arg) noexcept nogil
 # Call one of the two hooks; no lock held.
 cdef void call_hook(Partition *partition, bint dirty) noexcept nogil
 

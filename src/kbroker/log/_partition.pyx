@@ -17,6 +17,7 @@ from kbroker._core.sync cimport (
 )
 from kbroker.log._posix cimport (
     EIO, EMFILE, ENFILE, ENOENT, ENOMEM, PATH_BYTES, io_close, io_open, io_sync, io_sync_directory, io_write_file,
+    io_yield,
 )
 from kbroker.log.producers._producer_state cimport (
     producer_state_first_unstable_offset, producer_state_free, producer_state_set_high_watermark,
@@ -94,15 +95,27 @@ cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, vo
     mutex_unlock(&partition.view_lock)
 
 
+cdef void partition_end_hook(Partition *partition, const void *arg) noexcept nogil:
+    mutex_lock(&partition.view_lock)
+    if partition.on_high_watermark_arg == arg:
+        partition.on_high_watermark = NULL
+        partition.on_high_watermark_arg = NULL
+    mutex_unlock(&partition.view_lock)
+    while atomic_load(&partition.hook_calls) != 0:      # a call takes microseconds, and none starts with this argument
+        io_yield()
+
+
 cdef void call_hook(Partition *partition, bint dirty) noexcept nogil:
     cdef partition_hook hook
     cdef void *arg
     mutex_lock(&partition.view_lock)
     hook = partition.on_dirty if dirty else partition.on_high_watermark
     arg = partition.on_dirty_arg if dirty else partition.on_high_watermark_arg
+    atomic_add_fetch(&partition.hook_calls, 1)
     mutex_unlock(&partition.view_lock)
     if hook is not NULL:
         hook(arg, partition)
+    atomic_add_fetch(&partition.hook_calls, -1)
 
 
 cdef SegmentList *view_acquire(Partition *partition) noexcept nogil:

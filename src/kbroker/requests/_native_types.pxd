@@ -91,6 +91,7 @@ cdef struct NativeApisCore:
     Mutex delayed_lock
     void *delayed                # FetchState list, for shutdown
     AtomicI64 transactions      # of _transactional_produce
+    AtomicI64 refuses_produce   # a failure stops the broker: a Produce closes its connection
     AtomicI64 is_closed
     AtomicI64 handlers_to_stop  # number of handler threads that are to end (num.io.threads was lowered)
     AtomicI64 slow_appends_until_ns     # until then an append may block: only handlers execute it

@@ -357,7 +357,7 @@ cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceReques
     if (parsed.topic_count != 1 or parsed.part_count != 1 or parsed.acks == 0 or parsed.transactional_id != NULL
             or parsed.has_transactional_records):
         return NULL
-    if is_left_to_handlers(handler, parsed):
+    if is_left_to_handlers(handler, parsed) or atomic_load(&handler.native_apis.refuses_produce):
         return NULL
     topic = topic_of(handler, &parsed.topics[0])
     index = parsed.parts[0].index
@@ -394,7 +394,8 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     cdef Verification verification = VERIFY_DONE
     cdef int16_t error = NONE
     cdef bint owns_verdicts = False
-    if not parse_produce(request, &parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
+    if atomic_load(&handler.native_apis.refuses_produce) or not parse_produce(
+            request, &parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
     else:
