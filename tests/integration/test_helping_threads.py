@@ -2,7 +2,6 @@
 
 import os
 import random
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from kbroker.testing import EmbeddedBroker
 from tests.native import append_lock
 from tests.support.broker import wait_for
 from tests.support.client import Client, values_of
+from tests.support.hostile import framed
 from tests.support.wire import Connection, batch, create_topic, fetch, fetched, produce, produced
 
 ONE_THREAD = {"num.network.threads": 1, "num.io.threads": 8}
@@ -27,10 +27,6 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
         with Connection(running.bootstrap_servers) as admin:
             admin.ask(create_topic("t", 2))
         yield running
-
-
-def framed(request: bytes) -> bytes:
-    return struct.pack(">i", len(request)) + request
 
 
 def log_of(broker: EmbeddedBroker, partition: int = 0) -> object:

@@ -7,6 +7,7 @@ responses and join again; topics grow; writes fail; the broker is killed.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -25,7 +26,7 @@ def _refuse(*_: object) -> None:
 
 
 @dataclass(kw_only=True)
-class LiveClient:
+class LiveClient(ABC):
     """A client. A subclass has its assignment, and ``given``, the one that it has not taken over yet."""
 
     member_id: str
@@ -33,19 +34,19 @@ class LiveClient:
     silent_since_ms: int | None = None
     has_news: bool = False  # to report to the coordinator
 
+    @abstractmethod
     def take(self) -> None:
         """Take over what was assigned."""
-        raise NotImplementedError
 
+    @abstractmethod
     def places(self) -> Iterable[tuple[str, int]]:
-        """What no two clients may use."""
-        raise NotImplementedError
+        """Return the partitions or tasks that no two clients may use."""
 
 
 C = TypeVar("C", bound=LiveClient)
 
 
-class GroupLife(Generic[C]):
+class GroupLife(ABC, Generic[C]):
     """One group and its clients."""
 
     bench: Any
@@ -55,19 +56,21 @@ class GroupLife(Generic[C]):
         self.clients: dict[str, C] = {}
         self.made = 0
 
+    @abstractmethod
     def new_client(self, member_id: str) -> C:
-        raise NotImplementedError
+        """Return a client that has not joined yet."""
 
+    @abstractmethod
     def beat(self, client: C) -> None:
-        """A heartbeat; its response may be lost."""
-        raise NotImplementedError
+        """Send a heartbeat; its response may be lost."""
 
+    @abstractmethod
     def leave(self) -> None:
-        raise NotImplementedError
+        """Let a client leave the group."""
 
+    @abstractmethod
     def grow(self) -> None:
         """Let a topic appear or grow."""
-        raise NotImplementedError
 
     def live(self, steps: int) -> None:
         """Make random steps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kbroker.testing.cluster import EmbeddedCluster
 from kbroker.testing.control_routes import Body, ControlError, Routes, RouteTable, end, step_ms, take, topic_settings
@@ -60,10 +61,10 @@ class ClusterRoutes(RouteTable):
     def _of_any(self, method: str, first: str, *rest: str) -> Callable[..., Body]:
         """Return the action of a running node, for what all nodes share."""
 
-        def act(*words: object) -> Body:
+        def act(*words: Any) -> Body:
             *names, body = words
             for node_id in self._cluster.live:
-                return self._nodes[node_id].serve(method, [first, *map(str, names), *rest], dict(body))  # type: ignore[call-overload]
+                return self._nodes[node_id].serve(method, [first, *names, *rest], body)
             raise RuntimeError("no node of this cluster runs")
 
         return act
