@@ -1,7 +1,5 @@
 """Listener addresses as configured: ``NAME://host:port``, with the protocol of each name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Source: ``ClientQuotaEntity``, ``QuotaConfig``, ``ClientQuotaManager``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from itertools import product
 from typing import NamedTuple
@@ -61,7 +59,7 @@ class QuotaEntity(NamedTuple):
     parts: tuple[tuple[str, str | None], ...]
 
     @staticmethod
-    def of(names: Mapping[str, str | None]) -> QuotaEntity:
+    def of(names: Mapping[str, str | None]) -> "QuotaEntity":
         """Return the entity with these names by type."""
         return QuotaEntity(tuple(sorted(names.items(), key=_place)))
 

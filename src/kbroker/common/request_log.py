@@ -6,8 +6,6 @@ refused: its connection was closed instead of a response. Version 5. JSON uses t
 identifies the set of columns. Source: spec of the network layer, 10 and 11.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 VERSION = 5
@@ -30,7 +28,7 @@ class Column(NamedTuple):
     name: str
     type: str
     json: str
-    fields: tuple[Column, ...] = ()
+    fields: "tuple[Column, ...]" = ()
 
 
 #: A decision of a quota that delays or refuses.

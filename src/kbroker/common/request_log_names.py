@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
+import time
 
 JSON_SUFFIX, ARROW_SUFFIX = ".jsonl", ".arrows"
 
@@ -18,8 +18,8 @@ _NAME = re.compile(r"([a-z]+)-\d{8}T\d{6}Z-\d{6,}")
 
 def file_name(time_ms: int, number: int, suffix: str, prefix: str = REQUESTS) -> str:
     """Return the name of the file begun at a time (ms since 1970) as the ``number``-th of its folder."""
-    begun = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
-    return f"{prefix}-{begun:%Y%m%dT%H%M%SZ}-{number:06d}{suffix}"
+    begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time_ms // 1000))
+    return f"{prefix}-{begun}-{number:06d}{suffix}"
 
 
 def is_file_name(name: str, suffix: str, prefix: str = REQUESTS) -> bool:

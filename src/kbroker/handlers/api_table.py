@@ -1,7 +1,5 @@
 """The table of APIs: key to versions and handler. ApiVersions and the native handlers' table derive from it."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading

@@ -4,8 +4,6 @@ Threads: reading and writing functions may run on any thread; a ``CheckpointFile
 Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``, ``PropertiesUtils``.
 """
 
-from __future__ import annotations
-
 import binascii
 import contextlib
 import os

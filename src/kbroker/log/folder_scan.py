@@ -4,8 +4,6 @@ Leftovers are removed, folders of unknown topics are reported, and afterwards ea
 Source: ``LogManager.loadLogs``.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Opening of all log folders of a broker: those of the partitions, and the one of the metadata log."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results of a partition log: plain named tuples."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

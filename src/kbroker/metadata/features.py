@@ -4,8 +4,6 @@ A level that this broker does not support counts as the nearest one that it does
 Source: ``FeatureControlManager``, ``QuorumFeatures``, ``MetadataVersion``, ``Feature``.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

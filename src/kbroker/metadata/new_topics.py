@@ -3,8 +3,6 @@
 Source: ``ReplicationControlManager.createTopic``, ``createPartitions``.
 """
 
-from __future__ import annotations
-
 import uuid
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -34,7 +32,7 @@ class PlannedTopic(NamedTuple):
     configs: Mapping[str, str]
 
     @property
-    def created(self) -> Created:
+    def created(self) -> "Created":
         """The result once the topic is stored."""
         return Created(self.topic_id, len(self.replicas), len(self.replicas[0]), self.configs)
 

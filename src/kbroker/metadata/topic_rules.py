@@ -1,7 +1,5 @@
 """Checks of a new topic's name and layout, in Kafka's order and words; configs of the internal topics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple

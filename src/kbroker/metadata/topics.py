@@ -3,8 +3,6 @@
 Source: ``ReplicationControlManager``, ``ReplicaManager.applyDelta``.
 """
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

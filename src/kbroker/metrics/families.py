@@ -3,8 +3,6 @@
 Source: ``proposals`` of KIP-13, KIP-72 and KIP-124 for the names; ``KafkaMetricsGroup`` for those of the JMX kind.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence

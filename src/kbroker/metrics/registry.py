@@ -3,8 +3,6 @@
 Source: ``Metrics.java``, ``MetricName.java``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, cast
 
@@ -39,7 +37,7 @@ class MetricName(NamedTuple):
         return hash(self[:3])
 
     @staticmethod
-    def of(name: str, group: str, tags: Mapping[str, str] | Iterable[str] = (), description: str = "") -> MetricName:
+    def of(name: str, group: str, tags: Mapping[str, str] | Iterable[str] = (), description: str = "") -> "MetricName":
         """Return a name; ``tags`` is a mapping, or alternating keys and values.
 
         Raises: ValueError for an odd number of items, or a duplicate key.

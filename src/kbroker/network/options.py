@@ -1,7 +1,5 @@
 """Options of the socket server, which its network threads read too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

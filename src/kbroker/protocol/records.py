@@ -4,8 +4,6 @@ The byte grammar itself is in ``_records.pyx``, which the log uses natively. Dam
 CORRUPT_MESSAGE.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,7 +42,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp_ms: int = -1
-    headers: Sequence[tuple[str, bytes | None]] = ()
+    headers: "Sequence[tuple[str, bytes | None]]" = ()
     offset: int = -1
 
 
@@ -68,7 +66,7 @@ class Columns(NamedTuple):
 
 
 def build_batch(
-    records: Iterable[Record | tuple[bytes | None, bytes | None]],
+    records: "Iterable[Record | tuple[bytes | None, bytes | None]]",
     *,
     compression: CompressionType = CompressionType.NONE,
     base_offset: int = 0,
@@ -134,7 +132,7 @@ def build_control_batch(
     return builder.build()
 
 
-def iter_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[RecordBatch]:
+def iter_batches(data: "Buffer", *, allow_truncated: bool = False) -> "Iterator[RecordBatch]":
     """Yield the batches of `data` as views of it, without verifying checksums.
 
     Args:
@@ -154,7 +152,7 @@ def iter_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Rec
         position += batch.size_bytes
 
 
-def iter_records(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Record]:
+def iter_records(data: "Buffer", *, allow_truncated: bool = False) -> "Iterator[Record]":
     """Yield the records of `data` without control batches; verify checksums and decompress.
 
     Raises: ProtocolError: damaged data, see iter_batches.
@@ -167,7 +165,7 @@ def iter_records(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Rec
 
 
 def columns(
-    data: Buffer,
+    data: "Buffer",
     *,
     min_offset: int = 0,
     allow_truncated: bool = False,

@@ -3,8 +3,6 @@
 The index is unpacked on its first use, a message's table on the first use of one of its versions.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any, NamedTuple
 

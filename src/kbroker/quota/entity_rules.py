@@ -3,8 +3,6 @@
 Source: ``ClientQuotaControlManager``, ``QuotaConfig``; codes and first sentences are Kafka's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

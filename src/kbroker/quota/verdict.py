@@ -1,7 +1,5 @@
 """Verdict: a decision of a quota that delays or refuses, or of a shadow that would have done so."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -40,6 +38,6 @@ class Verdict(NamedTuple):
     is_shadow: bool = False
 
     @classmethod
-    def of(cls, row: Sequence[Any]) -> Verdict:
+    def of(cls, row: Sequence[Any]) -> "Verdict":
         """Return the verdict of a row of the native ring, whose type is a number."""
         return cls(*row)._replace(quota_type=QUOTA_TYPES[row[6]])

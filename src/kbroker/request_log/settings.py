@@ -1,7 +1,5 @@
 """Settings of the request log, from the broker's configuration."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig

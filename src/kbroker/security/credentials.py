@@ -3,8 +3,6 @@
 Source: ``ScramControlManager``, ``ScramImage.describe``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

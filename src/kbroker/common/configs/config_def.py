@@ -1,7 +1,5 @@
 """Definition of a configuration key: type, default, limits, parsing of text (Kafka's ``ConfigDef``)."""
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 requests in ``server.authorizer``. Source: ``StandardAuthorizerData``, ``ResourcePatternFilter``.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum

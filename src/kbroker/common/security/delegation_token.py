@@ -1,7 +1,5 @@
 """Delegation token of a broker (KIP-48, KIP-373). Its secret is computed, and never stored."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 USER_TYPE = "User"
@@ -14,7 +12,7 @@ class Principal(NamedTuple):
     name: str
 
     @classmethod
-    def parse(cls, text: str) -> Principal:
+    def parse(cls, text: str) -> "Principal":
         """Return the principal of "User:alice"."""
         kind, _, name = text.partition(":")
         return cls(kind, name)

@@ -5,8 +5,6 @@ binding is not supported; the only supported extension is Kafka's ``tokenauth`` 
 ignored. OpenSSL is loaded on first use.
 """
 
-from __future__ import annotations
-
 import binascii
 import re
 from typing import NamedTuple
@@ -78,13 +76,13 @@ class Credential(NamedTuple):
     server_key: bytes
 
     @classmethod
-    def from_salted_password(cls, mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int) -> Credential:
+    def from_salted_password(cls, mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int) -> "Credential":
         """Return the keys derived from a client's salted password."""
         stored_key = mechanism.digest(mechanism.hmac(salted, b"Client Key"))
         return cls(salt, iterations, stored_key, mechanism.hmac(salted, b"Server Key"))
 
     @classmethod
-    def from_password(cls, mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> Credential:
+    def from_password(cls, mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> "Credential":
         """Return the keys derived from a password."""
         salted = mechanism.salted_password(password, salt, iterations)
         return cls.from_salted_password(mechanism, salted, salt, iterations)
@@ -107,7 +105,7 @@ class ClientFirst(NamedTuple):
     is_token: bool = False
 
     @classmethod
-    def parse(cls, message: bytes) -> ClientFirst:
+    def parse(cls, message: bytes) -> "ClientFirst":
         """Raises: ScramError."""
         found = re.fullmatch(_CLIENT_FIRST, message.decode("utf-8", "replace"), re.DOTALL)
         if found is None:
@@ -128,13 +126,13 @@ class ServerFirst(NamedTuple):
     iterations: int
 
     @classmethod
-    def make(cls, nonce: str, credential: Credential) -> ServerFirst:
+    def make(cls, nonce: str, credential: Credential) -> "ServerFirst":
         """Return the challenge to a user; ``nonce``: the client's, followed by the server's."""
         message = f"r={nonce},s={_encode(credential.salt)},i={credential.iterations}"
         return cls(message, nonce, credential.salt, credential.iterations)
 
     @classmethod
-    def parse(cls, message: bytes) -> ServerFirst:
+    def parse(cls, message: bytes) -> "ServerFirst":
         """Raises: ScramError."""
         text = message.decode("utf-8", "replace")
         found = re.fullmatch(_SERVER_FIRST, text, re.DOTALL)
@@ -152,7 +150,7 @@ class ClientFinal(NamedTuple):
     proof: bytes
 
     @classmethod
-    def parse(cls, message: bytes) -> ClientFinal:
+    def parse(cls, message: bytes) -> "ClientFinal":
         """Raises: ScramError."""
         found = re.fullmatch(_CLIENT_FINAL, message.decode("utf-8", "replace"), re.DOTALL)
         if found is None:

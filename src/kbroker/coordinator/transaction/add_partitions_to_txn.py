@@ -5,8 +5,6 @@ module decides when to repeat it, and counts the results.
 Source: ``AddPartitionsToTxnManager``, ``ReplicaManager`` (its retries), KIP-890.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol

@@ -3,8 +3,6 @@
 Source: ``LogCleaner``, ``LogCleanerManager``.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import threading
@@ -46,7 +44,7 @@ class CompactionConfig(NamedTuple):
     delete_retention_ms: int = 86_400_000
 
     @classmethod
-    def of(cls, config: Mapping[str, ConfigValue]) -> CompactionConfig | None:
+    def of(cls, config: Mapping[str, ConfigValue]) -> "CompactionConfig | None":
         """Read a topic's settings; None when it is not compacted."""
         policy = config.get("cleanup.policy") or ()
         names = [part.strip() for part in policy.split(",")] if isinstance(policy, str) else policy

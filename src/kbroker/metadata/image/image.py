@@ -1,7 +1,5 @@
 """Everything that the metadata log says up to an offset. Source: ``MetadataImage`` and the images in it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID

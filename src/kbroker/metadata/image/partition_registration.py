@@ -1,7 +1,5 @@
 """State of a partition in the metadata log: replicas, leader and epochs. Source: ``PartitionRegistration``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -38,7 +36,7 @@ class PartitionRegistration(NamedTuple):
     last_known_elr: tuple[int, ...] = ()
 
     @classmethod
-    def from_record(cls, body: Body) -> PartitionRegistration:
+    def from_record(cls, body: Body) -> "PartitionRegistration":
         """Return the state in a PartitionRecord. Raises: MetadataReplayError for a value that it cannot have."""
         replicas = _tuple(body["Replicas"])
         registration: PartitionRegistration = _share(
@@ -58,7 +56,7 @@ class PartitionRegistration(NamedTuple):
         )
         return registration
 
-    def merge(self, body: Body) -> PartitionRegistration:
+    def merge(self, body: Body) -> "PartitionRegistration":
         """Return the state after a PartitionChangeRecord; its absent fields change nothing.
 
         The partition epoch rises with each record, the leader epoch with each record that names a leader, even the

@@ -1,7 +1,5 @@
 """Registrations of brokers and controllers. Source: ``BrokerRegistration``, ``ControllerRegistration``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -45,7 +43,7 @@ class BrokerRegistration(NamedTuple):
     cordoned_directories: tuple[UUID, ...] | None
 
     @classmethod
-    def from_record(cls, body: Body) -> BrokerRegistration:
+    def from_record(cls, body: Body) -> "BrokerRegistration":
         """Return the registration in a RegisterBrokerRecord. Raises: MetadataReplayError for an unnamed listener."""
         cordoned = body.get("CordonedLogDirs")
         return cls(
@@ -62,7 +60,7 @@ class BrokerRegistration(NamedTuple):
             None if cordoned is None else tuple(cordoned),
         )
 
-    def changed(self, body: Body) -> BrokerRegistration:
+    def changed(self, body: Body) -> "BrokerRegistration":
         """Return the registration after a BrokerRegistrationChangeRecord.
 
         An empty list of directories changes nothing; a list of cordoned directories counts even if it is empty.
@@ -118,7 +116,7 @@ class ControllerRegistration(NamedTuple):
     supported_features: Mapping[str, VersionRange]
 
     @classmethod
-    def from_record(cls, body: Body) -> ControllerRegistration:
+    def from_record(cls, body: Body) -> "ControllerRegistration":
         """Return the registration in a RegisterControllerRecord.
 
         Raises: MetadataReplayError for an unnamed listener.

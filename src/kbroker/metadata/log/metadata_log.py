@@ -5,8 +5,6 @@ disk when `flush` returns.
 Source: ``KafkaRaftLog``, ``KafkaRaftClient``, ``SnapshotGenerator``; spec: KIP-595, KIP-630.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -4,8 +4,6 @@ Opening a log cuts off everything behind the first bytes that are not a batch. A
 was not synced; but if sound batches follow, they were acknowledged, and the bytes are damage.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

@@ -3,8 +3,6 @@
 A key consists of its version and the record's type. Source: ``ControlRecordType``, ``ControlRecordUtils``.
 """
 
-from __future__ import annotations
-
 import struct
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
@@ -90,7 +88,7 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
     return _KEY.pack(_VERSION, number), encode_data(VALUE_TABLES[number], _VERSION, {"Version": _VERSION, **body})
 
 
-def _encoded(record: ControlRecord) -> tuple[int, Body]:
+def _encoded(record: ControlRecord) -> "tuple[int, Body]":
     """Return the type and the body."""
     if isinstance(record, LeaderChange):
         leader_id, *voters = record
@@ -105,7 +103,7 @@ def _encoded(record: ControlRecord) -> tuple[int, Body]:
     return KRAFT_VOTERS, {"Voters": [_voter_body(voter) for voter in record.voters]}
 
 
-def _voter_body(voter: Voter) -> Body:
+def _voter_body(voter: Voter) -> "Body":
     return {
         "VoterId": voter.id,
         "VoterDirectoryId": voter.directory_id,
@@ -117,16 +115,16 @@ def _voter_body(voter: Voter) -> Body:
     }
 
 
-def _leader_change(body: Body) -> LeaderChange:
+def _leader_change(body: "Body") -> LeaderChange:
     voters, granting = (tuple(v["VoterId"] for v in body[name]) for name in ("Voters", "GrantingVoters"))
     return LeaderChange(body["LeaderId"], voters, granting)
 
 
-def _voters(body: Body) -> Voters:
+def _voters(body: "Body") -> Voters:
     return Voters(tuple(_voter(voter) for voter in body["Voters"]))
 
 
-def _voter(body: Body) -> Voter:
+def _voter(body: "Body") -> Voter:
     endpoints = tuple(VoterEndpoint(e["Name"], e["Host"], e["Port"]) for e in body["Endpoints"])
     levels = body["KRaftVersionFeature"]
     return Voter(
@@ -138,7 +136,7 @@ def _voter(body: Body) -> Voter:
     )
 
 
-_DECODERS: dict[int, Callable[[Body], ControlRecord]] = {
+_DECODERS: "dict[int, Callable[[Body], ControlRecord]]" = {
     LEADER_CHANGE: _leader_change,
     SNAPSHOT_HEADER: lambda body: SnapshotHeader(body["LastContainedLogTimestamp"]),
     SNAPSHOT_FOOTER: lambda _: SnapshotFooter(),

@@ -1,7 +1,5 @@
 """A request whose connection was closed instead of a response."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """Interface between the network and the authenticators of a listener's clients."""
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """A decision of the authorizer, for the log."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 
