@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
@@ -85,9 +85,12 @@ class ConsumerGroupBench:
     classic_max_size: int = 2**31 - 1
     clock: VirtualClock = field(default_factory=VirtualClock)
     topic: MemoryTopic | None = None
+    initial_delay_ms: int = 0
 
     def __post_init__(self) -> None:
-        known = GroupSettings(initial_rebalance_delay_ms=0, max_size=self.classic_max_size, consumer=self.settings)
+        known = GroupSettings(
+            initial_rebalance_delay_ms=self.initial_delay_ms, max_size=self.classic_max_size, consumer=self.settings
+        )
         self.groups = Groups(known, self.clock, self.topic)
         self.topic = self.groups.topic
         assert self.topic is not None
@@ -97,7 +100,7 @@ class ConsumerGroupBench:
 
     def restart(self) -> ConsumerGroupBench:
         """Another coordinator over the same log, as after a kill."""
-        return ConsumerGroupBench(self.image, self.settings, self.classic_max_size, self.clock, self.topic)
+        return replace(self)
 
     def after(self, ms: int) -> None:
         self.groups.after(ms)

@@ -430,6 +430,15 @@ class ClassicGroup:
                     break
         return max(hash_map_order(votes), key=votes.__getitem__)
 
+    def common_protocol(self) -> str:
+        """Return the protocol of this generation if all members support it, else that of the next generation.
+
+        A group without a generation has no protocol yet, and a member may join a rebalance without the present one.
+        The group must have members.
+        """
+        name = self.protocol_name
+        return name if name is not None and self._supporters.get(name) == len(self.members) else self.select_protocol()
+
     def _subscribed_topics(self) -> frozenset[str] | None:
         """Return the topics of the members' subscriptions; None if they cannot be decoded.
 

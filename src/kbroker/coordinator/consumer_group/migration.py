@@ -62,9 +62,10 @@ def upgraded(group: ClassicGroup, image: TopicsImage, hashes: TopicHashes) -> li
     group_id, epoch = group.group_id, group.generation_id
     members, targets, current = [], [], []
     names: set[str] = set()
+    protocol_name = group.common_protocol() if group.members else ""
     for one in group.members.values():
         try:
-            member = _consumer_member(one, group, image)
+            member = _consumer_member(one, group, protocol_name, image)
         except ProtocolError as error:
             logger.warning("group %s stays a classic one: %s", group_id, error)
             raise _not_upgraded(group, "the embedded consumer protocol is malformed") from error
@@ -77,8 +78,11 @@ def upgraded(group: ClassicGroup, image: TopicsImage, hashes: TopicHashes) -> li
     return [*members, *epochs, *targets, RECORDS.target_epoch(group_id, epoch, 0), *current]
 
 
-def _consumer_member(one: Member, group: ClassicGroup, image: TopicsImage) -> ConsumerGroupMember:
-    """Decode an assignment. Raises: ProtocolError; KafkaError GROUP_ID_NOT_FOUND if assignor data would be lost."""
+def _consumer_member(one: Member, group: ClassicGroup, protocol_name: str, image: TopicsImage) -> ConsumerGroupMember:
+    """Return a member with the decoded subscription and assignment.
+
+    Raises: ProtocolError; KafkaError GROUP_ID_NOT_FOUND if assignor data would be lost.
+    """
     assigned: dict[UUID, Sequence[int]] = {}
     if one.assignment:
         assigned, user_data = read_assignment(one.assignment, image)
@@ -88,7 +92,7 @@ def _consumer_member(one: Member, group: ClassicGroup, image: TopicsImage) -> Co
                 "assignor before re-attempting the upgrade"
             )
             raise _not_upgraded(group, why)
-    wanted = read_subscription(one.metadata(group.protocol_name), image)
+    wanted = read_subscription(one.metadata(protocol_name), image)
     protocols = tuple(ClassicProtocol(name, data) for name, data in one.protocols)
     return ConsumerGroupMember(
         one.member_id,

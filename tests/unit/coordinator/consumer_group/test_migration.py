@@ -236,6 +236,46 @@ def test_an_upgrade_during_a_rebalance_sends_the_members_back() -> None:
     assert bench.groups.join(two, protocols=protocols(owned={"t": [2, 3]})).one.error is Errors.NONE
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+def test_an_upgrade_before_the_first_generation_uses_the_protocol_that_would_be_selected(loaded: bool) -> None:
+    """A group whose sessions expired, after a kill perhaps, has no protocol until the initial rebalance is over."""
+    bench = ConsumerGroupBench(FakeImage(t=4, u=4))
+    if loaded:
+        classic_pair(bench)
+    bench = replace(bench.restart(), initial_delay_ms=3000)
+    if loaded:
+        bench.after(60_000)
+        assert bench.groups.state() == "Empty"
+    ((_, data),) = protocols(["u"])
+    waiting = bench.groups.join(protocols=[("own", b""), ("range", data)])
+    other = bench.groups.join(protocols=protocols(["u"]))
+    assert bench.groups.state() == "PreparingRebalance"
+    bench.join("new")
+    assert bench.kind() == "consumer"
+    assert waiting.one.error is other.one.error is Errors.REBALANCE_IN_PROGRESS
+    assert bench.targets()["new"] == {"t": [0, 1, 2, 3]}
+    assert bench.restart().targets() == bench.targets()
+    one = waiting.one.member_id
+    assert one in bench.targets()
+    joined = bench.groups.join(one, protocols=protocols(["u"])).one
+    assert joined.error is Errors.NONE
+    assigned = parts(bench.groups.sync(one, joined.generation_id).one.assignment)
+    assert assigned == bench.targets()[one]
+
+
+def test_an_upgrade_reads_the_next_protocol_of_members_that_do_not_support_the_present_one() -> None:
+    bench = ConsumerGroupBench()
+    ((_, data),) = protocols()
+    both = [("range", data), ("sticky", data)]
+    joined = bench.groups.join(protocols=both).one
+    assert joined.protocol_name == "range"
+    bench.groups.sync(joined.member_id, 1, {joined.member_id: assignment({"t": [0, 1, 2, 3]})})
+    bench.groups.join(protocols=[("sticky", data)])
+    assert bench.groups.state() == "PreparingRebalance"
+    assert bench.join("new").epoch == 2
+    assert len(bench.described().members) == 3
+
+
 def test_a_protocol_named_twice_counts_once() -> None:
     """Otherwise members could join that have no protocol in common, and nothing could be made of them."""
     bench = ConsumerGroupBench()
