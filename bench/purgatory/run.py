@@ -73,7 +73,7 @@ def kafka_command() -> list[str]:
     """The command that runs Kafka's own purgatory, with a broker's collector options. Raises: Unavailable."""
     classes = compiled(*(JVM / f"{name}.java" for name in JVM_SOURCES))
     heap = (f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+ExitOnOutOfMemoryError")
-    return java_command(JVM_SOURCES[0], options=(*heap, *COLLECTOR), before=str(classes))
+    return java_command(JVM_SOURCES[0], options=(*heap, *COLLECTOR), classes=classes)
 
 
 def run_json(command: list[str], give_up: str) -> dict[str, Any]:

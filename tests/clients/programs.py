@@ -56,7 +56,7 @@ def java_program(name: str = "Everyday", pom: Path = POM) -> list[str]:
     """Compile a program in Java against the jars that a POM asks for, once; return the command that runs it."""
     need.program("java", "javac", "mvn")
     classes = compiled(HERE / "java" / f"{name}.java", pom=pom)
-    return java_command(name, before=str(classes), log_level="error", pom=pom)
+    return java_command(name, classes=classes, log_level="error", pom=pom)
 
 
 def python_with(name: str) -> str:

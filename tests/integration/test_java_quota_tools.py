@@ -26,7 +26,7 @@ class Tools(KafkaTools):
 
     def java(self, program: str, *args: str) -> str:
         """Run one of our Java programs with Kafka's classes."""
-        command = java_command(Path(program).stem, *args, before=str(compiled(JAVA_PROGRAMS / program)))
+        command = java_command(Path(program).stem, *args, classes=compiled(JAVA_PROGRAMS / program))
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout

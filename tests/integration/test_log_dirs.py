@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from kbroker.metadata.records.batches import read_batches
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
-from tests.support.kafka import java_command
+from tests.support.kafka.tools import TOOLS, Tools
 from tests.support.kill import PARTITIONS, AckLog, check_partition, create_topic, finish, read_all, start_module
 from tests.support.seeds import random_seed
 from tests.support.wire import Connection
@@ -190,27 +189,22 @@ def test_a_folder_that_is_removed(start_broker: Callable[..., BrokerProcess], tm
 @pytest.mark.timeout(300)
 def test_kafkas_tools_move_a_partition(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """kafka-log-dirs shows both folders, kafka-reassign-partitions moves a partition and verifies it."""
-    need.program("java", "mvn")
+    need.kafka_tools()
     folders = [tmp_path / "a", tmp_path / "b"]
     broker = start_broker(log__dirs=",".join(map(str, folders)))
+    tool = Tools(broker.bootstrap)
     create_topic(broker.bootstrap, TOPIC, 1)
     (there,) = (folder for folder in folders if not (folder / f"{TOPIC}-0").exists())
 
-    def tool(name: str, *args: str) -> str:
-        command = java_command(f"org.apache.kafka.tools.{name}", "--bootstrap-server", broker.bootstrap, *args)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
     def shown() -> dict[str, list[Any]]:
-        dirs = json.loads(tool("LogDirsCommand", "--describe", "--topic-list", TOPIC).splitlines()[-1])
+        dirs = json.loads(tool(TOOLS + "LogDirsCommand", "--describe", "--topic-list", TOPIC).splitlines()[-1])
         return {row["logDir"]: row["partitions"] for row in dirs["brokers"][0]["logDirs"]}
 
     assert sorted(shown()) == sorted(map(str, folders))
     plan = tmp_path / "plan.json"
     partition = {"topic": TOPIC, "partition": 0, "replicas": [1], "log_dirs": [str(there)]}
     plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
-    reassign = ("reassign.ReassignPartitionsCommand", "--reassignment-json-file", str(plan))
+    reassign = (TOOLS + "reassign.ReassignPartitionsCommand", "--reassignment-json-file", str(plan))
     text = tool(*reassign, "--execute", "--replica-alter-log-dirs-throttle", "50000000")
     assert f"Successfully started moving log directory to {there} for replica {TOPIC}-0 with broker 1" in text
     wait_for("the move", lambda: (there / f"{TOPIC}-0").exists(), 30)

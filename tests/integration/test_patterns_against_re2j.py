@@ -80,7 +80,7 @@ def theirs(patterns: list[str]) -> list[str]:
 
     need.program("java", "javac", "mvn")
     texts = " ".join(map(word, TEXTS))
-    command = java_command("com.google.re2j.PatternVerdicts", before=str(compiled(SOURCE)))
+    command = java_command("com.google.re2j.PatternVerdicts", classes=compiled(SOURCE))
     lines = "".join(f"{word(pattern)} {texts}\n" for pattern in patterns)
     return run_to_end(command, stdin=lines.encode(), seconds=240).splitlines()
 

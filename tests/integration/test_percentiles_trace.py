@@ -80,7 +80,7 @@ def test_percentiles_are_kafkas() -> None:
     need.program("java", "javac", "mvn")
     lines = [line for seed in range(SCRIPTS) for line in script(seed)]
     done = subprocess.run(
-        java_command(PROGRAM.stem, before=str(compiled(PROGRAM))),
+        java_command(PROGRAM.stem, classes=compiled(PROGRAM)),
         input="\n".join(lines), capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

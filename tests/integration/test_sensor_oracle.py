@@ -19,7 +19,7 @@ CONTEXT_LINES = 12
 def kafkas(lines: Iterable[str]) -> list[str]:
     """What Kafka's classes give for each line that has a result."""
     need.program("java", "javac", "mvn")
-    command = java_command(PROGRAM.stem, before=str(compiled(PROGRAM)), log_level="error")
+    command = java_command(PROGRAM.stem, classes=compiled(PROGRAM), log_level="error")
     script = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

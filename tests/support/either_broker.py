@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import IO
 
 from tests.support import wire
-from tests.support.broker import BrokerProcess, ConfiguredBroker, run_to_end, wait_for
+from tests.support.broker import BrokerProcess, ConfiguredBroker, wait_for
 from tests.support.kafka.broker import ALONE, ApacheKafka, new_id
-from tests.support.kafka.jars import VERSION, java_command
+from tests.support.kafka.jars import VERSION
+from tests.support.kafka.tools import storage_tool
 from tests.support.ports import free_run
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -113,7 +114,8 @@ class EitherBroker:
     def format_by_kafka(self, *options: str) -> None:
         """Format the folders with Apache Kafka's kafka-storage. Args: ``options`` after ``format``."""
         words = ("format", "-t", new_id(), "-c", str(self.path), *options)
-        run_to_end(java_command("kafka.tools.StorageTool", *words, version=self._version))
+        done = storage_tool(*words, version=self._version)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self, broker: ApacheKafka | BrokerProcess) -> None:
         """Let one of the two serve the folder."""

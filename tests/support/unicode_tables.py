@@ -18,7 +18,7 @@ HEAD = '"""Unicode\'s tables as RE2/J 1.8 has them. Written by tests/support/uni
 
 def dumped() -> tuple[dict[str, list[tuple[int, int]]], list[list[int]]]:
     """First and last characters of each class, in order; the letters of each orbit, the smallest first."""
-    command = java_command("com.google.re2j.UnicodeTablesDump", before=str(compiled(SOURCE)))
+    command = java_command("com.google.re2j.UnicodeTablesDump", classes=compiled(SOURCE))
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     classes: dict[str, list[tuple[int, int]]] = {}
     orbits = []

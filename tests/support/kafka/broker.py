@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import IO
 
 from tests.support import wire
-from tests.support.kafka.jars import QUICK_START, VERSION, class_archive, classpath, java_command
+from tests.support.kafka.jars import QUICK_START, VERSION, class_archive, classpath, java_command, read_archive
+from tests.support.kafka.tools import storage_tool
 from tests.support.ports import free_pair
 
 HEAP = "512m"
@@ -98,7 +99,8 @@ class ApacheKafka:
         self.cluster_id = cluster_id or new_id()
         self._format_options = formatted
         self._before = before
-        self._archives = compiler == QUICK_START and not before and not outlives
+        self._quick = compiler == QUICK_START
+        self._archives = self._quick and not before and not outlives
         self._options = (*compiler, *options)
         self._version = version
         self._process: subprocess.Popen[bytes] | None = None
@@ -180,10 +182,8 @@ class ApacheKafka:
         """Options of the JVM that read the archive of classes, or write it at the end if there is none."""
         if not self._archives:
             return ()
-        archive = class_archive(self._version)
-        if archive.exists():
-            return f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"
-        return f"-XX:ArchiveClassesAtExit={self._new_archive}", "-Xlog:disable"
+        written = f"-XX:ArchiveClassesAtExit={self._new_archive}", "-Xlog:disable"
+        return read_archive(self._version) or written
 
     @property
     def _new_archive(self) -> Path:
@@ -201,8 +201,9 @@ class ApacheKafka:
         written.write_text("".join(f"{k}={v}\n" for k, v in self.properties().items()), encoding="utf-8")
         if not (self.folder / "data" / "meta.properties").exists():
             words = ("format", "-t", self.cluster_id, "-c", str(written), *self._format_options)
-            formatting = java_command("kafka.tools.StorageTool", *words, version=self._version)
-            done = subprocess.run(formatting, stdout=output, stderr=output, timeout=START_TIMEOUT_S, check=False)
+            done = storage_tool(*words, version=self._version, shared=self._quick, seconds=START_TIMEOUT_S)
+            output.write((done.stdout + done.stderr).encode())
+            output.flush()
             if done.returncode != 0:
                 raise StartError(f"StorageTool ended with {done.returncode}: {self.tail()}")
         return written

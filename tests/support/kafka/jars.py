@@ -67,12 +67,19 @@ def class_archive(version: str = VERSION) -> Path:
     return BUILD / version / f"classes-{mark}.jsa"
 
 
+def read_archive(version: str = VERSION) -> tuple[str, ...]:
+    """Return the options of a JVM that reads the archive of classes; none while there is no archive."""
+    archive = class_archive(version)
+    return (f"-XX:SharedArchiveFile={archive}", "-Xlog:disable") if archive.exists() else ()
+
+
 def java_command(
     main: str,
     *arguments: str,
     options: Sequence[str] = SHORT_LIVED,
     log_level: str = "warn",
     before: str = "",
+    classes: Path | None = None,
     pom: Path = POM,
     version: str = VERSION,
 ) -> list[str]:
@@ -80,13 +87,16 @@ def java_command(
 
     Args:
         main: a class, or the path of one source file, which `java` then compiles itself.
-        options: of the virtual machine.
-        before: folder of classes that comes first in the class path.
+        options: of the virtual machine; those of SHORT_LIVED first: it reads the archive of classes, if there is one.
+        before: jars that come first in the class path.
+        classes: folder of compiled classes, which comes last: the jars of an archive are the first ones.
         version: of Apache Kafka.
     """
-    jars = os.pathsep.join(filter(None, (before, classpath(version, pom))))
+    parts = (before, classpath(version, pom), "" if classes is None else str(classes))
     quiet = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
-    return [program("java"), *options, quiet, "-cp", jars, main, *arguments]
+    if tuple(options[: len(SHORT_LIVED)]) == SHORT_LIVED and pom == POM and not before:
+        options = (*options, *read_archive(version))
+    return [program("java"), *options, quiet, "-cp", os.pathsep.join(filter(None, parts)), main, *arguments]
 
 
 def compiled(*sources: Path, pom: Path = POM) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import shutil
 import struct
 import subprocess
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.support import need
-from tests.support.kafka.jars import SHORT_LIVED, compiled, java_command
+from tests.support.kafka.jars import SHORT_LIVED, VERSION, compiled, java_command
 
 SOURCE = Path(__file__).parents[1] / "java" / "ToolServer.java"
 OPTIONS = (*SHORT_LIVED, "--add-opens=java.base/java.lang=ALL-UNNAMED")  # for the hooks that a tool adds
@@ -29,7 +30,7 @@ def run_tool(main: str, *arguments: object, stdin: str = "", seconds: float = 12
     words = [main, *map(str, arguments)]
     with _lock:
         if not _running:
-            command = java_command(SOURCE.stem, options=OPTIONS, before=str(compiled(SOURCE)))
+            command = java_command(SOURCE.stem, options=OPTIONS, classes=compiled(SOURCE))
             pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
             _running.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing))
         jvm = _running[0]
@@ -49,6 +50,21 @@ def run_tool(main: str, *arguments: object, stdin: str = "", seconds: float = 12
         finally:
             limit.cancel()
     return subprocess.CompletedProcess(words, int(status), output, errors)
+
+
+def storage_tool(
+    *words: str, version: str = VERSION, shared: bool = True, seconds: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run kafka-storage of a version; raises as `run_tool` does.
+
+    Args:
+        shared: whether the JVM of the other tools may run it, where that has this version and javac is installed.
+    """
+    main = "kafka.tools.StorageTool"
+    if shared and version == VERSION and shutil.which("javac") is not None:
+        return run_tool(main, *words, seconds=seconds)
+    command = java_command(main, *words, version=version)
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def _item(stream: IO[bytes]) -> str:
