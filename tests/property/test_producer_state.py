@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.log.producers._producer_state import ProducerStateManager
+from tests.native.producer_state import ProducerStateManager
 
 MODULUS = 2**31
 

@@ -4,7 +4,6 @@ Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, ``CleanedTra
 horizon). The map of latest offsets is open-addressed, from a key's hash: Kafka's ``SkimpyOffsetMap``, with a keyed hash
 in place of MD5.
 """
-cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memset
@@ -159,45 +158,6 @@ cdef int64_t offset_map_get(const OffsetMap *map, const char *key, int32_t size_
         return -1
     key_hash(key, size_bytes, map.secret, hashed)
     return find_slot(map, hashed).next_offset - 1
-
-
-@cython.final
-cdef class KeyOffsets:
-    """Offset map for tests. See _offset_map.pyi."""
-    cdef OffsetMap map
-
-    def __cinit__(self, int64_t memory_bytes, double load_factor=0.9, int64_t keys=0, bytes secret=bytes(16)):
-        if memory_bytes < <int64_t>sizeof(OffsetSlot) * 2:
-            raise ValueError(f"memory_bytes must hold two slots of 24 bytes, got {memory_bytes}")
-        if not 0 < load_factor <= 1:
-            raise ValueError(f"load_factor must be above 0 and at most 1, got {load_factor}")
-        if len(secret) != 16:
-            raise ValueError("secret must be 16 bytes")
-        offset_map_init(&self.map, memory_bytes, load_factor, load_le(<const uint8_t *><const char *>secret, 8),
-                        load_le(<const uint8_t *><const char *>secret + 8, 8))
-        if not offset_map_reset(&self.map, keys):
-            raise MemoryError
-
-    def __dealloc__(self):
-        offset_map_destroy(&self.map)
-
-    def __len__(self):
-        return self.map.entries
-
-    @property
-    def capacity(self):
-        return self.map.capacity
-
-    def put(self, bytes key not None, int64_t offset):
-        return bool(offset_map_put(&self.map, <const char *>key, <int32_t>len(key), offset))
-
-    def get(self, bytes key not None):
-        return offset_map_get(&self.map, <const char *>key, <int32_t>len(key))
-
-    def hash(self, bytes key not None):
-        cdef uint64_t hashed[2]
-        key_hash(<const char *>key, len(key), self.map.secret, hashed)
-        return int(hashed[0]).to_bytes(8, "little") + int(hashed[1]).to_bytes(8, "little")
 
 
 cdef enum:

@@ -71,6 +71,3 @@ cdef int64_t producer_state_count(ProducerState *state) noexcept nogil
 cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) noexcept nogil
 # Remove the batches from the offset on.
 cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil
-
-cdef class ProducerStateManager:    # for tools and tests; owns its state
-    cdef ProducerState *state

@@ -48,5 +48,3 @@ cdef int64_t offset_index_offset_after(Index *index, int64_t position) noexcept 
 cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t offset, bint is_closing) noexcept nogil
 cdef void time_index_lookup(Index *index, int64_t target_ms, int64_t *timestamp_ms, int64_t *offset) noexcept nogil
 cdef bint time_index_last(Index *index, int64_t *timestamp_ms, int64_t *offset) noexcept nogil
-
-cdef int32_t check_entry(int32_t rc) except? -1         # raises for INDEX_OUT_OF_ORDER, INDEX_FULL and -errno

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i32, load_i64, store_32, store_64
-from kbroker._core.sync cimport Mutex, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport Mutex, atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._posix cimport (
     EIO, ENOENT, ENOMEM, PATH_BYTES, io_close, io_fd_size, io_map, io_open, io_path_size, io_read, io_truncate,
     io_unlink, io_unmap, io_write, log_path,
@@ -329,75 +329,3 @@ cdef void time_index_lookup(Index *index, int64_t target_ms, int64_t *timestamp_
         entry = <const char *>atomic_load(&index.map) + slot * TIME_ENTRY_BYTES
         timestamp_ms[0] = load_i64(entry)
         offset[0] = index.base_offset + load_i32(entry + 8)
-
-
-# ------------------------------------------------------------------------------------------------- Python's handles
-
-cdef int32_t check_entry(int32_t rc) except? -1:
-    if rc == INDEX_OUT_OF_ORDER:
-        raise ValueError("entry out of order or outside the index's range")
-    if rc == INDEX_FULL:
-        raise ValueError("index is full")
-    if rc < 0:
-        raise OSError(-rc, "index file")
-    return rc
-
-
-cdef class _FileIndex:
-    cdef Index index
-    cdef Mutex lock
-    cdef bytes directory
-
-    def __cinit__(self, directory, int64_t base_offset, int64_t max_bytes):
-        import os
-        mutex_init(&self.lock)
-        if base_offset < 0:
-            raise ValueError(f"base_offset must be >= 0, got {base_offset}")
-        if max_bytes < TIME_ENTRY_BYTES:
-            raise ValueError(f"max_bytes must hold an entry, got {max_bytes}")
-        self.directory = os.fsencode(directory)
-        if len(self.directory) > 4096:
-            raise ValueError("directory name too long")
-        index_init(&self.index, <const char *>self.directory, base_offset,
-                   TIME_ENTRY_BYTES if isinstance(self, TimeIndex) else OFFSET_ENTRY_BYTES, max_bytes, True, &self.lock)
-
-    def __dealloc__(self):
-        index_destroy(&self.index)
-        mutex_destroy(&self.lock)
-
-    def __len__(self):
-        return atomic_load(&self.index.entries)
-
-    @property
-    def is_full(self):
-        return index_is_full(&self.index)
-
-    def load(self, int64_t file_bytes=MAX_INT32):
-        """Read the count of an existing file; return False when it is missing or fails the sanity check."""
-        return index_load(&self.index, -1, file_bytes) == 0
-
-    def seal(self):
-        check_entry(index_seal(&self.index))
-
-    def truncate(self, int64_t offset):
-        index_truncate(&self.index, offset)
-
-
-cdef class OffsetIndex(_FileIndex):
-    def append(self, int64_t offset, int64_t position):
-        check_entry(offset_index_append(&self.index, offset, position))
-
-    def lookup(self, int64_t target):
-        cdef int64_t offset, position
-        offset_index_lookup(&self.index, target, &offset, &position)
-        return offset, position
-
-
-cdef class TimeIndex(_FileIndex):
-    def maybe_append(self, int64_t timestamp_ms, int64_t offset, bint is_closing=False):
-        check_entry(time_index_maybe_append(&self.index, timestamp_ms, offset, is_closing))
-
-    def lookup(self, int64_t target_ms):
-        cdef int64_t timestamp, offset
-        time_index_lookup(&self.index, target_ms, &timestamp, &offset)
-        return timestamp, offset

@@ -1,13 +1,12 @@
 """Transaction index of a segment: Kafka's TransactionIndex, the aborted transactions of its batches in a file."""
-cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 from kbroker._core.codec.bytes cimport load_i64, store_16, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.array cimport array_reserve
-from kbroker._core.sync cimport Mutex, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
-from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER, check_entry
+from kbroker._core.sync cimport Mutex, mutex_lock, mutex_unlock
+from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER
 from kbroker.log._posix cimport (
     EIO, ENOENT, ENOMEM, PATH_BYTES, io_close, io_fd_size, io_open, io_read, io_sync, io_truncate, io_unlink, io_write,
     log_path,
@@ -318,47 +317,3 @@ cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t up
             break
     mutex_unlock(index.lock)
     return complete
-
-
-# -------------------------------------------------------------------------------------------------- Python's handle
-
-@cython.final
-cdef class TransactionIndex:
-    cdef TxnIndex index
-    cdef Mutex lock
-    cdef bytes directory
-
-    def __cinit__(self, directory, int64_t base_offset):
-        import os
-        mutex_init(&self.lock)
-        self.directory = os.fsencode(directory)
-        if len(self.directory) > 4096:
-            raise ValueError("directory name too long")
-        txn_index_init(&self.index, <const char *>self.directory, base_offset, &self.lock)
-
-    def __dealloc__(self):
-        txn_index_destroy(&self.index)
-        mutex_destroy(&self.lock)
-
-    def append(self, int64_t producer_id, int64_t first_offset, int64_t last_offset, int64_t last_stable_offset):
-        cdef AbortedTxn entry
-        entry.producer_id = producer_id
-        entry.first_offset = first_offset
-        entry.last_offset = last_offset
-        entry.last_stable_offset = last_stable_offset
-        check_entry(txn_index_append(&self.index, &entry))
-
-    def truncate(self, int64_t offset):
-        check_entry(txn_index_truncate(&self.index, offset))
-
-    def collect(self, int64_t fetch_offset, int64_t upper_bound):
-        cdef AbortedTxn *found = NULL
-        cdef int32_t count = 0, complete, slot
-        complete = txn_index_collect(&self.index, fetch_offset, upper_bound, &found, &count)
-        if complete < 0:
-            free(found)
-            raise OSError(EIO if complete == TXN_INDEX_DAMAGED else -complete, "transaction index")
-        result = [(found[slot].producer_id, found[slot].first_offset, found[slot].last_offset,
-                   found[slot].last_stable_offset) for slot in range(count)]
-        free(found)
-        return result, bool(complete)

@@ -1,6 +1,6 @@
 """The cleaner's map of keys to their latest offset."""
 
-from kbroker.log.compaction._batch_filter import KeyOffsets
+from tests.native.key_offsets import KeyOffsets
 
 
 def test_key_hash_is_siphash() -> None:

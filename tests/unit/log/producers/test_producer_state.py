@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.codec.crc32c import crc32c
-from kbroker.log.producers._producer_state import ProducerStateManager
 from tests.native.producer_slots import producer_slots
+from tests.native.producer_state import ProducerStateManager
 
 INT32_MAX = 2**31 - 1
 OUT_OF_ORDER, BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 45, 47, 48, 52

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.log.producers._producer_state import ProducerStateManager
+from tests.native.producer_state import ProducerStateManager
 
 OUT_OF_ORDER, BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 45, 47, 48, 52
 PID = 7

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.segment._index import OffsetIndex, TimeIndex
-from kbroker.log.segment._txn_index import TransactionIndex
+from tests.native.log_indexes import OffsetIndex, TimeIndex, TransactionIndex
 
 
 def test_time_lookup_vectors(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.segment._txn_index import TransactionIndex
+from tests.native.log_indexes import TransactionIndex
 from tests.support.limits import no_descriptors, no_file_growth
 from tests.support.log_files import batch, open_log
 

@@ -9,11 +9,11 @@ import pytest
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
-from kbroker.log.producers._producer_state import ProducerStateManager
 from kbroker.log.tools.batch_file import BatchFile
 from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
 from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
+from tests.native.producer_state import ProducerStateManager
 
 
 def batch(
