@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator
 
@@ -146,3 +147,22 @@ def test_what_is_produced_encoded(bootstrap: str) -> None:
     assert lines(bootstrap, *every, "--decode", "int64", "--decode-key", "uuid") == [f"{key}:-5", f"{key}:null"]
     wrong = run(None, "produce", "encoded", "--encode", "int64", input="5\nfive\n", env=environment)
     assert (wrong.exit_code, "line 2: the value: 'five' is not int64" in wrong.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "bad", "reason"),
+    [
+        (("--encode", "int64"), "k=five", "line 3: the value: 'five' is not int64: .*"),
+        ((), "five", "expected the separator '=' in each line, got 'five'"),
+    ],
+)
+def test_lines_before_one_that_does_not_fit_are_sent(
+    bootstrap: str, options: tuple[str, ...], bad: str, reason: str
+) -> None:
+    """A line that does not fit ends the command; the records before it are sent, and the message says how many."""
+    topic = f"before-{len(options)}"
+    done = run(None, "produce", topic, "-b", bootstrap, "-K", "=", *options, input=f"k=1\nk=2\n{bad}\nk=4\n")
+    assert done.exit_code == 1
+    assert re.fullmatch(f"kbroker: {reason}; sent the 2 records before it\n", done.stderr)
+    decoder = ("--decode", "int64") if options else ()
+    assert lines(bootstrap, topic, "--from-beginning", "--end", *decoder) == ["1", "2"]

@@ -118,19 +118,24 @@ def produce(
         ) as producer,
     ):
         number = 0
-        for line in _lines(stdin):
-            if line is None:
-                producer.flush()
-                continue
-            number += 1
-            key, text = _split(line, separator)
-            value = None if text == null else text
-            try:
+        try:
+            for line in _lines(stdin):
+                if line is None:
+                    producer.flush()
+                    continue
+                number += 1
+                key, text = _split(line, separator)
+                value = None if text == null else text
                 if encoded is not None:
                     key, value = encoded(number, key, value)
                 producer.send(topic, value, key, partition=partition, headers=headers)
-            except ValueError as error:
-                raise click.BadParameter(str(error), param_hint="--partition") from None
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--partition") from None
+        except click.ClickException as error:
+            producer.flush()
+            if number > 1:
+                error.message += f"; sent the {counted(number - 1, 'record')} before it"
+            raise
         if not number:
             cluster.topic(topic)  # without a record nothing has looked it up: a misspelled name is an error here too
             note("standard input was empty: no records sent")

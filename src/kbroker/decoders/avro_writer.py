@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
@@ -14,6 +15,7 @@ from kbroker.decoders.decoded import UnencodableError
 
 _INT, _LONG = 1 << 31, 1 << 63
 _MICROSECOND = timedelta(microseconds=1)
+_FINER = re.compile(r"[.,]\d{6}0*[1-9]")  # a fraction of a second with digits behind the microseconds
 _SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
 _SPARE_STEPS, _STEPS = 10_000, 50  # attempts to write a value: of each text, and for each of its characters
 _MAX_ERROR = 300  # characters
@@ -258,9 +260,24 @@ def _decimal(schema: dict[str, Any], value: Any) -> str:
     return number.to_bytes(size, "big", signed=True).decode("latin-1")
 
 
+def _exact(number: int, unit: int) -> int:
+    """Return how many units a number has. Raises: ValueError for a number with a part of one."""
+    units, rest = divmod(number, unit)
+    if rest:
+        raise ValueError
+    return units
+
+
+def _microseconds(since: timedelta, text: str) -> int:
+    """Return the microseconds of a parsed text. Raises: ValueError for a text with digits that the parser ignores."""
+    if _FINER.search(text):
+        raise ValueError
+    return since // _MICROSECOND
+
+
 def _moment(text: str) -> int:
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return (moment.replace(tzinfo=moment.tzinfo or timezone.utc) - EPOCH) // _MICROSECOND
+    return _microseconds(moment.replace(tzinfo=moment.tzinfo or timezone.utc) - EPOCH, text)
 
 
 def _nanoseconds(text: str) -> int:
@@ -272,17 +289,18 @@ def _nanoseconds(text: str) -> int:
 
 def _time_of_day(text: str) -> int:
     found = time.fromisoformat(text)
-    since = timedelta(hours=found.hour, minutes=found.minute, seconds=found.second, microseconds=found.microsecond)
-    return since // _MICROSECOND
+    if found.tzinfo is not None:
+        raise ValueError
+    return _microseconds(datetime.combine(EPOCH, found, timezone.utc) - EPOCH, text)
 
 
 _TIMES: dict[str, Callable[[str], int]] = {
     "date": lambda text: (date.fromisoformat(text) - EPOCH.date()).days,
-    "time-millis": lambda text: _time_of_day(text) // 1000,
+    "time-millis": lambda text: _exact(_time_of_day(text), 1000),
     "time-micros": _time_of_day,
-    "timestamp-millis": lambda text: _moment(text) // 1000,
+    "timestamp-millis": lambda text: _exact(_moment(text), 1000),
     "timestamp-micros": _moment,
     "timestamp-nanos": _nanoseconds,
-    "local-timestamp-millis": lambda text: _moment(text) // 1000,
+    "local-timestamp-millis": lambda text: _exact(_moment(text), 1000),
     "local-timestamp-micros": _moment,
 }

@@ -104,6 +104,13 @@ def test_every_type() -> None:
         ({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, "100.0", "expected decimal, got"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 9}, "1e999999999", "expected decimal, got"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 9}, "Infinity", "expected decimal, got"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "2026-01-02T03:04:05.0005Z", "timestamp-millis, got"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "2026-01-02T03:04:05.0000001Z", "timestamp-micros, got"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, "2026-01-02T03:04:05.0000000001Z", "timestamp-nanos, got"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, "1969-01-02T03:04:05.000001", "millis, got"),
+        ({"type": "int", "logicalType": "time-millis"}, "03:04:05.678900", "expected time-millis, got"),
+        ({"type": "long", "logicalType": "time-micros"}, "03:04:05.000000001", "expected time-micros, got"),
+        ({"type": "long", "logicalType": "time-micros"}, "03:04:05+02:00", "expected time-micros, got"),
         (MONEY, "ten", 'the value: expected decimal, got "ten"'),
         (MONEY, "1e20", 'the value: expected decimal, got "1e20"'),
         ("Nowhere", 1, "uses 'Nowhere', which it does not define"),
@@ -122,6 +129,7 @@ def test_a_value_that_does_not_fit_its_schema(kind: Any, value: Any, reason: str
         ("local-timestamp-micros", "1969-12-31T23:59:59.999999"),
         ("time-micros", "03:04:05.000006"),
         ("timestamp-millis", "2026-01-02T03:04:05Z"),
+        ("timestamp-millis", "1969-12-31T23:59:59.678000Z"),
     ],
 )
 def test_a_time_reads_as_it_was_written(logical: str, value: str) -> None:
