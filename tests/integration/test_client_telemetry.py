@@ -113,7 +113,9 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
         EmbeddedBroker({"kbroker.telemetry.log.dir": str(tmp_path / "file" / "log")}).start()
 
 
-@pytest.mark.parametrize("endpoint", ["collector:4318", "grpc://collector", "http://", "http://a:b", "http://a b"])
+@pytest.mark.parametrize(
+    "endpoint", ["collector:4318", "grpc://collector", "http://", "http://a:b", "http://a b", "http://u:p@a"]
+)
 def test_an_endpoint_that_is_no_url(endpoint: str) -> None:
     """It is refused before anything starts."""
     with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.otlp\.endpoint"):

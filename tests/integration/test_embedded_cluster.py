@@ -20,11 +20,12 @@ import pytest
 
 from kbroker.client.connection import Connection, parse_bootstrap
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.listeners import Listener
 from kbroker.coordinator.runtime import PartitionState
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
 from kbroker.protocol.records import Record, build_batch
-from kbroker.testing import EmbeddedCluster, wait_until
+from kbroker.testing import EmbeddedBroker, EmbeddedCluster, wait_until
 from kbroker.testing.cluster import COORDINATORS
 from tests.native import slow_hook
 from tests.support import wire
@@ -47,6 +48,29 @@ def all_nodes(request: pytest.FixtureRequest) -> Iterator[None]:
         cluster = request.getfixturevalue("cluster")
         for node in cluster.nodes:
             cluster.start_node(node)
+
+
+def test_a_cluster_that_is_not_made_holds_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports are held for the nodes before a misspelled setting of one is noticed."""
+    held: list[socket.socket] = []
+    bound = EmbeddedCluster._bound
+
+    def noted(cluster: EmbeddedCluster, listener: Listener, number: int) -> Listener:
+        held.extend(one for one in cluster._held if one not in held)
+        return bound(cluster, listener, number)
+
+    monkeypatch.setattr(EmbeddedCluster, "_bound", noted)
+    monkeypatch.setattr("kbroker.testing.cluster.EmbeddedBroker", partial(_no_second_node, []))
+    with pytest.raises(ValueError, match="no second node"):
+        EmbeddedCluster(2)
+    assert [one.fileno() for one in held] == [-1]
+
+
+def _no_second_node(made: list[int], values: dict[str, object], **more: Any) -> EmbeddedBroker:
+    made.append(1)
+    if len(made) == 2:
+        raise ValueError("no second node")
+    return EmbeddedBroker(values, **more)
 
 
 def ask(cluster: EmbeddedCluster, node: int, name: str, version: int, body: Body) -> Body:

@@ -133,9 +133,8 @@ def produce(
             raise click.BadParameter(str(error), param_hint="--partition") from None
         except click.ClickException as error:
             producer.flush()
-            if number > 1:
-                error.message += f"; sent the {counted(number - 1, 'record')} before it"
-            raise
+            sent = f"; sent the {counted(number - 1, 'record')} before it" if number > 1 else ""
+            raise click.ClickException(f"{error.message}{sent}") from None
         if not number:
             cluster.topic(topic)  # without a record nothing has looked it up: a misspelled name is an error here too
             note("standard input was empty: no records sent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,7 @@ def check(
     The exit status is 1 if the registry lacks one of them.
     """
     client = _registry(registry_url, registry_auth, registry_ca)
-    uses: dict[tuple[str, SchemaId | None], list[int]] = {}
+    uses: Counter[tuple[str, SchemaId | None]] = Counter()
     with connect(bootstrap_server) as cluster:
         from kbroker.client.admin import EARLIEST
         from kbroker.client.consumer import Consumer
@@ -151,7 +152,7 @@ def check(
             _count(last_records(cluster, partitions, last), uses)
     rows = [
         _row(part, schema_id, count, client)
-        for (part, schema_id), (count,) in sorted(uses.items(), key=lambda one: (one[0][0], -one[1][0]))
+        for (part, schema_id), count in sorted(uses.items(), key=lambda one: (one[0][0], -one[1]))
     ]
     print_rows(("PART", "SCHEMA", "TYPE", "RECORDS", "PROBLEM"), rows, as_json)
     missing = [row for row in rows if row["problem"]]
@@ -159,7 +160,7 @@ def check(
         raise click.ClickException(f"{counted(len(missing), 'schema')} cannot be read from {client.url}")
 
 
-def _count(records: Iterable[Record], uses: dict[tuple[str, SchemaId | None], list[int]]) -> None:
+def _count(records: Iterable[Record], uses: Counter[tuple[str, SchemaId | None]]) -> None:
     from kbroker.decoders.decoded import Place
     from kbroker.decoders.framing import framed
 
@@ -167,7 +168,7 @@ def _count(records: Iterable[Record], uses: dict[tuple[str, SchemaId | None], li
         for part, data in (("key", record.key), ("value", record.value)):
             if data is not None:
                 found = framed(data, Place(record.topic, part == "key", record.headers))
-                uses.setdefault((part, None if found is None else found.schema_id), [0])[0] += 1
+                uses[part, None if found is None else found.schema_id] += 1
 
 
 def _row(part: str, schema_id: SchemaId | None, count: int, client: SchemaRegistry) -> dict[str, object]:

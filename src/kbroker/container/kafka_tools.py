@@ -178,7 +178,7 @@ def _producer(
 
     wanted = _known(properties, "parse.key", "key.separator", "null.marker")
     words = [topic, "--acks", acks, *_common(servers, command_config)]
-    if wanted.get("parse.key") == "true":
+    if wanted.get("parse.key", "").lower() == "true":
         words += ["--key-separator", wanted.get("key.separator", "\t")]
     if "null.marker" in wanted:
         words += ["--null-value", wanted["null.marker"]]
@@ -222,7 +222,11 @@ def _consumer(
         words += [option, value] if value is not None else []
     if timeout_ms is not None:
         words += ["--timeout", str(timeout_ms / 1000)]
-    if wanted.get("print.key") == "true":
+    if wanted.get("print.value", "true").lower() != "true":
+        raise click.BadParameter(
+            "expected print.value=true: records are printed with their values", param_hint="--property"
+        )
+    if wanted.get("print.key", "").lower() == "true":
         words += ["--format", "key-value", "--key-separator", wanted.get("key.separator", "\t")]
     consume.main(words, prog_name="kafka-console-consumer", standalone_mode=False)
 
@@ -251,7 +255,8 @@ def _storage(words: tuple[str, ...]) -> None:
     from kbroker.container.stores import without_types
 
     # Kafka's parser takes -t=ID as well
-    split = [part for word in words for part in (word.split("=", 1) if word[:2] in ("-t", "-c") else [word])]
+    joined = ("-t", "-c", "--config=")
+    split = [part for word in words for part in (word.split("=", 1) if word.startswith(joined) else [word])]
     with tempfile.NamedTemporaryFile("w", suffix=".properties", encoding="utf-8") as copy:
         at = next((number for number, word in enumerate(split[:-1]) if word in ("-c", "--config")), None)
         if at is not None:

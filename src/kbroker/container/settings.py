@@ -49,11 +49,13 @@ def environment_lines(environ: Mapping[str, str]) -> list[str]:
     return [
         f"{_key(name)}={value}"
         for name, value in environ.items()
-        if name.startswith(PREFIX)
-        and not name.startswith("KAFKA_CFG_")  # as `kbroker serve` reads them
-        and name not in NOT_SETTINGS
-        and name not in OF_THE_SCRIPTS
+        if is_of_kafka(name) and name not in NOT_SETTINGS | OF_THE_SCRIPTS
     ]
+
+
+def is_of_kafka(name: str) -> bool:
+    """Return whether a variable belongs to Kafka's images; ``KAFKA_CFG_*`` is what `kbroker serve` reads."""
+    return name.startswith(PREFIX) and not name.startswith("KAFKA_CFG_")
 
 
 def _key(name: str) -> str:

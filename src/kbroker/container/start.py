@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kbroker import serving
 from kbroker.common.configs.config import from_environment, parse_properties
-from kbroker.container.settings import DEFAULTS_DIR, FILE, FINAL_DIR, MOUNTED_DIR, PREFIX, properties_text
+from kbroker.container.settings import DEFAULTS_DIR, FILE, FINAL_DIR, MOUNTED_DIR, is_of_kafka, properties_text
 from kbroker.container.stores import StoreError, with_pem_stores
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def prepared(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]
     """
     files, changes = _words(words)
     properties = parse_properties(_text(files, environ))
-    properties.update(from_environment({name: environ[name] for name in environ if not _is_of_kafka(name)}))
+    properties.update(from_environment({name: environ[name] for name in environ if not is_of_kafka(name)}))
     properties.update(changes)
     if "zookeeper.connect" in properties:
         del properties["zookeeper.connect"]
@@ -81,14 +81,11 @@ def _text(files: Sequence[str], environ: Mapping[str, str]) -> str:
     except OSError as error:
         raise serving.OptionError(f"{error.filename}: {error.strerror}", "PROPERTIES") from None
     except UnicodeDecodeError:
-        raise serving.OptionError(f"{FILE}: expected UTF-8 text, found other bytes", "PROPERTIES") from None
+        name = files[0] if files else FILE
+        raise serving.OptionError(f"{name}: expected UTF-8 text, found other bytes", "PROPERTIES") from None
     with contextlib.suppress(OSError):  # a copy for readers: the root may be read-only
         (FINAL_DIR / FILE).write_text(text, encoding="utf-8")
     return text
-
-
-def _is_of_kafka(name: str) -> bool:
-    return name.startswith(PREFIX) and not name.startswith("KAFKA_CFG_")
 
 
 def _on_all_interfaces(advertised: str) -> str:

@@ -45,6 +45,7 @@ class Forwarder:
 
     def __init__(self, endpoint: str, clock: BaseClock, scheduler: Scheduler, max_bytes: int) -> None:
         self._url = urllib.parse.urlsplit(endpoint)
+        self._shown_url = self._url._replace(query="").geturl()  # a query may have a secret
         self._scheduler = scheduler
         self._max_bytes = max_bytes
         self._failures = RepeatedFailures(clock)
@@ -62,16 +63,16 @@ class Forwarder:
     def put(self, data: bytes) -> None:
         """Queue a message, or drop it if the queue is full. Never waits."""
         with self._changed:
-            if self._is_stopping or self._queued_bytes + len(data) > self._max_bytes:
-                self._dropped += 1
-                is_dropped = True
-            else:
-                is_dropped = False
+            if not self._is_stopping and self._queued_bytes + len(data) <= self._max_bytes:
                 self._queue.append(data)
                 self._queued_bytes += len(data)
                 self._changed.notify()
-        if is_dropped:
-            self._report("the queue is full (kbroker.telemetry.otlp.queue.bytes)")
+                return
+            self._dropped += 1
+            reason = (
+                "the broker stops" if self._is_stopping else "the queue is full (kbroker.telemetry.otlp.queue.bytes)"
+            )
+        self._report(reason)
 
     def stop(self, timeout_s: float) -> bool:
         """Send the queue once more, without pauses, and end the thread; return whether it ended in time."""
@@ -142,6 +143,7 @@ class Forwarder:
             )
             self._connection = kind(self._url.hostname, self._url.port, timeout=TIMEOUT_S)
         path = self._url.path if self._url.path not in ("", "/") else "/v1/metrics"
+        path += f"?{self._url.query}" if self._url.query else ""
         self._connection.request("POST", path, data, {"Content-Type": CONTENT_TYPE, "User-Agent": "kbroker"})
         with self._connection.getresponse() as response:
             response.read()
@@ -156,6 +158,6 @@ class Forwarder:
         self._failures.note(
             None,
             lambda times: logger.warning(
-                "client metrics are not forwarded to %s: %s%s", self._url.geturl(), reason, how_often(times)
+                "client metrics are not forwarded to %s: %s%s", self._shown_url, reason, how_often(times)
             ),
         )

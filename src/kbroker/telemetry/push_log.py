@@ -67,16 +67,17 @@ class PushLog:
             ],
         }
         line = (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 self._files.write(line)
                 self.written += 1
-        except OSError as error:
-            self.dropped += 1
-            reason = str(error)
-            self._failures.note(
-                None, lambda times: logger.warning("a push of metrics is not logged: %s%s", reason, how_often(times))
-            )
+                return
+            except OSError as error:
+                self.dropped += 1
+                reason = str(error)
+        self._failures.note(
+            None, lambda times: logger.warning("a push of metrics is not logged: %s%s", reason, how_often(times))
+        )
 
     def close(self) -> None:
         """Close the file."""

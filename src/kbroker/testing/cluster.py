@@ -90,17 +90,21 @@ class EmbeddedCluster:
         #: Source of the time of the logs; each node has its own with virtual clocks.
         self.clock: BaseClock = VirtualClock(start_epoch_ms) if virtual_clock else SystemClock()
         self._nodes: dict[int, EmbeddedBroker] = {}
-        for number in range(brokers):
-            own = {**self._addresses(config, number), "node.id": first + number, "broker.id": first + number}
-            if racks:
-                own["broker.rack"] = racks[number]
-            values = {**base, **own}
-            if number:
-                values = {key: one for key, one in values.items() if key not in FIXED_PORTS or _is_free(one)}
-            if virtual_clock:
-                self._nodes[first + number] = VirtualBroker(values, start_epoch_ms=start_epoch_ms, defaults={})
-            else:
-                self._nodes[first + number] = EmbeddedBroker(values, clock=self.clock, defaults={})
+        try:
+            for number in range(brokers):
+                own = {**self._addresses(config, number), "node.id": first + number, "broker.id": first + number}
+                if racks:
+                    own["broker.rack"] = racks[number]
+                values = {**base, **own}
+                if number:
+                    values = {key: one for key, one in values.items() if key not in FIXED_PORTS or _is_free(one)}
+                if virtual_clock:
+                    self._nodes[first + number] = VirtualBroker(values, start_epoch_ms=start_epoch_ms, defaults={})
+                else:
+                    self._nodes[first + number] = EmbeddedBroker(values, clock=self.clock, defaults={})
+        except BaseException:
+            self.stop()  # the ports that are held
+            raise
 
     # ------------------------------------------------------------ life
 

@@ -72,10 +72,11 @@ def test_messages_are_sent_in_order(endpoint: Endpoint, clock: VirtualClock, sch
     assert forwarder.stop(5)
     assert endpoint.received == [("/v1/metrics", CONTENT_TYPE, b"%d" % number) for number in range(3)]
     assert forwarder.figures == (3, 0, 0, 0)
-    other = Forwarder(f"{endpoint.url}/mine", clock, scheduler, 100)
-    other.put(b"x")
-    assert other.stop(5)
-    assert endpoint.received[-1][0] == "/mine"
+    for target, path in (("/mine", "/mine"), ("?key=a", "/v1/metrics?key=a")):
+        other = Forwarder(endpoint.url + target, clock, scheduler, 100)
+        other.put(b"x")
+        assert other.stop(5)
+        assert endpoint.received[-1][0] == path
 
 
 def _has_failed(forwarder: Forwarder, times: int) -> bool:

@@ -39,7 +39,7 @@ def check_telemetry(config: BrokerConfig) -> None:
 
     try:
         url = urllib.parse.urlsplit(endpoint)
-        is_usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        is_usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and url.username is None
     except ValueError:
         is_usable = False
     if not is_usable or not endpoint.isprintable() or " " in endpoint:

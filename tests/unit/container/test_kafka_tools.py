@@ -1,0 +1,30 @@
+"""Kafka's tools in a container: options that they cannot follow are errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from kbroker.container.kafka_tools import kafka_tools
+
+
+def tool(*words: str) -> Result:
+    return CliRunner().invoke(kafka_tools, words)
+
+
+def test_records_without_their_values_are_refused() -> None:
+    consumer = ("kafka-console-consumer", "--bootstrap-server", "127.0.0.1:1", "--topic", "t", "--timeout-ms", "1")
+    refused = tool(*consumer, "--property", "print.value=false")
+    assert (refused.exit_code, "expected print.value=true" in refused.stderr) == (2, True)
+    assert "print.value" not in tool(*consumer, "--property", "print.value=TRUE").stderr
+
+
+def test_storage_takes_the_file_of_each_form(tmp_path: Path) -> None:
+    """A type of a store that only Java reads is not in the tool's way, whichever way the file is named."""
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.dirs={tmp_path / 'data'}\nssl.keystore.type=PKCS12\n")
+    (tmp_path / "data").mkdir()
+    found = {tool("kafka-storage", "info", *named).output for named in (["-c", str(file)], [f"--config={file}"])}
+    assert len(found) == 1
+    assert "ssl.keystore.type" not in found.pop()
