@@ -1,7 +1,5 @@
 """A headless Chromium that tests steer: width and theme of a page, what it shows, what axe-core finds in it."""
 
-from __future__ import annotations
-
 import base64
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A headless Chromium for all tests here, and a broker with something on each page of its console."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

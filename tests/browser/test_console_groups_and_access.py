@@ -1,7 +1,5 @@
 """Changes of groups and users in a browser: without a mouse, at the width of a phone, each shown before it is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from selenium.webdriver.common.keys import Keys

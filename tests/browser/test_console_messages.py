@@ -1,7 +1,5 @@
 """Messages in a browser: a search that goes on by itself, followed and paused records, the form by keyboard."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.parse import urlencode

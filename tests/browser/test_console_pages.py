@@ -1,7 +1,5 @@
 """The console in a browser: axe-core finds nothing, no script fails, nothing is wider than a phone; how it is used."""
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 import pytest

@@ -3,8 +3,6 @@
 moving_python NAME BOOTSTRAP TOPIC COUNT
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

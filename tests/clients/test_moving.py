@@ -3,8 +3,6 @@
 All clients run at once against one cluster, so that each move concerns several of them.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

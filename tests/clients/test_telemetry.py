@@ -1,7 +1,5 @@
 """Metrics of clients (KIP-714) on each client that pushes them, kept by the broker, forwarded to a real collector."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Iterator

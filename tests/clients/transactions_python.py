@@ -3,8 +3,6 @@
 python -m tests.clients.transactions_python CLIENT BOOTSTRAP TOPIC
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

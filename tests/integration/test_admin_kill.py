@@ -1,7 +1,5 @@
 """kill -9 under administration: an acknowledged change is in force after the restart, any other is whole or absent."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

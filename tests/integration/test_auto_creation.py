@@ -1,7 +1,5 @@
 """Topics that clients make by naming them: who writes first, who subscribes first, and one that looks for changes."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

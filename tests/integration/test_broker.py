@@ -1,7 +1,5 @@
 """A broker inside this process: its life, and two of them side by side."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

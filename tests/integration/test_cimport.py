@@ -1,7 +1,5 @@
 """A foreign package compiles against our .pxd files: from the wheel, and from the strict editable install."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Output of every command with --json: real ones, against the schema in docs/reference/cli-output.schema.json."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

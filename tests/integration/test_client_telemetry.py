@@ -1,7 +1,5 @@
 """Client telemetry end to end: clients push their metrics, the broker keeps, logs and forwards them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The wall clock is set ahead and back by a day under load: nothing is lost or removed, and clients go on."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import time

@@ -1,7 +1,5 @@
 """The recorded config values are those of a real Apache Kafka; kbroker has the same over a socket too."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.broker import Broker

@@ -1,7 +1,5 @@
 """How fast clients may connect, over real sockets: held and closed, delayed, changed at run time, and a clean stop."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

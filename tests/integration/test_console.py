@@ -1,7 +1,5 @@
 """The console at the HTTP port: who may see it, what its pages show of a broker with clients, what bad input gets."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """ACLs, users and delegation tokens in the console, as their users may see and change them."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

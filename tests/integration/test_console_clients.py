@@ -1,7 +1,5 @@
 """The pages about clients that push their metrics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """`kbroker console`: the pages over ordinary connections, its options, its token, its end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Groups of all kinds in the console: lists and lag over the client, offsets reset, members removed, groups deleted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from html import unescape

@@ -1,7 +1,5 @@
 """What protects the console: headers of every response, the secret of forms, and the settings it is mounted with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pages of messages: searches, decoders, files, and the form that produces; safe against markup."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Topics and configs in the console: shown by the client, changed as shown, with the checks of the broker."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Transactions in the console: listed, aborted through their coordinator, and hanging ones in a partition."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Users of the console: SCRAM users with the rights of their ACLs, the holder of the token, the lines of changes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`kbroker consume`: which records, in which form, to which end."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,7 +1,5 @@
 """Groups of the consumer protocol (KIP-848) with librdkafka: rebalances, regular expressions, migration, kill -9."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

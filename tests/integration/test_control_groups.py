@@ -1,7 +1,5 @@
 """Consumer groups over the control port: members are looked at and fenced, groups are rebalanced."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

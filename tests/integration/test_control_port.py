@@ -1,7 +1,5 @@
 """The control port over real HTTP: every route, and everything a stranger may try."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """Transactions over the control port: what a test in Python sees and delays, a test in any language does."""
 
-from __future__ import annotations
-
 import base64
 import json
 import urllib.error

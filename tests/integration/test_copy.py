@@ -1,7 +1,5 @@
 """`kbroker copy` between two brokers: every record exactly once, whatever ends the copier."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

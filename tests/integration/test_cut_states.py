@@ -4,8 +4,6 @@
 names that are on the disk are chosen, as far as POSIX allows them.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the documentation shows is what happens: its console sessions and Python snippets are run as they stand."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import re

@@ -1,7 +1,5 @@
 """Configs changed over the wire of a running broker: in force when the response is there, and after a restart."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One folder, served by kbroker and by Apache Kafka in turns: no client can see a difference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A cluster for tests in one process: wrong nodes, leaders and coordinators that move, stops, time and faults."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket

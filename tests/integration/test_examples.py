@@ -1,7 +1,5 @@
 """The examples run, and say what docs/embedding.md says of them."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import socket

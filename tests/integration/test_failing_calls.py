@@ -5,8 +5,6 @@ that passes, and after a kill each acknowledged record, topic, config, offset an
 order.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Folders that Apache Kafka 4.0 to 4.3 formatted and filled are served as they are; needs no Java."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Consumer groups of real clients: rebalances, static members, commits, leaves, restarts, members that are killed."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What names, records and addresses of clients do to the console: each gets a sentence, and costs little."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

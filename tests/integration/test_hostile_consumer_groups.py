@@ -1,7 +1,5 @@
 """Heartbeats of the consumer protocol that cannot be, or cost much: Kafka's errors, and another group goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

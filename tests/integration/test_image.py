@@ -1,7 +1,5 @@
 """The container image: its file system in namespaces, started as libraries and users start it, used by real clients."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

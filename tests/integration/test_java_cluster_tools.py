@@ -1,7 +1,5 @@
 """Kafka's tools that look at replicas and leaders, against a cluster for tests: each ends as with Apache Kafka."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kafka's own kafka-transactions, unmodified, against our broker: what it prints is what `kbroker transactions` has."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

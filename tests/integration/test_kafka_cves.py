@@ -5,8 +5,6 @@ CVE-2026-111115 (tags before authentication) and CVE-2026-111108 (counts) are in
 tests/unit/protocol/test_codec.py, CVE-2021-38153 (timing) in test_login_timing.py.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

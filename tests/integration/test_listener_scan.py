@@ -1,7 +1,5 @@
 """The listeners as a scanner sees them: versions, ciphers and renegotiation of TLS, and connections left half open."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import ssl

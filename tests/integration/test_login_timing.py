@@ -1,7 +1,5 @@
 """CVE-2021-38153: the time of a refused login does not depend on which part of it was wrong."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

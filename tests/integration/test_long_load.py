@@ -3,8 +3,6 @@
 KBROKER_LOAD_SECONDS sets the length: `make soak-long` runs eight hours, `make soak` two minutes.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import threading

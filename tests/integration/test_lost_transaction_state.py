@@ -1,7 +1,5 @@
 """A segment of __transaction_state is emptied while the broker is down: the next start says so, and producers go on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What hostile clients made the broker hold is given back to the system when they have left."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

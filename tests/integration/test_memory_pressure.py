@@ -1,7 +1,5 @@
 """KIP-72 end to end: a small pool under many big requests, both bounds of the queue, and the three sensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A disk whose system calls fail under the metadata log: a refused change never happens, and none has two outcomes."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The metrics port of a running broker: figures of real requests, health, readiness, and what it refuses."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

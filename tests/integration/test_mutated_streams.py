@@ -1,7 +1,5 @@
 """Mutated frames of every API over TCP: the broker goes on, serves its other clients, and keeps no memory."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

@@ -3,8 +3,6 @@
 The steps are those of docs/outgrow.md.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

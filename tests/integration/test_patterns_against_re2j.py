@@ -1,7 +1,5 @@
 """Clients' regular expressions beside RE2/J, which Kafka uses: what is a pattern, and what it matches."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random values through our percentiles and through Apache Kafka's own class: every number equal to the last bit."""
 
-from __future__ import annotations
-
 import math
 import random
 import struct

@@ -1,7 +1,5 @@
 """`kbroker perf` with both clients: what it prints has the form of what Kafka's own tools print to the same broker."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The pytest plugin in separate runs of pytest, alone and under xdist."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import sys

@@ -1,7 +1,5 @@
 """Quotas as a real client meets them: librdkafka sees its throttle time, and gets what the formula gives it."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time

@@ -1,7 +1,5 @@
 """`kbroker quotas explain` against a broker: why a client is slow, over real sockets."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

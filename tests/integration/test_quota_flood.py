@@ -1,7 +1,5 @@
 """A stranger who makes up client ids: memory stays bounded, and another client does not feel it."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Many throttled channels beside one client that is not: the bench of 10,000, reduced."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

@@ -1,7 +1,5 @@
 """Fetch sessions (KIP-227) of read_committed readers: what an incremental response says while transactions end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders of a cluster that a single kbroker cannot serve: refused in one sentence, and left as they were."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from pathlib import Path

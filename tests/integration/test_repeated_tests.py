@@ -1,7 +1,5 @@
 """`tests/lint/repeat.py`: a test that fails once is unstable, one that fails twice is red, and no crash is forgiven."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The request log over sockets: what a client did is in the log, and replayed offline it gives the broker's delays."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The request log and quotas under clients that mean harm: the log stays whole, and no other client suffers."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

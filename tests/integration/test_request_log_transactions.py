@@ -1,7 +1,5 @@
 """The request log says which transactional id a request is about, over sockets; and whose request it is."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real Schema Registry: records of Confluent's serializers and in the formats of Apicurio's, decoded by it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Shadow quotas as real clients meet them: not at all. kafka-python and librdkafka, far over their limits."""
 
-from __future__ import annotations
-
 import time
 
 import confluent_kafka

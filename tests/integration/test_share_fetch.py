@@ -1,7 +1,5 @@
 """ShareFetch and ShareAcknowledge over a connection: sessions, waits, limits, closed connections."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Iterator, Sequence

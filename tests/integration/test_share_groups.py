@@ -1,7 +1,5 @@
 """Share groups: kill -9, Kafka's own tools, and the records of both internal topics as Kafka's tool reads them."""
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

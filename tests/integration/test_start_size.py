@@ -1,7 +1,5 @@
 """What an import and a `--help` load and take; and processes that end, or fork, with a broker in them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

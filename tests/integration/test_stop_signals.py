@@ -1,7 +1,5 @@
 """SIGTERM and Ctrl-C at any moment end a command in order: the status is right, and there is no traceback."""
 
-from __future__ import annotations
-
 import random
 import re
 import signal

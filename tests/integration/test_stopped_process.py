@@ -1,7 +1,5 @@
 """A broker whose process is stopped (SIGSTOP) for a while: nothing is lost, and its clients go on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """`kbroker storage` and Apache Kafka's kafka-storage: the same checks, texts, exit statuses and files."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Mapping, Sequence

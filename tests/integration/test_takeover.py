@@ -1,7 +1,5 @@
 """A folder that an earlier version left is served: its topics with their records, its configs and quotas."""
 
-from __future__ import annotations
-
 import shutil
 import uuid
 from collections.abc import Callable

@@ -5,8 +5,6 @@ time. What the timer does late (a cascade that takes too long, a bucket forgotte
 time is measured by bench/bench_timing_wheel.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

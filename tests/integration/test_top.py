@@ -1,7 +1,5 @@
 """`kbroker top` in a real terminal, `kbroker requests tail`, `kbroker xray`: against a broker that serves."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

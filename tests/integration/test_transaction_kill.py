@@ -1,7 +1,5 @@
 """kill -9 under transactions: each is whole or absent, offsets are committed with their records, nothing is doubled."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Kafka's own TransactionalMessageCopier, unmodified: input equals output over aborts and kill -9 of the broker."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """Consumed offsets in transactions, with real clients: commit, abort, restarts, kill -9, a rebalance."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Transactions of a real client over a real socket: what commits is read, what aborts is not, kill -9 or none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What Windows does not have is asked for nowhere at import, nor on the way of a record on the portable loop."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

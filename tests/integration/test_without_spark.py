@@ -1,7 +1,5 @@
 """Where the extra `spark` is not installed, as when wheels are tested: fast tests and the command line still run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The X-ray of a running broker: connections, purgatories, memory, threads, requests; exact on the virtual clock."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

@@ -9,8 +9,6 @@ repeated test could not refute them: a crashed worker or process, an interrupted
 while a fixture ends (it may have served a whole file or the whole run), and more than REPEATED_MAX failures.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 A state is reached again by its steps: what a coordinator has in memory alone, as waiting joins, is lost by a move.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Leaders, ISR and reassignments under random moves, stops and starts of nodes, against their rules."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

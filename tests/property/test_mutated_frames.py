@@ -3,8 +3,6 @@
 `make fuzz` sends ten million of them on a build with sanitizers; KBROKER_FUZZ_FRAMES sets another number for each test.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import uuid

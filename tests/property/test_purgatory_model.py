@@ -4,8 +4,6 @@ The model makes the same decisions as ``_core/timer/purgatory_core.pyx`` and ``w
 access, or a section under the lock of a shard or of the timer. All reachable states are explored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from types import GeneratorType
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Whatever a record holds, its line of JSON and its row of Arrow say the same, column by column."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Random lives of a share partition against a model by offset: fetches, acknowledgements, time, failures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings

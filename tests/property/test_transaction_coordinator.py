@@ -1,7 +1,5 @@
 """Random lives of transactional ids against a small model: ends, fencing, time-outs, kills, dropped partitions."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Offsets in and outside transactions against a model, over restarts and rounds of the cleaner."""
 
-from __future__ import annotations
-
 import tempfile
 import uuid
 from pathlib import Path

@@ -5,8 +5,6 @@
 Without the file, or with one of another Java or Spark, a JVM loads its classes one by one.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ python -m tests.spark.committing TABLE write APP BATCHES [wait] | python -m test
 With `wait` the batches are of two hours, written after a line of input, so that several processes begin at once.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 

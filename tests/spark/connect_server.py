@@ -1,7 +1,5 @@
 """A Spark Connect server on two cores of this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -7,8 +7,6 @@ borders of hours; rows that arrive hours late; rows of version 0, which lack the
 which have neither sizes nor verdicts.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Pythons for Spark's executors: one that has nothing, and one that is sent to them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ python -m tests.spark.followed TEXT PROGRAM -m kbroker pipeline watch TABLE ...
 Its JSON has `requests` beside what `watch` prints: those of all usage in the table, by its data files.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

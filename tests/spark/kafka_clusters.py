@@ -1,7 +1,5 @@
 """What the tests against clusters of real Kafka brokers share: their settings, and what happens to them meanwhile."""
 
-from __future__ import annotations
-
 import glob
 import os
 import time

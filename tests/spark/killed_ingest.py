@@ -3,8 +3,6 @@
 python -m tests.spark.killed_ingest LOGS TABLE BUDGET [PHASE]
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 python -m tests.spark.killed_watch LOGS TABLE PAGE [PHASE TIMES]
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Run an ingest in a separate process that kills itself in a phase."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

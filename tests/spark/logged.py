@@ -1,7 +1,5 @@
 """A request log as a broker's quota managers would leave it: requests judged one after the other on a virtual clock."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ the first command; the others use it, whatever they say of a master. `watch`, wh
 table has rows.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -1,7 +1,5 @@
 """Which command of the pipeline works where: what `docs/pipeline-cluster.md` says, and the commands that show it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Real clients against a broker with quotas and a request log, and what they know of it themselves."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

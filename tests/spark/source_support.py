@@ -1,7 +1,5 @@
 """What the tests of the Spark source share: topics, records, queries that run to their end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

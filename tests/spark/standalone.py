@@ -1,7 +1,5 @@
 """A standalone cluster of Spark on this machine, whose workers may have another view of the disk than the driver."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

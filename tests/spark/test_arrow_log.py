@@ -1,7 +1,5 @@
 """Arrow batches of a request log of any version, good and bad."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

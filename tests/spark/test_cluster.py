@@ -1,7 +1,5 @@
 """The jobs on a standalone cluster, one worker of which has an empty disk where the driver has a table."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What dies while a batch is in one of its phases, on a cluster that shares nothing but a store with its driver."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

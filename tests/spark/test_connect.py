@@ -1,7 +1,5 @@
 """The commands through a Spark Connect server, without a JVM of the client's."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

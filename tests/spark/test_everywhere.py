@@ -3,8 +3,6 @@
 Another, a store and a cluster that shares nothing else with its driver, is in `test_cluster.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path

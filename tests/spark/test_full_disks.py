@@ -1,7 +1,5 @@
 """A disk without space, of the table, the driver's checkpoint or the shuffles: one sentence, exact rows."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Arrow in a topic of a request log that no broker has written: passed over, whatever its offsets point at."""
 
-from __future__ import annotations
-
 import struct
 from datetime import datetime, timezone
 from typing import Any

@@ -1,7 +1,5 @@
 """A command whose JVM has been killed: one sentence, and none of the traces that py4j and PySpark print."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import subprocess

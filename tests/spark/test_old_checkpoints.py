@@ -3,8 +3,6 @@
 A table knows a batch by its number, so records of a new batch with an old number would be left out.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

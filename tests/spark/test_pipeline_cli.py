@@ -1,7 +1,5 @@
 """The commands as a user meets them: ingest, look, and the sentences for what is wrong."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What commands say on a terminal, on a pipe, and with --quiet, by separate processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

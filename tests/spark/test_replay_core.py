@@ -1,7 +1,5 @@
 """Replay of tables in one process, beside the quota managers of a broker."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report in words and for eyes: sentences, badges, names, axes, contrast, phones, a thousand clients."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

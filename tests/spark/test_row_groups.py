@@ -1,7 +1,5 @@
 """Files with several row groups, which Parquet files of many rows have, are read as any other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """A checkpoint on S3, by the jars of Hadoop's client for it, which Spark must be given."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a session needs is checked before it starts: each lack is one sentence that says what to do."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``format("kbroker")`` with a transactional id: each row is there once, whatever dies in whatever phase."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

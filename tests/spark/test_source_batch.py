@@ -1,7 +1,5 @@
 """``format("kbroker")`` in batch queries: found without registration, true to every record, clear in refusal."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any

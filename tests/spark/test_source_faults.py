@@ -1,7 +1,5 @@
 """What a source meets in the field: damaged and old records, transactions, logins, a broker that dies under a query."""
 
-from __future__ import annotations
-
 import struct
 import time
 from collections.abc import Iterator

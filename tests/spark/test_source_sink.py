@@ -1,7 +1,5 @@
 """``format("kbroker")`` as a sink: every row arrives once where nothing fails, in order, where its key belongs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

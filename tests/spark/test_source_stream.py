@@ -1,7 +1,5 @@
 """``format("kbroker")`` in streams: nothing lost or doubled over limits, failures, restarts and changed topics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

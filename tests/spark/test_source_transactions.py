@@ -1,7 +1,5 @@
 """``format("kbroker")`` with read_committed over the transactions of a real client, aborted ones among them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

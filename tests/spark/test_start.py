@@ -1,7 +1,5 @@
 """How a session starts: where its master comes from, what stands on stderr, and an address without a master."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

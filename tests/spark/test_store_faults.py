@@ -1,7 +1,5 @@
 """An object store that fails: requests refused, cut off, or done without a response. Rows equal, none doubled."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

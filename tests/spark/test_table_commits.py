@@ -1,7 +1,5 @@
 """Writers, compactions and repeated batches at the same time, in separate processes: rows equal, none doubled."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which folders can be tables, and which version a time before the first one is."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A log that is replayed hour by hour gives what it gives in one piece, and no more than an hour waits."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest

@@ -1,7 +1,5 @@
 """Two ingests at once, each with its own driver and JVM: into one table, and by mistake with one checkpoint."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

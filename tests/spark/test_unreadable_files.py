@@ -1,7 +1,5 @@
 """Files of a table that Arrow cannot read: one line says whether a file is damaged, or what else it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

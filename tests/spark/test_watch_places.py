@@ -1,7 +1,5 @@
 """`kbroker pipeline watch` on a cluster that shares nothing but a store: table, log and state are there."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `watch` takes from the progress of its query, and which ends of a query do not end a stream."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of Go modules: each module is fetched by `go mod download`, and its tests run with a result for each name."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

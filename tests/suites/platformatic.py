@@ -9,8 +9,6 @@ package at npm has no tests, so they come from its repository, or from a clone t
 with npm.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -9,8 +9,6 @@ The tests that run Java programs in a container skip themselves, as they do with
 The module and toxiproxy are fetched by `go`, and run in a folder outside the repository.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import http.server

@@ -5,8 +5,6 @@ responses; ``tests/integration/test_authorization_table.py`` holds kbroker again
 user has a few rules, so that rules need not change between requests.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """The documented schema of the commands' output with --json."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The wall clock of a process, which a test sets ahead or back while it runs: see `clock_jump.c`."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 

@@ -7,8 +7,6 @@ from what the broker says of itself, so a newer Kafka brings its own configs. Ev
 first, then for real, described, and deleted again.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

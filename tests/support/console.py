@@ -1,7 +1,5 @@
 """A broker with a console, a console that a test has for itself, and requests of a browser, straight to its pages."""
 
-from __future__ import annotations
-
 import http.client
 import re
 from collections.abc import Iterator, Mapping

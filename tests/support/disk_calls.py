@@ -1,7 +1,5 @@
 """System calls on a folder that fail on demand, and a record of those that change it: see `disk_calls.c`."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import struct

@@ -1,7 +1,5 @@
 """Everything that a broker keeps for its clients: topics, records, groups, transactions, configs, quotas, security."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping

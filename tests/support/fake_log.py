@@ -1,7 +1,5 @@
 """A FakeBroker with logs: Metadata with topic ids, ListOffsets and Fetch over the batches of the test."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

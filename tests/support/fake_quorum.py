@@ -1,7 +1,5 @@
 """A quorum of controllers in memory: the responses of its leader to an observer, as Apache Kafka builds them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

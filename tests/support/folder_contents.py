@@ -1,7 +1,5 @@
 """Contents of a data folder as a start serves them, and their comparison with the expected ones."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Files of formatted log folders, without the times in them: one formatted by kbroker equals one by Kafka's tool."""
 
-from __future__ import annotations
-
 import re
 import struct
 from base64 import urlsafe_b64decode

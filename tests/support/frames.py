@@ -1,7 +1,5 @@
 """Valid requests of every API and version, with names, ids and records that a broker has: a corpus to mutate."""
 
-from __future__ import annotations
-
 import random
 import uuid
 from typing import Any

@@ -1,7 +1,5 @@
 """A scripted broker with groups of all kinds, for tests of commands."""
 
-from __future__ import annotations
-
 from kbroker.protocol import codec
 from tests.support.fake_broker import Body, FakeBroker
 

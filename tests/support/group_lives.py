@@ -4,8 +4,6 @@ Clients take over their assignment some time later, and report then what they ha
 responses and join again; topics grow; writes fail; the broker is killed.
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 Its jar is fetched by Maven once, as those of Spark's connector are; the rest of Hadoop comes with PySpark.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Parts of the tests of kill -9: notes of other processes, and checks of the logs afterwards."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ends of a process at each of the steps in which it changes files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

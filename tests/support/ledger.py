@@ -3,8 +3,6 @@
 Requests are ours on the wire, so that kbroker and Apache Kafka are asked the same.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 import time

@@ -1,7 +1,5 @@
 """A member of a cluster for unit tests: the test is the controller."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

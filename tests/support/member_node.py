@@ -1,7 +1,5 @@
 """kbroker as a broker of a cluster of Apache Kafka, in a separate process."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Controllers for tests: in memory with failures on demand, or with a metadata log in a folder."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections import deque

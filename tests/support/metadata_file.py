@@ -1,7 +1,5 @@
 """Writer of ``kbroker-metadata.db`` files as earlier versions left them, in every schema version."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ Both run in separate processes: while delta-rs waits for a response in a test's 
 runs there.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

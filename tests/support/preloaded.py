@@ -1,7 +1,5 @@
 """Libraries in C that replace system calls of a process (LD_PRELOAD)."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

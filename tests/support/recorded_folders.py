@@ -5,8 +5,6 @@
 An archive has the log folders, and the ledger as JSON. They are small: their index files have holes.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tarfile

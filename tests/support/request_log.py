@@ -1,7 +1,5 @@
 """A request log without a broker: made-up requests in, records out, on a clock that stands still."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real Schema Registry: Apicurio, which serves Confluent's API beside its own, with its memory as the store."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

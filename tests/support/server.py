@@ -1,7 +1,5 @@
 """Fakes of the parts below the handlers: logs in memory, and a context over them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A share partition on a virtual clock: a persister in memory, made-up batches, and members that fetch from them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A member of a share group over the wire: it joins, fetches and acknowledges partition 0 of a topic."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

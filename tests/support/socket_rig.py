@@ -1,7 +1,5 @@
 """A socket server with a queue the test reads itself, and clients over real sockets."""
 
-from __future__ import annotations
-
 import collections
 import collections.abc
 import contextlib

@@ -4,8 +4,6 @@ Read from their sources: testcontainers-java 2.0.2, testcontainers-python 4.15.0
 testcontainers-node 12.2.0, testcontainers-rs-modules 0.13.0, Quarkus 3.30.1, strimzi-test-container 0.110.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

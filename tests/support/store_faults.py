@@ -6,8 +6,6 @@ PUT /_faults with a Rule as JSON begins, DELETE /_faults ends the faults; that a
 It prints `ready` and ends with its input.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

@@ -1,7 +1,5 @@
 """Metrics in OTLP as clients push them, and a broker's view of a client."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Steps of the throttling tests: a client over its quota, and when its connection is read again."""
 
-from __future__ import annotations
-
 from kbroker._core.metrics.metric import Metric
 from kbroker.metrics.registry import MetricName
 from kbroker.testing import EmbeddedBroker, VirtualBroker

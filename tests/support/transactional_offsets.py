@@ -1,7 +1,5 @@
 """Groups with offsets committed in transactions, for the tests of the group coordinator."""
 
-from __future__ import annotations
-
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition

@@ -1,7 +1,5 @@
 """Write src/kbroker/common/java/unicode_data.py from RE2/J's own tables: python -m tests.support.unicode_tables."""
 
-from __future__ import annotations
-
 import base64
 import subprocess
 import zlib

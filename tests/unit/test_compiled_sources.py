@@ -1,7 +1,5 @@
 """What the modules that only tests use are compiled from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a broker does not load at its start: handlers of cold APIs, logging. Many may be the first to load it."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

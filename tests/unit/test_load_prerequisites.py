@@ -1,7 +1,5 @@
 """The prerequisites of `bench/loads/run.py`: checked before the first measure, installed by the `bench` extra."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """`tests/support/need.py`: a test without its tool is skipped with a reason, or fails where no test may be skipped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

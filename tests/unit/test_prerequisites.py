@@ -1,7 +1,5 @@
 """`.ci/prerequisites`: what a machine lacks is installed where that is allowed, else named with one command."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The cluster of Apache Kafka that the tests of this folder share: one controller, two brokers, started once a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Client libraries that start from kbroker's address produce to and consume from partitions of Apache Kafka."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

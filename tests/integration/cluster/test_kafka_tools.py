@@ -1,7 +1,5 @@
 """Kafka's tools through kbroker print what they print through a broker of Apache Kafka, line by line."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The console of a member, and `kbroker console` through it."""
 
-from __future__ import annotations
-
 import re
 from urllib.request import urlopen
 

@@ -1,7 +1,5 @@
 """A broker that joins controllers of Apache Kafka: registration, restarts, wrong settings, TLS and SASL, their end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Changes through kbroker while controllers end, and others take over."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

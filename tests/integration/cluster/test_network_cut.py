@@ -1,7 +1,5 @@
 """The network to the controllers is cut, while clients reach kbroker."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import select

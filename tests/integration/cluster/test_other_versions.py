@@ -1,7 +1,5 @@
 """Clusters of other versions of Apache Kafka, and features that change while kbroker is a member."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

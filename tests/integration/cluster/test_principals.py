@@ -1,7 +1,5 @@
 """The controller authorizes and charges the client of kbroker: users, ACLs, tokens and quotas of the cluster."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -1,7 +1,5 @@
 """A kbroker that was alone becomes a broker of a cluster, with its folder, its node id and new controllers."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ways to poll, and a server on each."""
 
-from __future__ import annotations
-
 import selectors
 from collections.abc import Iterator
 

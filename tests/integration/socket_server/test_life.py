@@ -1,7 +1,5 @@
 """Start and stop of a socket server: names, addresses, which responses arrived, nothing left behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import socket

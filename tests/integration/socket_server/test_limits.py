@@ -1,7 +1,5 @@
 """Limits of a socket server: idle time, time of a frame, memory, connections in all and of one address."""
 
-from __future__ import annotations
-
 import struct
 
 from kbroker._core.clock import VirtualClock

@@ -1,7 +1,5 @@
 """Servers of protocols other than Kafka's: their requests carry nothing of Kafka's."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Network threads that come and go while a server serves (num.network.threads at run time)."""
 
-from __future__ import annotations
-
 import gc
 import os
 import socket

@@ -1,7 +1,5 @@
 """Responses of a socket server: file regions, slow readers, other framings."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """Snapshots of a network thread that cannot answer: it is held up, asked twice, or has ended."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

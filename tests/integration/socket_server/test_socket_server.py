@@ -1,7 +1,5 @@
 """Requests and responses over real sockets: hostile clients, order, throttles, resets; on each back end."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

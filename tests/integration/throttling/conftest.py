@@ -1,7 +1,5 @@
 """A broker whose clock stands still, and a client of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Fetch over its quota: an empty response, bytes that are given back, and sessions that go on."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.protocol import codec

@@ -1,7 +1,5 @@
 """Throttles of many, of those who leave, and at the end; counters that are shared and forgotten."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

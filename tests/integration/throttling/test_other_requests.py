@@ -1,7 +1,5 @@
 """Requests without a byte quota: judged by time, mutations by their own quota as well."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.testing import VirtualBroker

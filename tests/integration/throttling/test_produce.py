@@ -1,7 +1,5 @@
 """Produce over its quota: the throttle time in the response, and until when the connection is muted."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.testing import VirtualBroker

@@ -1,7 +1,5 @@
 """Shadow quotas in the request log of a running broker: their own list, and none of the verdicts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Shadow quotas on the wire: the verdicts of enforced ones on the same traffic, and nothing else."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

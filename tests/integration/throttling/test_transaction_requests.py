@@ -1,7 +1,5 @@
 """Requests of transactions are judged by time like any other (KIP-124), but those that only brokers send."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@
 the responses of the brokers at the end. The tests of the metadata image compare these.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys

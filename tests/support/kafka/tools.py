@@ -1,7 +1,5 @@
 """Kafka's command line tools in one JVM per process of the tests: its start costs more than most tools do."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import struct

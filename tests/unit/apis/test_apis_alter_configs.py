@@ -1,7 +1,5 @@
 """AlterConfigs, IncrementalAlterConfigs and ListConfigResources: their effects, and refusals that no recording has."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

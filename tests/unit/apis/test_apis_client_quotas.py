@@ -1,7 +1,5 @@
 """DescribeClientQuotas and AlterClientQuotas, through the codec, where the recorded responses of Kafka say nothing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """DescribeConfigs where the recorded responses of Kafka say nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.apis import api32_describe_configs

@@ -1,7 +1,5 @@
 """The group APIs through the codec, where the recorded responses of Kafka say nothing."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The APIs of logs over real partitions, where the recorded responses of Kafka say nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Metadata and ApiVersions where the recorded responses of Kafka say nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.apis import api18_api_versions as api_versions

@@ -1,7 +1,5 @@
 """StreamsGroupHeartbeat and StreamsGroupDescribe above the coordinator: internal topics, what is off, hidden topics."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any

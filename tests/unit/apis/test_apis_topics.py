@@ -1,7 +1,5 @@
 """CreateTopics, DeleteTopics, CreatePartitions and ListOffsets where the recorded responses of Kafka say nothing."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 

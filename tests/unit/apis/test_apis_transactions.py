@@ -1,7 +1,5 @@
 """The transaction APIs through the codec, where the recorded responses of Kafka say nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

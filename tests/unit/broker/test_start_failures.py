@@ -1,7 +1,5 @@
 """Starts of a broker whose metadata log cannot be written, and a start after a failure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

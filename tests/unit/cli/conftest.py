@@ -1,7 +1,5 @@
 """Fixtures of several commands: a scripted broker with quotas, and another time zone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

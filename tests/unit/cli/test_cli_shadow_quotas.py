@@ -1,7 +1,5 @@
 """Shadow quotas at the command line, against a scripted broker: set, shown, promoted and dropped."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Commands that ask a broker where its HTTP port is."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The bar and the lines of a command's progress, on the virtual clock; and nothing of it with --quiet."""
 
-from __future__ import annotations
-
 import io
 import signal
 

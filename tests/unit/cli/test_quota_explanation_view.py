@@ -1,7 +1,5 @@
 """How an explanation looks: 80 columns whatever the names are, the chart, and what is said of each part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`kbroker storage` beyond its lines, which tests/integration/test_storage_tool.py compares with Kafka's tool."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `kbroker top` draws, in 80 columns and few lines; its keys; texts that are short and safe."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What `kbroker xray` prints for people, in 80 columns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

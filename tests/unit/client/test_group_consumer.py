@@ -1,7 +1,5 @@
 """A member of a group by both protocols: assignments, offsets, rebalances, restarts."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

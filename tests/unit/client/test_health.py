@@ -1,7 +1,5 @@
 """The health check: one look, or a wait for a broker that is starting."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

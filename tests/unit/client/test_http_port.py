@@ -1,7 +1,5 @@
 """The client of a broker's HTTP port: what it makes of what it gets."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Records of a request log as rows: JSON and back, files that grow and roll, filters."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The client of a Schema Registry: limits, caches, and both APIs."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

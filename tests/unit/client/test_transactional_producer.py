@@ -1,7 +1,5 @@
 """The transactional producer: what it asks for in which order, and what it does after an error."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.client.cluster import Cluster

@@ -1,7 +1,5 @@
 """Suggestions for misspelled names, and the names that are refused for being nearly a known one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Connections of the pages: one identity each, kept for the next page, closed when they fail or are too many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

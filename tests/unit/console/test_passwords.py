@@ -1,7 +1,5 @@
 """Sign-in as a SCRAM user: each accepted mechanism, and the work for unknown users."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.common.security import scram

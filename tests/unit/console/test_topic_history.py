@@ -1,7 +1,5 @@
 """Records per second and size of topics over ten minutes, on a virtual clock."""
 
-from __future__ import annotations
-
 import uuid
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Reads of several partitions at once: only whole batches are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

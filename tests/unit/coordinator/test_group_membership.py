@@ -1,7 +1,5 @@
 """Classic groups on a virtual clock: joins, syncs, sessions, rebalances, static members, and members that die."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

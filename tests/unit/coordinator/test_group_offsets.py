@@ -1,7 +1,5 @@
 """Committed offsets and remembered groups: rules, Kafka's record bytes, restarts, damage, deletion, expiry."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What the coordinators share: the partition of a key, appends, reading a partition to its end."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """Partitions of the offsets topic that are loaded and unloaded: which groups and offsets are served meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from kbroker._core.clock import VirtualClock

@@ -1,7 +1,5 @@
 """The runtime of a coordinator: partitions loaded, unloaded, damaged; orders that come late or in between."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The service around the coordinator: settings, the topic it makes, partitions that join soon."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from functools import partial

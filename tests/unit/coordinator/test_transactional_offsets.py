@@ -1,7 +1,5 @@
 """Offsets in transactions: who may commit them, when they count, and what is left of them after a restart."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The advertised APIs beside those of Apache Kafka 4.3.1: every API that Kafka's brokers serve, and no other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from kbroker.handlers.api_table import KafkaApis

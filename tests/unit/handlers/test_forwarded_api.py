@@ -1,7 +1,5 @@
 """Requests that a member of a cluster forwards: their envelopes, the responses and errors that clients get."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

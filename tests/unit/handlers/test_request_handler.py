@@ -1,7 +1,5 @@
 """Where exceptions become error codes, and bad requests close connections."""
 
-from __future__ import annotations
-
 import logging
 import struct
 import threading

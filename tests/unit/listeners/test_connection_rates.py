@@ -3,8 +3,6 @@
 Listeners EXTERNAL, ADMIN and REPLICATION, the inter-broker one; quota windows of 2 x 1 s; an address per listener.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import threading

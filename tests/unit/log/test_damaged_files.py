@@ -4,8 +4,6 @@ No wrong record is served, the damage is named by the log or by its verification
 replace costs nothing.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the checkpoints say of a deleted partition is not said of the next one of its name, wherever a kill comes."""
 
-from __future__ import annotations
-
 import errno
 import uuid
 from pathlib import Path

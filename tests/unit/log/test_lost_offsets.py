@@ -1,7 +1,5 @@
 """A start compares each log's end with what the checkpoint of high watermarks says, and what is missing is reported."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import uuid

@@ -1,7 +1,5 @@
 """A channel to the active controller: retries, a new controller, time-outs, refusals, the end."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast

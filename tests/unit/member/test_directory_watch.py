@@ -1,7 +1,5 @@
 """Failed log directories of a member: reported to the controller, or the end if it is the one of the metadata log."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Limits of the requests that are forwarded to the controller."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

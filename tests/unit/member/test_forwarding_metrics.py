@@ -1,7 +1,5 @@
 """Metrics of forwarded requests, by Kafka's names."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -3,8 +3,6 @@
 Source: ``BrokerLifecycleManager``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

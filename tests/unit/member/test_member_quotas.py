@@ -1,7 +1,5 @@
 """Quotas of a member: those that the controllers keep for it, with the shadows in the metadata."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from kbroker._core.clock import VirtualClock

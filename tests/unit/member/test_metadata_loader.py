@@ -1,7 +1,5 @@
 """The loader of a member's metadata: transactions of records, the hold during the start, records that are not known."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

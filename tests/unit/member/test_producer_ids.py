@@ -1,7 +1,5 @@
 """Producer ids of a member: blocks of the controller, and producers that come while there is none."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError

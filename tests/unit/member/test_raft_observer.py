@@ -1,7 +1,5 @@
 """A follower of the quorum without a vote: leaders, divergence, snapshots, failures, and its log after a crash."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

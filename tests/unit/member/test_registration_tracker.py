@@ -1,7 +1,5 @@
 """The image about this broker: a registration without directories, levels that allow cordons, replicas placed here."""
 
-from __future__ import annotations
-
 import logging
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Topics that a member requests of the controller: for clients in envelopes, for itself without."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """The controller: changes are atomic, stored before they are in force, and unknown outcomes end them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import NoReturn

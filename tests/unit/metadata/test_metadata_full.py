@@ -1,7 +1,5 @@
 """Metadata that cannot be stored: error 56 on what it concerns, nothing in force, and space for what frees space."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Producer ids: unique across threads and restarts, in blocks that are stored before their first id is returned."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Registration of the broker: its records, the partitions that it leads from then on, and metadata it cannot serve."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

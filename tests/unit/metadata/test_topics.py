@@ -1,7 +1,5 @@
 """The registry of topics, over logs that are stand-ins."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """Values in buckets, as Prometheus counts them."""
 
-from __future__ import annotations
-
 import threading
 
 from kbroker.metrics.families import Buckets

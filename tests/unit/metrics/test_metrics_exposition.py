@@ -1,7 +1,5 @@
 """Names, bounds and text of what Prometheus reads."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

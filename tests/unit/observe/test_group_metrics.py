@@ -1,7 +1,5 @@
 """What a broker shows of its groups, by Kafka's names: how many there are in each state, and what has happened."""
 
-from __future__ import annotations
-
 from kbroker._core.clock import VirtualClock
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.group_records import CommittedOffset

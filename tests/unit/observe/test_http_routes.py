@@ -1,7 +1,5 @@
 """JSON at the HTTP port: who may read it, what a bad request and a failing route get."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -1,7 +1,5 @@
 """The metrics port by itself: what strangers who ask slowly, or never, can take from it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The metrics port shows what clients push: names, labels, kinds, and bounds against clients that invent them."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any

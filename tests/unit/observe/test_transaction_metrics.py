@@ -1,7 +1,5 @@
 """What a broker shows of its transactions, by Kafka's names: before there are any, and of each state."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import partial

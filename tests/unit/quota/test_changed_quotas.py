@@ -4,8 +4,6 @@ Kafka looks a client's sensors up for each record: ``recordAndGetThrottleTimeMs`
 and ``recordNoThrottle`` of ``ClientQuotaManager`` begin with ``getOrCreateQuotaSensors``.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 

@@ -1,7 +1,5 @@
 """Client quota managers on a clock that the test moves: Kafka's own vectors, to the millisecond."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

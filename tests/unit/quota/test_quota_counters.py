@@ -1,7 +1,5 @@
 """How many counters strangers can make, which of them go, and which of them the registry has."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Quota entities: the rules for changes, the store, and which quota counts."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

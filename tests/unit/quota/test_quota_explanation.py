@@ -1,7 +1,5 @@
 """What is explained about a client equals what its sensors compute, on a clock that the test moves."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Shadow quotas on a clock that the test moves: rules, levels, counters, metrics, what is kept; rates of addresses."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records of finished requests: every field, what is left out, and what is never silent."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Arrow and JSON are two forms of one record, row for row."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The writer and its files: everything is written or counted, a torn line stays the last, the oldest file goes."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """What a request names again and again: each repetition has its row, until the response is full."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 

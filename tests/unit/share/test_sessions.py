@@ -1,7 +1,5 @@
 """Share sessions: epochs, partitions, the limit, and closed connections."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

@@ -1,7 +1,5 @@
 """Deliveries, acknowledgements and locks of a share partition, on a virtual clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError

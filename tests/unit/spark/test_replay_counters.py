@@ -1,7 +1,5 @@
 """The replay's counters beside a broker's quota managers: the same values give the same delays, to the millisecond."""
 
-from __future__ import annotations
-
 import random
 from array import array
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Arrow batches of the source: columns that are the same in each row, and what a worker does not load for them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The clusters that a worker keeps: what a task does while brokers start."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

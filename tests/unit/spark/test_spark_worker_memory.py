@@ -1,7 +1,5 @@
 """What a worker of Spark has loaded is passed over by its collector, and a user's own process is left alone."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a failed job says of a file that cannot be read: which one, in one sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.spark.failures import AGAIN, DAMAGED, MISSING, RESTORE, STORE_FAILED, UnreadableFileError, unreadable_file

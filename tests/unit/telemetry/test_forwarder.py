@@ -1,7 +1,5 @@
 """Forwarding to an OTLP endpoint: order, pauses on the broker's clock, bounds, and the lines about failures."""
 
-from __future__ import annotations
-
 import http.server
 import logging
 import threading

@@ -1,7 +1,5 @@
 """GetTelemetrySubscriptions and PushTelemetry by the manager of client metrics: Kafka's limits, errors and metrics."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

@@ -1,7 +1,5 @@
 """Decoded pushes: values, attributes, sums that add up, and bounds."""
 
-from __future__ import annotations
-
 import math
 import sys
 

@@ -1,7 +1,5 @@
 """The latest values of clients, and their bounds."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 from kbroker.telemetry.otlp import Point

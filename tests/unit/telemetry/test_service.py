@@ -1,7 +1,5 @@
 """The receiver of pushes: every codec, the log, the endpoint, and what is left once a client has ended."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

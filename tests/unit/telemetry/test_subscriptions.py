@@ -1,7 +1,5 @@
 """Client metrics subscriptions: matching clients, several subscriptions of one client, and ids."""
 
-from __future__ import annotations
-
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import pytest

@@ -1,7 +1,5 @@
 """Fault rules: which request they meet, what they refuse it with, and what they say when nothing came."""
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from collections.abc import Iterable

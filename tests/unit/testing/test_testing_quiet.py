@@ -1,7 +1,5 @@
 """What waiting for a quiet broker rests on, and waiting for conditions."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

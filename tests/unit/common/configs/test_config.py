@@ -1,7 +1,5 @@
 """The configuration table and how values reach it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

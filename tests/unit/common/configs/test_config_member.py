@@ -1,7 +1,5 @@
 """A broker's properties of Apache Kafka are accepted as they are; wrong ones are refused in Kafka's words."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Kafka's configuration file of a combined node is accepted as it is; one of a cluster of several nodes is refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Thousands of config values: kbroker accepts, refuses and shows them as Apache Kafka 4.3.1 did (the recording)."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Numbers and lists as Java reads and prints them; the expectations are what Java printed, or its documentation's."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Patterns of clients: what they match, what is none, and that none of them costs more than linear time."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -1,7 +1,5 @@
 """The assignors: balance, stickiness, the order in which Kafka's meet members and topics, and speed."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Mapping

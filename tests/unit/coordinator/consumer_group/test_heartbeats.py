@@ -1,7 +1,5 @@
 """Members of consumer groups on the virtual clock: epochs, reconciliation, fencing, static members, time-outs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

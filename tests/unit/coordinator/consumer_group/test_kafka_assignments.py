@@ -4,8 +4,6 @@ The recording has, for each group, the assignor, the topics (id, partitions, nam
 the order in which they came, with the numbers of the topics they wanted, and the target assignment.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections.abc import Mapping

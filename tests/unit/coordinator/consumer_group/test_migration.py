@@ -1,7 +1,5 @@
 """Groups that change between the classic and the consumer protocol while members are in them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Offsets of consumer groups: who may commit and fetch them, with which epoch; deletion and expiry."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError

@@ -1,7 +1,5 @@
 """Random lives of consumer groups: at any time no partition is used by two members, and in the end all are used."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records of consumer groups, byte for byte as Apache Kafka 4.3.1 writes them."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

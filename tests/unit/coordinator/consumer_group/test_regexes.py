@@ -1,7 +1,5 @@
 """Regular expressions of members: they are resolved by the broker, apart from heartbeats."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

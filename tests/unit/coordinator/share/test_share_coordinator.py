@@ -1,7 +1,5 @@
 """The share coordinator: state of share partitions, fencing, snapshots, restarts, deleted topics and records."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

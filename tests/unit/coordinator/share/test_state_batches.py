@@ -1,7 +1,5 @@
 """Combination of the batches of a share partition: the higher delivery count and state wins for each offset."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

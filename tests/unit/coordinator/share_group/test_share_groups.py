@@ -1,7 +1,5 @@
 """Share groups: heartbeats, assignments, initialization of share partitions, offsets, restarts and other kinds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The assignor of share groups: balance, copies of partitions, and stickiness."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Members of streams groups on the virtual clock: epochs, tasks, statuses, fencing, time-outs, replay."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

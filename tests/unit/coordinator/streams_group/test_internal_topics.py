@@ -1,7 +1,5 @@
 """Numbers of partitions of internal topics, by the topics that exist; the largest topologies take about linear time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -6,8 +6,6 @@ members in the order in which they came with their processes, the member whose h
 active and standby tasks of each member.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 from pathlib import Path

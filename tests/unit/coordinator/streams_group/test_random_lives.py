@@ -1,7 +1,5 @@
 """Random lives of streams groups: at any time no task is active in two members, and in the end all are assigned."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Records of streams groups, byte for byte as Apache Kafka 4.3.1 writes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.coordinator.modern_group.records import GroupRecord, decode_key, decode_value, encode, tombstone

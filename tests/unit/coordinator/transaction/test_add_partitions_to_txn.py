@@ -1,7 +1,5 @@
 """Questions to the transaction coordinator: when they are asked again, and what is counted of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What EndTxn may do, in every state, classic and with transaction.version 2: Kafka's table."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError

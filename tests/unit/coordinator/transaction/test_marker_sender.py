@@ -1,7 +1,5 @@
 """Markers that are tried again: how often, what waits meanwhile, and that a closed broker waits for nothing."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

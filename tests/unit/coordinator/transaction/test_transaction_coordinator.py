@@ -1,7 +1,5 @@
 """The transaction coordinator: fencing, partitions, ends, time-outs, expiry, restarts, on the virtual clock."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """__transaction_state: records that are malformed or misplaced; moves that cannot be written."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

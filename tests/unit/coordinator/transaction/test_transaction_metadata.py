@@ -1,7 +1,5 @@
 """The states of a transactional id and its moves: what each sets, what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbroker.common.errors import Errors

@@ -1,7 +1,5 @@
 """Kafka's record bytes of __transaction_state, both versions, and what is malformed."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

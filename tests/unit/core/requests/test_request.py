@@ -1,7 +1,5 @@
 """A request of the cores: its size, and the context that its owner chooses."""
 
-from __future__ import annotations
-
 from tests.native.request_contexts import frames, sizes, without_context
 from tests.support.socket_rig import frame
 

@@ -1,7 +1,5 @@
 """A signal of events about watched keys: watches and the end. Events are raised by native code only."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

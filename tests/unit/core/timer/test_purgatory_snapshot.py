@@ -1,7 +1,5 @@
 """Snapshots of a purgatory: what waits, exact on the virtual clock, and nothing lives longer for a look."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """The transaction index of a log as it is opened and read: no aborted record may look like a committed one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """Records of changed configs, and the configs of a broker in the metadata."""
 
-from __future__ import annotations
-
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.metadata.configs.resource_configs import broker_configs, config_records
 from tests.support.metadata import MemoryController, change, store_configs

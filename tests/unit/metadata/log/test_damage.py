@@ -1,7 +1,5 @@
 """Damage to the metadata log is refused with a sentence, or changes nothing; only the tail of a crash is cut off."""
 
-from __future__ import annotations
-
 import logging
 import random
 import re

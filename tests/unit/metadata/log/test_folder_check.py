@@ -1,7 +1,5 @@
 """What `kbroker storage check` finds in log folders, of Apache Kafka and of kbroker. No file is changed by it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Formatted folders have the bytes that Kafka's kafka-storage writes, but for random ids and times."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -1,7 +1,5 @@
 """The metadata log as the controller's storage: epochs, voters, transactions of records, a disk that fails."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

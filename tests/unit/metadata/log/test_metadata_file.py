@@ -1,7 +1,5 @@
 """Reading of ``kbroker-metadata.db``: every row of every schema version, and no damaged one."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The file ``quorum-state``, in the forms of both levels of kraft.version."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lost or damaged metadata: the start is refused, and `kbroker log recover-metadata` makes it anew from the folders."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

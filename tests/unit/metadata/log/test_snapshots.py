@@ -1,7 +1,5 @@
 """Snapshots of the metadata: by bytes, by time, what they replace, and what is removed."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

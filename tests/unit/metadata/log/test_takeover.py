@@ -1,7 +1,5 @@
 """Takeover of a folder with ``kbroker-metadata.db``: nothing is lost, and a start that is killed is repeated."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3
