@@ -6,9 +6,9 @@ from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.feature_versions import GROUP_VERSION
-from kbroker.coordinator.consumer_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
 from kbroker.coordinator.consumer_group.regexes import Visible
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kbroker.apis.share_group_requests import are_enabled
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.coordinator.modern_group.records import partition_rows
-from kbroker.coordinator.share_group.member import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks

@@ -8,10 +8,11 @@ from typing import Any
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.feature_versions import STREAMS_VERSION
 from kbroker.common.topic_names import INTERNAL_TOPICS, invalid_name_reason
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.streams_group.endpoints import EndpointPartitions, Partitions
 from kbroker.coordinator.streams_group.internal_topics import Status, TopicProblem
 from kbroker.coordinator.streams_group.member import Endpoint
-from kbroker.coordinator.streams_group.membership import JOIN_EPOCH, HeartbeatRequest, HeartbeatResult
+from kbroker.coordinator.streams_group.membership import HeartbeatRequest, HeartbeatResult
 from kbroker.coordinator.streams_group.records import tasks_body, tasks_of
 from kbroker.coordinator.streams_group.tasks import Tasks
 from kbroker.coordinator.streams_group.topology import InternalTopic
@@ -19,7 +20,6 @@ from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic, t
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
-STATIC_LEAVE_EPOCH = -2
 ROLES = ("ActiveTasks", "StandbyTasks", "WarmupTasks")
 SHOWN_ERRORS = 3  # of the creation of internal topics
 

@@ -188,12 +188,15 @@ class ClassicGroup:
             self.protocol_type = protocol_type
         if self.leader_id is None:
             self.leader_id = member.member_id
+        self._put(member)
+        self.pending_joins.discard(member.member_id)
+        self.await_join(member, on_joined)
+
+    def _put(self, member: Member) -> None:
+        self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
-        self.members[member.member_id] = member
-        self.pending_joins.discard(member.member_id)
         self._count(member.protocols, 1)
-        self.await_join(member, on_joined)
 
     def restore(self, stored: StoredGroup) -> None:
         """Restore the state stored in the log."""
@@ -204,7 +207,6 @@ class ClassicGroup:
         self.protocol_name = stored.protocol_name
         self.leader_id = stored.leader_id
         for one in stored.members:
-            protocols = [(stored.protocol_name or "", one.subscription)]
             member = Member(
                 one.member_id,
                 one.group_instance_id,
@@ -212,13 +214,10 @@ class ClassicGroup:
                 one.client_host,
                 one.rebalance_timeout_ms,
                 one.session_timeout_ms,
-                protocols,
+                [(stored.protocol_name or "", one.subscription)],
                 one.assignment,
             )
-            self.members[one.member_id] = member
-            if one.group_instance_id is not None:
-                self.static_members[one.group_instance_id] = one.member_id
-            self._count(protocols, 1)
+            self._put(member)
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
         self.subscribed_topics = self._subscribed_topics()
 
@@ -227,10 +226,7 @@ class ClassicGroup:
         self.generation_id = generation_id
         self.protocol_type = protocol_type
         for member in members:
-            self.members[member.member_id] = member
-            if member.group_instance_id is not None:
-                self.static_members[member.group_instance_id] = member.member_id
-            self._count(member.protocols, 1)
+            self._put(member)
         self.leader_id = next(iter(self.members), None)
         self.protocol_name = self.select_protocol()
         self.state = GroupState.STABLE

@@ -19,9 +19,7 @@ from kbroker.coordinator.consumer_group import migration, records
 from kbroker.coordinator.consumer_group.classic_members import ClassicMembers
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, ConsumerGroupState
 from kbroker.coordinator.consumer_group.member import (
-    JOIN_EPOCH,
     NO_TARGET,
-    STATIC_LEAVE_EPOCH,
     ConsumerGroupMember,
     Target,
 )
@@ -35,6 +33,7 @@ from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_sensors import GroupSensors
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import Commit, ModernGroups, encoded

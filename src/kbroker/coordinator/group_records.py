@@ -47,6 +47,19 @@ class CommittedOffset(NamedTuple):
     expire_timestamp_ms: int = NO_TIMESTAMP
 
 
+_MEMBER_FIELDS = (  # in the order of StoredMember
+    "MemberId",
+    "GroupInstanceId",
+    "ClientId",
+    "ClientHost",
+    "RebalanceTimeout",
+    "SessionTimeout",
+    "Subscription",
+    "Assignment",
+)
+_GROUP_FIELDS = ("ProtocolType", "Generation", "Protocol", "Leader", "CurrentStateTimestamp")  # as StoredGroup
+
+
 class StoredMember(NamedTuple):
     """A stored member: its metadata for the chosen protocol, and its assignment."""
 
@@ -124,27 +137,9 @@ def decode_offset(value: bytes) -> CommittedOffset:
 
 def encode_group(group: StoredGroup) -> bytes:
     """Encode the value of a classic group."""
-    members = [
-        {
-            "MemberId": member.member_id,
-            "GroupInstanceId": member.group_instance_id,
-            "ClientId": member.client_id,
-            "ClientHost": member.client_host,
-            "RebalanceTimeout": member.rebalance_timeout_ms,
-            "SessionTimeout": member.session_timeout_ms,
-            "Subscription": member.subscription,
-            "Assignment": member.assignment,
-        }
-        for member in group.members
-    ]
-    body = {
-        "ProtocolType": group.protocol_type,
-        "Generation": group.generation_id,
-        "Protocol": group.protocol_name,
-        "Leader": group.leader_id,
-        "CurrentStateTimestamp": group.state_timestamp_ms,
-        "Members": members,
-    }
+    *fields, members = group
+    rows = [dict(zip(_MEMBER_FIELDS, member, strict=True)) for member in members]
+    body = {**dict(zip(_GROUP_FIELDS, fields, strict=True)), "Members": rows}
     return codec.encode_versioned("GroupMetadataValue", GROUP_VALUE_VERSION, body)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -130,6 +130,23 @@ class GroupConfigsOfImage:
 
 def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSettings:
     """Return the coordinator's settings. ``group_configs`` returns the current configs of a group itself."""
+
+    def common(kind: str) -> dict[str, Any]:
+        """Return the settings that the kinds of groups of the newer protocols have in common."""
+        found: dict[str, Any] = {
+            name: Limits(
+                *(config.integer(f"group.{kind}.{bound}{name.replace('_', '.')}.ms") for bound in ("", "min.", "max."))
+            )
+            for name in ("session_timeout", "heartbeat_interval", "assignment_interval")
+        }
+        return {
+            **found,
+            "max_size": config.integer(f"group.{kind}.max.size"),
+            "group_configs": group_configs,
+            "current_assignment_interval_ms": lambda: config.integer(f"group.{kind}.assignment.interval.ms"),
+        }
+
+    protocols = config.words("group.coordinator.rebalance.protocols")
     return GroupSettings(
         min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
@@ -137,43 +154,21 @@ def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSe
         max_size=config.integer("group.max.size"),
         offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
         consumer=ConsumerGroupSettings(
-            session_timeout=_limits(config, "session.timeout.ms"),
-            heartbeat_interval=_limits(config, "heartbeat.interval.ms"),
-            assignment_interval=_limits(config, "assignment.interval.ms"),
-            max_size=config.integer("group.consumer.max.size"),
+            **common("consumer"),
             assignors=config.words("group.consumer.assignors"),
             migration_policy=config.text("group.consumer.migration.policy"),
             regex_refresh_interval_ms=config.integer("group.consumer.regex.refresh.interval.ms"),
-            is_enabled="consumer" in config.words("group.coordinator.rebalance.protocols"),
-            group_configs=group_configs,
-            current_assignment_interval_ms=lambda: config.integer("group.consumer.assignment.interval.ms"),
+            is_enabled="consumer" in protocols,
         ),
         streams=StreamsGroupSettings(
-            session_timeout=_limits(config, "session.timeout.ms", "streams"),
-            heartbeat_interval=_limits(config, "heartbeat.interval.ms", "streams"),
-            assignment_interval=_limits(config, "assignment.interval.ms", "streams"),
+            **common("streams"),
             initial_rebalance_delay=Limits(config.integer("group.streams.initial.rebalance.delay.ms"), 0, INT32_MAX),
             standby_replicas=Limits(
                 config.integer("group.streams.num.standby.replicas"),
                 0,
                 config.integer("group.streams.max.standby.replicas"),
             ),
-            max_size=config.integer("group.streams.max.size"),
-            is_enabled="streams" in config.words("group.coordinator.rebalance.protocols"),
-            group_configs=group_configs,
-            current_assignment_interval_ms=lambda: config.integer("group.streams.assignment.interval.ms"),
+            is_enabled="streams" in protocols,
         ),
-        share=ShareGroupSettings(
-            session_timeout=_limits(config, "session.timeout.ms", "share"),
-            heartbeat_interval=_limits(config, "heartbeat.interval.ms", "share"),
-            assignment_interval=_limits(config, "assignment.interval.ms", "share"),
-            max_size=config.integer("group.share.max.size"),
-            group_configs=group_configs,
-            current_assignment_interval_ms=lambda: config.integer("group.share.assignment.interval.ms"),
-        ),
+        share=ShareGroupSettings(**common("share")),
     )
-
-
-def _limits(config: BrokerConfig, name: str, kind: str = "consumer") -> Limits:
-    words = "", "min.", "max."
-    return Limits(*(config.integer(f"group.{kind}.{word}{name}") for word in words))

@@ -20,17 +20,18 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH
+from kbroker.coordinator.modern_group.records import Partitions
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import Commit, ModernGroups
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group import records
 from kbroker.coordinator.share_group.group import ShareGroup, ShareGroupState
-from kbroker.coordinator.share_group.member import JOIN_EPOCH, LEAVE_EPOCH, ShareGroupMember
+from kbroker.coordinator.share_group.member import ShareGroupMember
 from kbroker.coordinator.share_group.membership import (
     HeartbeatRequest,
     HeartbeatResult,
-    Partitions,
     ShareGroupMembership,
     combined,
 )

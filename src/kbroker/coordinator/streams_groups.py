@@ -15,13 +15,13 @@ from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_sensors import GroupSensors
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import Commit, ModernGroups
 from kbroker.coordinator.streams_group.creation_errors import CreationErrors
 from kbroker.coordinator.streams_group.group import StreamsGroup, StreamsGroupState
 from kbroker.coordinator.streams_group.member import StreamsGroupMember
 from kbroker.coordinator.streams_group.membership import (
-    JOIN_EPOCH,
     HeartbeatRequest,
     HeartbeatResult,
     StreamsGroupMembership,

@@ -14,10 +14,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-JOIN_EPOCH = 0  # in a heartbeat: the member joins, or joins again with nothing
-LEAVE_EPOCH = -1  # in a heartbeat: the member leaves
-STATIC_LEAVE_EPOCH = -2  # in a heartbeat: a static member leaves and will come back
-
 Owned = Mapping[UUID, Mapping[int, int]]  # by topic id and partition: the epoch at which it was assigned
 NOTHING_OWNED: Owned = MappingProxyType({})
 
@@ -132,14 +128,3 @@ def new_member_id() -> str:
 def owned_at(epoch: int, partitions: Mapping[UUID, Iterable[int]]) -> Owned:
     """Return partitions as all assigned at one epoch."""
     return {topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in partitions.items()}
-
-
-def is_subset(owned: Mapping[UUID, Iterable[int]] | None, assigned: Owned) -> bool:
-    """Return whether a member reported partitions and all of them are assigned to it."""
-    if owned is None:
-        return False
-    for topic_id, indexes in owned.items():
-        present = assigned.get(topic_id)
-        if present is None or any(index not in present for index in indexes):
-            return False
-    return True

@@ -18,13 +18,10 @@ from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records, target_assignment
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import (
-    JOIN_EPOCH,
     NO_TARGET,
-    STATIC_LEAVE_EPOCH,
     ConsumerGroupMember,
     MemberState,
     Owned,
-    is_subset,
     new_member_id,
 )
 from kbroker.coordinator.consumer_group.migration import NotDowngradedError
@@ -35,6 +32,7 @@ from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, is_subset
 from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord, tombstone
 from kbroker.coordinator.modern_group.topics_image import TopicsImage

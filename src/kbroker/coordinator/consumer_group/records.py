@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from kbroker.coordinator.consumer_group.member import (
     ClassicMetadata,
@@ -19,6 +18,7 @@ from kbroker.coordinator.consumer_group.member import (
     Owned,
 )
 from kbroker.coordinator.modern_group.records import (
+    TARGET_PARTITIONS,
     Body,
     Format,
     Formats,
@@ -26,9 +26,7 @@ from kbroker.coordinator.modern_group.records import (
     GroupRecord,
     GroupRecords,
     RecordKey,
-    TargetEpoch,
-    partition_rows,
-    partitions_of,
+    epochs_of,
     tombstone,
 )
 
@@ -46,7 +44,15 @@ class CurrentAssignment(NamedTuple):
     pending_revocation: Owned
 
 
-RECORDS = GroupRecords(METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, CurrentAssignment)
+RECORDS = GroupRecords(
+    METADATA,
+    MEMBER,
+    TARGET_METADATA,
+    TARGET_MEMBER,
+    CURRENT_ASSIGNMENT,
+    CurrentAssignment,
+    own_kinds=(PARTITION_METADATA, METADATA),
+)
 
 
 class ResolvedRegex(NamedTuple):
@@ -64,9 +70,8 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> GroupRec
 
 def group_tombstones(group_id: str, member_ids: Iterable[str], regexes: Iterable[str]) -> list[GroupRecord]:
     """Return the tombstones of a whole group."""
-    rows = RECORDS.group_tombstones(group_id, member_ids)
-    rows += [tombstone(REGULAR_EXPRESSION, group_id, regex) for regex in regexes]
-    return [*rows, tombstone(PARTITION_METADATA, group_id), tombstone(METADATA, group_id)]
+    resolved = (tombstone(REGULAR_EXPRESSION, group_id, regex) for regex in regexes)
+    return RECORDS.group_tombstones(group_id, member_ids, resolved)
 
 
 # ------------------------------------------------------------ formats
@@ -80,14 +85,7 @@ def _owned_rows(owned: Owned) -> list[dict[str, Any]]:
 
 
 def _owned(rows: Iterable[Mapping[str, Any]], member_epoch: int) -> Owned:
-    """Return partitions with their epochs; records from before 4.3 imply the member's epoch."""
-    owned: dict[UUID, Mapping[int, int]] = {}
-    for row in rows:
-        indexes, epochs = row["Partitions"], row.get("AssignmentEpochs")
-        if epochs is None or len(epochs) != len(indexes):
-            epochs = [max(member_epoch, 0)] * len(indexes)
-        owned[row["TopicId"]] = dict(zip(indexes, epochs, strict=True))
-    return owned
+    return {row["TopicId"]: epochs_of(row, max(member_epoch, 0)) for row in rows}
 
 
 def _member_body(member: ConsumerGroupMember) -> dict[str, Any]:
@@ -161,18 +159,14 @@ def _no_body(value: object) -> Body:
     return {}  # no record is written in this format any more
 
 
-_P = "ConsumerGroup"
 FORMATS: Formats = {
-    METADATA: Format(_P + "Metadata", "", GroupEpoch.body, GroupEpoch.of),
-    PARTITION_METADATA: Format(_P + "PartitionMetadata", "", _no_body, lambda name, body: {}),
-    MEMBER: Format(_P + "MemberMetadata", "MemberId", _member_body, _member),
-    TARGET_METADATA: Format(_P + "TargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
-    TARGET_MEMBER: Format(
-        _P + "TargetAssignmentMember",
-        "MemberId",
-        lambda target: {"TopicPartitions": partition_rows(target)},
-        lambda name, body: partitions_of(body["TopicPartitions"]),
+    METADATA: Format("ConsumerGroupMetadata", "", GroupEpoch.body, GroupEpoch.of),
+    PARTITION_METADATA: Format("ConsumerGroupPartitionMetadata", "", _no_body, lambda name, body: {}),
+    REGULAR_EXPRESSION: Format("ConsumerGroupRegularExpression", "RegularExpression", _regex_body, _regex),
+    **RECORDS.formats(
+        "ConsumerGroup",
+        member=(_member_body, _member),
+        target=TARGET_PARTITIONS,
+        current=(_current_body, _current),
     ),
-    CURRENT_ASSIGNMENT: Format(_P + "CurrentMemberAssignment", "MemberId", _current_body, _current),
-    REGULAR_EXPRESSION: Format(_P + "RegularExpression", "RegularExpression", _regex_body, _regex),
 }

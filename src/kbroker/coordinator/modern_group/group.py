@@ -101,7 +101,7 @@ class ModernGroup:
 
     def tombstones(self) -> Sequence[GroupRecord]:
         """Return tombstones for all records of the group except its offsets."""
-        raise NotImplementedError
+        return self.RECORDS.group_tombstones(self.group_id, self.members)
 
     def may_assign(self, interval_ms: int, now_ms: int) -> bool:
         """Return whether the target assignment is older than the interval, or the clock was set back behind it."""

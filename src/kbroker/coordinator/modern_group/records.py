@@ -70,7 +70,8 @@ class TargetEpoch(NamedTuple):
 class GroupRecords(NamedTuple):
     """Records that groups of every newer protocol have: the numbers of their kinds, and the records of changes.
 
-    ``assignment``: the class of a member's own assignment; its fields are fields of a member too.
+    ``assignment``: the class of a member's own assignment; its fields are fields of a member too. ``own_kinds``: those
+    of the group itself, in the order of their tombstones.
     """
 
     metadata_kind: int
@@ -79,6 +80,7 @@ class GroupRecords(NamedTuple):
     target_kind: int
     current_kind: int
     assignment: type[Any]
+    own_kinds: tuple[int, ...]
 
     def epoch(self, group_id: str, value: Any) -> GroupRecord:
         """Return the record of a new group epoch."""
@@ -109,13 +111,25 @@ class GroupRecords(NamedTuple):
         kinds = self.current_kind, self.target_kind, self.member_kind
         return [tombstone(kind, group_id, member_id) for kind in kinds]
 
-    def group_tombstones(self, group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
-        """Return the tombstones of all members and of the target assignment."""
+    def group_tombstones(
+        self, group_id: str, member_ids: Iterable[str], others: Iterable[GroupRecord] = ()
+    ) -> list[GroupRecord]:
+        """Return the tombstones of a whole group. Args: ``others``: tombstones before those of the group itself."""
         ids = list(member_ids)
         rows = [tombstone(self.current_kind, group_id, member_id) for member_id in ids]
         rows += [tombstone(self.target_kind, group_id, member_id) for member_id in ids]
         rows.append(tombstone(self.target_epoch_kind, group_id))
-        return rows + [tombstone(self.member_kind, group_id, member_id) for member_id in ids]
+        rows += [tombstone(self.member_kind, group_id, member_id) for member_id in ids]
+        return [*rows, *others, *(tombstone(kind, group_id) for kind in self.own_kinds)]
+
+    def formats(self, prefix: str, *, member: Coding, target: Coding, current: Coding) -> dict[int, Format]:
+        """Return the formats of these records but the group's. Args: ``prefix``: of the names of their messages."""
+        return {
+            self.member_kind: Format(prefix + "MemberMetadata", "MemberId", *member),
+            self.target_epoch_kind: Format(prefix + "TargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
+            self.target_kind: Format(prefix + "TargetAssignmentMember", "MemberId", *target),
+            self.current_kind: Format(prefix + "CurrentMemberAssignment", "MemberId", *current),
+        }
 
 
 @lru_cache
@@ -138,6 +152,8 @@ class Format(NamedTuple):
 
 
 Formats = Mapping[int, Format]
+#: ``body`` and ``value`` of a format.
+Coding = tuple[Callable[[Any], Body], Callable[[str, Body], Any]]
 
 
 def partition_rows(partitions: Partitions) -> list[Body]:
@@ -148,6 +164,21 @@ def partition_rows(partitions: Partitions) -> list[Body]:
 def partitions_of(rows: Iterable[Mapping[str, Any]]) -> Partitions:
     """Return the partitions of a record."""
     return {row["TopicId"]: frozenset(row["Partitions"]) for row in rows}
+
+
+#: Coding of a target assignment of partitions.
+TARGET_PARTITIONS: Coding = (
+    lambda target: {"TopicPartitions": partition_rows(target)},
+    lambda name, body: partitions_of(body["TopicPartitions"]),
+)
+
+
+def epochs_of(row: Mapping[str, Any], member_epoch: int) -> dict[int, int]:
+    """Return the partitions of a row with their assignment epochs; the member's where an older record has none."""
+    indexes, epochs = row["Partitions"], row.get("AssignmentEpochs")
+    if epochs is None or len(epochs) != len(indexes):
+        return dict.fromkeys(indexes, member_epoch)
+    return dict(zip(indexes, epochs, strict=True))
 
 
 def tombstone(kind: int, group_id: str, name: str = "") -> GroupRecord:

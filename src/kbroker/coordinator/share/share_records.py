@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,6 +22,9 @@ from kbroker.protocol import codec
 
 SNAPSHOT, UPDATE = 0, 1
 _UUID = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
+#: Fields of the values in the order of ``SharePartitionState`` and ``ShareUpdate``, which have the batches behind them.
+_UPDATE_FIELDS = ("SnapshotEpoch", "LeaderEpoch", "StartOffset", "DeliveryCompleteCount")
+_SNAPSHOT_FIELDS = ("SnapshotEpoch", "StateEpoch", *_UPDATE_FIELDS[1:], "CreateTimestamp", "WriteTimestamp")
 _NAMES = {SNAPSHOT: "ShareSnapshot", UPDATE: "ShareUpdate"}
 
 
@@ -94,29 +97,19 @@ def encode_key(kind: int, key: SharePartitionKey) -> bytes:
 
 def encode_snapshot(state: SharePartitionState) -> bytes:
     """Encode the value of a snapshot."""
-    body = {
-        "SnapshotEpoch": state.snapshot_epoch,
-        "StateEpoch": state.state_epoch,
-        "LeaderEpoch": state.leader_epoch,
-        "StartOffset": state.start_offset,
-        "DeliveryCompleteCount": state.delivery_complete_count,
-        "CreateTimestamp": state.create_ms,
-        "WriteTimestamp": state.write_ms,
-        "StateBatches": batch_rows(state.batches),
-    }
-    return codec.encode_versioned("ShareSnapshotValue", 0, body)
+    return _encode("ShareSnapshotValue", _SNAPSHOT_FIELDS, state)
 
 
 def encode_update(update: ShareUpdate) -> bytes:
     """Encode the value of an update."""
-    body = {
-        "SnapshotEpoch": update.snapshot_epoch,
-        "LeaderEpoch": update.leader_epoch,
-        "StartOffset": update.start_offset,
-        "DeliveryCompleteCount": update.delivery_complete_count,
-        "StateBatches": batch_rows(update.batches),
-    }
-    return codec.encode_versioned("ShareUpdateValue", 0, body)
+    return _encode("ShareUpdateValue", _UPDATE_FIELDS, update)
+
+
+def _encode(name: str, fields: Sequence[str], value: SharePartitionState | ShareUpdate) -> bytes:
+    *numbers, batches = value
+    return codec.encode_versioned(
+        name, 0, {**dict(zip(fields, numbers, strict=True)), "StateBatches": batch_rows(batches)}
+    )
 
 
 def decode_key(key: bytes) -> tuple[int, SharePartitionKey] | None:
@@ -132,29 +125,18 @@ def decode_key(key: bytes) -> tuple[int, SharePartitionKey] | None:
 
 def decode_snapshot(value: bytes) -> SharePartitionState:
     """Decode the value of a snapshot. Raises: ProtocolError."""
-    body = codec.decode_versioned("ShareSnapshotValue", value)[1]
-    return SharePartitionState(
-        body["SnapshotEpoch"],
-        body["StateEpoch"],
-        body["LeaderEpoch"],
-        body["StartOffset"],
-        body["DeliveryCompleteCount"],
-        body["CreateTimestamp"],
-        body["WriteTimestamp"],
-        batches_of(body["StateBatches"]),
-    )
+    return SharePartitionState(*_decoded("ShareSnapshotValue", _SNAPSHOT_FIELDS, value))
 
 
 def decode_update(value: bytes) -> ShareUpdate:
     """Decode the value of an update. Raises: ProtocolError."""
-    body = codec.decode_versioned("ShareUpdateValue", value)[1]
-    return ShareUpdate(
-        body["SnapshotEpoch"],
-        body["LeaderEpoch"],
-        body["StartOffset"],
-        body["DeliveryCompleteCount"],
-        batches_of(body["StateBatches"]),
-    )
+    return ShareUpdate(*_decoded("ShareUpdateValue", _UPDATE_FIELDS, value))
+
+
+def _decoded(name: str, fields: Sequence[str], value: bytes) -> Iterator[Any]:
+    body = codec.decode_versioned(name, value)[1]
+    yield from (body[field] for field in fields)
+    yield batches_of(body["StateBatches"])
 
 
 def batch_rows(batches: Sequence[StateBatch]) -> list[dict[str, Any]]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Sequence
 from types import MappingProxyType
 
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.modern_group.group import ModernGroup, count_change
-from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.records import Partitions
 from kbroker.coordinator.share_group import records
-from kbroker.coordinator.share_group.member import ShareGroupMember, Target
+from kbroker.coordinator.share_group.member import ShareGroupMember
 from kbroker.coordinator.share_group.records import StatePartitions
 
 
@@ -36,7 +35,7 @@ class ShareGroup(ModernGroup):
     UNASSIGNED = MappingProxyType({"member_epoch": -1, "previous_member_epoch": -1, "assigned": {}})
     HAS_OFFSETS = False
     members: dict[str, ShareGroupMember]
-    targets: dict[str, Target]
+    targets: dict[str, Partitions]
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
         super().__init__(group_id, lock, offsets)
@@ -65,10 +64,6 @@ class ShareGroup(ModernGroup):
         found = dict(self.subscribers)
         _count(found, old, new)
         return found
-
-    def tombstones(self) -> Sequence[GroupRecord]:
-        """Return tombstones for all records of the group."""
-        return records.group_tombstones(self.group_id, self.members)
 
     def _set_member(self, member_id: str, old: ShareGroupMember | None, new: ShareGroupMember | None) -> None:
         _count(self.subscribers, old, new)

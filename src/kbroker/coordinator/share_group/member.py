@@ -6,16 +6,12 @@ Source: ``ShareGroupMember``, ``ShareGroupAssignmentBuilder``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
-from uuid import UUID
 
-Target = Mapping[UUID, frozenset[int]]  # by topic id: partitions
-NO_TARGET: Target = MappingProxyType({})
+from kbroker.coordinator.modern_group.records import Partitions
 
-JOIN_EPOCH = 0  # in a heartbeat: the member joins
-LEAVE_EPOCH = -1  # in a heartbeat: the member leaves
+NO_TARGET: Partitions = MappingProxyType({})
 
 
 class ShareGroupMember(NamedTuple):
@@ -28,7 +24,7 @@ class ShareGroupMember(NamedTuple):
     topic_names: frozenset[str] = frozenset()
     member_epoch: int = 0
     previous_member_epoch: int = 0
-    assigned: Target = NO_TARGET
+    assigned: Partitions = NO_TARGET
 
     @property
     def must_revoke(self) -> bool:

@@ -13,19 +13,17 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.loggers import get_logger
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH
 from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
-from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
+from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord, Partitions
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.share_group import records, simple_assignor
 from kbroker.coordinator.share_group.group import ShareGroup
-from kbroker.coordinator.share_group.member import JOIN_EPOCH, NO_TARGET, ShareGroupMember, Target
+from kbroker.coordinator.share_group.member import NO_TARGET, ShareGroupMember
 from kbroker.coordinator.share_group.records import RECORDS, StatePartitions, TopicPartitions
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 
 logger = get_logger(__name__)
-
-#: Partitions by topic id.
-Partitions = Mapping[UUID, frozenset[int]]
 
 
 class HeartbeatRequest(NamedTuple):
@@ -49,7 +47,7 @@ class HeartbeatResult(NamedTuple):
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int = 0
-    assigned: Target | None = None
+    assigned: Partitions | None = None
     epoch: int = 0
     uninitialized: Partitions = NO_TARGET
 
@@ -154,7 +152,9 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         group.assigned_check = check
         return False
 
-    def _assign(self, group: ShareGroup, epoch: int, updated: ShareGroupMember, changes: list[GroupRecord]) -> Target:
+    def _assign(
+        self, group: ShareGroup, epoch: int, updated: ShareGroupMember, changes: list[GroupRecord]
+    ) -> Partitions:
         """Make the target assignment for a group epoch; return that of the member."""
         members = {**group.members, updated.member_id: updated}
         topics: dict[str, UUID] = {}
@@ -181,7 +181,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         return targets[updated.member_id]
 
     def _reconciled(
-        self, member: ShareGroupMember, epoch: int, target: Target, has_subscription_changed: bool
+        self, member: ShareGroupMember, epoch: int, target: Partitions, has_subscription_changed: bool
     ) -> ShareGroupMember:
         """Return the member with the partitions of its target, as far as it subscribes to their topics."""
         if epoch == member.member_epoch and not has_subscription_changed:

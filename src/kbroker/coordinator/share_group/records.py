@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.coordinator.modern_group.records import (
+    TARGET_PARTITIONS,
     Body,
     Format,
     Formats,
     GroupEpoch,
     GroupRecord,
     GroupRecords,
+    Partitions,
     RecordKey,
-    TargetEpoch,
     partition_rows,
     partitions_of,
-    tombstone,
 )
-from kbroker.coordinator.share_group.member import ShareGroupMember, Target
+from kbroker.coordinator.share_group.member import ShareGroupMember
 
 MEMBER, METADATA, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, STATE_PARTITIONS = 10, 11, 12, 13, 14, 15
 STABLE = 0  # the only state of a member
@@ -36,10 +36,18 @@ class CurrentAssignment(NamedTuple):
 
     member_epoch: int
     previous_member_epoch: int
-    assigned: Target
+    assigned: Partitions
 
 
-RECORDS = GroupRecords(METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, CurrentAssignment)
+RECORDS = GroupRecords(
+    METADATA,
+    MEMBER,
+    TARGET_METADATA,
+    TARGET_MEMBER,
+    CURRENT_ASSIGNMENT,
+    CurrentAssignment,
+    own_kinds=(STATE_PARTITIONS, METADATA),
+)
 
 
 class TopicPartitions(NamedTuple):
@@ -65,12 +73,6 @@ class StatePartitions(NamedTuple):
 def state_partitions_record(group_id: str, value: StatePartitions) -> GroupRecord:
     """Return the record of the group's share partitions."""
     return GroupRecord(RecordKey(STATE_PARTITIONS, group_id), value)
-
-
-def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
-    """Return the tombstones of a whole group."""
-    rows = RECORDS.group_tombstones(group_id, member_ids)
-    return [*rows, tombstone(STATE_PARTITIONS, group_id), tombstone(METADATA, group_id)]
 
 
 # ------------------------------------------------------------ formats
@@ -128,15 +130,12 @@ def _state(name: str, body: Mapping[str, Any]) -> StatePartitions:
 
 
 FORMATS: Formats = {
-    MEMBER: Format("ShareGroupMemberMetadata", "MemberId", _member_body, _member),
     METADATA: Format("ShareGroupMetadata", "", GroupEpoch.body, GroupEpoch.of),
-    TARGET_METADATA: Format("ShareGroupTargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
-    TARGET_MEMBER: Format(
-        "ShareGroupTargetAssignmentMember",
-        "MemberId",
-        lambda target: {"TopicPartitions": partition_rows(target)},
-        lambda name, body: partitions_of(body["TopicPartitions"]),
-    ),
-    CURRENT_ASSIGNMENT: Format("ShareGroupCurrentMemberAssignment", "MemberId", _assignment_body, _assignment),
     STATE_PARTITIONS: Format("ShareGroupStatePartitionMetadata", "", _state_body, _state),
+    **RECORDS.formats(
+        "ShareGroup",
+        member=(_member_body, _member),
+        target=TARGET_PARTITIONS,
+        current=(_assignment_body, _assignment),
+    ),
 }

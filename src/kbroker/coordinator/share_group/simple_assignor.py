@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.java.java_hash import hash_map_order
-from kbroker.coordinator.share_group.member import Target
+from kbroker.coordinator.modern_group.records import Partitions
 
 Place = tuple[UUID, int]
 
@@ -23,12 +23,12 @@ class MemberSpec(NamedTuple):
     """A member: ids of the existing topics that it subscribes to, and its present target."""
 
     topics: frozenset[UUID]
-    target: Target
+    target: Partitions
 
 
 def assign(
     members: Mapping[str, MemberSpec], partitions: Mapping[UUID, frozenset[int]], is_homogeneous: bool
-) -> dict[str, Target]:
+) -> dict[str, Partitions]:
     """Return the target of each member.
 
     Args: ``partitions``: those that can be assigned, by topic.

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.modern_group.group import ModernGroup
-from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.streams_group import records
 from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology
 from kbroker.coordinator.streams_group.member import StreamsGroupMember
@@ -103,10 +102,6 @@ class StreamsGroup(ModernGroup):
     def _replay_other(self, kind: int, name: str, value: StreamsTopology | None) -> None:
         if kind == records.TOPOLOGY:
             self.topology, self.readers = value, {} if value is None else value.readers()
-
-    def tombstones(self) -> Sequence[GroupRecord]:
-        """Return tombstones for all records of the group except its offsets."""
-        return records.group_tombstones(self.group_id, self.members)
 
     def _set_member(self, member_id: str, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
         if old is not None:

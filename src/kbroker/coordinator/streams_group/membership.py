@@ -16,6 +16,7 @@ from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.group_sensors import GroupSensors
+from kbroker.coordinator.modern_group.member import JOIN_EPOCH, is_subset
 from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
@@ -28,12 +29,11 @@ from kbroker.coordinator.streams_group.reconciliation import reconcile
 from kbroker.coordinator.streams_group.records import NO_VALID_TOPOLOGY, RECORDS, GroupEpoch
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.coordinator.streams_group.target_assignment import TargetAssignment
-from kbroker.coordinator.streams_group.tasks import NO_TARGET, AssignedTasks, TargetTasks, Tasks, is_subset
+from kbroker.coordinator.streams_group.tasks import NO_TARGET, AssignedTasks, TargetTasks, Tasks
 from kbroker.coordinator.streams_group.topology import InternalTopic, StreamsTopology
 
 logger = get_logger(__name__)
 
-JOIN_EPOCH = 0  # in a heartbeat: the member joins, or joins again with nothing
 INITIAL_REBALANCE = "initial rebalance"  # kind of the time-out of a new group
 
 

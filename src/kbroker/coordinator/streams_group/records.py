@@ -8,7 +8,7 @@ Source: ``StreamsGroup*Key.json``, ``StreamsGroup*Value.json``, ``StreamsCoordin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbroker.coordinator.modern_group.records import (
     Body,
@@ -17,11 +17,10 @@ from kbroker.coordinator.modern_group.records import (
     GroupRecord,
     GroupRecords,
     RecordKey,
-    TargetEpoch,
-    tombstone,
+    epochs_of,
 )
 from kbroker.coordinator.streams_group.member import Endpoint, MemberState, StreamsGroupMember
-from kbroker.coordinator.streams_group.tasks import ActiveTasks, AssignedTasks, TargetTasks, Tasks
+from kbroker.coordinator.streams_group.tasks import AssignedTasks, TargetTasks, Tasks
 from kbroker.coordinator.streams_group.topology import StreamsTopology
 
 METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, TOPOLOGY = 17, 19, 20, 21, 22, 23
@@ -50,18 +49,20 @@ class CurrentAssignment(NamedTuple):
     pending_revocation: AssignedTasks
 
 
-RECORDS = GroupRecords(METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, CurrentAssignment)
+RECORDS = GroupRecords(
+    METADATA,
+    MEMBER,
+    TARGET_METADATA,
+    TARGET_MEMBER,
+    CURRENT_ASSIGNMENT,
+    CurrentAssignment,
+    own_kinds=(METADATA, TOPOLOGY),
+)
 
 
 def topology_record(group_id: str, topology: StreamsTopology) -> GroupRecord:
     """Return the record of the topology."""
     return GroupRecord(RecordKey(TOPOLOGY, group_id), topology)
-
-
-def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
-    """Return the tombstones of a whole group."""
-    rows = RECORDS.group_tombstones(group_id, member_ids)
-    return [*rows, tombstone(METADATA, group_id), tombstone(TOPOLOGY, group_id)]
 
 
 # ------------------------------------------------------------ formats
@@ -167,7 +168,7 @@ def _current(name: str, body: Body) -> CurrentAssignment:
     epoch = body["MemberEpoch"]
     tasks = [
         AssignedTasks(
-            _active(body[f"ActiveTasks{suffix}"], epoch),
+            {row["SubtopologyId"]: epochs_of(row, epoch) for row in body[f"ActiveTasks{suffix}"]},
             tasks_of(body[f"StandbyTasks{suffix}"]),
             tasks_of(body[f"WarmupTasks{suffix}"]),
         )
@@ -176,23 +177,13 @@ def _current(name: str, body: Body) -> CurrentAssignment:
     return CurrentAssignment(epoch, body["PreviousMemberEpoch"], MemberState.of(body["State"]), *tasks)
 
 
-def _active(rows: Iterable[Mapping[str, Any]], member_epoch: int) -> ActiveTasks:
-    """Return active tasks with their epochs; records without epochs imply the member's."""
-    found: dict[str, Mapping[int, int]] = {}
-    for row in rows:
-        indexes, epochs = row["Partitions"], row["AssignmentEpochs"]
-        if epochs is None or len(epochs) != len(indexes):
-            epochs = [member_epoch] * len(indexes)
-        found[row["SubtopologyId"]] = dict(zip(indexes, epochs, strict=True))
-    return found
-
-
-_P = "StreamsGroup"
 FORMATS: Formats = {
-    METADATA: Format(_P + "Metadata", "", _group_body, _group),
-    MEMBER: Format(_P + "MemberMetadata", "MemberId", _member_body, _member),
-    TARGET_METADATA: Format(_P + "TargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
-    TARGET_MEMBER: Format(_P + "TargetAssignmentMember", "MemberId", _target_body, _target),
-    CURRENT_ASSIGNMENT: Format(_P + "CurrentMemberAssignment", "MemberId", _current_body, _current),
-    TOPOLOGY: Format(_P + "Topology", "", lambda one: one.body, lambda name, body: StreamsTopology.of(body)),
+    METADATA: Format("StreamsGroupMetadata", "", _group_body, _group),
+    TOPOLOGY: Format("StreamsGroupTopology", "", lambda one: one.body, lambda name, body: StreamsTopology.of(body)),
+    **RECORDS.formats(
+        "StreamsGroup",
+        member=(_member_body, _member),
+        target=(_target_body, _target),
+        current=(_current_body, _current),
+    ),
 }

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from kbroker.coordinator.modern_group.member import is_subset
+
 Tasks = Mapping[str, frozenset[int]]  # by subtopology: partitions
 ActiveTasks = Mapping[str, Mapping[int, int]]  # by subtopology and partition: the epoch at which it was assigned
 NO_TASKS: Tasks = MappingProxyType({})
@@ -73,17 +75,6 @@ class AssignedTasks(NamedTuple):
 
 NO_TARGET = TargetTasks()
 NOTHING_ASSIGNED = AssignedTasks()
-
-
-def is_subset(owned: Mapping[str, Iterable[int]] | None, assigned: Mapping[str, Iterable[int]]) -> bool:
-    """Return whether a member reported tasks of one role and all of them are assigned to it."""
-    if owned is None:
-        return False
-    for one, partitions in owned.items():
-        present = assigned.get(one)
-        if present is None or any(partition not in present for partition in partitions):
-            return False
-    return True
 
 
 def _overlap(some: Tasks, others: Mapping[str, Iterable[int]]) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
@@ -82,6 +83,9 @@ class Move(NamedTuple):
     start_ms: int
     last_update_ms: int
     client_version: int
+
+
+_present = attrgetter(*Move._fields)
 
 
 class TransactionMetadata:
@@ -265,17 +269,8 @@ class TransactionMetadata:
         """Apply a move that is in the log."""
         if self.pending is not move.state or move.state in (_S.DEAD, _S.PREPARE_EPOCH_FENCE):
             raise self._illegal(f"cannot complete {move}")
-        self.state = move.state
-        self.producer_id = move.producer_id
-        self.prev_producer_id = move.prev_producer_id
-        self.next_producer_id = move.next_producer_id
-        self.producer_epoch = move.producer_epoch
-        self.last_producer_epoch = move.last_producer_epoch
-        self.timeout_ms = move.timeout_ms
-        self.partitions = move.partitions
-        self.start_ms = move.start_ms
-        self.last_update_ms = move.last_update_ms
-        self.client_version = move.client_version
+        for name, value in zip(Move._fields, move, strict=True):
+            setattr(self, name, value)
         self.pending = None
 
     def cancel(self) -> None:
@@ -288,36 +283,11 @@ class TransactionMetadata:
             raise self._illegal("markers are written for prepared transactions only")
         self.partitions = self.partitions.difference(places)
 
-    def _prepare(
-        self,
-        state: TransactionState,
-        *,
-        producer_id: int | None = None,
-        next_producer_id: int | None = None,
-        producer_epoch: int | None = None,
-        last_producer_epoch: int | None = None,
-        timeout_ms: int | None = None,
-        partitions: frozenset[TopicPartition] | None = None,
-        start_ms: int | None = None,
-        last_update_ms: int | None = None,
-        client_version: int | None = None,
-    ) -> Move:
+    def _prepare(self, state: TransactionState, **changes: Any) -> Move:
         """Prepare a move; fields not given stay. Raises: RuntimeError for a move that the state does not allow."""
         if self.pending is not None or self.state not in VALID_PREVIOUS[state]:
             raise self._illegal(f"cannot move to {state.label}")
-        move = Move(
-            state,
-            self.producer_id if producer_id is None else producer_id,
-            self.producer_id,
-            self.next_producer_id if next_producer_id is None else next_producer_id,
-            self.producer_epoch if producer_epoch is None else producer_epoch,
-            self.last_producer_epoch if last_producer_epoch is None else last_producer_epoch,
-            self.timeout_ms if timeout_ms is None else timeout_ms,
-            self.partitions if partitions is None else partitions,
-            self.start_ms if start_ms is None else start_ms,
-            self.last_update_ms if last_update_ms is None else last_update_ms,
-            self.client_version if client_version is None else client_version,
-        )
+        move = Move._make(_present(self))._replace(state=state, prev_producer_id=self.producer_id, **changes)
         if move.producer_id < 0 or (move.producer_epoch < 0 and state is not _S.DEAD):
             raise self._illegal(f"cannot move to producer id {move.producer_id} with epoch {move.producer_epoch}")
         self.pending = state
