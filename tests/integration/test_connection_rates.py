@@ -14,11 +14,11 @@ from kbroker.broker import Broker
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.listeners import Listener
 from kbroker.common.quotas import QuotaEntity
-from kbroker.network.connections._connection_quotas import ConnectionThrottledError
 from kbroker.network.options import ListenerLimits, SocketServerOptions
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
 from kbroker.quota.entity_rules import Alteration, QuotaOp
+from tests.native import connection_admission as admission
 from tests.native.echo import run_echo
 from tests.support.socket_rig import PAUSE, until
 
@@ -204,11 +204,11 @@ def test_limits_change_by_configs() -> None:
         def room(listener: str) -> int:
             """How many more connections may come."""
             taken = 0
-            while taken < 50 and quotas.has_slot(listener):
-                quotas.admit(listener, "10.0.0.1")
+            while taken < 50 and admission.has_slot(quotas, listener):
+                admission.admit(quotas, listener, "10.0.0.1")
                 taken += 1
             for _ in range(taken):
-                quotas.dec(listener, "10.0.0.1")
+                admission.dec(quotas, listener, "10.0.0.1")
             return taken
 
         def alter(name: str, value: str | None, node: str = "1") -> None:
@@ -223,15 +223,15 @@ def test_limits_change_by_configs() -> None:
         alter("max.connections", "5", "")
         assert (room("EXTERNAL"), room("PLAINTEXT")) == (5, 5)
         alter("max.connection.creation.rate", "1", "")
-        assert [quotas.begin("EXTERNAL") for _ in range(12)][-1] == 1000
+        assert [admission.begin(quotas, "EXTERNAL") for _ in range(12)][-1] == 1000
         alter("max.connection.creation.rate", None, "")
-        assert quotas.begin("EXTERNAL") == 0
+        assert admission.begin(quotas, "EXTERNAL") == 0
         alter("listener.name.external.max.connection.creation.rate", "1", "")
-        assert quotas.begin("EXTERNAL") == 1000
+        assert admission.begin(quotas, "EXTERNAL") == 1000
         for name in ("max.connections", "max.connection.creation.rate"):
             with pytest.raises(Exception, match=rf"Invalid {name} 0"):
                 alter(f"listener.name.external.{name}", "0")
-        assert quotas.has_slot("EXTERNAL")
+        assert admission.has_slot(quotas, "EXTERNAL")
 
 
 def test_quota_of_an_address_is_in_force_and_survives_a_restart(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_quota_of_an_address_is_in_force_and_survives_a_restart(tmp_path: Path) 
         assert result is None
         quotas = broker.context.connection_quotas
         for _ in range(20):
-            quotas.inc("PLAINTEXT", "127.0.0.1")
-        with pytest.raises(ConnectionThrottledError):
-            quotas.inc("PLAINTEXT", "127.0.0.1")
+            admission.inc(quotas, "PLAINTEXT", "127.0.0.1")
+        with pytest.raises(admission.ConnectionThrottledError):
+            admission.inc(quotas, "PLAINTEXT", "127.0.0.1")
     with Broker(config) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
         clients = [socket.create_connection((host, int(port)), 10) for _ in range(21)]

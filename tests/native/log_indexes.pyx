@@ -13,7 +13,6 @@ from kbroker.log.segment._index cimport (
 )
 from kbroker.log.segment._txn_index cimport (
     TXN_INDEX_DAMAGED, TxnIndex, txn_index_append, txn_index_collect, txn_index_destroy, txn_index_init,
-    txn_index_truncate,
 )
 
 import os
@@ -114,9 +113,6 @@ cdef class TransactionIndex:
         entry.last_offset = last_offset
         entry.last_stable_offset = last_stable_offset
         check_entry(txn_index_append(&self.index, &entry))
-
-    def truncate(self, int64_t offset):
-        check_entry(txn_index_truncate(&self.index, offset))
 
     def collect(self, int64_t fetch_offset, int64_t upper_bound):
         cdef AbortedTxn *found = NULL

@@ -7,8 +7,8 @@ from libc.string cimport memset
 from kbroker.log.producers._producer_state cimport (
     PRODUCER_CHECK_DUPLICATE, AbortedTxn, BatchFacts, Duplicate, ProducerFacts, producer_state_apply,
     producer_state_check, producer_state_clear, producer_state_count, producer_state_expire,
-    producer_state_first_unstable_offset, producer_state_free, producer_state_has_late_transaction, producer_state_list,
-    producer_state_new, producer_state_set_high_watermark, producer_state_truncate, producer_state_verify,
+    producer_state_first_unstable_offset, producer_state_free, producer_state_has_late_transaction,
+    producer_state_list, producer_state_new, producer_state_set_high_watermark, producer_state_verify,
 )
 from kbroker.log.producers._producer_table cimport (
     NO_GUARD, NOT_VERIFIED, SNAPSHOT_CORRUPT, ProducerState, producer_state_encode_snapshot,
@@ -146,9 +146,6 @@ cdef class ProducerStateManager:
     def expire(self, now_ms, expiration_ms):
         producer_state_expire(self.state, checked(now_ms, "now_ms", 0, INT64_MAX),
                               checked(expiration_ms, "expiration_ms", 1, INT64_MAX))
-
-    def truncate(self, end_offset):
-        producer_state_truncate(self.state, checked_offset(end_offset, "end_offset"))
 
     def clear(self):
         producer_state_clear(self.state)

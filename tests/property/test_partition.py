@@ -19,7 +19,6 @@ ACTIONS = st.one_of(
     st.tuples(st.just("flush")),
     st.tuples(st.just("retention"), st.integers(0, 1500)),
     st.tuples(st.just("delete_records"), st.floats(0, 1)),
-    st.tuples(st.just("truncate"), st.floats(0, 1)),
     st.tuples(st.just("reopen"), st.booleans(), st.booleans()),
     st.tuples(st.just("tear"), st.integers(1, 200)),
     st.tuples(st.just("fail")),
@@ -66,14 +65,6 @@ def test_log_is_a_list_of_batches(actions: list[tuple[Any, ...]], interval: int,
                 start = log.log_start_offset
             elif name == "delete_records":
                 start = log.delete_records(max(start, int(end * given_[0])))
-            elif name == "truncate":
-                target = start + int((end - start) * given_[0])
-                log.truncate_to(target)
-                model = [row for row in model if row[1] <= target]
-                end = log.log_end_offset
-                assert start <= end <= target
-                if target > 0 and model and model[-1][1] > start:
-                    assert end == model[-1][1]
             elif name == "reopen":
                 clean, keep_point = given_
                 point = log.flushed_offset if keep_point else 0

@@ -29,9 +29,6 @@ cdef inline void reader_init(Reader *r, const char *data, int64_t size_bytes) no
     r.end = data + size_bytes
     r.bad = False
 
-cdef inline int64_t reader_left(Reader *r) noexcept nogil:
-    return r.end - r.at
-
 cdef inline const char *read_bytes(Reader *r, int64_t size_bytes) noexcept nogil:
     """Skip size_bytes bytes and return their address; NULL (and bad) if fewer are left."""
     cdef const char *start = r.at
@@ -141,11 +138,6 @@ cdef inline char *write_reserve(Writer *w, int64_t size_bytes) noexcept nogil:
         w.is_owned = True
     w.size_bytes = need
     return w.data + need - size_bytes
-
-cdef inline void write_i8(Writer *w, int8_t v) noexcept nogil:
-    cdef char *p = write_reserve(w, 1)
-    if p != NULL:
-        p[0] = <char>v
 
 cdef inline void write_i16(Writer *w, int16_t v) noexcept nogil:
     cdef char *p = write_reserve(w, 2)

@@ -149,8 +149,8 @@ cdef int32_t partition_leader_epoch(Partition *partition) noexcept nogil
 # Set the hook that is called without any lock when the high watermark was moved by anything other than an append of
 # the native handlers: by a flush, or by an append through Python's handle.
 cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
-# Set the hook that is called without any lock, on the appending thread, when partition_flush_target() has risen: a
-# flush is needed.
+# Set the hook that is called without any lock, on the appending thread, when a flush is needed:
+# of flush.messages records, or of a sealed segment.
 cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
 # Disconnect the former hook if it has this argument, and wait until no thread calls it.
 cdef void partition_end_hook(Partition *partition, const void *arg) noexcept nogil
@@ -175,7 +175,6 @@ cdef bint advance_watermarks(Partition *partition) noexcept nogil
 # Call partition_flush without a hook; return 1 if the high watermark moved.
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil
 # Return the offset up to which a flush is needed; none is needed when it is at or below the flushed offset.
-cdef int64_t partition_flush_target(Partition *partition) noexcept nogil
 # Sync the records below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno,
 # after which the partition refuses appends until it is opened again.
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil

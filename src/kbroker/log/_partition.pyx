@@ -348,8 +348,6 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
         count_failure(partition, FAILED_SYNC, -rc)
     if rc == 0:
         mutex_lock(&partition.append_lock)
-        if target > atomic_load(&partition.log_end):
-            target = atomic_load(&partition.log_end)            # truncated meanwhile
         if target > atomic_load(&partition.flushed):
             atomic_store(&partition.flushed, target)
         advance_watermarks(partition)
@@ -359,18 +357,6 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
         atomic_store(&partition.is_failed, 1)
     release_flushes(partition)
     return rc if rc != 0 else 1     # although the high watermark may be there already: an append moved it
-
-
-cdef int64_t partition_flush_target(Partition *partition) noexcept nogil:
-    cdef int64_t target
-    cdef int64_t end = atomic_load(&partition.log_end)
-    mutex_lock(&partition.view_lock)
-    if end - atomic_load(&partition.flushed) >= partition.config.flush_messages:
-        target = end
-    else:
-        target = partition.view.segments[partition.view.count - 1].base_offset      # sealed segments
-    mutex_unlock(&partition.view_lock)
-    return target
 
 
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil:

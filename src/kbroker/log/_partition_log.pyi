@@ -119,8 +119,6 @@ class PartitionLog:
         """Remove the files of segments that were deleted at least file.delete.delay.ms ago; return their number."""
     def delete_records(self, offset: int) -> int:
         """Move the log start up to `offset` (-1: high watermark); return the log start. Raises: ValueError."""
-    def truncate_to(self, offset: int) -> None:
-        """Remove all records from the batch that contains `offset` on; also used by `kbroker log verify --repair`."""
     def move_to(self, directory: str, commit: Callable[[], None], undo: Callable[[], None]) -> None:
         """Continue in another folder, without an append or a flush in between.
 
@@ -151,8 +149,6 @@ class PartitionLog:
     def log_start_offset(self) -> int: ...
     @property
     def flushed_offset(self) -> int: ...
-    @property
-    def flush_target(self) -> int: ...
     @property
     def leader_epoch(self) -> int: ...
     @property

@@ -10,12 +10,12 @@ from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init
 from kbroker.log._append cimport partition_append, partition_append_end_marker, partition_start_verification
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_FOLDER, AppendResult, LogConfig, Partition, ReadProbe, ReadResult, advance_watermarks, call_hook,
-    flush_log, hold_flushes, parse_config, partition_flush, partition_flush_target, partition_release,
-    partition_set_high_watermark_hook, release_flushes, view_acquire, write_txn_checkpoint,
+    flush_log, hold_flushes, parse_config, partition_flush, partition_release, partition_set_high_watermark_hook,
+    release_flushes, view_acquire, write_txn_checkpoint,
 )
 from kbroker.log._posix cimport ENOENT, io_read, io_yield
 from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
-from kbroker.log._recovery cimport adopt_copy, cut_partition, load_partition
+from kbroker.log._recovery cimport adopt_copy, load_partition
 from kbroker.log._retention cimport (
     PendingSnapshot, apply_retention, purge_deleted, roll_segment, store_snapshot, take_snapshot,
 )
@@ -280,24 +280,6 @@ cdef class PartitionLog:
             raise ValueError(f"offset {offset} is not between 0 and the high watermark {mark}")
         return start
 
-    def truncate_to(self, int64_t offset):
-        cdef Partition *state = open_state(self)
-        cdef int64_t start = atomic_load(&state.log_start), flushed = atomic_load(&state.flushed)
-        if self.in_memory:
-            raise ValueError("an in-memory log cannot be truncated")
-        if offset < start:
-            raise ValueError(f"offset {offset} is below the log start {start}")
-        with nogil:
-            mutex_lock(&state.append_lock)
-        try:
-            if offset < atomic_load(&state.log_end) or atomic_load(&state.damage_offset) != INT64_MAX:
-                cut_partition(state, self.directory, offset)
-                atomic_store(&state.high_watermark, 0)
-                load_partition(state, self.directory, True, 0, start)
-                atomic_store(&state.flushed, min(flushed, atomic_load(&state.log_end)))
-        finally:
-            mutex_unlock(&state.append_lock)
-
     def move_to(self, str directory not None, commit, undo):
         cdef Partition *state = open_state(self)
         cdef bytes path = os.fsencode(directory)
@@ -435,14 +417,6 @@ cdef class PartitionLog:
     @property
     def flushed_offset(self):
         return atomic_load(&self.partition.flushed)
-
-    @property
-    def flush_target(self):
-        cdef Partition *state = self.partition
-        cdef int64_t target
-        with nogil:
-            target = partition_flush_target(state)
-        return target
 
     @property
     def leader_epoch(self):

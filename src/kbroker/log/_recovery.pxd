@@ -1,4 +1,4 @@
-"""Opening of a partition's folder after a clean or an unclean stop, and truncation to an offset."""
+"""Opening of a partition's folder after a clean or an unclean stop."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker.log._partition cimport Partition
 from kbroker.log.segment._segment cimport Directory, SegmentList
@@ -6,8 +6,6 @@ from kbroker.log.segment._segment cimport Directory, SegmentList
 # Fill view, offsets, indexes and producer state from the folder. Raises OSError naming the file that cannot be read.
 cdef int load_partition(Partition *partition, str directory, bint clean, int64_t recovery_point,
                         int64_t log_start) except -1
-# Remove all records from offset on, then load again; under the append lock. 0 or -errno.
-cdef int cut_partition(Partition *partition, str directory, int64_t offset) except -1
 # Let the partition continue in a folder with copies of all its segments; takes the count of the folder. Under the
 # append lock, with flushes held. Returns the former segments with a count for the caller. Raises: OSError, when a copy
 # cannot be read or differs; the partition is then unchanged.

@@ -23,12 +23,12 @@ from kbroker.log.segment._segment cimport (
     segment_list_release, segment_list_retain, segment_new, segment_open,
 )
 from kbroker.log.segment._segment_recovery cimport (
-    SCAN_ABORTED, SCAN_CRC, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, remove_if_there, remove_segment,
-    remove_snapshot, scan_segment,
+    SCAN_ABORTED, SCAN_CRC, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, remove_segment, remove_snapshot,
+    scan_segment,
 )
 from kbroker.log.segment._txn_index cimport (
     TxnSum, txn_index_begin_rebuild, txn_index_end_rebuild, txn_index_expect, txn_index_matches, txn_index_sum,
-    txn_index_sync, txn_index_truncate,
+    txn_index_sync,
 )
 from kbroker.protocol._records cimport BatchHeader
 
@@ -433,46 +433,6 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
                 open_file_release(file)
         if partition.epoch_count > 0:
             write_leader_epochs(partition)
-    return 0
-
-
-cdef int cut_partition(Partition *partition, str directory, int64_t offset) except -1:
-    """Cut the log's files at an offset; only repair and tests do.
-
-    The caller holds the append lock, taken without the GIL, and no native handler takes the GIL under it, so this
-    cannot deadlock; but a native handler may wait here for Python.
-    """
-    cdef SegmentList *view = partition.view
-    cdef LogSegment *segment
-    cdef OpenFile *file
-    cdef BatchHeader header
-    cdef int64_t position
-    cdef int32_t slot, rc, error = 0
-    for slot in range(view.count - 1, -1, -1):
-        segment = view.segments[slot]
-        if segment.base_offset >= offset and slot > 0:
-            remove_segment(directory, segment.base_offset)
-            remove_snapshot(directory, segment.base_offset)
-            atomic_store(&segment.is_deleted, 1)
-            continue
-        file = segment_open(segment, &error)
-        if file is NULL:
-            fail(error, directory, segment.base_offset)
-        rc = segment_find_indexed(segment, file, offset, atomic_load(&segment.size_bytes), &position, &header)
-        if rc == 1:
-            atomic_store(&segment.size_bytes, position)
-            rc = io_truncate(file.fd, position)
-        else:
-            rc = 0
-        open_file_release(file)
-        if rc != 0:
-            fail(rc, directory, segment.base_offset)
-        rc = txn_index_truncate(&segment.aborted, offset)
-        if rc != 0:
-            fail(rc, directory, segment.base_offset)
-        for suffix in (".index", ".timeindex"):  # readers keep their mapping of the old file; loading creates new ones
-            remove_if_there(os.path.join(directory, f"{segment.base_offset:020d}{suffix}"))
-        break
     return 0
 
 

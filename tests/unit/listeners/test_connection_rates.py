@@ -15,10 +15,9 @@ from kbroker._core.clock import VirtualClock
 from kbroker.network.connections._connection_quotas import (
     UNLIMITED,
     ConnectionQuotas,
-    ConnectionThrottledError,
-    TooManyConnectionsError,
     canonical_address,
 )
+from tests.native import connection_admission as admission
 
 EXTERNAL, ADMIN, REPLICATION = LISTENERS = ("EXTERNAL", "ADMIN", "REPLICATION")
 ADDRESS = {EXTERNAL: "10.0.0.1", ADMIN: "10.0.0.2", REPLICATION: "10.0.0.3"}
@@ -58,7 +57,7 @@ class Waiter:
         until(lambda: quotas.waiting(listener) == 1)
 
     def _run(self) -> None:
-        self._quotas.inc(self._listener, ADDRESS[self._listener])
+        admission.inc(self._quotas, self._listener, ADDRESS[self._listener])
         self.done = True
 
     def still_waits(self) -> bool:
@@ -88,11 +87,11 @@ class Drive:
             if at > self.clock.epoch_ms():
                 self.clock.advance_ms(at - self.clock.epoch_ms())
             if what == "come":
-                delay = self.quotas.begin(listener)
+                delay = admission.begin(self.quotas, listener)
                 self.blocked_ms[listener] += delay
                 heapq.heappush(events, (at + delay, place, "admit", number))
                 continue
-            self.quotas.admit(listener, ADDRESS[listener])
+            admission.admit(self.quotas, listener, ADDRESS[listener])
             self.admitted_ms[listener].append(at)
             if number + 1 < count:
                 due = max(at, start + (number + 1) * interval_ms)
@@ -103,10 +102,10 @@ def test_listener_must_be_known() -> None:
     """CN-1, CN-2: a connection of a listener that was not added, or the end of one that never came, is an error."""
     quotas = ConnectionQuotas()
     with pytest.raises(KeyError):
-        quotas.inc("EXTERNAL", "10.0.0.1")
+        admission.inc(quotas, "EXTERNAL", "10.0.0.1")
     quotas = make()
     with pytest.raises(ValueError, match="no connection from"):
-        quotas.dec(EXTERNAL, "10.0.0.9")
+        admission.dec(quotas, EXTERNAL, "10.0.0.9")
     assert quotas.listeners == [REPLICATION, ADMIN, EXTERNAL]
 
 
@@ -115,12 +114,12 @@ def test_nothing_is_limited_by_default() -> None:
     quotas = make()
     for listener in LISTENERS:
         for _ in range(10_000):
-            quotas.inc(listener, ADDRESS[listener])
+            admission.inc(quotas, listener, ADDRESS[listener])
         assert (quotas.count(ADDRESS[listener]), quotas.listener_count(listener)) == (10_000, 10_000)
         assert quotas.rate(listener) == 10_000
         assert math.isnan(quotas.throttle_time(listener))
     assert quotas.rate() == 20_000  # the inter-broker listener does not count
-    quotas.dec(EXTERNAL, ADDRESS[EXTERNAL])
+    admission.dec(quotas, EXTERNAL, ADDRESS[EXTERNAL])
     assert (quotas.count(ADDRESS[EXTERNAL]), quotas.count()) == (9_999, 29_999)
     assert quotas.ip_rates() == {}
 
@@ -129,18 +128,18 @@ def test_one_address_too_often() -> None:
     """CN-4 to CN-7: one connection more than the limit raises and counts all the same; others are free."""
     quotas = make(max_per_address=17)
     for _ in range(17):
-        quotas.inc(EXTERNAL, "10.0.0.1")
+        admission.inc(quotas, EXTERNAL, "10.0.0.1")
     for _ in range(2):
-        with pytest.raises(TooManyConnectionsError):
-            quotas.inc(EXTERNAL, "10.0.0.1")
+        with pytest.raises(admission.TooManyConnectionsError):
+            admission.inc(quotas, EXTERNAL, "10.0.0.1")
     assert (quotas.count("10.0.0.1"), quotas.refused) == (19, 2)
     for _ in range(17):
-        quotas.inc(EXTERNAL, "10.0.0.7")
+        admission.inc(quotas, EXTERNAL, "10.0.0.7")
     for _ in range(4):
-        quotas.dec(EXTERNAL, "10.0.0.1")
+        admission.dec(quotas, EXTERNAL, "10.0.0.1")
     assert quotas.count("10.0.0.1") == 15
     for _ in range(2):
-        quotas.inc(EXTERNAL, "10.0.0.1")
+        admission.inc(quotas, EXTERNAL, "10.0.0.1")
     assert quotas.count("10.0.0.1") == 17
 
 
@@ -148,22 +147,22 @@ def test_full_server_waits_but_for_the_inter_broker_listener() -> None:
     """CN-8 to CN-11: at max.connections an acceptor waits; the inter-broker one goes on and others must give way."""
     quotas = make(max_connections=800)
     for _ in range(800):
-        quotas.inc(EXTERNAL, ADDRESS[EXTERNAL])
-    assert not quotas.max_connections_exceeded(EXTERNAL)
+        admission.inc(quotas, EXTERNAL, ADDRESS[EXTERNAL])
+    assert not admission.is_exceeded(quotas, EXTERNAL)
     waiter = Waiter(quotas, EXTERNAL)
     assert waiter.still_waits()
-    quotas.dec(EXTERNAL, ADDRESS[EXTERNAL])
+    admission.dec(quotas, EXTERNAL, ADDRESS[EXTERNAL])
     waiter.ends()
-    quotas.inc(REPLICATION, ADDRESS[REPLICATION])
-    assert quotas.max_connections_exceeded(EXTERNAL)
-    assert not quotas.max_connections_exceeded(REPLICATION)
+    admission.inc(quotas, REPLICATION, ADDRESS[REPLICATION])
+    assert admission.is_exceeded(quotas, EXTERNAL)
+    assert not admission.is_exceeded(quotas, REPLICATION)
     waiter = Waiter(quotas, ADMIN)
-    quotas.inc(REPLICATION, ADDRESS[REPLICATION])
+    admission.inc(quotas, REPLICATION, ADDRESS[REPLICATION])
     assert quotas.count() == 802
     for _ in range(2):
-        quotas.dec(EXTERNAL, ADDRESS[EXTERNAL])
+        admission.dec(quotas, EXTERNAL, ADDRESS[EXTERNAL])
     assert waiter.still_waits()
-    quotas.dec(EXTERNAL, ADDRESS[EXTERNAL])
+    admission.dec(quotas, EXTERNAL, ADDRESS[EXTERNAL])
     waiter.ends()
 
 
@@ -174,12 +173,12 @@ def test_full_listener_waits() -> None:
     for listener in LISTENERS:
         quotas.update_listener(listener, max_connections=200)
         for _ in range(200):
-            quotas.inc(listener, ADDRESS[listener])
+            admission.inc(quotas, listener, ADDRESS[listener])
     for listener in LISTENERS:
         waiters.append(Waiter(quotas, listener))
     for listener, waiter in zip(LISTENERS, waiters, strict=True):
         assert waiter.still_waits()
-        quotas.dec(listener, ADDRESS[listener])
+        admission.dec(quotas, listener, ADDRESS[listener])
         waiter.ends()
 
 
@@ -195,11 +194,11 @@ def test_one_listener_alone_is_not_protected() -> None:
     """A broker with nothing but its inter-broker listener holds it to the limits."""
     quotas = ConnectionQuotas(max_connections=1, inter_broker_listener=REPLICATION, clock=VirtualClock())
     quotas.update_listener(REPLICATION)
-    quotas.inc(REPLICATION, "10.0.0.3")
-    assert not quotas.has_slot(REPLICATION)
+    admission.inc(quotas, REPLICATION, "10.0.0.3")
+    assert not admission.has_slot(quotas, REPLICATION)
     quotas.update_listener(EXTERNAL)
     quotas.update_listener(REPLICATION, max_connections=2)
-    assert quotas.has_slot(REPLICATION)
+    assert admission.has_slot(quotas, REPLICATION)
 
 
 def test_broker_rate_below_its_limit() -> None:
@@ -228,8 +227,8 @@ def test_broker_rate_above_its_limit() -> None:
 def test_inter_broker_listener_inherits_the_rate() -> None:
     """Without its own rate the inter-broker listener has the broker's; what it takes the others still have."""
     quotas = make(max_rate=10)
-    assert [quotas.begin(REPLICATION) for _ in range(11)] == [0] * 10 + [100]
-    assert [quotas.begin(EXTERNAL) for _ in range(11)] == [0] * 10 + [100]
+    assert [admission.begin(quotas, REPLICATION) for _ in range(11)] == [0] * 10 + [100]
+    assert [admission.begin(quotas, EXTERNAL) for _ in range(11)] == [0] * 10 + [100]
 
 
 def test_listener_rate_above_its_limit() -> None:
@@ -268,9 +267,9 @@ def test_address_rate_above_its_limit() -> None:
     delays = []
     for _ in range(80):
         try:
-            quotas.inc(EXTERNAL, ADDRESS[EXTERNAL])
+            admission.inc(quotas, EXTERNAL, ADDRESS[EXTERNAL])
             accepted += 1
-        except ConnectionThrottledError as error:
+        except admission.ConnectionThrottledError as error:
             delays.append((error.throttle_time_ms, error.end_ms - clock.epoch_ms()))
         clock.advance_ms(25)
     assert all(0 < delay <= 1000 and delay == left for delay, left in delays)
@@ -286,8 +285,8 @@ def test_throttled_address_is_taken_out_of_every_rate() -> None:
     quotas = make()
     quotas.update_ip_rate(None, 0)
     for listener in (EXTERNAL, REPLICATION):
-        with pytest.raises(ConnectionThrottledError) as caught:
-            quotas.inc(listener, ADDRESS[listener])
+        with pytest.raises(admission.ConnectionThrottledError) as caught:
+            admission.inc(quotas, listener, ADDRESS[listener])
         assert caught.value.throttle_time_ms == 1000  # one window at most
         assert quotas.rate(listener) == 0
         assert quotas.ip_rates()[ADDRESS[listener]] == 0
@@ -331,7 +330,7 @@ def test_delay_is_exact() -> None:
     quotas = make(clock)
     quotas.update_listener(EXTERNAL, max_rate=10)
     for _ in range(10):
-        quotas.inc(EXTERNAL, "10.0.0.1")
+        admission.inc(quotas, EXTERNAL, "10.0.0.1")
     waiter = Waiter(quotas, EXTERNAL)
     quotas.update_listener(EXTERNAL, max_rate=UNLIMITED)
     clock.advance_ms(99)
@@ -345,10 +344,10 @@ def test_delay_is_at_most_a_window() -> None:
     """However far beyond its rate, a connection waits one sample window, the larger of its two delays counting."""
     quotas = make(max_rate=1)
     quotas.update_listener(EXTERNAL, max_rate=2)
-    assert [quotas.begin(EXTERNAL) for _ in range(5)] == [0, 1000, 1000, 1000, 1000]
+    assert [admission.begin(quotas, EXTERNAL) for _ in range(5)] == [0, 1000, 1000, 1000, 1000]
     quotas.update(UNLIMITED, UNLIMITED, None, UNLIMITED)
     quotas.update_listener(ADMIN, max_rate=4)
-    assert [quotas.begin(ADMIN) for _ in range(6)] == [0, 0, 0, 0, 250, 500]
+    assert [admission.begin(quotas, ADMIN) for _ in range(6)] == [0, 0, 0, 0, 250, 500]
 
 
 def test_waiting_for_a_slot_after_the_throttle() -> None:
@@ -357,11 +356,11 @@ def test_waiting_for_a_slot_after_the_throttle() -> None:
     quotas = make(clock, max_connections=10)
     quotas.update_listener(EXTERNAL, max_rate=10)
     for _ in range(10):
-        quotas.inc(EXTERNAL, "10.0.0.1")
+        admission.inc(quotas, EXTERNAL, "10.0.0.1")
     waiter = Waiter(quotas, EXTERNAL)
     clock.advance_ms(100)
     assert waiter.still_waits()
-    quotas.dec(EXTERNAL, "10.0.0.1")
+    admission.dec(quotas, EXTERNAL, "10.0.0.1")
     waiter.ends()
 
 
@@ -372,19 +371,19 @@ def test_address_rates_follow_their_entity() -> None:
     quotas.update_ip_rate(None, 2)
     quotas.update_ip_rate("10.0.0.1", 4)
     for _ in range(4):
-        quotas.inc(EXTERNAL, "10.0.0.1")
-    with pytest.raises(ConnectionThrottledError):
-        quotas.inc(EXTERNAL, "10.0.0.1")
+        admission.inc(quotas, EXTERNAL, "10.0.0.1")
+    with pytest.raises(admission.ConnectionThrottledError):
+        admission.inc(quotas, EXTERNAL, "10.0.0.1")
     quotas.update_ip_rate("10.0.0.1", None)
-    with pytest.raises(ConnectionThrottledError) as caught:
-        quotas.inc(EXTERNAL, "10.0.0.1")
+    with pytest.raises(admission.ConnectionThrottledError) as caught:
+        admission.inc(quotas, EXTERNAL, "10.0.0.1")
     assert caught.value.throttle_time_ms == 1000  # 5 in 1 s against 2: 1,500 ms, capped
     quotas.update_ip_rate(None, 5)
-    quotas.inc(EXTERNAL, "10.0.0.1")
+    admission.inc(quotas, EXTERNAL, "10.0.0.1")
     assert quotas.ip_rates() == {"10.0.0.1": 5}
     quotas.update_ip_rate(None, None)
     for _ in range(50):
-        quotas.inc(EXTERNAL, "10.0.0.1")
+        admission.inc(quotas, EXTERNAL, "10.0.0.1")
     assert quotas.ip_rates() == {"10.0.0.1": 5}  # no limit: nothing is recorded
 
 
@@ -393,9 +392,9 @@ def test_addresses_expire() -> None:
     clock = VirtualClock()
     quotas = make(clock)
     quotas.update_ip_rate(None, 100)
-    quotas.inc(EXTERNAL, "10.0.0.1")
+    admission.inc(quotas, EXTERNAL, "10.0.0.1")
     clock.advance_ms(3_600_000)
-    quotas.inc(EXTERNAL, "10.0.0.2")
+    admission.inc(quotas, EXTERNAL, "10.0.0.2")
     assert sorted(quotas.ip_rates()) == ["10.0.0.1", "10.0.0.2"]
     clock.advance_ms(30_000)
     assert sorted(quotas.ip_rates()) == ["10.0.0.2"]
@@ -407,10 +406,10 @@ def test_many_addresses() -> None:
     quotas = make(max_per_address=1)
     names = [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(3000)]
     for name in names:
-        quotas.inc(EXTERNAL, name)
+        admission.inc(quotas, EXTERNAL, name)
     assert all(quotas.count(name) == 1 for name in names)
     for name in names:
-        quotas.dec(EXTERNAL, name)
+        admission.dec(quotas, EXTERNAL, name)
     assert quotas.count() == 0
 
 

@@ -108,11 +108,6 @@ def test_sealed_damage_is_fenced_not_cut(tmp_path: Path) -> None:
         assert log.apply_retention(NOW_MS * 2) == 0
         log.close(clean=False)
     assert victim.read_bytes() == bytes(content)
-    log = open_log(folder, config=SMALL)
-    log.truncate_to(bad)  # what the repair command does
-    assert log.damage is None
-    assert log.append(batch(b"x")).base_offset == bad
-    log.close()
 
 
 def test_damage_below_the_recovery_point_is_not_cut(tmp_path: Path) -> None:
@@ -302,19 +297,6 @@ def test_only_what_follows_the_recovery_point_is_checked(tmp_path: Path) -> None
     log = open_log(folder, config=SMALL, recovery_point=30)
     assert log.damage is None
     log.close(clean=False)
-
-
-def test_truncate(tmp_path: Path) -> None:
-    """truncate_to cuts at the batch that contains the offset, forgets later segments and producers' batches."""
-    folder = tmp_path / "t-0"
-    data = fill(folder, 40, SMALL)
-    log = open_log(folder, config=SMALL)
-    for offset in (35, 34, 17, 3, 0):
-        log.truncate_to(offset)
-        assert log.log_end_offset == offset
-        assert read_all(log) == data[:offset]
-        assert log.append(batch(b"%04d" % offset * (1 + offset % 5))).base_offset == offset
-    log.close()
 
 
 def test_full_disk_for_real(tmp_path: Path) -> None:

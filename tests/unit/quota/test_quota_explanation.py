@@ -11,7 +11,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.quotas import QuotaEntity
 from kbroker.metrics.registry import MetricName, Metrics
-from kbroker.network.connections._connection_quotas import ConnectionQuotas, ConnectionThrottledError
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.observe.explanation_route import explanation_of_query
 from kbroker.observe.http_routes import HttpError
 from kbroker.quota._client_quotas import ClientQuotaManagers
@@ -20,6 +20,7 @@ from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.explanation import ClientConnections, QuotaExplainer, UnknownConnectionError
 from kbroker.quota.verdict import Verdict
+from tests.native import connection_admission as admission
 from tests.support.metadata import MemoryController, following
 
 START_MS = 1_700_000_000_000
@@ -371,8 +372,8 @@ def test_connections_of_an_address(bench: Bench) -> None:
     bench.set({"ip": "10.0.0.1"}, connection_creation_rate=2)
     bench.set({"ip": "there"}, connection_creation_rate=7)
     for number in range(30):
-        with pytest.raises(ConnectionThrottledError) if number >= 20 else nothing():
-            bench.addresses.admit("PLAINTEXT", "10.0.0.1")
+        with pytest.raises(admission.ConnectionThrottledError) if number >= 20 else nothing():
+            admission.admit(bench.addresses, "PLAINTEXT", "10.0.0.1")
     quota = bench.quota(RATE, address="10.0.0.1")
     assert outcomes(quota) == [(1, 2, "applies"), (2, 100, "overridden")]
     assert quota["counter"]["observed"] == bench.addresses.ip_rates()["10.0.0.1"]
@@ -382,7 +383,7 @@ def test_connections_of_an_address(bench: Bench) -> None:
     assert bench.quota(RATE, address="10.9.9.9")["counter"] is None
     assert quota["shadow"] is None
     bench.set({"ip": None}, **{"shadow.connection_creation_rate": 1})
-    bench.addresses.admit("PLAINTEXT", "10.9.9.9")
+    admission.admit(bench.addresses, "PLAINTEXT", "10.9.9.9")
     shadow = bench.quota(RATE, address="10.9.9.9")["shadow"]
     assert (shadow["limit"], shadow["level"], shadow["counter"]["observed"]) == (1, 2, 0.1)
 

@@ -12,12 +12,13 @@ from kbroker._core.metrics.metric import Metric
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity
 from kbroker.metrics.registry import MetricName, Metrics
-from kbroker.network.connections._connection_quotas import ConnectionQuotas, ConnectionThrottledError
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.quota._client_quotas import VERDICT_TYPES, ClientQuotaManagers
 from kbroker.quota._entities import DEFAULT_ENTITY
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.verdict import Verdict
+from tests.native import connection_admission as admission
 from tests.support.metadata import LoggedController, following
 
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
@@ -174,12 +175,12 @@ def test_no_shadow_throttles(bench: Bench) -> None:
 
 def connect(quotas: ConnectionQuotas, address: str) -> bool:
     """Whether a connection is let in; it leaves again."""
-    quotas.begin("L")
+    admission.begin(quotas, "L")
     try:
-        quotas.admit("L", address)
-    except ConnectionThrottledError:
+        admission.admit(quotas, "L", address)
+    except admission.ConnectionThrottledError:
         return False
-    quotas.dec("L", address)
+    admission.dec(quotas, "L", address)
     return True
 
 

@@ -69,5 +69,3 @@ cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t ex
 cdef int64_t producer_state_count(ProducerState *state) noexcept nogil
 # Return a malloc'ed list that the caller frees, NULL when empty or when memory is exhausted (*count is then 0).
 cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) noexcept nogil
-# Remove the batches from the offset on.
-cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil

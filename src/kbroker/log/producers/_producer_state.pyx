@@ -98,8 +98,6 @@ cdef int32_t check_sequence(const Entry *entry, const BatchFacts *facts) noexcep
         return 0
     if facts.producer_epoch != entry.epoch:
         return 0 if facts.base_sequence == 0 else OUT_OF_ORDER_SEQUENCE_NUMBER
-    if entry.any_sequence:
-        return 0
     last = entry.batches[entry.batch_count - 1].last_sequence if entry.batch_count > 0 else -1
     return 0 if in_sequence(last, facts.base_sequence) else OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -141,7 +139,6 @@ cdef void set_epoch(Entry *entry, int16_t epoch) noexcept nogil:
     if entry.epoch != epoch:
         entry.epoch = epoch
         entry.batch_count = 0
-        entry.any_sequence = False
 
 
 cdef bint producer_state_aborts(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil:
@@ -286,45 +283,3 @@ cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) no
         row.batch_count = entry.batch_count
     count[0] = n
     return rows
-
-
-cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil:
-    """Undo the batches at or after end_offset. Epochs are kept, and a producer's next sequence is not checked."""
-    cdef int64_t i = 0
-    cdef int32_t kept
-    cdef Entry *entry
-    cdef Txn *txn = <Txn *>state.unreplicated.first
-    cdef Txn *following
-    while txn != NULL:              # ended at or after the cut: reopen, or remove
-        following = <Txn *>txn.node.next
-        if txn.last_offset >= end_offset:
-            entry = find(state, txn.producer_id)
-            if txn.first_offset < end_offset and entry != NULL and (
-                    entry.txn == NULL or entry.txn.first_offset >= end_offset):
-                if entry.txn != NULL:
-                    txn_remove(&state.ongoing, entry.txn)
-                chain_remove(&state.unreplicated, &txn.node)
-                txn.last_offset = -1
-                txn_insert(&state.ongoing, txn)
-                entry.txn = txn
-            else:
-                txn_remove(&state.unreplicated, txn)
-        txn = following
-    while i < state.capacity:
-        entry = state.slots[i]
-        if entry == NULL:
-            i += 1
-            continue
-        if entry.txn != NULL and entry.txn.first_offset >= end_offset:
-            txn_remove(&state.ongoing, entry.txn)
-            entry.txn = NULL
-        kept = entry.batch_count
-        while kept > 0 and entry.batches[kept - 1].last_offset >= end_offset:
-            kept -= 1
-        if kept < entry.batch_count:
-            entry.batch_count = kept
-            if kept == 0 and entry.txn == NULL:
-                remove_slot(state, i)   # no batch left: an unknown producer
-                continue
-            entry.any_sequence = kept == 0
-        i += 1

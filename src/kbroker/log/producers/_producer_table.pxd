@@ -37,7 +37,6 @@ cdef struct Entry:
     int32_t coordinator_epoch       # -1: no marker yet
     int64_t last_timestamp_ms
     Txn *txn                        # the ongoing transaction, owned by state.ongoing, or NULL
-    bint any_sequence               # its batches were cut off: the next sequence is not checked
     int32_t batch_count
     RememberedBatch batches[REMEMBERED_BATCHES]     # oldest first
 

@@ -174,7 +174,6 @@ cdef void remember(Entry *entry, int32_t last_sequence, int64_t last_offset, int
     batch.last_offset = last_offset
     batch.timestamp_ms = timestamp_ms
     entry.batch_count += 1
-    entry.any_sequence = False
 
 
 # -- life --------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ cdef struct LogSegment:
     AtomicI64 is_deleted        # the file has, or will soon have, the suffix .deleted, or is removed
     int64_t first_timestamp_ms  # largest of the first append, or -1 (roll by time); append lock
     int64_t bytes_since_index   # append lock
-    bint needs_sync             # append lock
     Mutex lock                  # leaf: file, mappings, aborted list
     OpenFile *file              # counted; NULL: not open
     AtomicI64 used              # second chance of the clock hand

@@ -34,7 +34,6 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
 # Sync the appended entries: 0, -EIO, or -errno where no sync was tried. Without it a power cut would expose aborted
 # records.
 cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil
-cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
 # Recovery: append all entries between these two calls. The file is written only from the first difference on, so that a
 # sound index can be used on a full disk. The end returns 1 when the file differed, 0 or -errno.
 cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil

@@ -202,21 +202,6 @@ cdef int32_t cut_file(TxnIndex *index) noexcept nogil:
     return rc
 
 
-cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil:
-    cdef int32_t rc
-    mutex_lock(index.lock)
-    rc = txn_load(index)
-    if rc != 0:                     # the entries to cut are unknown
-        mutex_unlock(index.lock)
-        return rc
-    while index.count > 0 and index.entries[index.count - 1].last_offset >= offset:
-        index.count -= 1
-    index.has_sum = False
-    rc = cut_file(index)
-    mutex_unlock(index.lock)
-    return rc
-
-
 cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil:
     cdef int32_t rc
     mutex_lock(index.lock)

@@ -12,30 +12,13 @@ from kbroker._core.clock cimport Clock, borrow_clock, clock_epoch_ms
 from kbroker._core.metrics.sensor_core cimport sensor_release, sensor_retain
 from kbroker._core.sync cimport atomic_load, cond_broadcast, mutex_lock, mutex_unlock
 from kbroker.network.connections._quota_core cimport (
-    ADDRESS_BYTES, NO_LIMIT, QUOTA_NO_MEMORY, QUOTA_THROTTLED, QUOTA_TOO_MANY, AddressEntry, Admission, Gauge,
-    ListenerQuota, QuotaCore, QuotaVerdict, add_listener, address_max_rate, address_max_shadow_rate, addresses_after,
-    addresses_drop_if_empty, addresses_find, addresses_take, admit_locked, apply_rates, find_listener,
-    forget_own_limits, gauge_measure, gauge_set_limit, has_slot, leave_locked, listener_max_rate, note_total,
-    quotas_enter, quotas_exceeded, quotas_init, quotas_release, record_connection, sweep_addresses,
+    ADDRESS_BYTES, NO_LIMIT, AddressEntry, Gauge, ListenerQuota, QuotaCore, add_listener, address_max_rate,
+    address_max_shadow_rate, addresses_after, addresses_drop_if_empty, addresses_find, addresses_take, apply_rates,
+    find_listener, forget_own_limits, gauge_measure, gauge_set_limit, listener_max_rate, note_total, quotas_init,
+    quotas_release, sweep_addresses,
 )
 
 UNLIMITED = NO_LIMIT
-
-
-class TooManyConnectionsError(Exception):
-    """One connection too many from an address. It is counted: close it and call ``ConnectionQuotas.dec``."""
-
-
-class ConnectionThrottledError(Exception):
-    """New connections from an address come too fast: not counted; the caller closes it after ``throttle_time_ms``.
-
-    Attributes: throttle_time_ms, end_ms (by ``clock.epoch_ms``).
-    """
-
-    def __init__(self, address, throttle_time_ms, end_ms):
-        super().__init__(f"connections from {address} come too fast: wait {throttle_time_ms} ms")
-        self.throttle_time_ms = throttle_time_ms
-        self.end_ms = end_ms
 
 
 def canonical_address(host):
@@ -244,84 +227,6 @@ cdef class ConnectionQuotas:
             raise KeyError(name)
         return listener
 
-    def inc(self, str listener not None, address):
-        """Count a connection; waits, without the GIL, while its listener is throttled or has no slot.
-
-        Raises: KeyError for a listener that was not added; TooManyConnectionsError, ConnectionThrottledError.
-        """
-        cdef ListenerQuota *found = self.demand(listener)
-        cdef bytes encoded = address_bytes(address)
-        cdef const char *text = encoded
-        cdef Admission admission
-        cdef QuotaVerdict verdict
-        with nogil:
-            verdict = quotas_enter(self.core, found, text, NULL, &admission)
-        self.raise_verdict(verdict, address, admission.end_ms)
-
-    cdef int raise_verdict(self, QuotaVerdict verdict, object address, int64_t end_ms) except -1:
-        if verdict == QUOTA_TOO_MANY:
-            raise TooManyConnectionsError(f"too many connections from {address}")
-        if verdict == QUOTA_THROTTLED:
-            raise ConnectionThrottledError(address, end_ms - clock_epoch_ms(self.core.clock), end_ms)
-        if verdict == QUOTA_NO_MEMORY:
-            raise MemoryError
-        return 0
-
-    def begin(self, str listener not None):
-        """Record a new connection: the first step of ``inc``, for an acceptor that waits in its own way.
-
-        Returns: the delay in milliseconds; afterwards, once ``has_slot``, ``admit`` is the last step.
-        """
-        cdef ListenerQuota *found = self.demand(listener)
-        cdef int64_t throttle_ms
-        with nogil:
-            mutex_lock(&self.core.lock)
-            sweep_addresses(self.core)
-            throttle_ms = record_connection(self.core, found, clock_epoch_ms(self.core.clock))
-            mutex_unlock(&self.core.lock)
-        return throttle_ms
-
-    def has_slot(self, str listener not None):
-        """Return whether the counts allow one more connection of this listener."""
-        cdef ListenerQuota *found = self.demand(listener)
-        cdef bint has
-        with nogil:
-            mutex_lock(&self.core.lock)
-            has = has_slot(self.core, found)
-            mutex_unlock(&self.core.lock)
-        return has
-
-    def admit(self, str listener not None, address):
-        """Apply the limits of the address and count the connection: the last step of ``inc``. Raises as ``inc``."""
-        cdef ListenerQuota *found = self.demand(listener)
-        cdef bytes encoded = address_bytes(address)
-        cdef const char *text = encoded
-        cdef Admission admission
-        cdef QuotaVerdict verdict
-        with nogil:
-            mutex_lock(&self.core.lock)
-            verdict = admit_locked(self.core, found, text, &admission)
-            mutex_unlock(&self.core.lock)
-        self.raise_verdict(verdict, address, admission.end_ms)
-
-    def dec(self, str listener not None, address):
-        """Uncount a closed connection. Raises: ValueError if the address has none; KeyError as ``inc``."""
-        cdef ListenerQuota *found = self.demand(listener)
-        cdef QuotaCore *core = self.core
-        cdef AddressEntry *entry
-        cdef bytes encoded = address_bytes(address)
-        cdef const char *text = encoded
-        cdef bint counted
-        with nogil:
-            mutex_lock(&core.lock)
-            entry = addresses_find(&core.addresses, text)
-            counted = entry is not NULL and entry.count > 0
-            if counted:
-                leave_locked(core, found, entry)
-            mutex_unlock(&core.lock)
-        if not counted:
-            raise ValueError(f"there is no connection from {address}")
-
     # -------------------------------------------------------- facts
 
     def count(self, str address=None):
@@ -360,10 +265,6 @@ cdef class ConnectionQuotas:
             counted = found.waiting
             mutex_unlock(&self.core.lock)
         return counted
-
-    def max_connections_exceeded(self, str listener not None):
-        """Return whether this listener's network threads close connections because the total exceeds its limit."""
-        return quotas_exceeded(self.core, self.demand(listener))
 
     def rate(self, str listener=None):
         """New connections per second (``broker-connection-accept-rate``; of a listener ``connection-accept-rate``)."""

@@ -185,19 +185,6 @@ def test_open_transaction_comes_back(tmp_path: Path, clean: bool) -> None:
     assert log.read(2, isolation=1).aborted == [AbortedTransaction(PID, 3, 4, 2)]
 
 
-def test_truncation_opens_a_transaction_again(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
-    write(log)
-    log.append(batch(b"b"))
-    log.append_end_marker(PID, 0, 0, False)
-    log.truncate_to(2)
-    assert log.last_stable_offset == 0
-    assert log.read(0, isolation=0).aborted == []
-    log.append_end_marker(PID, 0, 0, True)
-    assert log.last_stable_offset == 3
-    assert log.read(0, isolation=1).aborted == []
-
-
 def test_marker_is_appended_alone(tmp_path: Path) -> None:
     """Internal appends may have several batches; what a marker among them aborts could not be indexed in time."""
     log = open_log(tmp_path / "t-0")

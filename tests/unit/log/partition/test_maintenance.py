@@ -19,7 +19,6 @@ def test_flush_interval_holds_the_high_watermark(tmp_path: Path) -> None:
     assert (waiting.flush_offset, waiting.high_watermark_moved, log.high_watermark) == (2, False, 1)
     assert [base_of(b) for b in split(log.read(0).records)] == [0]
     assert log.probe(1) == (0, 0, False)
-    assert log.flush_target == 2
     assert log.flush() == 2
     assert log.high_watermark == 2
     assert len(split(log.read(0).records)) == 2

@@ -195,20 +195,6 @@ def test_markers_keep_or_clear_the_batches(state: ProducerStateManager) -> None:
     assert state.append(PID, 1, 0, 4)[0] == 0
 
 
-def test_truncate_forgets_what_was_cut(state: ProducerStateManager) -> None:
-    """Batches and transactions at or after the cut are deleted; a marker that was cut opens its transaction again."""
-    state.append(1, 0, 0, 0, transactional=True)
-    state.append(2, 0, 0, 1)
-    state.append(2, 0, 1, 2)
-    state.end_transaction(1, 0, 3, commit=True)
-    state.append(3, 0, 0, 4, transactional=True)
-    state.truncate(2)
-    assert [r["producer_id"] for r in state.describe()] == [1, 2]
-    assert state.first_unstable_offset == 0
-    assert row(state, 1)["current_txn_first_offset"] == 0
-    assert state.append(2, 0, 1, 2) == (0, 2, 0)
-
-
 SNAPSHOT = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", PID, 3, 11, 50, 1, 777, 2, -1)
 
 

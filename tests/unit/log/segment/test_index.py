@@ -105,14 +105,3 @@ def test_aborted_last_offset_must_increase(tmp_path: Path) -> None:
     index.append(0, 0, 15, 16)
     with pytest.raises(ValueError, match="order"):
         index.append(1, 5, 15, 16)
-
-
-def test_aborted_truncate(tmp_path: Path) -> None:
-    """Entries that end at or past the offset go, and the last one takes the file with it."""
-    index = TransactionIndex(tmp_path, 0)
-    index.append(0, 0, 10, 11)
-    index.append(1, 5, 15, 13)
-    index.truncate(15)
-    assert TransactionIndex(tmp_path, 0).collect(0, 100)[0] == [(0, 0, 10, 11)]
-    index.truncate(0)
-    assert list(tmp_path.iterdir()) == []

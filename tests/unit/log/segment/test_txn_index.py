@@ -24,15 +24,6 @@ def abort(log: PartitionLog, producer_id: int = PID) -> int:
     return info.base_offset
 
 
-def test_truncation_of_an_index_that_cannot_be_read(tmp_path: Path) -> None:
-    """Without a descriptor nothing is known of the entries: none of them may go."""
-    TransactionIndex(tmp_path, 0).append(1, 0, 10, 11)
-    index = TransactionIndex(tmp_path, 0)
-    with no_descriptors(), pytest.raises(OSError, match=f"Errno {errno.EMFILE}"):
-        index.truncate(100)
-    assert index.collect(0, 100)[0] == TransactionIndex(tmp_path, 0).collect(0, 100)[0] == [(1, 0, 10, 11)]
-
-
 def test_entry_that_cannot_be_written(tmp_path: Path) -> None:
     """It is neither in the file nor in memory, and the next one is in its place."""
     index = TransactionIndex(tmp_path, 0)
