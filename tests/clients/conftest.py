@@ -1,18 +1,10 @@
-"""What the scenarios share: a folder for programs, and the table of the everyday scenario at the end of the run."""
-
-from pathlib import Path
+"""What the scenarios share: the table of the everyday scenario at the end of the run."""
 
 import pytest
 
 pytest.register_assert_rewrite("tests.clients.everyday", "tests.clients.exactly_once")
 
 from tests.clients.everyday import heading  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where client programs are built."""
-    return tmp_path_factory.mktemp("clients")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

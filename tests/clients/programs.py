@@ -1,4 +1,4 @@
-"""The shared scenario in the words of each client library; programs are built once per session, in a scratch folder."""
+"""The shared scenario in the words of each client library; programs are built once, below build/clients."""
 
 import fcntl
 import hashlib
@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,43 @@ FRAMEWORKS = HERE / "java" / "kafka-frameworks.xml"
 FLINK, SPRING = HERE / "java" / "flink.xml", HERE / "java" / "spring.xml"
 
 
-def node_folder(scratch: Path) -> Path:
-    """Copy the programs for Node beside their packages, once."""
-    need.program("node", "npm")
-    folder = scratch / "node"
-    if not (folder / "installed").exists():
-        shutil.copytree(HERE / "node", folder, dirs_exist_ok=True)
-        run_to_end(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder)], seconds=300)
-        (folder / "installed").touch()
+def made(name: str, inputs: Sequence[bytes], make: Callable[[Path], object]) -> Path:
+    """Return the folder of what a program needs, in build/clients; made once for the same inputs, by one process."""
+    mark = hashlib.sha256(b"\0".join(inputs)).hexdigest()[:12]
+    folder = BUILD / f"{name}-{mark}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            (folder / "made").touch()
     return folder
 
 
-def go_program(scratch: Path, folder: str = "go") -> Path:
+def contents(folder: Path) -> list[bytes]:
+    """Return the names and the contents of the files of a folder."""
+    return [part for path in sorted(folder.iterdir()) for part in (path.name.encode(), path.read_bytes())]
+
+
+def node_folder() -> Path:
+    """Copy the programs for Node beside their packages, once."""
+    need.program("node", "npm")
+
+    def install(folder: Path) -> None:
+        shutil.copytree(HERE / "node", folder)
+        run_to_end(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder)], seconds=300)
+
+    return made("node", [*contents(HERE / "node"), run_to_end(["node", "--version"]).encode()], install)
+
+
+def go_program(folder: str = "go") -> Path:
     """Build the program in Go of a folder, once."""
     need.program("go")
-    program = scratch / f"{folder}-program"
-    if not program.exists():
+
+    def build(into: Path) -> None:
         done = subprocess.run(
-            ["go", "build", "-o", str(program), "."],
+            ["go", "build", "-o", str(into / "program"), "."],
             cwd=HERE / folder,
             capture_output=True,
             text=True,
@@ -49,7 +68,8 @@ def go_program(scratch: Path, folder: str = "go") -> Path:
             env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
         )
         assert done.returncode == 0, f"go build failed:\n{done.stdout}\n{done.stderr}"
-    return program
+
+    return made(folder, [*contents(HERE / folder), run_to_end(["go", "version"]).encode()], build) / "program"
 
 
 def java_program(name: str = "Everyday", pom: Path = POM) -> list[str]:
@@ -62,16 +82,13 @@ def java_program(name: str = "Everyday", pom: Path = POM) -> list[str]:
 def python_with(name: str) -> str:
     """Return an interpreter that has the packages of NAME.txt, whose pins may not fit those of the suite; made once."""
     requirements = HERE / f"{name}.txt"
-    mark = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    folder = BUILD / f"{name}-{mark}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "installed").exists():
-            run_to_end([sys.executable, "-m", "venv", "--clear", str(folder)], seconds=120)
-            install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", str(requirements)]
-            run_to_end([str(folder / "bin" / "python"), *install], seconds=600)
-            (folder / "installed").touch()
+
+    def install(folder: Path) -> None:
+        run_to_end([sys.executable, "-m", "venv", str(folder)], seconds=120)
+        packages = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", str(requirements)]
+        run_to_end([str(folder / "bin" / "python"), *packages], seconds=600)
+
+    folder = made(name, [requirements.read_bytes(), sys.version.encode()], install)
     return str(folder / "bin" / "python")
 
 
@@ -112,9 +129,9 @@ class Kafkajs(Client):
     codecs = ("none", "gzip")
     can_consume = False
 
-    def __init__(self, bootstrap: str, scratch: Path) -> None:
+    def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
-        self._folder = node_folder(scratch)
+        self._folder = node_folder()
 
     def _run(self, command: str, *arguments: str, stdin: bytes = b"") -> Any:
         program = ["node", str(self._folder / "client.js"), self.bootstrap, command, *arguments]
@@ -150,9 +167,9 @@ class FranzGo(Client):
 
     name = "franz-go"
 
-    def __init__(self, bootstrap: str, scratch: Path) -> None:
+    def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
-        self._program = go_program(scratch)
+        self._program = go_program()
 
     def _run(self, command: str, *arguments: str, stdin: bytes = b"") -> Any:
         return json.loads(run_to_end([str(self._program), self.bootstrap, command, *arguments], stdin=stdin))
@@ -239,7 +256,6 @@ CLIENTS: dict[str, Any] = {
 }
 
 
-def make_client(name: str, bootstrap: str, scratch: Path) -> Client:
-    kind = CLIENTS[name]
-    made: Client = kind(bootstrap, scratch) if issubclass(kind, Kafkajs | FranzGo) else kind(bootstrap)
-    return made
+def make_client(name: str, bootstrap: str) -> Client:
+    client: Client = CLIENTS[name](bootstrap)
+    return client

@@ -78,7 +78,7 @@ def restart_failed(port: int) -> None:
 def test_file_source(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
     """The lines are in the topic once and in order: their transactions carry the source's offsets too."""
     need.program("java", "mvn")
-    count = 400_000 if soak else 60_000
+    count = 400_000 if soak else 15_000
     deaths = ("worker", "broker") * (3 if soak else 1)
     broker = started(start_broker)
     create_topic(broker.bootstrap, "lines", 1)

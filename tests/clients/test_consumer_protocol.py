@@ -6,7 +6,6 @@ the broker are short here.
 
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -33,10 +32,10 @@ STEPS = {
         "a pattern",
     ],
 }
-PROGRAMS: dict[str, Callable[[Path, str, str], list[str]]] = {
-    "franz-go": lambda scratch, address, topic: [str(go_program(scratch)), address, "groups", topic],
-    "Java": lambda scratch, address, topic: [*java_program("Groups"), address, topic],
-    "platformatic": lambda scratch, address, topic: ["node", str(node_folder(scratch) / "groups.mjs"), address, topic],
+PROGRAMS: dict[str, Callable[[str, str], list[str]]] = {
+    "franz-go": lambda address, topic: [str(go_program()), address, "groups", topic],
+    "Java": lambda address, topic: [*java_program("Groups"), address, topic],
+    "platformatic": lambda address, topic: ["node", str(node_folder() / "groups.mjs"), address, topic],
 }
 
 
@@ -47,8 +46,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_members(name: str, address: str, scratch: Path) -> None:
+def test_members(name: str, address: str) -> None:
     """Every step of the program is reached, and nothing is read twice or left out."""
     topic = f"t-{uuid.uuid4().hex[:10]}-x"
-    printed = run_to_end(PROGRAMS[name](scratch, address, topic), seconds=240)
+    printed = run_to_end(PROGRAMS[name](address, topic), seconds=240)
     assert printed.splitlines() == STEPS[name]

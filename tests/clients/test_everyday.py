@@ -17,23 +17,23 @@ from tests.clients.programs import go_program, java_program, node_folder
 from tests.support.broker import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS: dict[str, Callable[[Path], list[str]]] = {
+PROGRAMS: dict[str, Callable[[], list[str]]] = {
     **{
-        name: lambda scratch, name=name: [sys.executable, "-m", "tests.clients.everyday_python", name]  # type: ignore[misc]
+        name: lambda name=name: [sys.executable, "-m", "tests.clients.everyday_python", name]  # type: ignore[misc]
         for name in ("confluent-kafka", "kafka-python", "aiokafka")
     },
-    "franz-go": lambda scratch: [str(go_program(scratch))],
-    "kafkajs": lambda scratch: ["node", str(node_folder(scratch) / "everyday.js")],
-    "Java": lambda scratch: java_program(),
+    "franz-go": lambda: [str(go_program())],
+    "kafkajs": lambda: ["node", str(node_folder() / "everyday.js")],
+    "Java": lambda: java_program(),
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def command(name: str, scratch: Path, bootstrap: str, topic: str) -> list[str]:
+def command(name: str, bootstrap: str, topic: str) -> list[str]:
     start_ms = str(int(time.time() * 1000) - 3_600_000)
     verb = ["everyday"] if name == "franz-go" else []
-    return [*PROGRAMS[name](scratch), bootstrap, *verb, topic, start_ms]
+    return [*PROGRAMS[name](), bootstrap, *verb, topic, start_ms]
 
 
 def without_version(row: str) -> str:
@@ -43,11 +43,11 @@ def without_version(row: str) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_everyday(name: str, bootstrap: str, scratch: Path, record_property: Callable[[str, object], None]) -> None:
+def test_everyday(name: str, bootstrap: str, record_property: Callable[[str, object], None]) -> None:
     """Each client does its everyday work; a step that fails, or a row that the page does not have, is named."""
     topic = f"everyday-{name}-{time.time_ns():x}"
     lines = Lines(bootstrap, topic)
-    for line in run_to_end(command(name, scratch, bootstrap, topic), seconds=400).splitlines():
+    for line in run_to_end(command(name, bootstrap, topic), seconds=400).splitlines():
         lines.take(line)
     row = lines.row(name)
     record_property("everyday", row)

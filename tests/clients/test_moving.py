@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,13 @@ from kbroker.testing import EmbeddedCluster, wait_until
 from tests.clients.moving import PACE_S, PARTITIONS
 from tests.clients.programs import go_program, java_program, node_folder
 
-PROGRAMS: dict[str, Callable[[Path], list[str]]] = {
-    "librdkafka": lambda scratch: [sys.executable, "-m", "tests.clients.moving_python", "librdkafka"],
-    "kafka-python": lambda scratch: [sys.executable, "-m", "tests.clients.moving_python", "kafka-python"],
-    "Java": lambda scratch: java_program("Moving"),
-    "franz-go": lambda scratch: [str(go_program(scratch))],
-    "sarama": lambda scratch: [str(go_program(scratch, "sarama"))],
-    "platformatic": lambda scratch: ["node", str(node_folder(scratch) / "moving.mjs")],
+PROGRAMS: dict[str, Callable[[], list[str]]] = {
+    "librdkafka": lambda: [sys.executable, "-m", "tests.clients.moving_python", "librdkafka"],
+    "kafka-python": lambda: [sys.executable, "-m", "tests.clients.moving_python", "kafka-python"],
+    "Java": lambda: java_program("Moving"),
+    "franz-go": lambda: [str(go_program())],
+    "sarama": lambda: [str(go_program("sarama"))],
+    "platformatic": lambda: ["node", str(node_folder() / "moving.mjs")],
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -61,7 +60,7 @@ def judge(cluster: EmbeddedCluster, name: str, count: int, output: tuple[str, st
         assert values == list(range(index, count, PARTITIONS)), f"{name}-{index}"
 
 
-def follow(names: list[str], scratch: Path, moves: int) -> None:
+def follow(names: list[str], moves: int) -> None:
     """Let clients run during so many moves of each one's leaders.
 
     A client that waits for each acknowledgement takes several times as long as the moves on a busy machine.
@@ -69,7 +68,7 @@ def follow(names: list[str], scratch: Path, moves: int) -> None:
     rng = random.Random(11)
     seconds = moves * 0.1
     count = int(seconds / PACE_S)
-    commands = {name: PROGRAMS[name](scratch) for name in names}
+    commands = {name: PROGRAMS[name]() for name in names}
     with EmbeddedCluster(3, {"offsets.topic.num.partitions": 5}) as cluster:
         running = {}
         blocks = []
@@ -94,12 +93,12 @@ def follow(names: list[str], scratch: Path, moves: int) -> None:
                 block.__exit__(None, None, None)
 
 
-def test_fifty_moves(scratch: Path) -> None:
+def test_fifty_moves() -> None:
     """All clients in one cluster, 50 moves of the leaders of each."""
-    follow(list(PROGRAMS), scratch, 50)
+    follow(list(PROGRAMS), 50)
 
 
 @pytest.mark.soak
-def test_a_thousand_moves(scratch: Path) -> None:
+def test_a_thousand_moves() -> None:
     """The same for a hundred seconds."""
-    follow(list(PROGRAMS), scratch, 1000)
+    follow(list(PROGRAMS), 1000)

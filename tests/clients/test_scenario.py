@@ -5,7 +5,6 @@ KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes
 
 import itertools
 import time
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +20,8 @@ COUNTER = itertools.count()
 
 
 @pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest, bootstrap: str, scratch: Path) -> Client:
-    return make_client(request.param, bootstrap, scratch)
+def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
+    return make_client(request.param, bootstrap)
 
 
 @pytest.fixture

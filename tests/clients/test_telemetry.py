@@ -68,10 +68,10 @@ def test_java_pushes(broker: EmbeddedBroker) -> None:
     assert "match=client_id=java-.*" in done.stdout
 
 
-def test_franz_go_pushes(broker: EmbeddedBroker, scratch: Path) -> None:
+def test_franz_go_pushes(broker: EmbeddedBroker) -> None:
     """One client of both kinds; of a subscription it takes prefixes of names only, not ``*``."""
     subscribe(broker, "all", metrics="org.apache.kafka", interval_ms="300")
-    with running([str(go_program(scratch)), broker.bootstrap_servers, "metrics", "t"]):
+    with running([str(go_program()), broker.bootstrap_servers, "metrics", "t"]):
         wait_for("metrics", lambda: values(broker, "franz-go").get(f"{PRODUCER}node.request.latency.avg", 0) > 0)
         found = instance_of(broker, "franz-go")
         assert found is not None
@@ -79,9 +79,9 @@ def test_franz_go_pushes(broker: EmbeddedBroker, scratch: Path) -> None:
 
 
 @pytest.fixture
-def collector(scratch: Path, tmp_path: Path) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
+def collector(tmp_path: Path) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
     """An OpenTelemetry collector: its URL, and what it has received."""
-    program = go_program(scratch, "collector")
+    program = go_program("collector")
     port, output, config = free_run(1), tmp_path / "received.json", tmp_path / "collector.yaml"
     config.write_text(
         f"""

@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,14 +14,14 @@ from tests.clients.programs import go_program, java_program, node_folder
 from tests.support.broker import run_to_end
 from tests.support.kill import create_topic
 
-PROGRAMS: dict[str, Callable[[Path], list[str]]] = {
+PROGRAMS: dict[str, Callable[[], list[str]]] = {
     **{
-        name: lambda scratch, name=name: [sys.executable, "-m", "tests.clients.transactions_python", name]  # type: ignore[misc]
+        name: lambda name=name: [sys.executable, "-m", "tests.clients.transactions_python", name]  # type: ignore[misc]
         for name in ("confluent-kafka", "kafka-python", "aiokafka")
     },
-    "franz-go": lambda scratch: [str(go_program(scratch))],
-    "kafkajs": lambda scratch: ["node", str(node_folder(scratch) / "transactions.js")],
-    "Java": lambda scratch: java_program("Transactions"),
+    "franz-go": lambda: [str(go_program())],
+    "kafkajs": lambda: ["node", str(node_folder() / "transactions.js")],
+    "Java": lambda: java_program("Transactions"),
 }
 # How each client names what the first producer then gets; Apache Kafka 4.3.1 gives the same.
 FENCED = {
@@ -38,13 +37,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_transactions(name: str, bootstrap: str, scratch: Path) -> None:
+def test_transactions(name: str, bootstrap: str) -> None:
     """Only what was committed is read, the offset is the committed one, and the first producer is fenced."""
     topic = f"transactions-{name}-{time.time_ns():x}"
     for one in (topic, f"{topic}-in"):
         create_topic(bootstrap, one, 1)
     verb = ["transactions"] if name == "franz-go" else []
-    found = json.loads(run_to_end([*PROGRAMS[name](scratch), bootstrap, *verb, topic], seconds=120))
+    found = json.loads(run_to_end([*PROGRAMS[name](), bootstrap, *verb, topic], seconds=120))
     assert found["read"] == [f"{note} {number}" for note in ("commit", "second") for number in range(5)]
     assert found["offset"] == 7
     assert found["fenced"] == FENCED[name]

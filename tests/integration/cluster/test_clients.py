@@ -1,7 +1,6 @@
 """Client libraries that start from kbroker's address produce to and consume from partitions of Apache Kafka."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("name", ["confluent-kafka", "kafka-python", "franz-go", "java-console"])
-def test_libraries_start_from_kbroker(name: str, member: MemberNode, tmp_path: Path) -> None:
+def test_libraries_start_from_kbroker(name: str, member: MemberNode) -> None:
     """Create, produce as an idempotent producer, whose id kbroker may give, and consume."""
-    client = make_client(name, member.bootstrap, tmp_path)
+    client = make_client(name, member.bootstrap)
     topic = f"library-{name}"
     client.create(topic, 1)
     records = [Record(f"{name} {number}".encode(), int(time.time() * 1000)) for number in range(20)]
