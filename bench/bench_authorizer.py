@@ -142,7 +142,7 @@ def main() -> None:
     with ExitStack() as stack:
         servers = {"no authorizer": stack.enter_context(peers.kbroker())}
         for count in chosen.rules:
-            # the client is no super user, and what no rule is about is allowed: topics can be made, rules added
+            # the client is not a super user, and what no rule is about is allowed: topics can be made, rules added
             settings = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
             servers[f"{count:,} rules"] = stack.enter_context(peers.kbroker(settings))
         for (name, server), count in zip(servers.items(), [0, *chosen.rules], strict=True):

@@ -72,7 +72,7 @@ class HttpLikeServer:
     def respond_to(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split()
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            status, body = b"400 Bad Request", b"that is no request line\n"
+            status, body = b"400 Bad Request", b"that is not a request line\n"
         elif words[0] != b"GET":
             status, body = b"405 Method Not Allowed", b"GET only\n"
         else:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests.support import parallel, poller
 from tests.support.broker import BrokerProcess
 
-# A busy machine is no failure. A change gate gives the same verdict twice; new examples are for a run by hand, and for
+# A busy machine is not a failure. A change gate gives the same verdict twice; new examples are for runs by hand and
 # `make soak`.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", settings.get_profile("busy"), derandomize=True)

@@ -37,7 +37,7 @@ JVM_SOURCES = ("KafkaPurgatory", "Machine", "Options", "Workload")
 HEAP = "512m"
 MEMORY_MB = 200  # as the article's heap
 GOAL_RATE = results.GOAL_RATE
-KAFKA_WARMUP = 1_000_000  # in a quick study too: a cold JVM is no rival
+KAFKA_WARMUP = 1_000_000  # in a quick study too: a cold JVM is not a rival
 # Watched entries at which the old design purges. None is good at every rate: the first is Kafka's default, the second
 # is made for these rates, the third shows the article's other horn.
 THRESHOLDS = {"old": 1_000, "old-mid": 300_000, "old-high": 2_000_000}

@@ -49,7 +49,7 @@ cdef void note_arena() noexcept nogil:
 
 
 def note_thread(str name not None):
-    """Let ``release_free_memory`` return the memory that the allocator keeps for the calling thread, too.
+    """Include the memory that the allocator keeps for the calling thread in ``release_free_memory``.
 
     Args: name: shown by ps, top, perf and debuggers; Linux shows its first 15 bytes.
     Threads: each one as it begins. Its arena outlives it, and is a later thread's.
@@ -61,10 +61,10 @@ def note_thread(str name not None):
 
 
 def release_free_memory():
-    """Give the system the free pages that the allocator keeps (glibc); nothing elsewhere.
+    """Return the free pages that the allocator keeps to the operating system (glibc only; else without effect).
 
-    Of threads that did not call ``note_thread``, up to 4 MiB each stay at the end of their arena.
-    Threads: any, without the GIL; others that want memory of an arena wait while its pages are given back.
+    Up to 4 MiB stay at the end of the arena of each thread that did not call ``note_thread``.
+    Threads: any, without the GIL; threads that allocate from an arena wait while its pages are returned.
     """
     with nogil:
         mutex_lock(&arenas_lock)

@@ -1,9 +1,8 @@
 """Locks, conditions and atomic counts, for C structs used without the GIL: those of pthread on Linux, else C++17's.
 
 A ``Mutex``, ``Cond`` or ``AtomicI64`` lives inside a C struct: allocate the struct zeroed, call ``*_init`` once,
-never copy the struct by value. Rules (they keep the GIL and the native handlers locks from waiting for each other):
-drop the
-GIL before taking any of these locks, never take the GIL while holding one.
+never copy the struct by value. Rules (they keep the GIL and the native handlers' locks from waiting for each other):
+drop the GIL before taking any of these locks, never take the GIL while holding one.
 """
 from libc.stdint cimport int32_t, int64_t
 

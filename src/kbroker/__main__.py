@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _leave(number: int, frame: object) -> None:
-    """End by the signal's default; as process 1 of a container, which ignores that, exit with the same status."""
+    """End by the signal's default action; process 1 of a container, which ignores it, exits with the same status."""
     _signal.signal(number, _signal.SIG_DFL)
     _signal.raise_signal(number)
     import os

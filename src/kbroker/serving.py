@@ -121,7 +121,7 @@ def serve(
 
 
 def ready_line(broker: Broker | EmbeddedCluster) -> str:
-    """Return the line that says where a broker serves."""
+    """Return the line that names the version and the addresses of a started broker."""
     return f"kbroker {kbroker.__version__} ready: {broker.describe()}"
 
 
@@ -158,7 +158,7 @@ def _check_names(settings: Mapping[str, str]) -> None:
 
 
 def _listener(word: str) -> str:
-    """`host:port` means PLAINTEXT; the rest is checked where `listeners` is."""
+    """Return the listener of a word; `host:port` means PLAINTEXT. The check of `listeners` finds other faults."""
     address = word if "://" in word else f"PLAINTEXT://{word}"
     host, colon, port = address.partition("://")[2].rpartition(":")
     if not colon or not port.isdigit() or (":" in host and not host.startswith("[")):

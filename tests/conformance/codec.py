@@ -20,7 +20,7 @@ ZERO_ID = uuid.UUID(int=0)
 
 
 class Unreadable(Exception):
-    """Bytes that are no message of the expected kind."""
+    """Bytes that are not a message of the expected kind."""
 
 
 class Field(NamedTuple):

@@ -103,7 +103,7 @@ def test_a_newer_schema_stops_the_start(tmp_path: Path) -> None:
     db.execute("PRAGMA user_version=9")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(BrokerStartError, match=r"schema version 9, this kbroker knows .*: start a newer kbroker"):
+    with pytest.raises(BrokerStartError, match=r"schema version 9, this kbroker supports .*: start a newer kbroker"):
         Broker({**FREE, "log.dirs": tmp_path}).start()
     assert path.read_bytes() == before
 

@@ -38,7 +38,7 @@ def check(folder: Path, settings: dict[str, object], keeps: Keeps, expected: obj
         found = differences(broker, expected, keeps=keeps)  # type: ignore[arg-type]
     damaged = {line.split()[1].rstrip(":") for line in lines.lines if any(text in line for text in DAMAGED)}
     if not keeps.records:
-        damaged.add("compacted-0")  # where gaps are no damage
+        damaged.add("compacted-0")  # where gaps are not damage
         found = [one for one in found if one.split(":")[0] not in damaged]
         found += [f"{name}: verify is silent" for name in damaged - {"compacted-0"} if not is_named(folder, name)]
     return found + lines.traces

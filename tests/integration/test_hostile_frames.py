@@ -54,7 +54,7 @@ def target(bootstrap: str, session_broker: BrokerProcess | None) -> Iterator[Tar
         wait_for("the steady producer runs", lambda: producer.failures or producer.acknowledged > 200)
         found = Target(bootstrap, session_broker.pid if session_broker else None, producer, wire.ranges(bootstrap))
         if found.pid is not None:
-            # what a normal client makes the broker hold once is no growth: a large request, an idle connection
+            # what a normal client makes the broker hold once is not growth: a large request, an idle connection
             with Connection(bootstrap) as connection:
                 connection.ask(wire.produce(TOPIC, 0, wire.batch([bytes(900_000)])))
             found.base_rss, found.base_sockets = rss_bytes(found.pid), socket_count(found.pid)

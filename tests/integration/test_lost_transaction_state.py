@@ -23,7 +23,7 @@ def transact(broker: BrokerProcess, value: bytes) -> None:
 
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_start_reports_what_is_missing(start_broker: Callable[..., BrokerProcess], is_killed: bool) -> None:
-    """One line with the partition and both offsets; a kill by itself is no loss."""
+    """One line with the partition and both offsets; a kill by itself is not a loss."""
     broker = start_broker()
     create_topic(broker.bootstrap, TOPIC, 1)
     transact(broker, b"first")

@@ -108,7 +108,7 @@ def test_only_connections_of_the_explained_client_are_examined(broker: Broker) -
 
 
 def test_an_unknown_client(broker: Broker) -> None:
-    """It is no error: what would hold is said, and that the broker has seen nothing of it."""
+    """It is not an error: what would hold is said, and that the broker has seen nothing of it."""
     found = " ".join(printed(broker, "--user", "no-one", "--client-id", "nothing").split())
     assert "the broker has seen nothing of this client" in found
     assert "no quota applies: producer_byte_rate" in found

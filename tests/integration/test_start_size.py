@@ -17,7 +17,7 @@ IN_MEMORY = repr(SETTINGS)
 
 
 def seconds(*arguments: str) -> float:
-    """CPU time of an interpreter, the least of five runs: what else the machine does is no slow start."""
+    """CPU time of an interpreter, the least of five runs: what else the machine does is not a slow start."""
     taken = []
     for _ in range(5):
         begun = os.times()

@@ -18,7 +18,7 @@ PHRASES = {
     r"\b[Ww]hoever\b": "a noun: the client that, the caller that",
     r"\b(?:tells?|told)\b": "report, log, return, notify, say",  # words: ok
     r"(?-i:\bthat is none\b|\bthat are none\b)": "is not a ...",
-    r"\bis no (?:text|number|name|topic|partition|group|user|address|file|folder|port|key|value)\b": "is not a ...",
+    r"(?<!there )\b(?:is|are) no (?!longer|more|later|less|matter|such|other|need|good|one\b)[a-z]": "is not a ...",
     r"\bcomes? twice\b": "duplicate",
     r"\bstands? in\b|\bstood in\b": "is in",
     r"\bl(?:ies|ay) in\b": "is in",

@@ -57,7 +57,7 @@ class Model:
         return max(min(self.open().values(), default=self.end), self.start)
 
     def committed(self) -> list[int]:
-        """Offsets of records below the last stable offset that are no aborted transaction's."""
+        """Offsets of records below the last stable offset that belong to no aborted transaction."""
         visible: list[int] = []
         undecided: dict[int, list[int]] = {}
         for w in self.log:

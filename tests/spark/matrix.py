@@ -156,7 +156,7 @@ class Cell:
         command = name.partition(" ")[0]
         refused = refusal(self.place, self.store, command)
         if command == "lag" and refusal(self.place, self.store, "archive"):
-            refused = "is no checkpoint of a stream"  # of an archive that was refused
+            refused = "is not a checkpoint of a stream"  # of an archive that was refused
         if refused is None:
             return done["status"] == 0 and self._has_worked(name, json.loads(done["out"]))
         said = [line for line in done["err"].splitlines() if line.startswith("kbroker: ")]

@@ -90,13 +90,13 @@ def test_json_values_become_columns(
     assert (done.rows, done.rejected) == (2, 3)
     reasons = {row["raw"]: row["reason"] for row in spark.read.json(str(tmp_path / "t" / "_rejected")).collect()}
     assert reasons == {
-        "{nothing": "the value is no JSON of these columns",
-        "{}": "the key is no UTF-8 text",
-        bad[1].decode(): "the value is no JSON of these columns",
+        "{nothing": "the value is not JSON of these columns",
+        "{}": "the key is not UTF-8 text",
+        bad[1].decode(): "the value is not JSON of these columns",
     }
     with pytest.raises(TableError, match=r"columns can only be added, and value\.tags would be gone"):
         archive(spark, source, tmp_path / "t", replace(schema, value_columns="id bigint"), OPTIONS)
-    with pytest.raises(PipelineError, match="'id bigunt' are no columns"):
+    with pytest.raises(PipelineError, match="'id bigunt' are not valid columns"):
         archive(spark, source, tmp_path / "t", replace(schema, value_columns="id bigunt"), OPTIONS)
 
     send(cluster, "orders", (b"k6", b'{"id": 6, "new": 7}'))
@@ -162,7 +162,7 @@ def write_checkpoint(folder: Path, committed: list[int], **batches: str) -> Path
 
 
 def test_a_checkpoint_counts_what_was_committed(tmp_path: Path) -> None:
-    """Not what is planned: the batch in work may fail. Entries of a source's own are no topics."""
+    """Not what is planned: the batch in work may fail. Entries of a source's own are not topics."""
     first = 'v1\n{"conf":{}}\n{"t":{"0":5,"1":7}}\n{"u":{"0":1}}'
     second = 'v1\n{"conf":{}}\n{"t":{"0":50,"1":70},"#topicIds":{"t":"x"},"#start":{"t":{"0":0}}}\n-'
     assert read_checkpoint(write_checkpoint(tmp_path / "a", [0], b0=first, b1=second)) == {
@@ -182,7 +182,7 @@ def test_a_checkpoint_counts_what_was_committed(tmp_path: Path) -> None:
     assert read_checkpoint(write_checkpoint(tmp_path / "d" / "_checkpoint", [0], b0=first).parent)["t", 0] == 5
     with pytest.raises(PipelineError, match="reads no topic"):
         read_checkpoint(write_checkpoint(tmp_path / "e", [0], b0='v1\n{}\n{"/a.jsonl":17}'))
-    with pytest.raises(PipelineError, match="is no checkpoint"):
+    with pytest.raises(PipelineError, match="is not a checkpoint"):
         read_checkpoint(tmp_path)
 
 

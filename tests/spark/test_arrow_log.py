@@ -57,7 +57,7 @@ def test_columns_of_other_versions_are_null_or_left_out() -> None:
 
 
 def test_messages_keep_their_kind() -> None:
-    """Arrow becomes rows, what is no Arrow passes as text, each with its origin."""
+    """Arrow becomes rows, what is not Arrow passes as text, each with its origin."""
     batch = pa.record_batch({"sequence": pa.array([7, 8], pa.int64())})
     found = decode((b'{"a": 1}', False), (stream(batch), True), (b"{}", False))
     rows = sorted((row["position"], row["text"], row["sequence"]) for row in found)
@@ -68,7 +68,7 @@ def test_messages_keep_their_kind() -> None:
     ("value", "why"),
     [
         (b"", "no Arrow stream"),
-        (b"rubbish that is no stream", "no Arrow stream"),
+        (b"rubbish that is not a stream", "no Arrow stream"),
         (stream(pa.record_batch({"sequence": pa.array([1], pa.int64())}))[:-30], "no Arrow stream"),
         (stream(pa.record_batch({"other": pa.array([1])})), "none of its columns is one of a request log"),
         (stream(pa.record_batch({"sequence": pa.array(["x"])})), "Failed to parse string"),

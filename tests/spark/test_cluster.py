@@ -56,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path])
 def test_a_python_without_kbroker_is_named_before_the_job(
     cluster: Standalone, places: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """It has neither kbroker nor pyarrow, and is no Python of the driver's machine: a task that looks says so."""
+    """It has neither kbroker nor pyarrow, and is not a Python of the driver's machine: a task that looks says so."""
     bare = python_without(tmp_path / "bare")
     done = cluster.run("ingest", places[0] / "bare", places[0] / "requests-1.jsonl", "--quiet", python=bare)
     assert (done.returncode, done.stdout) == (1, "")

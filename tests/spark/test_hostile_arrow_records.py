@@ -60,6 +60,6 @@ def test_what_is_torn(cut: int) -> None:
 
 @pytest.mark.parametrize("name", ["time", "api_name", "throttle_time_ms"])
 def test_values_of_other_types(name: str) -> None:
-    """They are no record, or one without that value."""
+    """They are not a record, or one without that value."""
     for other in ("x", 5, 1.5, [1], {"a": 1}, b"\xff", True, float("inf")):
         read(stream({**ROW, name: other}))

@@ -56,7 +56,7 @@ def day() -> Day:
 
 @pytest.fixture(scope="module")
 def logs(day: Day, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first half of the day in a file of ours, the second in a Kafka's; what is no record in between."""
+    """The first half of the day in a file of ours, the second in a Kafka's; what is not a record in between."""
     folder = tmp_path_factory.mktemp("logs")
     lines = list(day.lines())
     half = [*lines[: ROWS // 2], *NOT_RECORDS]
@@ -67,7 +67,7 @@ def logs(day: Day, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def night(day: Day, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A log of the day's first two hours with what is no record, for tests that ingest it twice; its records."""
+    """A log of the day's first two hours with what is not a record, for tests that ingest it twice; its records."""
     folder = tmp_path_factory.mktemp("night")
     lines = [line for line, time in zip(day.lines(), day.columns["time"], strict=True) if time.hour < 2]
     (folder / "requests-1.jsonl").write_text("\n".join([*lines, *NOT_RECORDS]) + "\n")
@@ -125,7 +125,7 @@ def test_what_is_no_record_is_kept_aside(table: Path, spark: SparkSession, logs:
     assert [row["reason"] for row in kept] == [
         "no valid JSON, or a field of another type",
         "no record of a request in this line",
-        "JSON that is no record of a request",
+        "JSON that is not a record of a request",
         "no valid JSON, or a field of another type",
     ]
     text = (logs / "requests-1.jsonl").read_bytes()
@@ -133,7 +133,7 @@ def test_what_is_no_record_is_kept_aside(table: Path, spark: SparkSession, logs:
 
 
 ODD: dict[str, dict[str, Any]] = {
-    "a sampling that is no share above 0, up to 1": {"sampling": "NaN"},
+    "a sampling that is not a number above 0, up to 1": {"sampling": "NaN"},
     "a number that is too large": {"sampling": 1e-300},
     "a record that is repeated less than once": {"repeated": -3},
     "a size below 0": {"requestBytes": -5},
@@ -287,7 +287,7 @@ def test_hours_are_compacted_when_they_are_closed(spark: SparkSession, day: Day,
 
     with log.open("a") as opened:
         opened.write("\n".join(lines[-10:]) + "\n")
-    assert run(0) == 0  # a few late rows are no reason
+    assert run(0) == 0  # a few late rows are not a reason
     assert describe_table(path)["rows"] == len(lines)
     assert names() == {one.path for one in Table(path).files()}
 
@@ -486,7 +486,7 @@ def test_a_time_without_an_hour_is_rejected(spark: SparkSession) -> None:
 def test_a_table_of_something_else_is_named(spark: SparkSession, day: Day, tmp_path: Path) -> None:
     import deltalake
 
-    with pytest.raises(TableError, match="is no table: it has no _delta_log"):
+    with pytest.raises(TableError, match="is not a table: it has no _delta_log"):
         read_table(spark, tmp_path / "nothing")
     deltalake.write_deltalake(tmp_path / "other", pa.table({"a": [1]}))
     with pytest.raises(TableError, match="is a Delta table that kbroker has not made"):

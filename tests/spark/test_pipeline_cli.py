@@ -50,7 +50,7 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
 
 
 def test_what_is_no_log_is_an_error(command: Callable[..., Result], tmp_path: Path) -> None:
-    """An empty log is one without records; a folder without files, or with other files, is no log."""
+    """An empty log is one without records; a folder without files, or with other files, is not a log."""
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     with pytest.raises(AssertionError, match=f"no file of a log in {folder}: expected files of lines or Arrow batches"):
@@ -79,7 +79,7 @@ def test_what_is_no_log_is_an_error(command: Callable[..., Result], tmp_path: Pa
         (["archive", "T", "--topic", "t", "--max-per-batch", "1MB"], "a number of records such as 1e6, got '1MB'"),
         (["ingest", "T", "a.log", "--max-per-batch", "1Mb"], "expected bytes such as 1048576, 1MB"),
         (["watch", "T", "a.log", "--max-per-batch", "0"], "expected at least 1, and less than 2^63, got '0'"),
-        (["compact", "T"], "T is no table: it has no _delta_log"),
+        (["compact", "T"], "T is not a table: it has no _delta_log"),
         (["archive", "T"], "Missing option '--topic'"),
         (["archive", "T", "--topic", "t", "--value", "json"], "a value that is JSON needs its columns"),
         (["archive", "T", "--topic", "t", "--key-columns", "a int"], "columns were given for the key"),
@@ -87,7 +87,7 @@ def test_what_is_no_log_is_an_error(command: Callable[..., Result], tmp_path: Pa
         (["usage", "T", "--remote", ""], "'--remote': expected a URL, got an empty one"),
         (["usage", "T", "--master", " "], "'--master': expected a URL, got an empty one"),
         (["usage", "T", "--by", "age"], "'age' is not one of"),
-        (["lag", "--checkpoint", "."], "is no checkpoint of a stream"),
+        (["lag", "--checkpoint", "."], "is not a checkpoint of a stream"),
         (["usage", "ftp://host/T"], "ftp"),
     ],
 )

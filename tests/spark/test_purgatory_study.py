@@ -211,7 +211,7 @@ def test_the_page_of_a_study(rows: list[dict[str, Any]]) -> None:
 
 
 def test_a_page_of_failures_only(rows: list[dict[str, Any]]) -> None:
-    """Nothing to draw is no error."""
+    """Nothing to draw is not an error."""
     failed = {
         **dict.fromkeys(measurements.FIGURES),
         **{name: rows[0][name] for name in measurements.PLAN},

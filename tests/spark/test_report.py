@@ -80,7 +80,7 @@ def test_the_page_stands_alone(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_scales() -> None:
-    """Round ticks from nothing to beyond the highest; nothing to draw is no error."""
+    """Round ticks from nothing to beyond the highest; nothing to draw is not an error."""
     assert ticks(0) == [0, 1]
     assert ticks(7) == [0, 2, 4, 6, 8]
     assert ticks(1e-3)[-1] >= 1e-3

@@ -71,7 +71,7 @@ def test_versions(no_java: Path, version: str, major: int) -> None:
 
 @pytest.mark.parametrize(("text", "said"), [("exit 3", "exit status 3"), ("echo no idea; exit 0", "no idea")])
 def test_a_java_that_is_none(no_java: Path, text: str, said: str) -> None:
-    """A program called java that prints no version is no Java."""
+    """A program called java that prints no version is not Java."""
     program(no_java, "java", text)
     with pytest.raises(PipelineError, match=rf"does not say its version \({said}\)"):
         java.require_java()

@@ -152,7 +152,7 @@ def test_a_large_topic_is_complete(read: Read, cluster: Cluster) -> None:
 def test_a_consumer_quota_slows_a_query_and_does_not_end_it(
     spark: Any, start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """Each throttle lasts longer than retries may: it is no failure, and every record comes."""
+    """Each throttle lasts longer than retries may: it is not a failure, and every record comes."""
     slow = start_broker(quota__window__num="2", quota__window__size__seconds="1")
     with Cluster(slow.bootstrap) as cluster:
         create(cluster, "t")

@@ -200,7 +200,7 @@ def test_a_damaged_table_is_named(table: Path) -> None:
     (table / "_delta_log" / f"{1:020}.json").write_text("{")
     with pytest.raises(TableError, match=r"table cannot be read: "):
         Table(table).files()
-    with pytest.raises(TableError, match="/nowhere is no table: it has no _delta_log"):
+    with pytest.raises(TableError, match="/nowhere is not a table: it has no _delta_log"):
         Table("/nowhere").info()
 
 

@@ -109,7 +109,7 @@ def test_the_store_of_the_environment_is_sent_to_tasks(
 
 @pytest.mark.soak
 def test_ingest_read_replay(spark: SparkSession, place: TablePlace, tmp_path: Path) -> None:
-    """As with a folder: by two runs, with what is no record, and as it was before."""
+    """As with a folder: by two runs, with what is not a record, and as it was before."""
     day = make_day(ROWS)
     lines = [*day.lines()]
     log = tmp_path / "requests-1.jsonl"

@@ -20,7 +20,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-# A loaded machine is no failure of the code under test.
+# A loaded machine is not a failure of the code under test.
 at_any_pace = settings(
     deadline=None,
     max_examples=30,
@@ -111,7 +111,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Storm:
-    """Methods of an object, called in any order; a name that is no method is read, or set if it ends with "="."""
+    """Methods of an object, called in any order; a name that is not a method is read, or set if it ends with "="."""
 
     calls: Mapping[str, Arguments]
     errors: Errors = ()

@@ -1,4 +1,4 @@
-"""Compile Cython sources that are no part of any wheel against the installed kbroker, on first use, into build/.
+"""Compile Cython sources that are not part of any wheel against the installed kbroker, on first use, into build/.
 
 `tests/native` and `bench/purgatory/native` are such sources. What was built is kept, one folder for each state of all
 that the result depends on. Needs Cython and a C++ compiler.

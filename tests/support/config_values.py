@@ -102,7 +102,7 @@ _OF_KEY: Mapping[str, Sequence[str]] = {
     "ssl.keystore.type": ("PEM", "JKS"), "ssl.client.auth": ("required", "requested", "none"),
 }  # fmt: skip
 
-#: Configs that are no row of a broker's table: their type is taken from here.
+#: Configs that are not a row of a broker's table: their type is taken from here.
 _BEYOND: Mapping[str, int] = {
     "nosuch.key": STRING, "nosuch.password": STRING, "super.users": STRING, "password.encoder.secret": STRING,
     "follower.replication.throttled.rate": LONG, "leader.replication.throttled.rate": LONG,

@@ -178,7 +178,7 @@ def bodies(topic: str) -> list[Frame]:
         ),
         Frame("Metadata: topic name of length -5", framed(metadata0 + i32(1) + struct.pack(">h", -5)), "closed"),
         Frame("Metadata: null topic name", framed(metadata0 + i32(1) + struct.pack(">h", -1)), "closed"),
-        Frame("Metadata: bytes that are no UTF-8", framed(metadata0 + i32(1) + text(b"\xff\xfe\xc3")), "any"),
+        Frame("Metadata: bytes that are not UTF-8", framed(metadata0 + i32(1) + text(b"\xff\xfe\xc3")), "any"),
         Frame("Metadata v9: varint of five bytes", framed(metadata9 + b"\xff\xff\xff\xff\x0f"), "closed"),
         Frame("Metadata v9: varint of ten bytes", framed(metadata9 + b"\xff" * 9 + b"\x01"), "closed"),
         Frame("Metadata v9: varint without end", framed(metadata9 + b"\xff\xff"), "closed"),

@@ -64,7 +64,7 @@ def take_away() -> None:
     others = subprocess.run([sys.executable, "-c", LIST], check=True, capture_output=True, text=True).stdout.split()
     for name in others:
         if not name.startswith(("kbroker", "tests", "__")):
-            with contextlib.suppress(ImportError):  # what Cython's modules share is no module of a file
+            with contextlib.suppress(ImportError):  # what Cython's modules share is not a module of a file
                 importlib.import_module(name)
     sys.modules["msvcrt"] = stand_in_for_msvcrt()
     for name in MODULES:

@@ -180,7 +180,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that its client or a fault has ended is no news."""
+        """A connection that its client or a fault has ended is not news."""
 
 
 def main(port: str, upstream: str) -> None:

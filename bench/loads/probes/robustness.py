@@ -93,7 +93,7 @@ def idle_memory(place: Place) -> str:
 
 PROBES = [
     Probe("fetch sessions (KIP-227)", fetch_session, short=False),
-    Probe("garbage, lying lengths and bodies leave other clients alone", hostile_frames, 90),
+    Probe("garbage, false lengths and bodies do not affect other clients", hostile_frames, 90),
     Probe("acknowledged records, configs, offsets after kill -9", killed, 240),
 ]
 COSTS = [

@@ -44,7 +44,7 @@ cdef Request *new_frame(Framing *framing, int64_t size_bytes) noexcept nogil:
 
 
 cdef bint ensure_capacity(Request *frame, int64_t limit) noexcept nogil:
-    """At least one free byte, doubling up to ``limit``."""
+    """Make at least one free byte, doubling the capacity up to ``limit``."""
     cdef int64_t capacity
     cdef char *grown
     if frame.filled_bytes < frame.capacity_bytes:

@@ -123,7 +123,7 @@ cdef class Metric:
     cdef int demand_rate(self) except -1:
         self.demand()
         if not metric_is_rate(self.metric):
-            raise ValueError(f"metric {self.name!r} is no rate")
+            raise ValueError(f"metric {self.name!r} is not a rate")
         return 0
 
     def measure(self, time_ms=None) -> float:
@@ -137,7 +137,7 @@ cdef class Metric:
         return value
 
     def window_size_ms(self, time_ms=None) -> int:
-        """Return the milliseconds by which a rate divides at ``time_ms``; ValueError if the metric is no rate."""
+        """Return the milliseconds by which a rate divides at ``time_ms``; ValueError if the metric is not a rate."""
         cdef int64_t now_ms, size_ms
         self.demand_rate()
         now_ms = checked_time(time_ms, self.clock)

@@ -48,7 +48,7 @@ cdef inline double convert_ms(int64_t ms, int32_t unit) noexcept nogil:
     return <double>ms / 86400000.0
 
 cdef inline bint quota_accepts(const StatConfig *config, double value) noexcept nogil:
-    """Return whether a value is within the quota: equality is no violation, NaN is one."""
+    """Return whether a value is within the quota: equality is not a violation, NaN is one."""
     return value <= config.bound if config.quota_kind == QUOTA_UPPER else value >= config.bound
 
 cdef inline int64_t round_half_up(double x) noexcept nogil:

@@ -78,7 +78,7 @@ cdef class Sensor:
         record_level: how detailed this sensor is.
         clock: the time of calls without one; None is the process's system clock.
         registry: the SensorRegistry that owns the metric names, or None.
-    Raises: ValueError if a sensor is reached twice through parents or stands more than 64 deep; TypeError.
+    Raises: ValueError if a sensor is reached twice through parents or is nested more than 64 deep; TypeError.
     Threads: any; one lock per sensor, held for one record or measurement.
     Source: ``Sensor.java``.
     """
@@ -356,7 +356,7 @@ def charge(charges, time_ms=None, *, clock=None):
         charges: up to 16 tuples of (sensor, value), (sensor, value, mode) or (sensor, value, mode, max_throttle_ms).
             value: the weight; below zero subtracts. mode: "permissive" (the default: recorded, then checked), "strict"
             (checked first; a violation refuses the whole call) or "unchecked". A sensor that appears twice is checked
-            strictly before either is recorded. None as a sensor is no limit.
+            strictly before either is recorded. None as a sensor is not a limit.
         time_ms: milliseconds since 1970; None: the time of ``clock`` (None: the process's system clock).
     Returns: a ChargeDecision.
     Raises: ValueError, TypeError.
@@ -405,7 +405,7 @@ def charge(charges, time_ms=None, *, clock=None):
 
 # -------------------------------------------------- the registry
 
-EXPIRY_INTERVAL_MS = 30_000     # how often the owner calls expire_inactive, the first time after as long
+EXPIRY_INTERVAL_MS = 30_000     # interval of the owner's calls of expire_inactive, the first one included
 
 
 @cython.final

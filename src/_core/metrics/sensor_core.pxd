@@ -5,7 +5,7 @@ the locks of several sensors in the order of their addresses; nothing else is ta
 sensor holds a count on each parent. Stats and metrics live as long as their sensor, so a borrowed MetricCore needs a
 count on the sensor. Everything here is safe from any thread without the GIL.
 
-Measuring a sensor empties the samples that are too old, and checking a bucket fills it. To look without a change, make
+Measuring a sensor empties the samples that are too old, and checking a bucket fills it. To read without a change, make
 a copy (sensor_copy): the same functions return for it the numbers that the original would give.
 """
 from libc.stdint cimport int32_t, int64_t
@@ -99,7 +99,7 @@ cdef int sensor_record_parents(SensorCore *sensor, double value, int64_t now_ms,
 
 # Several limits judged by one call: the strict ones are checked first, and if one refuses, nothing is recorded. Then
 # all charges are recorded, the permissive ones with a check. All sensors are locked meanwhile, in the order of their
-# addresses, so that no other record comes between check and record; parents are recorded afterwards.
+# addresses, so that no record is made between check and record; parents are recorded afterwards.
 
 cdef enum:
     LARGEST_CHARGES = 16

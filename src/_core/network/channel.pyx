@@ -311,7 +311,7 @@ cdef void read_ahead(EventLoop *loop, Channel *channel) noexcept nogil:
 
 
 cdef void track_filling(EventLoop *loop, Channel *channel, bint completed) noexcept nogil:
-    """Keep the list of incomplete frames in the order of their begin: the first one is the next to time out."""
+    """Keep the list of incomplete frames in the order in which they began: the first one times out next."""
     cdef bint begun = (channel.reader.partial is not NULL or channel.reader.size_known
                        or channel.reader.head_filled > 0)
     if channel.close_reason != 0 or channel.end_of_stream:

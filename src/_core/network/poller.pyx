@@ -131,7 +131,7 @@ cdef int portable_wait(Poller *self, kb_event *out, int limit, int64_t timeout_n
             return (<PortablePoller>self.python).wait(out, limit, timeout_ns)
         except Exception as why:
             logger().error("selector failed: %s", why)
-            time.sleep(0.01)            # not a storm
+            time.sleep(0.01)            # a selector that fails at once must not make a busy loop
             return -1
 
 

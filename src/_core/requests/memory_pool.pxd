@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.sync cimport AtomicI64, Mutex
 
-cdef struct PoolWaiter:         # a network loop with channels that want memory; embedded in it
+cdef struct PoolWaiter:         # a network loop with channels that wait for memory; embedded in it
     PoolWaiter *next
     PoolWaiter *prev
     void (*wake)(void *arg) noexcept nogil      # under the pool's lock: must take none

@@ -40,7 +40,7 @@ cdef struct RequestQueue:
     int32_t signalled           # takers that were woken and have not run yet
     int32_t busy                # takers that have a batch and have not returned, and helpers
     int32_t helpers             # network threads between request_queue_put and the last batch of their help
-    int32_t finishing           # those between that and request_queue_end_help
+    int32_t finishing           # network threads between that last batch and request_queue_end_help
     int32_t awake_target        # 0: wake a sleeper for each batch; else see wakes_due
     int64_t waiting_batches
     int64_t last_take_ns
@@ -49,7 +49,7 @@ cdef struct RequestQueue:
     AtomicI64 idle_ns           # summed over all takers, less the time of helpers
     int64_t wakeups             # of sleepers
     int64_t takes               # batches taken
-    int64_t looked_takes        # the same at the latest look of request_queue_unstick
+    int64_t looked_takes        # value of takes at the latest call of request_queue_unstick
     int64_t put_blocked_ns
 
 cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept nogil

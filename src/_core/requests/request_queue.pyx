@@ -18,7 +18,7 @@ from kbroker._core.sync cimport (
 
 cdef enum:
     BACKLOG_BATCHES = 4
-    HELPED_BATCHES = 32         # that wait for a helper before it needs a handler beside it
+    HELPED_BATCHES = 32         # waiting batches from which on a helper needs a handler beside it
     HELD_UP_NS = 200000
     LONG_AGO_NS = -1000000000
     WOKEN_AT_ONCE = 16
@@ -73,7 +73,7 @@ cdef bint sleep_until(RequestQueue *queue, int64_t deadline) noexcept nogil:
     else:
         sleeper = <Sleeper *>calloc(1, sizeof(Sleeper))
         if sleeper is NULL:
-            return False            # the caller returns without a batch and comes back
+            return False            # the caller returns without a batch and calls again
         cond_init(&sleeper.woken)
     sleeper.is_woken = False
     sleeper.below = queue.sleeping

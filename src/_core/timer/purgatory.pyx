@@ -206,10 +206,10 @@ cdef class DelayedOperation:
         raise NotImplementedError("try_complete must be overridden")
 
     def on_complete(self) -> None:
-        """Called exactly once, on the thread that won the completion. Override it."""
+        """Handle the completion. Called exactly once, on the thread that completed the operation; override it."""
 
     def on_expiration(self) -> None:
-        """Called after ``on_complete`` if the time-out won, on the thread that advances the purgatory."""
+        """Handle the expiry. Called after ``on_complete`` if the time-out completed it, on the advancing thread."""
 
     def force_complete(self) -> bool:
         """Complete now, without ``try_complete``. Return True to the first caller only.
@@ -324,7 +324,7 @@ cdef class PurgatoryHandle:
                 if op.try_complete():
                     return True
                 if operation_is_completed(op.op):
-                    return False                # completed by another thread, which is its winner
+                    return False                # another thread has completed it
                 op.keys = key_tuple
                 own_object(op.op, op)
                 with nogil:

@@ -96,7 +96,7 @@ cdef void leave_all_lists(Operation *op) noexcept nogil:
 
 
 cdef bint operation_force_complete(Operation *op) noexcept nogil:
-    prefetch(&op.table)             # one that waited for long is in no cache: fetch its parts at once, not one by one
+    prefetch(&op.table)             # an operation that has waited for long is in no cache: fetch its parts at once
     prefetch(<char *>op + sizeof(Operation))
     if not win_completion(op):
         return False

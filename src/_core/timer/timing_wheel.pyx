@@ -25,7 +25,7 @@ cdef extern from "Python.h":
     PyObject *PyObject_CallNoArgs(object callback)     # new reference, NULL on failure: handled here, not by Cython
 
 cdef enum:
-    SIGNAL_CHECK_MS = 100       # longest real wait before a Ctrl-C is seen
+    SIGNAL_CHECK_MS = 100       # longest real wait before a Ctrl-C is handled
 
 
 @cython.final

@@ -54,7 +54,7 @@ DESCRIPTORS_OF_NETWORK_THREAD = 2
 
 
 class BrokerStartError(RuntimeError):
-    """The broker cannot start; the message states the reason in one line."""
+    """Failure of a broker to start; the message states the reason in one line."""
 
 
 class Broker:
@@ -149,7 +149,7 @@ class Broker:
         logger.info("broker %d serves %s", self.config.node_id, self.bootstrap_servers)
 
     def join(self, storage: BrokerStorage) -> None:
-        """Be a node of an embedded cluster, over its storage, from the next start on."""
+        """Make this broker a node of an embedded cluster that uses its storage, from the next start on."""
         with self._state_lock:
             self._storage = storage
 

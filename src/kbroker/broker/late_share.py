@@ -41,7 +41,7 @@ class LateShare:
         self._partitions: SharePartitionService | None = None
 
     def open(self, on_stop: Callable[[str, Callable[[], object]], None], timeout_s: float) -> None:
-        """Let requests start both."""
+        """Make the first requests about them start the share coordinator and the share partitions."""
         self._ctx.start_share, self._ctx.start_share_partitions = self._start, self._start_partitions
         on_stop("share coordinator", self._close)
         on_stop("share partitions", lambda: self._close_partitions(timeout_s))

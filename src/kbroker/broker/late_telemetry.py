@@ -33,7 +33,10 @@ class LateTelemetry:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Let the first request start it, or start it now. Raises: ConfigError if a setting cannot be met."""
+        """Start client telemetry now if a setting needs that, else at its first request.
+
+        Raises: ConfigError if a setting cannot be met.
+        """
         config = self._ctx.config
         is_eager = False
         for name in (LOG_DIR, ENDPOINT):

@@ -531,7 +531,7 @@ class BrokerRuntime:
         request.hand_over(self._requests if entry is not None and entry.is_native else self._python_requests)
 
     def is_idle(self) -> bool:
-        # A request may be declined to Python, be handed back and be declined once more: four looks, in this order.
+        # A request may be declined to Python, be handed back and be declined once more: four checks, in this order.
         return all(self._is_idle(python) for python in (False, True, False, True)) and (
             self.parts.native_apis.is_idle
             and self._logs.scheduler.is_idle

@@ -80,9 +80,9 @@ class BrokerStorage:
             native_apis.publish_topics(self.topics.all())
 
     def add_context(self, ctx: ApiContext) -> Callable[[], object]:
-        """Let a node be the peer of the others, and its coordinators follow their leaders.
+        """Make a node a peer of the others, and its coordinators follow the leaders of their partitions.
 
-        Returns: a function that ends the first.
+        Returns: a function after which the node is no longer a peer.
         """
         self.contexts[ctx.node_id] = ctx
         runtimes = {
@@ -103,7 +103,7 @@ class BrokerStorage:
         return partial(self.contexts.pop, ctx.node_id, None)
 
     def remove_node(self, node_id: int) -> None:
-        """Publish no more topics to a node, and let its coordinators follow no more."""
+        """Stop publishing topics to a node, and leaders to its coordinators."""
         with self.topics.lock:
             self._native = {other: one for other, one in self._native.items() if other != node_id}
         self.elections.remove(node_id)

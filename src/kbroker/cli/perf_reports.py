@@ -170,7 +170,7 @@ def histogram_lines(rows: Sequence[tuple[float, int]]) -> list[str]:
 
 
 def per_second(amount: float, elapsed_ms: float) -> float:
-    """Return a rate; of no time at all, that of a millisecond."""
+    """Return a rate; for an elapsed time of zero, that of one millisecond."""
     return amount * 1000 / max(elapsed_ms, 1)
 
 

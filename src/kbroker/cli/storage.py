@@ -202,7 +202,7 @@ def info(config_file: Path, as_json: bool) -> None:
 )
 @json_option
 def check(folders: tuple[Path, ...], versions: tuple[str, ...], as_json: bool) -> None:
-    """Say which server can serve log folders.
+    """Report which server can serve log folders.
 
     The command judges Apache Kafka and kbroker: the obstacles to serving the folders, and whatever would have no
     effect. It changes no file; stop the broker first, and name every folder of log.dirs. The exit status is 1 if one

@@ -36,7 +36,7 @@ VIEW_NAMES = ("clients", "connections", "topics", "groups", "requests")
     default="2s",
     show_default=True,
     metavar="TIME",
-    help="Time between two looks at the broker.",
+    help="Time between two snapshots of the broker.",
 )
 @click.option("--view", type=click.Choice(VIEW_NAMES), default="clients", show_default=True, help="View to show first.")
 @click.option("--once", is_flag=True, help="Print all views once and exit, for scripts.")
@@ -57,7 +57,7 @@ def top(
     context = click.get_current_context()
 
     def in_context(call: Callable[[], Any]) -> Any:
-        with context.scope(cleanup=False):  # the options of the connection are in it, whichever thread calls it
+        with context.scope(cleanup=False):  # `connect` reads options from it, on any thread
             return call()
 
     watch = UsageWatch(

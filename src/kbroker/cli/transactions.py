@@ -94,9 +94,9 @@ def describe_producers(topic: str, partition: int, bootstrap_server: str, broker
 
 @transactions.command()
 @bootstrap_option
-@click.option("--topic", help="Look only at this topic.  [default: all topics]")
-@click.option("--partition", type=click.IntRange(min=0), help="Look only at this partition of the topic.")
-@click.option("--broker-id", type=int, help="Look only at the replicas of this broker.")
+@click.option("--topic", help="Search only this topic.  [default: all topics]")
+@click.option("--partition", type=click.IntRange(min=0), help="Search only this partition of the topic.")
+@click.option("--broker-id", type=int, help="Search only the replicas of this broker.")
 @click.option(
     "--max-transaction-timeout",
     "max_timeout_minutes",

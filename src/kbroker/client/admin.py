@@ -84,7 +84,7 @@ class NewTopic:
 
 
 class MutationThrottledError(KafkaError):
-    """The controller mutation quota refused a topic for now (error 89); the request is not retried automatically.
+    """Refusal of a topic by the controller mutation quota, for now (error 89); it is not retried automatically.
 
     The caller may repeat the refused request after `throttle_time_ms`.
     """

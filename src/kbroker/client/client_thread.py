@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CallCancelledError(Exception):
-    """The call that runs in the thread was cancelled; its result is discarded."""
+    """Cancellation of the call that runs in the thread, whose result is discarded."""
 
 
 class ClientThread:

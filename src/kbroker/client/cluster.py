@@ -370,7 +370,7 @@ class Cluster(Closing):
     # ---- retries
 
     def retry(self, attempt: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """Run `attempt` until it succeeds, fails for good, or times out; drop cached topics between attempts.
+        """Run `attempt` until it succeeds, fails permanently, or times out; drop cached topics between attempts.
 
         Args:
             attempt: may raise KafkaError (repeated if the error is retriable) or BrokerConnectionError (repeated).

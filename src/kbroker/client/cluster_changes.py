@@ -59,7 +59,7 @@ class Plan(NamedTuple):
         return [change for change in self.changes if change.after is None]
 
     def check(self, is_patient: bool = False) -> None:
-        """Let the broker check what it can check, without a change.
+        """Have the broker validate the steps that it can validate, without making them.
 
         Args: ``is_patient``: ignore refusals to a user who may only describe.
         Raises: KafkaError with the place in the file; BrokerConnectionError.
@@ -187,7 +187,7 @@ def _listed(kind: str, changes: Sequence[Change]) -> str:
 
 
 class _Planner:
-    """Collects the steps of each section; ``removals`` have their own list."""
+    """Collector of the steps of each section; ``removals`` have their own list."""
 
     def __init__(self, cluster: Cluster, wanted: ClusterContent, found: ClusterContent) -> None:
         self._cluster = cluster

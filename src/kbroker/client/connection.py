@@ -26,7 +26,7 @@ OpenStream = Callable[[Address, float], socket.socket]
 
 
 class BrokerConnectionError(Exception):
-    """The transport to a broker failed: unreachable, closed, timed out, or not a Kafka broker.
+    """Failure of the transport to a broker: unreachable, closed, timed out, or not a Kafka broker.
 
     The message is one line that begins with the address. Whether the broker has processed a pending request is unknown.
     """
@@ -38,7 +38,7 @@ class BrokerConnectionError(Exception):
 
 
 class BrokerTimeoutError(BrokerConnectionError):
-    """No complete response within the time given."""
+    """Time-out without a complete response."""
 
 
 def format_address(address: Address) -> str:

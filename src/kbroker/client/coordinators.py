@@ -27,7 +27,7 @@ def find_coordinator(cluster: Cluster, kind: int, key: str) -> int:
         if version:
             return {"Key": key, "KeyType": kind}
         if kind != GROUP:
-            raise KafkaError(Errors.UNSUPPORTED_VERSION, f"{what}: this broker knows no transactions")
+            raise KafkaError(Errors.UNSUPPORTED_VERSION, f"{what}: this broker does not support transactions")
         return {"Key": key}
 
     response = cluster.request(FIND_COORDINATOR, body)

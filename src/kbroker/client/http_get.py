@@ -14,11 +14,11 @@ _CHUNK_BYTES = 1 << 16
 
 
 class HttpFailure(Exception):
-    """No response, or one that is too long; the message is one line without the URL."""
+    """Absence of a response, or one that is too long; the message is one line without the URL."""
 
 
 class HttpTimeout(HttpFailure):
-    """No whole response in time."""
+    """Time-out without a complete response."""
 
 
 class Response(NamedTuple):

@@ -31,7 +31,7 @@ DEFAULT_TIMEOUT_S = 10.0
 
 
 class HttpPortError(Exception):
-    """The HTTP port cannot be found or reached, or refuses a request; the message is one line.
+    """Failure to find or reach the HTTP port, or its refusal of a request; the message is one line.
 
     ``status``: HTTP status of the refusal, None without a response.
     """
@@ -42,7 +42,7 @@ class HttpPortError(Exception):
 
 
 class NoSuchPathError(HttpPortError):
-    """The HTTP port has no such path."""
+    """Refusal of a path that the HTTP port does not have."""
 
 
 class HttpPort:

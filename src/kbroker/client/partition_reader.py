@@ -19,7 +19,7 @@ def _unreported(seconds: float) -> None:
 
 
 class TopicReplacedError(KafkaError):
-    """The topic was deleted, and another one was created under the same name."""
+    """Replacement of a topic by another one of the same name."""
 
     def __init__(self, topic: str, wanted: UUID, found: UUID) -> None:
         text = f"topic {topic!r} was deleted and created again (its id was {wanted} and is {found})"

@@ -29,7 +29,7 @@ OnAcknowledged = Callable[[float], None]
 
 
 class PerfProducer(Protocol):
-    """Sends records; ``close`` waits for all acknowledgements."""
+    """Producer of records; ``close`` waits for all acknowledgements."""
 
     def send(self, value: bytes) -> None:
         """Add a record. Raises: KafkaError for an earlier record that was refused."""
@@ -39,7 +39,7 @@ class PerfProducer(Protocol):
 
 
 class PerfConsumer(Protocol):
-    """Reads records. ``join_s``: seconds until partitions were assigned."""
+    """Consumer of records. ``join_s``: seconds until partitions were assigned."""
 
     join_s: float
 
@@ -151,7 +151,7 @@ class OwnProducer:
 
 
 class LibrdkafkaConsumer:
-    """Consumer of confluent-kafka: in a group from the begin or the end, or without one from the end of all partitions.
+    """Consumer of confluent-kafka: in a group from the beginning or the end, or without one from the end.
 
     Args: ``config``: of librdkafka; ``partitions``: read them from their end, without a group.
     """

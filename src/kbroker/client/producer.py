@@ -190,7 +190,7 @@ class Producer:
     def flush(self) -> None:
         """Send all pending batches and wait until every batch is accepted.
 
-        Raises: KafkaError with the code of the first batch that was rejected for good, or of the last retry;
+        Raises: KafkaError with the code of the first batch that failed permanently, or of the last retry;
             BrokerConnectionError. Batches that were not accepted are then dropped.
         """
         if not self._pending:

@@ -9,7 +9,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.common.topic_names import TopicPartition
 
-_WIDER = 8  # compaction and markers leave gaps: a look further back
+_WIDER = 8  # compaction and markers leave gaps: factor of a search further back
 
 
 class RecordRange:

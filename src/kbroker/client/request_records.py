@@ -27,7 +27,7 @@ JSON_FILES, ARROW_FILES = "requests-*.jsonl", "requests-*.arrows"
 
 
 class RequestLogError(Exception):
-    """A request log cannot be read; the message is one line."""
+    """Failure to read a request log; the message is one line."""
 
 
 # ---------------------------------------------------------------- one record

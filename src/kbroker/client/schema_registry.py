@@ -37,7 +37,7 @@ _JSON_SCHEMA_WORDS = ("$schema", "$ref", "$id", "$defs", "properties", "oneOf", 
 
 
 class RegistryError(Exception):
-    """The registry cannot be reached, refuses a request, or does not have a schema; the message is one line."""
+    """Failure of a registry: unreachable, a refused request, or a missing schema; the message is one line."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)

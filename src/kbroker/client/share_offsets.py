@@ -59,7 +59,7 @@ def alter_share_offsets(groups: Groups, group_id: str, offsets: Mapping[TopicPar
                 if one["ErrorCode"]:
                     error = Errors.of(one["ErrorCode"])
                     failure = KafkaError(error, f"group {group_id!r}, {name}: {one['ErrorMessage']}")
-                    if error is Errors.UNKNOWN_TOPIC_OR_PARTITION:  # known a moment ago: a repetition finds it no more
+                    if error is Errors.UNKNOWN_TOPIC_OR_PARTITION:  # it was just listed: deleted since
                         return failure
                     raise failure
         return None

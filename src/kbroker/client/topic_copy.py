@@ -237,5 +237,5 @@ class TopicCopier:
         if known and self._topic_ids[name] and known != self._topic_ids[name]:
             raise CopyError(
                 f"{name} was deleted and created again since the last copy: give another --id, and --append or another "
-                "name, to copy it from its begin"
+                "name, to copy it from its beginning"
             )

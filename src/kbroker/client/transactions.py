@@ -154,7 +154,7 @@ class Transactions:
         found: dict[TopicPartition, Sequence[ActiveProducer]] = {}
         wanted = list(places)
         for place in wanted:
-            self._cluster.leader(*place)  # one that does not exist is not looked for again
+            self._cluster.leader(*place)  # a missing partition is not looked up again
         for start in range(0, len(wanted), PARTITIONS_PER_REQUEST):
             part = wanted[start : start + PARTITIONS_PER_REQUEST]
             found.update(self._cluster.retry(lambda part=part: self._described(part, broker_id)))  # type: ignore[misc]
@@ -224,7 +224,7 @@ class Transactions:
                 marker["TransactionVersion"] = 0
             return {"Markers": [marker]}
 
-        self._cluster.leader(*place)  # one that does not exist is not looked for again
+        self._cluster.leader(*place)  # a missing partition is not looked up again
 
         def attempt() -> None:
             node_id = self._cluster.leader(*place)

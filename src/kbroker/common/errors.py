@@ -180,7 +180,7 @@ class KafkaError(Exception):
 
 
 class OutcomeUnknownError(Exception):
-    """A change of metadata may or may not be stored: the request gets no response, and the broker stops."""
+    """Change of metadata that may or may not be stored: the request gets no response, and the broker stops."""
 
 
 class ProtocolError(KafkaError):

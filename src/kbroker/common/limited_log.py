@@ -1,4 +1,4 @@
-"""Limited log lines, about failures that repeat and about requests of strangers; lines beyond the limit are counted."""
+"""Limited log lines about repeated failures and about requests of any client; lines beyond the limit are counted."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def parse_limit(key: str, text: str) -> float:
 
     A shadow's limit is written like that of its enforced quota. An unknown key accepts plain numbers; the broker
     decides.
-    Raises: ValueError with a text for people.
+    Raises: ValueError with a message for the user.
     """
     parse: Callable[[str], float] = float
     expected = "a number"

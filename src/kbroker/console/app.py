@@ -82,8 +82,8 @@ class Viewers:
     def again_ms(self, viewer: str, user: str = "") -> int:
         """Return the refresh interval of a page.
 
-        Args: ``viewer``: empty for a page that is just being loaded. ``user``: a signed-in one, of whom
-        ``MAX_OF_USER`` pages count.
+        Args: ``viewer``: empty for a page that is just being loaded. ``user``: a signed-in one, for
+        whom at most ``MAX_OF_USER`` pages count.
         """
         now_ms = self._clock.now_ms()
         with self._lock:
@@ -301,7 +301,7 @@ class Console:
         )
         return self._response(request, path, view._replace(status=error.status), is_part=False)
 
-    # ------------------------------------------------------------ pages that are kept for a moment
+    # ------------------------------------------------------------ pages that are cached briefly
 
     def _kept_response(self, key: tuple[object, ...]) -> HttpResponse | None:
         with self._lock:
@@ -318,7 +318,7 @@ class Console:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = _Kept(now_ms + KEPT_MS, response)
 
-    # ------------------------------------------------------------ who may
+    # ------------------------------------------------------------ authorization
 
     def _refusal(self, request: HttpRequest) -> HttpResponse | None:
         """Return the response to an unauthorized client; None if it may see the pages."""

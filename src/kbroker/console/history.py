@@ -136,7 +136,7 @@ class History:
             except Exception:
                 if self._stopping.wait(LOOK_EVERY_S):  # the broker was about to stop
                     return
-                logger.exception("the console cannot look at the broker")
+                logger.exception("the console cannot read the broker's state")
             self._stopping.wait(LOOK_EVERY_S)
             with self._lock:
                 if self._stopping.is_set() or self._clock.now_ms() - self._used_ms > IN_USE_MS:
@@ -183,7 +183,7 @@ class History:
         delay_ms += one.delay_served_ms  # for a shadow: the delay it would have caused
         bins[number] = Bin(verdicts + 1, delay_ms, refused + one.refused)
 
-    # ------------------------------------------------------------ what pages show
+    # ------------------------------------------------------------ values for pages
 
     @property
     def latest(self) -> Rates | None:

@@ -16,8 +16,8 @@ STEP_MS = 150  # of one step; the chunk that passes it is the last
 STEP_BYTES = 32 << 20  # of keys and values
 STEP_RECORDS = 200_000
 CHUNK = 5000  # records of one read
-_LOOK_AT_CLOCK = 64  # records between two looks; each decoded record has its own
-FIRST_WINDOW = 500  # records of the first look backwards; each next one is twice as long, up to CHUNK
+_LOOK_AT_CLOCK = 64  # records between two reads of the clock; each decoded record has its own
+FIRST_WINDOW = 500  # records of the first step backwards; each next step is twice as long, up to CHUNK
 DECODED_BYTES = 1 << 20  # a longer key or value is not decoded, and filters examine its beginning
 
 

@@ -79,7 +79,7 @@ class Local(NamedTuple):
 class Parts(NamedTuple):
     """Data of a console that all its pages share.
 
-    ``local``: None in `kbroker console`; ``place``: the cluster as people know it; ``may_edit``: true if pages may
+    ``local``: None in `kbroker console`; ``place``: display name of the cluster; ``may_edit``: true if pages may
     change things; ``started_ms``: start time, since 1970; ``applied``: the changes that were made; ``registry``: by
     which messages are decoded.
     """

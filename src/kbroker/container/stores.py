@@ -35,7 +35,7 @@ def with_pem_stores(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_types(text: str) -> str:
-    """Return properties without the types of stores: for a tool that reads no store, and knows only PEM."""
+    """Return properties without the types of stores: for a tool that reads no store, and supports PEM only."""
     return re.sub(r"(?m)^\s*[\w.-]*ssl\.(?:key|trust)store\.type\s*[=:].*$", "", text)
 
 

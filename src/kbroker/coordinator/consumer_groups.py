@@ -87,7 +87,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
     # ------------------------------------------------------------ requests
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
-        """Let a member join, follow or leave. Raises: KafkaError; the group is then unchanged."""
+        """Add, reconcile or remove a member. Raises: KafkaError; the group is then unchanged."""
         group_id = request.group_id
         joins = request.member_epoch == JOIN_EPOCH
         known = self._groups.find(group_id)

@@ -34,12 +34,12 @@ class CoordinatorElections:
         self._nodes: dict[int, Mapping[str, LateRuntime]] = {}
 
     def add(self, node_id: int, runtimes: Mapping[str, LateRuntime]) -> None:
-        """Let a node follow. Args: ``runtimes``: by internal topic."""
+        """Publish elections to the coordinators of a node. Args: ``runtimes``: by internal topic."""
         with self.lock:
             self._nodes[node_id] = runtimes
 
     def remove(self, node_id: int) -> None:
-        """Let a node follow no more. No effect if it does not."""
+        """Stop publishing elections to a node. No effect on an unknown node."""
         with self.lock:
             self._nodes.pop(node_id, None)
 

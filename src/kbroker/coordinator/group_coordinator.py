@@ -256,7 +256,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ membership
 
     def join(self, request: JoinRequest, on_joined: JoinCallback) -> None:
-        """Let a member join; ``on_joined`` is called once, now or later, by any thread."""
+        """Add a member, or keep it in the group; ``on_joined`` is called once, now or later, by any thread."""
         settings = self._settings
         error = Errors.NONE
         if not request.group_id:

@@ -193,7 +193,7 @@ class OffsetMetadataManager:
                 group_ids = transactions.group_ids(producer_id)
             with self._all_locked(group_ids) as groups, transactions.lock:
                 if transactions.group_ids(producer_id) != group_ids:
-                    continue  # another commit came between the two locks: the lock of its group is needed too
+                    continue  # another commit between the two locks: the lock of its group is needed too
                 shard.check()
                 written = append_end_marker(
                     shard.log, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version

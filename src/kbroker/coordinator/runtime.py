@@ -304,7 +304,7 @@ class CoordinatorRuntime(Generic[Shard]):
             return
         with self._load_lock:
             self._retire()
-            if self._partitions.get(index) is not order:  # a newer one came
+            if self._partitions.get(index) is not order:  # a newer order has replaced it
                 return
             started_ms = self._clock.now_ms()
             found = self._read(index, order.epoch)

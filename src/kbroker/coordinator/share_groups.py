@@ -85,7 +85,7 @@ class ShareGroups(ModernGroups[ShareGroup]):
     # ------------------------------------------------------------ members
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
-        """Let a member join, follow or leave. Raises: KafkaError; the group is then unchanged."""
+        """Add, update or remove a member. Raises: KafkaError; the group is then unchanged."""
         group_id, epoch = request.group_id, request.member_epoch
         with self._groups.locked(group_id, epoch == JOIN_EPOCH, ShareGroup) as group:
             if epoch == LEAVE_EPOCH:

@@ -74,7 +74,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
     # ------------------------------------------------------------ requests
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
-        """Let a member join, follow or leave. Raises: KafkaError."""
+        """Add, reconcile or remove a member. Raises: KafkaError."""
         group_id = request.group_id
         joins = request.member_epoch == JOIN_EPOCH
         with self._groups.locked(group_id, joins, StreamsGroup) as group:

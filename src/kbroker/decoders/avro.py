@@ -1,8 +1,8 @@
 """Binary Avro as JSON, by its schema.
 
-The libraries for Avro trust their input: fastavro 1.13 overflows the C stack on 10 KB of a recursive schema, and reads
-an array of 2^60 nulls until the memory is full. Anyone who may produce to a topic writes such bytes, so this reader
-limits depth and number of values by the size of its input.
+The libraries for Avro do not check their input: fastavro 1.13 overflows the C stack on 10 KB of a recursive schema, and
+reads an array of 2^60 nulls until the memory is full. Any producer can write such bytes, so this reader limits depth
+and number of values by the size of its input.
 
 Source: Avro 1.12, specification.
 """

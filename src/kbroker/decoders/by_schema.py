@@ -94,9 +94,10 @@ def _decoded(schema: Schema, found: Framed) -> Decoded:
 
 
 def encode(version: SchemaVersion, text: str) -> bytes:
-    """Return the JSON text by a schema, behind its id in the wire format of Confluent; the first Protobuf message.
+    """Return a JSON text encoded by a schema, behind its id in the wire format of Confluent.
 
-    JSON Schema is not validated: the text must be JSON. Raises: UnencodableError, MissingPackageError.
+    With Protobuf the text is a value of the schema's first message. JSON Schema is not validated, but the text must be
+    JSON. Raises: UnencodableError, MissingPackageError.
     """
     schema = version.schema
     try:

@@ -11,15 +11,15 @@ PACKAGES = 'pip install "kbroker[decoders]"'
 
 
 class UndecodableError(ValueError):
-    """The bytes do not have the format; the message is one line and names the reason."""
+    """Bytes that do not have the format; the message is one line and names the reason."""
 
 
 class UnencodableError(ValueError):
-    """The text does not have the format, or does not fit the schema; the message is one line."""
+    """Text that does not have the format, or does not fit the schema; the message is one line."""
 
 
 class MissingPackageError(Exception):
-    """A decoder or a filter needs a package that is not installed; the message names it."""
+    """Absence of a package that a decoder or a filter needs; the message names it."""
 
     def __init__(self, need: str, package: str | None) -> None:
         name = (package or "a package").partition(".")[0]

@@ -74,7 +74,7 @@ class Decoders:
         if kafka_records.FORMAT in (self._key, self._value) or topic in kafka_records.TOPICS:
             try:
                 own = kafka_records.record(topic, offset, key, value)
-            except Exception as error:  # one record never costs a page
+            except Exception as error:  # one record must not make the page fail
                 problem = _problem(error)
         parts: list[Decoded | None] = []
         for number, (data, name) in enumerate(((key, self._key), (value, self._value))):

@@ -29,7 +29,7 @@ _OF_THE_SAME = ("comparator", "or_expression", "and_expression", "not_expression
 
 
 class ExpressionError(ValueError):
-    """The expression is malformed, or too costly for a record; the message is one line."""
+    """Expression that is malformed, or too costly for a record; the message is one line."""
 
 
 class Expression:

@@ -86,7 +86,7 @@ cdef bint execute_request(Handler *handler, Request *head) noexcept nogil:
     if handler.deferred_count > 0:
         run_deferred(handler)           # the next append may take long
     if not is_kafka_request(head):
-        reject_batch(head)              # its server was given the queue of a broker
+        reject_batch(head)              # from a SocketServer without Kafka requests that shares the queue
         return True
     if not run_is_empty(handler):
         return run_add(handler, head)

@@ -28,7 +28,7 @@ def forward_unchanged(ctx: ApiContext, body: Body, request: RequestContext) -> F
 
 
 class ForwardedApi:
-    """Forwards requests; no thread waits for the responses.
+    """Handler of an API that forwards requests; no thread waits for the responses.
 
     Args: ``prepare`` checks a request in this broker and decides about it: a `Forward`, or the body of the response;
     ``failure`` builds the response of an error.

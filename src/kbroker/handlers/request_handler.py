@@ -47,7 +47,7 @@ class PendingResponse:
         self._claimed = False
 
     def claim(self) -> bool:
-        """True for the first caller only: it must send the response."""
+        """Return True to the first caller only, which must send the response."""
         with self._lock:
             claimed, self._claimed = self._claimed, True
         return not claimed
@@ -227,7 +227,7 @@ class RequestHandlerPool:
             logger.debug("%s v%d: %s", entry.name, version, error)
             found = self._failed(entry, body, error.error, request_context)
         except OutcomeUnknownError:
-            request.close()  # a response would deny or promise what the next start finds out
+            request.close()  # only the next start finds whether the change is stored
             return True
         except Exception:
             logger.exception("%s v%d failed (client %r)", entry.name, version, request_context.client_id)

@@ -168,7 +168,7 @@ def _tls(
     try:
         context.set_ciphers(ciphers)
     except ssl.SSLError:
-        raise ConfigError("ssl.cipher.suites", ciphers, "No such cipher", "names that OpenSSL knows") from None
+        raise ConfigError("ssl.cipher.suites", ciphers, "No such cipher", "names that OpenSSL supports") from None
     _load_keys(context, listener.name, text)
     context.verify_mode = _CLIENT_AUTH[text("ssl.client.auth")]
     if context.verify_mode != ssl.CERT_NONE:

@@ -14,7 +14,7 @@ from kbroker.network.connections.refusal import Refusal
 
 logger = get_logger(__name__)
 
-#: Minimum interval of looks; between two looks the first ten refusals are kept, and the others counted.
+#: Minimum interval of calls of ``look``; between two calls the first ten refusals are kept, and the others counted.
 LOOK_EVERY_MS = 1_000
 
 #: First bytes of other protocols, which are read as the size of a request.
@@ -95,7 +95,7 @@ class RefusalWatch:
             return (
                 f"Error getting request for apiKey: {name}, apiVersion: {version}, "
                 f"connectionId: {refusal.connection_id}, listenerName: {refusal.listener}; "
-                f"its {refusal.size_bytes} bytes are no such request"
+                f"its {refusal.size_bytes} bytes are malformed"
             )
         if refusal.reason == "failed-produce":
             return (

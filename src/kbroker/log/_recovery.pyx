@@ -270,7 +270,7 @@ cdef int cut_tail(Partition *partition, str directory, LogSegment *segment, cons
 
 cdef int judge_segment(Partition *partition, str directory, LogSegment *segment, int64_t next_base,
                        int64_t recovery_point, const Scan *scan) except -1:
-    """Cut, skip or fence the bytes that are no batches, and report offsets that no batch has."""
+    """Cut, skip or fence the bytes that are not batches, and report offsets that no batch has."""
     cdef bint is_last = next_base < 0
     cdef int32_t rc
     if scan.rc == 1 and is_last and scan.next_offset >= recovery_point:

@@ -40,7 +40,7 @@ class CorruptFileError(OSError):
 
 
 class MetaPropertiesMismatch(ValueError):
-    """The folder belongs to another cluster or node."""
+    """Folder that belongs to another cluster or node."""
 
 
 def sync_descriptor(fd: int) -> None:

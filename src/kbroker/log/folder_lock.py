@@ -28,7 +28,7 @@ NO_FOLDER_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOS
 
 
 class FolderLockedError(RuntimeError):
-    """Another broker uses the folder; the message names its process."""
+    """Folder that another broker uses; the message names its process."""
 
 
 class FolderLock:

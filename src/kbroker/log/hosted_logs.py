@@ -111,7 +111,7 @@ class PartitionRegistry:
             self._count(hosted.log_dir, 1)
 
     def remove(self, key: TopicPartition) -> PartitionEntry:
-        """Take a partition out; its log then responds as an unknown one. Raises: KeyError."""
+        """Take a partition out of service; requests then find it unknown. Raises: KeyError."""
         with self.lock:
             hosted = self._table.pop(key)
             self.set_future(hosted, None)

@@ -45,7 +45,7 @@ LOADS_AT_ONCE = 64  # per recovery thread
 
 
 class StartCancelled(RuntimeError):
-    """The start was cancelled before every partition was open."""
+    """Cancellation of a start before every partition was open."""
 
 
 class LogManager:
@@ -200,7 +200,7 @@ class LogManager:
         self._hosted.clear()
 
     def withhold_mark(self, log_dir: LogDir) -> None:
-        """Give the folder no clean mark at the close: what was written there may not be on disk."""
+        """Close the folder without a clean mark: not all data written there may be on disk."""
         self._unsound.add(log_dir)
 
     def _disarm(self) -> None:
@@ -313,7 +313,7 @@ class LogManager:
     def _with_broker_keys(self, key: TopicPartition, config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
         """Add the values that the broker, not the topic, decides.
 
-        ``was.compacted``: gaps between offsets are no damage, whatever the policy is now.
+        ``was.compacted``: gaps between offsets are not damage, whatever the policy is now.
         """
         return {
             **config,

@@ -1,7 +1,7 @@
 """The metadata log of a node that follows the quorum: batches as the leader sent them, cut off where it says so.
 
-Everything in it can be fetched again. So damage is no reason to stop: the log is kept up to the first batch that is not
-sound, and the rest is fetched.
+Everything in it can be fetched again, so damage does not stop the node: the log is kept up to the first batch that is
+not sound, and the rest is fetched.
 Source: ``KafkaRaftLog``, ``UnifiedLog.appendAsFollower``, ``LeaderEpochFileCache``.
 """
 
@@ -275,7 +275,7 @@ class FollowerLog:
                 size_bytes += batch.size_bytes
         except ProtocolError as error:
             damage = f"a damaged batch: {error.message}"
-        if not sound:  # what is not sound behind others comes first in the next response
+        if not sound:  # a damaged batch behind sound ones begins the next response
             raise corrupt(f"expected sound records from offset {end_offset} on, found {damage}")
         self._write(segment, bytes(records[:size_bytes]))
         count = end_offset - segment.end_offset

@@ -45,7 +45,7 @@ POLL_S = 0.05
 
 
 class MemberStartError(RuntimeError):
-    """The node cannot join its cluster; the message has the reason."""
+    """Failure of a node to join its cluster; the message has the reason."""
 
 
 class MemberStatus(NamedTuple):

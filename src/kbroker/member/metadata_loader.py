@@ -117,7 +117,7 @@ class MetadataLoader:
         self._publish_alone(is_held=True)
 
     def release(self) -> None:
-        """Put the changes since the hold in force, on this thread, and those that follow on the loader's."""
+        """Apply the changes since the hold on this thread, and later ones on the loader's thread."""
         self._publish_alone(is_held=False)
 
     def _publish_alone(self, *, is_held: bool) -> None:

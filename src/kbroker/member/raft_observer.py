@@ -33,7 +33,7 @@ MAX_HOST_LENGTH = 255  # of a name in DNS
 
 
 class RaftFatalError(Exception):
-    """The node cannot follow the quorum any more; the message has the reason."""
+    """Failure after which the node can no longer follow the quorum; the message has the reason."""
 
 
 class QuorumSettings(NamedTuple):
@@ -176,7 +176,7 @@ class RaftObserver:
         self._failed(sent.address, reason, now_ms)
 
     def on_response(self, sent: Send, response: Body, now_ms: int) -> None:
-        """Put a response in force. Raises: RaftFatalError; OSError, the log cannot be written."""
+        """Apply a response. Raises: RaftFatalError; OSError, the log cannot be written."""
         error = Errors.of(response["ErrorCode"])
         topics = response.get("Responses") if sent.api_key == FETCH else response.get("Topics")
         if error is not Errors.NONE or not topics or not topics[0]["Partitions"]:
@@ -219,7 +219,7 @@ class RaftObserver:
             self._nodes[node_id] = (host, port)
 
     def _is_current(self, error: Errors, leader_id: int, epoch: int, sent: Send, now_ms: int) -> bool:
-        """Take over leader and epoch of a response; return whether its content counts."""
+        """Apply leader and epoch of a response; return whether its content is from the current leader."""
         if epoch < self.epoch or error is Errors.UNKNOWN_LEADER_EPOCH:  # that node is behind
             self._failed(sent.address, f"{format_address(sent.address)} is at leader epoch {epoch}", now_ms)
             return False

@@ -1,6 +1,6 @@
 """Logs of a member, which opens none: all partitions are offline here, and folders of the data stay as they are.
 
-So the clean-shutdown marks of the folders stay true while the broker runs, and it is no unclean stop if it is killed.
+So the clean-shutdown marks of the folders stay true while the broker runs, and a kill of it is not an unclean stop.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Plan = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 
 class NotInForceError(Exception):
-    """A change is stored, and a part of the broker failed to put it in force. ``cause``: that failure."""
+    """Stored change that a part of the broker failed to put in force. ``cause``: that failure."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -123,7 +123,7 @@ class Controller:
     """The image of the cluster's metadata, and its changes.
 
     Args: ``node_id`` and ``cluster_id`` of the broker; ``storage``: None to keep nothing; ``image``: as loaded.
-    Threads: any. Lock: its own, held over the sync, and after the locks of the publishers; who reads `image` takes
+    Threads: any. Lock: its own, held over the sync, and after the locks of the publishers; reading `image` takes
     none. Changes that wait for the lock share a batch and its sync. Each publisher gets the deltas that concern it in
     the order of the log, under its own lock: a change waits for no other publisher, such as one that makes thousands of
     logs.
@@ -145,7 +145,7 @@ class Controller:
         self._failure = ""
 
     def unfollow(self, publisher: Publisher) -> None:
-        """Let a publisher follow no more. No effect if it does not."""
+        """Stop calling a publisher. No effect on one that is not called."""
         with self._lock:
             self.publishers = [one for one in self.publishers if one is not publisher]
             self._queues.pop(id(publisher), None)

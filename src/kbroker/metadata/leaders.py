@@ -96,7 +96,7 @@ def change_records(topic: TopicImage, index: int, after: PartitionRegistration, 
 def led_by(partition: PartitionRegistration, node_id: int, live: Collection[int]) -> PartitionRegistration:
     """Return the state of a partition that a node leads from now on.
 
-    If it is no replica, it replaces the leader, and a reassignment in progress ends.
+    If it is not a replica, it replaces the leader, and a reassignment in progress ends.
 
     Raises: KafkaError for a node that does not serve.
     """

@@ -139,7 +139,7 @@ class TopicRegistry:
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
     def forget(self, *hooks: Callable[..., None]) -> None:
-        """Call functions about deleted topics and elections no more. No effect on others."""
+        """Remove hooks of deleted topics and of elections. No effect on unknown ones."""
         self.on_deleted = [one for one in self.on_deleted if one not in hooks]
         self.on_elected = [one for one in self.on_elected if one not in hooks]
 
@@ -427,7 +427,7 @@ class TopicRegistry:
                     hook(view.topic_id, index)
 
     def _note_isr(self, views: Iterable[TopicView]) -> None:
-        """Let logs refuse acks=all while fewer replicas are in sync than min.insync.replicas and than there are."""
+        """Make logs refuse acks=all while the ISR is smaller than min.insync.replicas and lacks a replica."""
         for view in views:
             hosted = [one for one in zip(view.partitions, view.registrations, strict=True) if one[0] is not None]
             if any(len(registration.replicas) > 1 or log.is_under_min_isr for log, registration in hosted):

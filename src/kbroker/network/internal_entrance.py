@@ -26,7 +26,7 @@ class InternalAuthentication:
         return self
 
     def receive(self, frame: bytes) -> Step:
-        """Take principal and host from the first frame; nothing is sent."""
+        """Read principal and host from the first frame; nothing is sent."""
         principal, _, host = frame.decode().partition("\0")
         return Step(Outcome.COMPLETE, principal=principal, remote_host=host)
 

@@ -109,7 +109,7 @@ class SocketServer:
                 raise TypeError(f"security of {name} must be a ListenerSecurity, not {type(protection).__name__}")
         self.refused_requests = RefusedRequests()
         self.signal = KeySignal()  # of watched connections that were closed; its other users have keys with low 0
-        self.closed_connections = ClosedConnections()  # for a thread that looks from time to time
+        self.closed_connections = ClosedConnections()  # for a thread that polls them
         self.connection_quotas = ConnectionQuotas(
             self.options.max_connections,
             self.options.max_connections_per_ip,

@@ -1,4 +1,4 @@
-"""Load of each thread of the process between two looks: its time on a core and its time waiting for one."""
+"""Load of each thread of the process between two snapshots: its time on a core and its time waiting for one."""
 
 from __future__ import annotations
 

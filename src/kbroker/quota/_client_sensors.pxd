@@ -83,7 +83,7 @@ cdef struct QuotaManager:
 
 cdef struct ClientQuotas:
     AtomicI64 refs              # of its users; at 0 it drops its counters
-    AtomicI64 holders           # its users as one, and each counter; at 0 its memory is freed
+    AtomicI64 holders           # one count for all users, one for each counter; at 0 its memory is freed
     # number of types among Produce, Fetch and Request with a quota; plus SHADOW_TYPE for each shadow
     AtomicI64 enabled_types
     Clock *clock                # counted

@@ -77,7 +77,7 @@ def check_ops(ops: Sequence[QuotaOp], allowed: Mapping[str, ConfigType]) -> dict
     changes: dict[str, float | None] = {}
     for key, value in ops:
         if key in changes:
-            raise _invalid(f"Duplicate quota key {key}: each may come once")
+            raise _invalid(f"Duplicate quota key {key}: give each once")
         if value is not None:
             _check_value(key, value, allowed)
         changes[key] = value

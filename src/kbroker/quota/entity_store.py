@@ -91,7 +91,7 @@ class QuotaEntityStore:
                 continue
             try:
                 if times[entity] > 1:
-                    text = f"Ignoring duplicate entity {entity}: each may come once"
+                    text = f"Ignoring duplicate entity {entity}: give each once"
                     raise KafkaError(Errors.INVALID_REQUEST, text)
                 accepted[entity] = check_ops(ops, check_entity(entity, lookups.has_address))
                 results[entity] = None

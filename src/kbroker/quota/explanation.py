@@ -60,7 +60,7 @@ class OpenConnections(Protocol):
 
 
 class UnknownConnectionError(LookupError):
-    """No open connection has this id; the message is one sentence."""
+    """Id that no open connection has; the message is one sentence."""
 
 
 class Client(NamedTuple):

@@ -13,7 +13,7 @@ from kbroker.common.errors import Errors, KafkaError
 
 
 class ThrottlingQuotaExceededError(KafkaError):
-    """The quota refuses a mutation (error 89). ``throttle_time_ms``: time until the quota would allow it.
+    """Refusal of a mutation by the quota (error 89). ``throttle_time_ms``: time until the quota would allow it.
 
     Clients get no text, as from Kafka: the response's throttle time is enough.
     """

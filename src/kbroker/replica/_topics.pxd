@@ -1,7 +1,7 @@
-"""Topics as the native handlers sees them: an immutable table, swapped whole, counted.
+"""Topics as the native handlers see them: an immutable table, swapped whole, counted.
 
-A table holds a count on every partition in it. Who finds a partition and keeps it past the request takes a count of
-its own.
+A table holds a count on every partition in it. A caller that keeps a partition beyond the request takes its
+own count.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.sync cimport AtomicI64
@@ -10,7 +10,7 @@ from kbroker.log._partition cimport Partition
 cdef enum:
     MAX_ISR = 8                 # members of an ISR to which consumers are directed; more are left out
 
-cdef struct Foreign:            # leader and ISR of a partition; of a topic with a partition that has other nodes
+cdef struct Foreign:            # leader and ISR of a partition; only for topics that have a partition on other nodes
     int32_t leader              # -1: none
     int32_t leader_epoch
     Partition *partition        # counted: another node leads it, and this one may serve it to consumers; NULL: it may not

@@ -79,7 +79,7 @@ cdef extern from *:
         *to = '.';
         return kb_put_three(to + 1, left % 1000);
     }
-    /* Copies what stands for itself in JSON, eight bytes at a time, and returns how many those are. */
+    /* Copies characters that JSON does not escape, eight bytes at a time, and returns the number of bytes copied. */
     static inline int64_t kb_put_plain(char *to, const char *data, int64_t size) noexcept {
         const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones * 0x80;
         int64_t done = 0;

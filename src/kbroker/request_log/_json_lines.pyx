@@ -203,7 +203,7 @@ cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nog
             to = put_raw(to, b"\\u2028" if at[i + 2] == 0xA8 else b"\\u2029", 6)    # ends a line for some readers
             i += 3
         elif c == 0xC2 and size_bytes - i >= 2 and at[i + 1] == 0x85:
-            to = put_raw(to, b"\\u0085", 6)                                          # so does this
+            to = put_raw(to, b"\\u0085", 6)                                          # ends a line too
             i += 2
         else:
             to = put_other(to, at + i, size_bytes - i, &taken)

@@ -40,7 +40,7 @@ cdef struct ThreadRecorder:     # of one network thread
 
 cdef struct MetricSources:           # attached to a channel; its network thread's
     Facts *facts                # one count
-    int64_t spare               # more of them, given to records one by one
+    int64_t spare               # further counts of facts, each passed to a record
     int64_t software            # ClientSoftware.number in the facts; 0: unknown
 
 cdef LogCore *log_retain(LogCore *log) noexcept nogil

@@ -51,7 +51,7 @@ def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
         file_count=config.integer(prefix + "file.count"),
     )
     if settings.topic in INTERNAL_TOPICS:
-        raise ConfigError(prefix + "topic", settings.topic, "it is another part's", "__request_log")
+        raise ConfigError(prefix + "topic", settings.topic, "it is the topic of another part", "__request_log")
     if settings.is_on and settings.is_arrow and not _has_pyarrow():
         reason = "pyarrow is not installed: pip install 'kbroker[arrow]', or use json"
         raise ConfigError(prefix + "format", "arrow", reason, "json")

@@ -141,5 +141,5 @@ class RequestLogWriter:
 
     @property
     def dropped(self) -> int:
-        """Number of records not written: the buffer was full, memory was exhausted, or the disk refused them."""
+        """Number of records not written: the buffer was full, memory was exhausted, or a write failed."""
         return self._core.dropped + self._drain.lost + self._form.lost + self._unwritten

@@ -147,7 +147,7 @@ class ApiContext:
         return any(kind == ConfigResourceType.BROKER for kind, _ in delta.changed_configs)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Put changed configs of the broker in force; what changes them is imported then."""
+        """Put changed configs of the broker in force; the module that applies them is imported then."""
         self.dynamic.publish(delta, image)
 
     def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:

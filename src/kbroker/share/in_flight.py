@@ -136,7 +136,7 @@ class InFlightRun:
         self.member_id = NO_MEMBER
 
     def archive(self) -> None:
-        """Archive the records for good."""
+        """Archive the records, also if a transition in progress fails."""
         self.is_final = True
         self.state = RecordState.ARCHIVED
         self.member_id = NO_MEMBER
@@ -178,7 +178,7 @@ class InFlightRun:
         return rest
 
     def absorbs(self, other: InFlightRun) -> bool:
-        """Return whether the next run of the batch differs in nothing that matters."""
+        """Return whether the next run of the batch can be merged with this one."""
         if self.transition is not None or other.transition is not None or self.state is not other.state:
             return False
         if self.state in TERMINAL:
@@ -227,7 +227,7 @@ class InFlightBatch:
         return self.runs[self.index_of(offset)]
 
     def cut(self, offset: int) -> bool:
-        """Let a run begin at ``offset``; return whether the batch contains it, behind its first offset."""
+        """Split runs so that one begins at ``offset``; return whether the batch has it behind its first offset."""
         if not self.first_offset < offset <= self.last_offset:
             return False
         self.is_split = True

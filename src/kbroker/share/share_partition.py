@@ -211,7 +211,7 @@ class SharePartition:
     # ------------------------------------------------------------ fetches
 
     def acquire_fetch_lock(self, holder: object) -> bool:
-        """Let ``holder`` be the only one that reads for this partition. Returns: False if another one does."""
+        """Acquire the right to read for this partition. Returns: False if another holder has it."""
         with self.lock:
             if self._fetch_holder is not None or not self.is_active:
                 return False
@@ -364,7 +364,7 @@ class SharePartition:
                 self._change(piece, type_, transition)
 
     def _change(self, run: InFlightRun, type_: int, transition: Transition) -> None:
-        """Begin the change of acquired records that an acknowledgement asks for."""
+        """Begin the change of acquired records that an acknowledgement requests."""
         if type_ == AcknowledgeType.RENEW:
             if not self.configs.is_renew_enabled:
                 text = "Renewing acquisition locks is not enabled for the group."

@@ -137,7 +137,7 @@ def is_of_spark(error: BaseException) -> bool:
 
 
 class UnreadableFileError(PipelineError):
-    """A file of a table cannot be read. Args: ``cause``: why, and what to do, in one line."""
+    """File of a table that cannot be read. Args: ``cause``: why, and what to do, in one line."""
 
     def __init__(self, file: str, cause: str) -> None:
         super().__init__(f"cannot read {file}: {cause}")

@@ -44,7 +44,7 @@ def require_shared(
     *,
     what: str = TABLES_AND_LOGS,
 ) -> None:
-    """Let tasks find a file made in `folder`, make files there, and compare the beginnings of `files`.
+    """Check by tasks that executors see a new file in `folder`, can write there, and see the same `files`.
 
     Without a folder only `files` are compared. It does nothing if all processes run here. Executors that start
     later are not checked.

@@ -286,7 +286,7 @@ class EmbeddedCluster:
     # ------------------------------------------------------------ leaders and coordinators
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
-        """Let a running node lead a partition. If it is no replica, it takes the place of the present leader.
+        """Let a running node lead a partition. If it is not a replica, it takes the place of the present leader.
 
         Raises: KafkaError for an unknown partition, or a node that does not run.
         """

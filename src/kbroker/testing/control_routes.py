@@ -361,7 +361,7 @@ def _base64(data: bytes | None) -> str | None:
 
 
 def take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _MISSING) -> Any:
-    """Take a field out of an object, checked. Raises: ValueError."""
+    """Remove a field from an object and return it, checked. Raises: ValueError."""
     if name not in body:
         if default is _MISSING:
             raise ValueError(f"{name} is missing")
@@ -381,7 +381,7 @@ def end(body: Body) -> None:
 
 
 def step_ms(body: Body, clock: BaseClock) -> int:
-    """Take the time by which a virtual clock is advanced. Raises: ValueError; ControlError for another clock."""
+    """Return the time by which to advance a virtual clock. Raises: ValueError; ControlError for another clock."""
     delta_ms: int = take(body, "ms", int)
     end(body)
     if not clock.is_virtual:
@@ -394,7 +394,7 @@ def step_ms(body: Body, clock: BaseClock) -> int:
 
 
 def topic_settings(body: Body) -> tuple[str, int, dict[str, str]]:
-    """Take name, partitions and configs of a topic to create.
+    """Return name, number of partitions and configs of a topic to create.
 
     Raises: ValueError; KafkaError for too many partitions.
     """

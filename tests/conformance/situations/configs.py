@@ -151,7 +151,7 @@ def bad_replacements(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def set_and_deleted(talk: Talk) -> None:
-    """Others stay; deleting what is not set is no error."""
+    """Others stay; deleting what is not set is not an error."""
     name = talk.topic(segment_bytes="2000000").name
     look = describe((TOPIC, name, [RETENTION, "segment.bytes"]), synonyms=True)
     talk.ask(change(TOPIC, name, (RETENTION, SET, "5000")), "set")
@@ -165,7 +165,7 @@ def set_and_deleted(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def lists(talk: Talk) -> None:
-    """They grow and shrink, also to nothing; a number is no list."""
+    """They grow and shrink, also to nothing; a number is not a list."""
     name = talk.topic().name
     story = (
         ("append to the default", APPEND, "compact", "delete,compact"),

@@ -145,7 +145,7 @@ def ways_to_ask(talk: Talk) -> None:
 
 @situation("OffsetFetch", FETCH)
 def unknown_group(talk: Talk) -> None:
-    """It has no offsets, which is no error."""
+    """It has no offsets, which is not an error."""
     group(talk)
     name, topic = talk.name("absent"), talk.topic()
     talk.ask(committed(talk.version, name, [(topic, [0])]), "a partition")
@@ -214,7 +214,7 @@ def deleted(talk: Talk) -> None:
 
 @situation("OffsetDelete", "0")
 def bad_deletes(talk: Talk) -> None:
-    """An unknown group, no name, a topic somebody reads, a group that is no consumers'."""
+    """An unknown group, no name, a topic somebody reads, a group that is not a consumer group."""
     name, topic, other = group(talk), talk.topic(), talk.name("connect")
     rows = [{"Name": each, "Partitions": [{"PartitionIndex": 0}]} for each in (topic.name, talk.name("absent"))]
     talk.ask({"GroupId": talk.name("absent"), "Topics": rows[:1]}, "unknown")

@@ -64,7 +64,7 @@ def name_too_much_alike(talk: Talk) -> None:
 
 @situation("CreateTopics", CREATE)
 def internal_name_and_none(talk: Talk) -> None:
-    """__consumer_offsets is there; no topics are no error."""
+    """__consumer_offsets is there; no topics are not an error."""
     talk.also(
         "Metadata", 4, {"Topics": [{"Name": "__consumer_offsets"}], "AllowAutoTopicCreation": True}, without=("Topics",)
     )

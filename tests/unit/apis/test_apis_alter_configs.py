@@ -236,7 +236,7 @@ def test_client_metrics_configs() -> None:
 
 
 def test_loggers() -> None:
-    """Levels of our loggers change at run time; what is no logger or no level is refused, and nothing changes then."""
+    """Levels of our loggers change at run time; other names and levels are refused, and nothing changes then."""
     bench = make_bench()
     logger = logging.getLogger("kbroker.metadata.configs.dynamic_configs")
     try:

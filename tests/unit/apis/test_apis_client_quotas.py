@@ -168,7 +168,7 @@ def test_a_quota_that_is_no_number(version: int) -> None:
 
 
 def test_names_that_need_escaping() -> None:
-    """A name is what the client sent, whatever is in it; bytes that are no text are stored as Java reads them."""
+    """A name is what the client sent, whatever is in it; bytes that are not text are stored as Java reads them."""
     bench = make_bench()
     for name in ("*", "a b", "%41", "a:b", "<default>", "CN=a,O=b", "漢🙂"):
         assert alter(bench, 1, entry(entity(user=name), ("producer_byte_rate", 1.0)))[0][0] == 0

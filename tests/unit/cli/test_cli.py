@@ -384,7 +384,7 @@ def test_serve_into_a_folder_without_a_name(fake_broker: type[FakeBroker]) -> No
 
 
 def test_headers_of_produce_are_the_bytes_of_the_shell() -> None:
-    """Also where they are no UTF-8, as the lines of its input are."""
+    """Also where they are not UTF-8, as the lines of its input are."""
     from kbroker.cli.produce import _header
 
     assert _header("name=" + b"\xff\xfe".decode("utf-8", "surrogateescape")) == ("name", b"\xff\xfe")

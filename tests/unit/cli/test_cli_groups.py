@@ -175,7 +175,7 @@ def test_a_group_that_changes_its_protocol_is_found(broker: GroupBroker) -> None
 
 
 def test_a_coordinator_that_loads_is_asked_again(broker: GroupBroker) -> None:
-    """COORDINATOR_NOT_AVAILABLE, of the first request to a new cluster, is no failure."""
+    """COORDINATOR_NOT_AVAILABLE, of the first request to a new cluster, is not a failure."""
     responses = iter([15, 14, 0])
 
     def find(version: int, body: Body) -> Body:
@@ -300,7 +300,7 @@ def test_export_is_what_from_file_reads(broker: GroupBroker, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["t,0", "t,x,1", "t,0,-1", "g,t,0,1,2", "t,0,", '"t'])
 def test_a_bad_line_of_a_plan_is_named(text: str, tmp_path: Path) -> None:
-    """A row that is no plan is refused with file and line; no request is sent."""
+    """A row that is not a plan is refused with file and line; no request is sent."""
     file = tmp_path / "plan.csv"
     file.write_text(f"t,0,1\n{text}\n")
     with pytest.raises(click.BadParameter, match=r"plan\.csv, line 2: expected topic,partition,offset or group"):

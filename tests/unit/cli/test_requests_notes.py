@@ -55,7 +55,7 @@ LINE = b'{"version": 4, "time": "2026-01-02T03:04:05Z", "requestHeader": {"clien
 def test_nothing_to_show_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, options: tuple[str, ...], said: str
 ) -> None:
-    """A file or topic that is no request log, and filters that no record fits, were silence."""
+    """A file or topic that is not a request log, and filters that no record fits, were silence."""
     path = tmp_path / "requests-1.jsonl"
     path.write_bytes(data)
     monkeypatch.setattr(requests, "note", lambda message: click.echo(message, err=True))  # as on a terminal

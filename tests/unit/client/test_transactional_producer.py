@@ -130,7 +130,7 @@ def test_one_transaction(coordinator: Coordinator, cluster: Cluster) -> None:
 
 
 def test_what_passes_is_asked_again(coordinator: Coordinator, cluster: Cluster) -> None:
-    """CONCURRENT_TRANSACTIONS and a moved coordinator are no failures."""
+    """CONCURRENT_TRANSACTIONS and a moved coordinator are not failures."""
     coordinator.codes = {
         INIT: [Errors.CONCURRENT_TRANSACTIONS, Errors.NOT_COORDINATOR],
         ADD: [Errors.CONCURRENT_TRANSACTIONS],

@@ -123,7 +123,7 @@ def test_a_client_says_which_bound_the_iterations_break(iterations: int, bound: 
     ids=range(12),
 )
 def test_a_server_takes_no_bad_first_message(first: bytes) -> None:
-    """What is no first message is refused, in no time."""
+    """What is not a first message is refused, in no time."""
     with pytest.raises(SaslError):
         server().evaluate(first)
 
@@ -182,7 +182,7 @@ def test_plain_tokens() -> None:
     ],
 )
 def test_plain_refuses(token: bytes, error: type[Exception], text: str) -> None:
-    """A wrong user looks like a wrong password; half a token is no token."""
+    """A wrong user looks like a wrong password; half a token is not a token."""
     exchange = PlainMechanism({"alice": "secret"})
     with pytest.raises(error, match=text):
         exchange.evaluate(token)

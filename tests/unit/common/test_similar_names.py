@@ -26,7 +26,7 @@ def test_the_most_similar_name(name: str, found: str | None) -> None:
 
 
 def test_likeness() -> None:
-    """A name that is only related is no misspelling."""
+    """A name that is only related is not a misspelling."""
     assert similar_name("Producer quota", NAMES) == "Produce"
     assert similar_name("Producer quota", NAMES, ALMOST) is None
 

@@ -90,7 +90,7 @@ def test_a_user_slows_the_pages_of_others_by_twenty_of_its_own() -> None:
 
 
 def test_a_decision_in_words() -> None:
-    """Small limits have their digits, tokens are no rate, and a delay is the one that was served."""
+    """Small limits have their digits, tokens are not a rate, and a delay is the one that was served."""
     assert judged("request_percentage", 0.5256, 0.01) == ("0.526 %", "0.01 %")
     assert judged("request_percentage", 1234.56, 200.0) == ("1,234.6 %", "200 %")
     assert judged("controller_mutation_rate", -5.0, 0.5) == ("-5 tokens", "0.5/s")

@@ -342,7 +342,7 @@ def test_deleting_groups() -> None:
 
 
 def test_deleting_offsets_of_a_live_group() -> None:
-    """Those of topics that no member subscribes to; a group that is no consumer group must be empty."""
+    """Those of topics that no member subscribes to; a group that is not a consumer group must be empty."""
     groups = Groups()
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
     one = groups.lone(protocols=[("range", subscription)])

@@ -30,7 +30,7 @@ def test_in_front(data: bytes, found: Framed | None) -> None:
 
 
 def test_in_headers() -> None:
-    """Headers of the key are not those of the value, and malformed ones are no ids."""
+    """Headers of the key are not those of the value, and malformed ones are not ids."""
     number = b"\0" * 7 + b"\x05"
     headers = [
         *(

@@ -54,7 +54,7 @@ class FakeRequest:
 
 
 class NoQuotas:
-    """Quotas without a limit, which take requests that are no InboundRequest."""
+    """Quotas without a limit, which take requests that are not an InboundRequest."""
 
     charges_time = False
 

@@ -51,7 +51,7 @@ def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
         (
             ("malformed-body", 3, 1, 17),
             f"Error getting request for apiKey: Metadata, apiVersion: 1, connectionId: {CONNECTION}, "
-            "listenerName: PLAINTEXT; its 17 bytes are no such request",
+            "listenerName: PLAINTEXT; its 17 bytes are malformed",
         ),
         (
             ("failed-produce", 0, 7, 90, 3),

@@ -20,7 +20,7 @@ from tests.support.log_files import base_of, batch, crc_ok, open_log, read_all
 
 CONFIG: dict[str, object] = {"segment.bytes": 1500, "index.interval.bytes": 150, "cleanup.policy": "delete"}
 TAIL, RANDOM_CUTS = 200, 200
-SAMPLED = 8  # one of so many lengths in a run that is no soak
+SAMPLED = 8  # one of so many lengths in a run that is not a soak
 FLIPS, SOAK_FLIPS = 40, 10_000
 #: Kinds of files; the segments are the only ones that nothing replaces.
 KINDS = (

@@ -80,7 +80,7 @@ def test_the_first_append_to_a_broken_disk_takes_the_folder_offline(
 
 
 def test_a_limit_of_one_file_leaves_the_others(manager: LogManager, clock: VirtualClock, tmp_path: Path) -> None:
-    """A file that may not grow is no broken disk."""
+    """A file that may not grow is not a broken disk."""
     log = manager.partition("orders", 0)
     log._inject_fault(write_errno=errno.EFBIG)
     refused(log)  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ def test_same_process_is_refused_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_stale_pid_does_not_lock(tmp_path: Path) -> None:
-    """A lock file left by a killed process, even with our own pid in it, is no lock."""
+    """A lock file left by a killed process, even with our own pid in it, is not a lock."""
     (tmp_path / ".lock").write_text(f"{os.getpid()}\n")
     FolderLock(tmp_path).release()
 

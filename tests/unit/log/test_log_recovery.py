@@ -111,7 +111,7 @@ def test_sealed_damage_is_fenced_not_cut(tmp_path: Path) -> None:
 
 
 def test_damage_below_the_recovery_point_is_not_cut(tmp_path: Path) -> None:
-    """Bytes of the last segment known to be on disk are no torn tail: damage there is fenced."""
+    """Bytes of the last segment known to be on disk are not a torn tail: damage there is fenced."""
     folder = tmp_path / "t-0"
     data = fill(folder, 10)
     content = bytearray(segment(folder, 0).read_bytes())
@@ -152,7 +152,7 @@ def test_missing_segment(tmp_path: Path, is_removed: bool, clean: bool) -> None:
 
 def test_wrong_offset_before_a_gap(tmp_path: Path) -> None:
     """No checksum covers a batch's offset. One that is too high overlaps the next batch, or the next segment: it is
-    the damage, and the offsets before it are no gap."""
+    the damage, and the offsets before it are not a gap."""
     origin = tmp_path / "origin"
     data = fill(origin, 40, SMALL)
     bases = sorted(int(p.stem) for p in origin.glob("*.log"))

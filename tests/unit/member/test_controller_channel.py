@@ -183,7 +183,7 @@ def test_times_of_a_request(network: Network) -> None:
 
 
 def test_a_refused_login_ends_the_request(network: Network) -> None:
-    """A wrong password is no reason to wait."""
+    """A wrong password is not a reason to wait."""
     network.login = KafkaError(Errors.SASL_AUTHENTICATION_FAILED, "wrong password")
     network.send(1)
     (outcome,) = network.await_ends(1)

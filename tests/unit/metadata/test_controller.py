@@ -103,7 +103,7 @@ def test_waiting_changes_share_a_batch(controller: MemoryController, calls: list
 
 
 def test_the_error_of_a_plan_is_its_callers(controller: MemoryController, calls: list[tuple[str, list[str]]]) -> None:
-    """Other changes of the same sync are made; an OSError of a plan is no failure of the storage either."""
+    """Other changes of the same sync are made; an OSError of a plan is not a failure of the storage either."""
 
     def bad(error: Exception) -> Callable[[], None]:
         def plan(image: MetadataImage) -> NoReturn:

@@ -128,7 +128,7 @@ def test_it_stops_behind_the_batch_that_reaches_a_limit() -> None:
 
 
 def test_control_batches_are_passed_over() -> None:
-    """A marker moves the next offset and is no row."""
+    """A marker moves the next offset and is not a row."""
     columns = ArrowColumns(ALL)
     columns.append(
         build_control_batch(

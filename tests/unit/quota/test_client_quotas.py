@@ -408,7 +408,7 @@ def test_many_clients_have_a_counter_each(bench: Bench) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), -0.0])
 def test_limits_must_be_above_zero(bench: Bench, value: float) -> None:
-    """Zero, negatives and NaN are no limits, and nothing has changed then."""
+    """Zero, negatives and NaN are not limits, and nothing has changed then."""
     with pytest.raises(ValueError, match="above 0"):
         bench.update("u", None, PRODUCE, value)
     assert not bench.produce.is_enabled

@@ -92,7 +92,7 @@ def test_bad_values_are_refused_with_what_is_allowed(bench: Bench, key: str, val
     ],
 )
 def test_values_that_kafka_takes(bench: Bench, key: str, value: float) -> None:
-    """Fractions where a key is no whole number, rounding errors of one that is, and the largest LONG as a double."""
+    """Fractions where a key is not a whole number, rounding errors of one that is, and the largest LONG as a double."""
     assert bench.alter(ALICE, (key, value)) is None
     assert bench.all() == {"user alice": {key: value}}
     assert bench.stored == {ALICE: {key: value}}
@@ -201,7 +201,7 @@ def test_an_entity_that_comes_twice_is_left_alone(bench: Bench) -> None:
     ops = [QuotaOp("producer_byte_rate", 5.0)]
     results = bench.entities.alter([Alteration(ALICE, ops), Alteration(ADDRESS, []), Alteration(ALICE, ops)])
     assert list(results) == [ALICE, ADDRESS]
-    assert results[ALICE].message == "Ignoring duplicate entity user alice: each may come once"
+    assert results[ALICE].message == "Ignoring duplicate entity user alice: give each once"
     assert results[ADDRESS] is None
     assert bench.all() == {}
 
@@ -209,7 +209,7 @@ def test_an_entity_that_comes_twice_is_left_alone(bench: Bench) -> None:
 def test_a_key_that_comes_twice_is_refused(bench: Bench) -> None:
     """It would be undefined which one counts."""
     ops = [("producer_byte_rate", 5.0), ("producer_byte_rate", None)]
-    assert bench.alter(ALICE, *ops) == "Duplicate quota key producer_byte_rate: each may come once"
+    assert bench.alter(ALICE, *ops) == "Duplicate quota key producer_byte_rate: give each once"
 
 
 def test_setting_changing_removing(bench: Bench) -> None:

@@ -298,7 +298,7 @@ def test_another_limit_says_what_its_counter_would_have_said(limit: float) -> No
 
 
 def test_another_limit_knows_all_while_no_sample_is_overwritten(bench: Bench) -> None:
-    """Then every row is exact; a longer silence is no gap."""
+    """Then every row is exact; a longer silence is not a gap."""
     bench.set({"user": "alice"}, producer_byte_rate=1e12)
     other = Bench()
     other.set({"user": "alice"}, producer_byte_rate=100)

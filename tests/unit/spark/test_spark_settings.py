@@ -50,7 +50,7 @@ def test_lists_are_added_to() -> None:
     [("local", True), ("local[*]", True), ("local-cluster[2,1,1024]", True), ("spark://h:1", False), ("yarn", False)],
 )
 def test_what_suits_one_machine_is_for_one_machine(master: str, local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loopback address and this interpreter are no use to a cluster; the number of cores is Spark's to say."""
+    """The loopback address and this interpreter are useless to a cluster; the number of cores is Spark's to say."""
     for name in ("SPARK_LOCAL_IP", "PYSPARK_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/bin")

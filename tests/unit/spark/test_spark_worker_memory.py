@@ -34,7 +34,7 @@ def test_once_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fresh")
 def test_never_elsewhere() -> None:
-    """This process is no worker."""
+    """This process is not a worker."""
     before = gc.get_freeze_count()
     worker_memory.freeze_modules()
     assert gc.get_freeze_count() == before

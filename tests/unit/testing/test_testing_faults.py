@@ -214,7 +214,7 @@ def test_every_api_can_be_refused() -> None:
 
 
 def test_topics_are_found_wherever_they_are() -> None:
-    """By name, by id, in lists of names, in resources; names of configs and protocols are no topics."""
+    """By name, by id, in lists of names, in resources; names of configs and protocols are not topics."""
 
     def topics(key: int, version: int, body: Body) -> set[str]:
         decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))

@@ -66,7 +66,7 @@ cdef struct Waiting:            # a partition whose append waits for the disk
     int64_t error_at            # position of its error code in the response
     int64_t base_offset_at
 
-cdef struct Appended:           # the only part of a request, appended with others
+cdef struct Appended:           # the single partition of a Produce that one write appends with others
     Partition *partition        # NULL: refused before its log
     AppendResult result
 

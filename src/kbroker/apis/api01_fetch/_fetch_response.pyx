@@ -305,7 +305,7 @@ cdef bint is_satisfied(FetchState *state) noexcept nogil:
 
 
 cdef void release_partitions(FetchState *state) noexcept nogil:
-    """Free all but the struct; under the operation's lock once others know it. The rest watches nothing."""
+    """Free what a fetch holds, but not the struct; under the operation's lock once other threads know the struct."""
     cdef int32_t i
     if state.parts != NULL:
         drop_reads(state)

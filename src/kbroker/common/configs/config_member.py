@@ -124,7 +124,7 @@ def check_controllers(servers: Collection[Address], voters: Collection[int]) -> 
 
 
 def check_broker_only(config: BrokerConfig, voters: Collection[int]) -> None:
-    """Check that the node is no controller itself. Raises: ConfigError."""
+    """Check that the node is not a controller itself. Raises: ConfigError."""
     if config.node_id in voters:
         raise refused(
             f"If {ROLES} contains just the 'broker' role, the node id {config.node_id} must not be included in the "

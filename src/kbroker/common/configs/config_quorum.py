@@ -144,7 +144,7 @@ def voter_listener(config: BrokerConfig) -> Listener:
 
 
 def check_quorum(config: BrokerConfig) -> None:
-    """Refuse a node that is no broker, and a combined node that is not the only one. Raises: ConfigError."""
+    """Refuse a node that is not a broker, and a combined node that is not the only one. Raises: ConfigError."""
     roles = config.words(ROLES)
     if config.is_member:
         from kbroker.common.configs.config_member import check_member
@@ -152,7 +152,7 @@ def check_quorum(config: BrokerConfig) -> None:
         check_member(config)
         return
     if set(roles) != {BROKER_ROLE, CONTROLLER_ROLE}:
-        reason = "kbroker is no controller of other brokers"
+        reason = "kbroker cannot be the controller of other brokers"
         raise ConfigError(ROLES, ",".join(roles), reason, "broker or broker,controller")
     others = sorted(set(parse_voters(config.words(VOTERS))) - {config.node_id})
     if others:

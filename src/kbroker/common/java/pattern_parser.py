@@ -47,7 +47,7 @@ class PatternError(ValueError):
 
 
 class _Part(NamedTuple):
-    """Contiguous nodes, from ``begins`` to the begin of the next part. ``start``: the first to visit."""
+    """Contiguous nodes, from ``begins`` to the beginning of the next part. ``start``: the first to visit."""
 
     begins: int
     start: int

@@ -8,7 +8,7 @@ from kbroker.console.site import Site, View
 
 
 def cluster(site: Site, query: Query) -> View:
-    """Return brokers, controllers and features, with the way to the configs and loggers of each broker.
+    """Return brokers, controllers and features, with links to the configs and loggers of each broker.
 
     A member describes the cluster from its own metadata while it cannot reach the controllers.
     """

@@ -42,7 +42,7 @@ class Resource(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The resource as people know it."""
+        """Display name of the resource."""
         if self.kind is ConfigResourceType.BROKER and not self.name:
             return "all brokers"
         return f"{'loggers of broker' if self.kind is ConfigResourceType.BROKER_LOGGER else self.word} {self.name}"

@@ -309,7 +309,7 @@ def _record(search: _Search, query: Query) -> tuple[LogRecord, int]:
     return found.records[0], number
 
 
-# ---------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------- display
 
 
 def _shown_record(query: Query, search: _Search, match: Match, is_alone: bool = False) -> ShownRecord:

@@ -118,7 +118,7 @@ class ConsumerGroupMember(NamedTuple):
 
 
 def new_member_id() -> str:
-    """Return a random member id, in the form of Kafka's ids: 22 characters, of which the first is no dash."""
+    """Return a random member id, in the form of Kafka's ids: 22 characters, of which the first is not a dash."""
     while True:
         text = binascii.b2a_base64(uuid.uuid4().bytes, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
         if not text.startswith("-"):

@@ -133,7 +133,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
     def heartbeat(
         self, group: ConsumerGroup, request: HeartbeatRequest, conversion: Sequence[GroupRecord] = ()
     ) -> HeartbeatResult:
-        """Let a member join or follow.
+        """Add a member, or reconcile it with its target assignment.
 
         Args: ``conversion``: records that the group has replayed and that are still to be written, with the others.
         Raises: KafkaError; the group is then unchanged.

@@ -84,7 +84,7 @@ class ShareUpdate(NamedTuple):
 
 
 def initial_state(state_epoch: int, start_offset: int, snapshot_epoch: int, now_ms: int) -> SharePartitionState:
-    """Return the state of a share partition that is initialized."""
+    """Return the state that the initialization of a share partition writes."""
     count = UNKNOWN_COUNT if start_offset == UNINITIALIZED_OFFSET else 0
     return SharePartitionState(snapshot_epoch, state_epoch, 0, start_offset, count, now_ms, now_ms)
 

@@ -71,7 +71,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         self._rebalances = rebalances
 
     def heartbeat(self, group: ShareGroup, request: HeartbeatRequest) -> HeartbeatResult:
-        """Let a member join or follow. Raises: KafkaError; the group is then unchanged."""
+        """Add a member, or update its assignment. Raises: KafkaError; the group is then unchanged."""
         member_id, joins = request.member_id, request.member_epoch == JOIN_EPOCH
         self.check_room(group, member_id)
         member: ShareGroupMember
@@ -198,7 +198,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
     # ------------------------------------------------------------ share partitions
 
     def _uninitialized(self, group: ShareGroup, names: Collection[str]) -> dict[UUID, TopicPartitions]:
-        """Return partitions of these topics that are neither initialized nor have been for long about to be."""
+        """Return partitions of these topics to initialize: new ones, and those whose initialization is overdue."""
         state = group.state_partitions or StatePartitions()
         now_ms = self.clock.wall_ms()
         found: dict[UUID, TopicPartitions] = {}
@@ -218,7 +218,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         return found
 
     def initializing(self, group: ShareGroup, topics: Mapping[UUID, TopicPartitions]) -> StatePartitions:
-        """Return the share partitions with these about to be initialized."""
+        """Return the group's state partitions after the initialization of ``topics`` has begun."""
         state = group.state_partitions or StatePartitions()
         deleting = {topic_id: name for topic_id, name in state.deleting.items() if topic_id not in topics}
         return state._replace(initializing=combined(state.initializing, topics), deleting=deleting)

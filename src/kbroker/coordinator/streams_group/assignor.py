@@ -85,7 +85,7 @@ class _Process:
 
 
 class _Quota:
-    """The most tasks that a member may keep so that the rest is spread evenly over the other members."""
+    """Maximum number of tasks that a member may keep so that the rest is spread evenly over the other members."""
 
     def __init__(self, task_count: int, member_count: int) -> None:
         self._tasks = task_count

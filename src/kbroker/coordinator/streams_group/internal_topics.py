@@ -129,7 +129,7 @@ class _Counts:
         sources = [topic for one in self._subtopologies for topic in one.repartition_source_topics]
         self._fixed = {topic.name for topic in sources if topic.partitions}
         self._flexible = {topic.name for topic in sources if not topic.partitions}
-        self._fixed_count: int | None = None  # that all fixed ones have, once it is needed
+        self._fixed_count: int | None = None  # partitions of each fixed topic; set when it is first needed
 
     def find(self, topic: str) -> int | None:
         """Return the number of partitions of a topic, None if it is unknown."""

@@ -100,7 +100,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
     # ------------------------------------------------------------ heartbeat
 
     def heartbeat(self, group: StreamsGroup, request: HeartbeatRequest) -> HeartbeatResult:
-        """Let a member join or follow. Raises: KafkaError; the records of the group are then unchanged."""
+        """Add a member, or reconcile its tasks. Raises: KafkaError; the records of the group are then unchanged."""
         group_id, member_id = group.group_id, request.member_id
         is_new_group = not group.is_stored and group.predecessor is None
         joins = request.member_epoch == JOIN_EPOCH

@@ -100,7 +100,7 @@ class AddPartitionsToTxnManager:
             try:
                 asked = question if again is None else again()
             except Exception:  # no memory, or a bug: the request must still get a response
-                logger.exception("cannot ask about the transaction of %r again", question.transactional_id)
+                logger.exception("cannot verify the transaction of %r again", question.transactional_id)
                 done(dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR))
             else:
                 attempt(asked)

@@ -113,7 +113,9 @@ class TransactionCoordinator:
             topic, TRANSACTION_STATE_TOPIC, "transactional ids", self, clock, self._settings.load_buffer_bytes
         )
         self._sender = MarkerSender(markers, clock, scheduler)
-        self._failures = RepeatedFailures(clock)  # a failing disk refuses each open transaction, again and again
+        self._failures = RepeatedFailures(
+            clock
+        )  # on a failing disk the abort of each open transaction fails repeatedly
 
     # ------------------------------------------------------------ life
 

@@ -16,7 +16,7 @@ class ByteThrottle:
     def set_rate(self, bytes_per_second: float) -> None:
         """Change the rate; waiting threads continue at once."""
     def take(self, size_bytes: int) -> None:
-        """Charge the bytes, and wait as long as the rate demands or until it is changed."""
+        """Charge the bytes, and wait as long as the rate requires, or until the rate is changed."""
 
 @final
 class Cleaner:

@@ -112,7 +112,7 @@ cdef struct Verification:
     HashNode node               # first
     int64_t producer_id
     int64_t guard               # above 0, unique in the process
-    int64_t timestamp_ms        # time of the begin
+    int64_t timestamp_ms        # start of the transaction
     int32_t lowest_sequence     # of the batches so far: a higher one must not overtake it
     int16_t epoch
     bint bumps_epochs           # each of the client's transactions has its own epoch (transaction version 2)

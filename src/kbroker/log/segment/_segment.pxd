@@ -77,7 +77,8 @@ cdef void segment_release(LogSegment *segment) noexcept nogil
 # failure
 cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil
 cdef void segment_close_file(LogSegment *segment) noexcept nogil
-# Keep file, mappings and aborted list open until the segment is freed, so that another may get its names. 0 or -errno
+# Keep file, mappings and aborted list open until the segment is freed, so that its file names can be used
+# again. 0 or -errno
 cdef int32_t segment_pin(LogSegment *segment) noexcept nogil
 # out has PATH_BYTES bytes.
 cdef void segment_path(const LogSegment *segment, const char *suffix, char *out) noexcept nogil

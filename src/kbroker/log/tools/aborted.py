@@ -131,7 +131,7 @@ def _compare(walk: _Walk, segment: Path, expected: Sequence[Entry], entries: Seq
 def _agrees(walk: _Walk, found: Entry, expected: Entry) -> bool:
     """Return whether an entry is right, as far as the batches show.
 
-    Compaction and the removal of old segments can remove the begin of transactions.
+    Compaction and the removal of old segments can remove the beginning of transactions.
     """
     if walk.is_compacted:
         return 0 <= found.first_offset <= expected.first_offset

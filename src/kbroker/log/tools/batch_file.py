@@ -1,4 +1,4 @@
-"""Reader of the batches of a ``.log`` file that trusts no byte, for tools that judge damaged files.
+"""Reader of the batches of a ``.log`` file that checks every byte, for tools that examine damaged files.
 
 The broker's own reader is native (``_read.pyx``); this slow one is used by ``dump`` and ``verify``.
 """

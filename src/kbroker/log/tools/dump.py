@@ -30,7 +30,7 @@ _STATE_FILE_MAX_BYTES = 2**31
 
 
 class UnknownFileError(ValueError):
-    """The kind of a file is not known from its name."""
+    """File whose kind is not known from its name."""
 
 
 def dump_file(
@@ -210,7 +210,7 @@ def _rest(path: Path, entry: struct.Struct) -> Iterator[Row]:
         yield {
             "kind": "damage",
             "position": size - size % entry.size,
-            "message": f"{size} bytes are no multiple of {entry.size}",
+            "message": f"{size} bytes are not a multiple of {entry.size}",
         }
 
 

@@ -1,4 +1,4 @@
-"""Everything that the metadata log says up to an offset. Source: ``MetadataImage`` and the images in it."""
+"""State of the cluster's metadata at an offset of the metadata log. Source: ``MetadataImage`` and the images in it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -152,7 +152,7 @@ def _topic_id(folder: Path) -> UUID | None:
 
 
 def judge(found: LogFolders, server: str) -> Verdict:
-    """Return the judgement on Apache Kafka of a release such as ``4.3``, or on KBROKER."""
+    """Return whether a server can serve the folders: Apache Kafka of a release such as ``4.3``, or KBROKER."""
     is_kafka = server != KBROKER
     reasons = list(_folder_obstacles(found, is_kafka))
     losses: list[str] = []

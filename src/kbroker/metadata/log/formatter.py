@@ -81,7 +81,7 @@ def format_folders(
         voters: the quorum of kraft.version 1; empty: the node gets its voters from elsewhere.
         levels: finalized levels by feature, those of metadata.version and kraft.version among them.
         credentials: further records of the metadata log.
-        skip_formatted: let formatted folders be.
+        skip_formatted: leave formatted folders unchanged.
         report: called with each line of Kafka's tool.
 
     Raises: FormatError; OSError.

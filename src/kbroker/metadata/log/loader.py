@@ -31,7 +31,7 @@ def reason_of(error: Exception) -> str:
 
 
 class _AbortedError(Exception):
-    """A transaction whose records were replayed does not count."""
+    """Abort of a transaction whose records were already applied to the image."""
 
 
 class LoadedMetadata:

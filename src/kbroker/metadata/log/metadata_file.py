@@ -50,11 +50,11 @@ Tables = Mapping[str, Sequence[Row]]
 
 
 class MetadataFileError(RuntimeError):
-    """The file cannot be used; the message has the reason."""
+    """Metadata file that cannot be used; the message has the reason."""
 
 
 class NewerFileError(MetadataFileError):
-    """The file was written by a later kbroker."""
+    """Metadata file that a later kbroker has written."""
 
 
 class SoundRows(NamedTuple):
@@ -147,7 +147,7 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
     version = int(db.execute("PRAGMA user_version").fetchone()[0])  # the first read rolls back an unfinished change
     if version > SCHEMA_VERSION:
         raise NewerFileError(
-            f"{path} has schema version {version}, this kbroker knows {SCHEMA_VERSION}: start a newer kbroker"
+            f"{path} has schema version {version}, this kbroker supports {SCHEMA_VERSION}: start a newer kbroker"
         )
     if version < 0:
         raise _damage(path, f"its schema version is {version}")

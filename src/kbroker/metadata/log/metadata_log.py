@@ -37,14 +37,14 @@ FOLDER_NAME = f"{CLUSTER_METADATA_TOPIC}-0"
 TOPIC_ID = uuid.UUID(int=1)
 RESERVE_NAME = "kbroker-metadata-reserve"
 RESERVE_BYTES = 256 * 1024
-START_BYTES = 128 * 1024  # of them, for the next start
+START_BYTES = 128 * 1024  # part of the reserve that is left for the next start
 READ_BYTES = 128 * 1024
 
 _SEGMENT = re.compile(r"[0-9]{20}\.log")
 
 
 class MetadataLogError(RuntimeError):
-    """The metadata log cannot be used; the message names the file, the damage and the remedy."""
+    """Metadata log that cannot be used; the message names the file, the damage and the remedy."""
 
 
 class SnapshotFile(NamedTuple):
@@ -342,7 +342,7 @@ class MetadataLog(_Folder):
         return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot write the metadata log: {reason}")
 
     def _remove_rest(self) -> None:
-        """Make sure that nothing of a refused batch comes back, not even after a power cut. Raises: OSError."""
+        """Make sure that no part of a refused batch reappears, not even after a power cut. Raises: OSError."""
         segment = self._log.segments()[-1]
         path = self.folder / f"{segment.base_offset:020}.log"
         try:
@@ -351,7 +351,7 @@ class MetadataLog(_Folder):
                     file.truncate(segment.size_bytes)
                 checkpoints.sync_descriptor(file.fileno())
         except OSError as error:
-            if error.errno != errno.EROFS:  # a disk that has become read-only gets nothing of it
+            if error.errno != errno.EROFS:  # nothing of the batch reaches a disk that has become read-only
                 raise
 
     def flush(self) -> None:

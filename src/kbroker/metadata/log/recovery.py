@@ -231,7 +231,7 @@ def _owner(folders: Sequence[Path], node_id: int | None, salvage: _Salvage) -> M
         raise RecoveryError(f"{folder} belongs to node {owner.node_id}, not to node {node_id}")
     if owner is None:
         if node_id is None:
-            raise RecoveryError(f"{folder} has no {checkpoints.META_PROPERTIES}: say whose it is with --node-id")
+            raise RecoveryError(f"{folder} has no {checkpoints.META_PROPERTIES}: give the node's id with --node-id")
         owner = MetaProperties(salvage.cluster_id or checkpoints.random_uuid_text(), node_id)
     directory_id = own.directory_id if own is not None else None
     if directory_id is None and salvage.voter is not None:
@@ -239,7 +239,7 @@ def _owner(folders: Sequence[Path], node_id: int | None, salvage: _Salvage) -> M
     return owner._replace(directory_id=directory_id or uuid.uuid4())
 
 
-# -------------------------------------------------------------------- what is sound
+# -------------------------------------------------------------------- intact batches
 
 
 def _salvage(folders: Sequence[Path], work: Path) -> _Salvage:

@@ -28,7 +28,7 @@ _CONTROLLER_RECORD = "RegisterControllerRecord"
 
 
 class SeparationError(RuntimeError):
-    """The folders cannot be separated; the message has the reason and the way out."""
+    """Folders that cannot be separated; the message has the reason and the remedy."""
 
 
 def separate(folders: Sequence[Path], voters: Sequence[Voter], output: Path, now_ms: int) -> list[Path]:

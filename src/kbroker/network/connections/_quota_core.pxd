@@ -134,7 +134,7 @@ cdef void quotas_release(QuotaCore *core) noexcept nogil
 # Count a connection; wait for a slot and for the end of the listener's throttle, unless *stopping.
 cdef QuotaVerdict quotas_enter(QuotaCore *core, ListenerQuota *listener, const char *address, AtomicI64 *stopping,
                                Admission *admission) noexcept nogil
-cdef void quotas_leave(QuotaCore *core, ListenerQuota *listener, AddressEntry *entry) noexcept nogil  # NULLs: nothing
+cdef void quotas_leave(QuotaCore *core, ListenerQuota *listener, AddressEntry *entry) noexcept nogil  # NULLs: no effect
 cdef void quotas_wake(QuotaCore *core) noexcept nogil       # waiting acceptors check whether they are stopped
 # Return whether network threads of this listener are to close connections because the total exceeds the limit.
 cdef bint quotas_exceeded(QuotaCore *core, ListenerQuota *listener) noexcept nogil

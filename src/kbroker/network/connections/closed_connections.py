@@ -14,7 +14,7 @@ def connection_key(connection_id: str) -> tuple[int, int]:
 
 
 class ClosedConnections:
-    """Ids of the watched connections that were closed, for a thread that looks from time to time. Threads: any."""
+    """Ids of the watched connections that were closed, for a thread that polls them. Threads: any."""
 
     def __init__(self) -> None:
         self.signal = KeySignal()
@@ -22,7 +22,7 @@ class ClosedConnections:
         self._watched: dict[tuple[int, int], str] = {}
 
     def watch(self, connection_id: str) -> None:
-        """Watch a connection. One that is closed already is not reported: look at it afterwards."""
+        """Watch a connection. One that is closed already is not reported: check it afterwards."""
         key = connection_key(connection_id)
         with self._lock:
             self._watched[key] = connection_id
@@ -35,6 +35,6 @@ class ClosedConnections:
             return [self._watched.pop(key) for key in closed if key in self._watched]
 
     def forget(self, connection_id: str) -> None:
-        """Report a connection no more."""
+        """Stop watching a connection."""
         with self._lock:
             self._watched.pop(connection_key(connection_id), None)

@@ -14,7 +14,7 @@ from kbroker.network.processor._processor_core cimport (
 )
 
 cdef enum:
-    HELP_BATCHES = 256          # executed before the sockets are looked at again
+    HELP_BATCHES = 256          # executed before the sockets are polled again
 
 
 cdef void wake_watch(Watch *watch) noexcept nogil:

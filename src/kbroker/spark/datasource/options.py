@@ -286,7 +286,7 @@ def _topics(given: _Given) -> Topics:
         try:
             re.compile(text)
         except re.error as error:
-            raise PipelineError(f"subscribePattern {text!r} is no regular expression: {error}") from None
+            raise PipelineError(f"subscribePattern {text!r} is not a regular expression: {error}") from None
         return Topics(pattern=text)
     if chosen[0] == "subscribe":
         names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

@@ -67,7 +67,7 @@ def _type(form: str, columns: str) -> DataType:
     try:
         return types.StructType.fromDDL(columns)
     except (PySparkException, ValueError) as error:
-        raise PipelineError(f"{columns!r} are no columns: {' '.join(str(error).split())[:200]}") from None
+        raise PipelineError(f"{columns!r} are not valid columns: {' '.join(str(error).split())[:200]}") from None
 
 
 def archive(
@@ -153,7 +153,7 @@ def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
         return column, F.lit(None).cast("string")
     text = column.cast("string")
     is_text = F.is_valid_utf8(text)
-    no_text = F.when(~is_text, F.lit(f"the {part} is no UTF-8 text"))
+    no_text = F.when(~is_text, F.lit(f"the {part} is not UTF-8 text"))
     if form == STRING:
         return F.when(is_text, text), no_text
     assert isinstance(kind, StructType)
@@ -161,7 +161,7 @@ def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
     record = F.from_json(text, checked, {"columnNameOfCorruptRecord": "_corrupt"})
     bad = F.when(
         column.isNotNull() & (record.isNull() | record["_corrupt"].isNotNull()),
-        F.lit(f"the {part} is no JSON of these columns"),
+        F.lit(f"the {part} is not JSON of these columns"),
     )
     fitting = F.when(record.isNotNull(), F.struct(*(record[name].alias(name) for name in kind.names)))
     return fitting, F.coalesce(no_text, bad)

@@ -51,7 +51,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class TableError(PipelineError):
-    """The place is not a table, or not the expected one; the message is for users."""
+    """Place that is not a table, or not the expected one; the message is for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _may_be_one(name: str, other: str) -> bool:
         return True
     ends = [(re.split(r"[*?[]", one)[0], re.split(r"[*?\]]", one)[-1]) for one in (name, other)]
     if any(head == one for (head, _), one in zip(ends, (name, other), strict=True)):
-        return False  # one is not a pattern
+        return False  # one of the names is not a pattern
     (head, tail), (head2, tail2) = ends
     return (head.startswith(head2) or head2.startswith(head)) and (tail.endswith(tail2) or tail2.endswith(tail))
 
@@ -476,7 +476,7 @@ def _open(place: TablePlace) -> DeltaTable:
     try:
         found = DeltaTable(place.uri, storage_options=place.storage_options)
     except TableNotFoundError:
-        raise TableError(f"{place} is no table: it has no {LOG}") from None
+        raise TableError(f"{place} is not a table: it has no {LOG}") from None
     except (DeltaError, OSError) as error:
         raise TableError(f"{place} cannot be read: {reason_of_store(error)}") from error
     if place.as_of is None:

@@ -119,7 +119,7 @@ def _source(place: TablePlace, name: str) -> Any:
 
 
 class _StoreError(OSError):
-    """The store of a file has failed, independently of the file's content."""
+    """Failure of the store of a file, independent of the file's content."""
 
 
 @contextmanager

@@ -254,7 +254,7 @@ def _reason() -> Column:
         .when(F.col("text").isNull(), F.lit(None))
         .when(record.isNull(), F.lit("no record of a request in this line"))
         .when(record["_corrupt"].isNotNull(), F.lit("no valid JSON, or a field of another type"))
-        .when(~is_request, F.lit("JSON that is no record of a request"))
+        .when(~is_request, F.lit("JSON that is not a record of a request"))
     )
 
 
@@ -274,7 +274,7 @@ def _impossible() -> Column:
         return F.greatest(*map(F.abs, delays)) > MOST_DELAY_MS
 
     return (
-        F.when(F.isnan(share) | (share <= 0) | (share > 1), F.lit("a sampling that is no share above 0, up to 1"))
+        F.when(F.isnan(share) | (share <= 0) | (share > 1), F.lit("a sampling that is not a number above 0, up to 1"))
         .when(times < 1, F.lit("a record that is repeated less than once"))
         .when(F.least(*sizes) < 0, F.lit("a size below 0"))
         .when((most / share > MOST) | F.exists("verdicts", is_long), F.lit("a number that is too large"))

@@ -82,7 +82,7 @@ def read_checkpoint(folder: Folder) -> dict[TopicPartition, int | None]:
     if planned is None:
         planned = _numbers(place, "offsets")
     if planned is None:
-        raise PipelineError(f"{folder} is no checkpoint of a stream: it has no folder offsets")
+        raise PipelineError(f"{folder} is not a checkpoint of a stream: it has no folder offsets")
     committed = set(_numbers(place, f"{inside}commits") or ())
     done = [number for number in planned if number in committed]
     if not planned:

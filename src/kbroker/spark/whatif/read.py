@@ -177,7 +177,9 @@ class Log:
             return found
         returned = np.zeros(len(counter), bool)
         returned[row[action == GIVEN_BACK]] = True
-        more = found.taken(np.flatnonzero((action == JUDGED) & ~returned[row]))  # not delayed then, perhaps now
+        more = found.taken(
+            np.flatnonzero((action == JUDGED) & ~returned[row])
+        )  # not delayed in the log, perhaps in the replay
         more.action[:] = GIVEN_BACK
         more.sequence += 1
         return joined([found, more])

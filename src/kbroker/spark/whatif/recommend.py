@@ -358,7 +358,7 @@ def smallest_limit(
     A rate does not depend on its limit, except for fetches, whose bytes are subtracted when they are delayed: less is
     counted then, so a limit that is enough without the subtraction is enough with it. The search goes down from there
     in steps that double, then halves the last step; also for the other types, since an excess worth less than half a
-    millisecond is no delay.
+    millisecond is not a delay.
     """
     seconds = np.unique(np.concatenate([np.unique(part.time_ms[part.is_judged] // 1000) for part in parts]))
     allowed = max(0, math.ceil(share * len(seconds)) - 1)  # the maximum below the share

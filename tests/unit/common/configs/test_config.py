@@ -155,7 +155,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_environment_names() -> None:
-    """Kafka's images, ours, and our own keys; what is no setting is left alone."""
+    """Kafka's images, ours, and our own keys; what is not a setting is left alone."""
     environ = {
         "KAFKA_LOG_DIRS": "a",
         "KAFKA_CFG_NUM_PARTITIONS": "2",

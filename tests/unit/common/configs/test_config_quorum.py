@@ -108,7 +108,7 @@ def test_listeners_of_the_controller_need_no_protocol_without_tls() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"process_roles": "controller"}, "kbroker is no controller of other brokers"),
+        ({"process_roles": "controller"}, "kbroker cannot be the controller of other brokers"),
         (
             {"process_roles": "broker"},
             "controller.listener.names must not contain a value appearing in the 'listeners' configuration when "

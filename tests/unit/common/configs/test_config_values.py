@@ -47,7 +47,7 @@ KNOWN = (
         "brokers?",
         r"max\.connections\.per\.ip\.overrides",
         ".*",
-        "what is no host:number is refused by these words; an empty host and a count below 0 are refused too",
+        "what is not a host:number is refused by these words; an empty host and a count below 0 are refused too",
     ),
     Known(
         ".*", r"(log\.cleaner\.)?min\.cleanable\.(dirty\.)?ratio", "-?NaN", "such a log would never be cleaned: refused"

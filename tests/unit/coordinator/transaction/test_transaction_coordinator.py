@@ -108,7 +108,7 @@ def test_fencing_the_last_epoch(tx: Transactions) -> None:
 
 
 def test_after_the_last_fence(tx: Transactions) -> None:
-    """The epoch of the fence is no producer's: who had the one before begins with another producer id."""
+    """The epoch of the fence is not a producer's: who had the one before begins with another producer id."""
     tx.init(timeout_ms=15_000)
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH
     last = Producer(1000, EXHAUSTED_EPOCH)

@@ -112,7 +112,7 @@ def test_no_delay_follows_from_a_sum() -> None:
     with pytest.raises(ValueError, match="no delay follows from 'm'"):
         total.record_and_throttle(6, WALL)
     assert charge([(total, 1)], WALL) == (True, 0, (None,), (True,))
-    with pytest.raises(ValueError, match="is no rate"):
+    with pytest.raises(ValueError, match="is not a rate"):
         total.metrics["m"].throttle_time_ms(6, WALL)
     with pytest.raises(ValueError, match="has no quota"):
         sensor_of(stats.Rate()).metrics["m"].throttle_time_ms(6, WALL)

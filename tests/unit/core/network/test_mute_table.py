@@ -50,7 +50,7 @@ def test_event(state: str, event: str) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_mute_acts_only_when_not_muted(state: str) -> None:
-    """mute() is no move out of any state in which the channel is muted already."""
+    """mute() is not a move out of any state in which the channel is muted already."""
     table = table_in(state)
     table.mute()
     assert table.state == ("MUTED" if state == "NOT_MUTED" else state)

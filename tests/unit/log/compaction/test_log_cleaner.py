@@ -194,7 +194,7 @@ def test_compact_alone_keeps_old_records(bench: Bench) -> None:
 
 
 def test_policy_changed_back_to_delete(bench: Bench, tmp_path: Path) -> None:
-    """Gaps that compaction left are no damage when the topic is not compacted any more, nor at the next start."""
+    """Gaps that compaction left are not damage when the topic is not compacted any more, nor at the next start."""
     for i in range(6):
         bench.log("few").append(keyed((b"%d" % (i % 2), b"x")))
         bench.log("few").append(keyed((b"k%d" % i, b"x")))
@@ -219,7 +219,7 @@ def test_policy_changed_and_the_checkpoint_lost(
     bench: Bench, tmp_path: Path, damage: bytes | None, is_clean: bool
 ) -> None:
     """Without cleaner-offset-checkpoint the next start serves all that compaction has left, within and between
-    segments: sound batches with gaps between them are no damage."""
+    segments: sound batches with gaps between them are not damage."""
     log = bench.log("few")
     for value in (b"1", b"2"):
         for key in (b"a", b"b", b"c"):

@@ -63,7 +63,7 @@ def test_a_stop_ends_the_wait_for_the_rate(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1.7976931348623157e308])
 def test_no_rate_is_no_wait(log: PartitionLog, rate: float) -> None:
-    """0 or less, and Kafka's default, are no limit; a limit that is lifted lets who waits go on."""
+    """0 or less, and Kafka's default, are not a limit; a limit that is lifted lets who waits go on."""
     log.append(keyed((b"k", b"v" * 1000)))
     log.roll()
     throttle = ByteThrottle(VirtualClock(NOW_MS), rate)

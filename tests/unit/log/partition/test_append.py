@@ -54,7 +54,7 @@ def test_refused_batches(tmp_path: Path, name: str, data: bytes, version: int, e
 
 
 def test_trailing_garbage_is_left_out(log: PartitionLog) -> None:
-    """Bytes after the batch that are no batch are not written (Kafka trims them)."""
+    """Bytes after the batch that are not a batch are not written (Kafka trims them)."""
     assert log.append(batch(b"x") + b"\0" * 9).error == 0
     assert log.size_bytes == len(batch(b"x"))
 

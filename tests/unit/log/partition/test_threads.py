@@ -78,7 +78,7 @@ def one_read(log: PartitionLog, offset: int, failures: list[str]) -> int:
 
 
 def test_flush_while_retention_renames_a_segment(tmp_path: Path) -> None:
-    """A flush that misses the file of a segment because retention renames it at that moment is no failed sync."""
+    """A flush that misses the file of a segment because retention renames it at that moment is not a failed sync."""
     files = OpenFileCache(1)  # another log's file is the open one: the flush has to open the segment's
     clock = VirtualClock(NOW_MS)
     log = open_log(tmp_path / "t-0", clock, config={"retention.ms": 1000}, files=files)
@@ -105,7 +105,7 @@ def test_flush_while_retention_renames_a_segment(tmp_path: Path) -> None:
 
 
 def test_flush_of_a_log_that_is_deleted(tmp_path: Path) -> None:
-    """A flush that misses the files of a log because it is deleted at that moment is no failure of the disk: that would
+    """A flush that misses the files of a log because it is deleted at that moment is not a disk failure: that would
     take the folder offline, with all its partitions."""
     files = OpenFileCache(1)
     clock = VirtualClock(NOW_MS)

@@ -116,7 +116,7 @@ def test_records_are_shown_on_request(tmp_path: Path, codec: int) -> None:
     ],
 )
 def test_dump_ends_at_damage(tmp_path: Path, tail: bytes, message: str) -> None:
-    """What is no batch is reported with its position, after all that is before it."""
+    """What is not a batch is reported with its position, after all that is before it."""
     path = segment(tmp_path, 0, batch(0), tail)
     rows = list(dump_file(path))
     assert [r["kind"] for r in rows] == ["batch", "damage"]

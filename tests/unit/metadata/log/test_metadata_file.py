@@ -87,7 +87,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = write_metadata_file(tmp_path, {})
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version=99")
-    text = f"schema version 99, this kbroker knows {SCHEMA_VERSION}: start a newer kbroker"
+    text = f"schema version 99, this kbroker supports {SCHEMA_VERSION}: start a newer kbroker"
     for read in (read_tables, sound_rows):
         with pytest.raises(NewerFileError, match=text):
             read(path)

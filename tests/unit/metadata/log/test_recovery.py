@@ -166,7 +166,7 @@ def test_first_records_of_former_times_are_no_replacement(old_folder: Path) -> N
 
 
 def test_a_folder_without_partitions_is_a_new_one(tmp_path: Path) -> None:
-    """The first start may have been killed before it wrote; other folders are no partitions."""
+    """The first start may have been killed before it wrote; other folders are not partitions."""
     (tmp_path / "backup-2024").mkdir()
     (tmp_path / FOLDER_NAME).mkdir()
     assert start(tmp_path).topics == {}
@@ -381,7 +381,7 @@ def test_the_owner_must_be_known(folder: Path) -> None:
     with pytest.raises(RecoveryError, match="belongs to node 3, not to node 4"):
         recover(folder, 4)
     (folder / "meta.properties").unlink()
-    with pytest.raises(RecoveryError, match=r"has no meta\.properties: say whose it is with --node-id"):
+    with pytest.raises(RecoveryError, match=r"has no meta\.properties: give the node's id with --node-id"):
         recover(folder)
     recover(folder, 3)
     check_topics(start(folder))

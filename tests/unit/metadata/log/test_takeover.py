@@ -177,7 +177,7 @@ def test_both_a_file_and_a_log_are_refused(folders: list[Path]) -> None:
     ("statement", "message"),
     [
         ("UPDATE topics SET partitions=4", r"is damaged: table topics, topic 'empty': its checksum .*recover-metadata"),
-        ("PRAGMA user_version=99", "schema version 99, this kbroker knows 6: start a newer kbroker"),
+        ("PRAGMA user_version=99", "schema version 99, this kbroker supports 6: start a newer kbroker"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(folders: list[Path], statement: str, message: str) -> None:

@@ -241,14 +241,14 @@ def test_bad_rules_are_refused_one_by_one(changes: dict[str, object], text: str)
 
 
 def test_what_no_record_of_kafka_could_hold(controller: MemoryController) -> None:
-    """Bytes that are no UTF-8 may grow when they are read as Java does."""
+    """Bytes that are not UTF-8 may grow when they are read as Java does."""
     long = [rule("a", principal="User:" + "x" * 32_763), rule("a", host="h" * 32_768), rule("\ufffd" * 10_923)]
     texts = [error.message for error in authorizer_of(controller).create(long) if error is not None]
     assert texts == [f"The {what} must have at most 32767 bytes" for what in ("principal", "host", "resource name")]
 
 
 def test_odd_rules_that_kafka_takes() -> None:
-    """Principals of any type, with colons; hosts that are no address; names that are no UTF-8."""
+    """Principals of any type, with colons; hosts that are not addresses; names that are not UTF-8."""
     bench = guarded("User:ANONYMOUS")
     odd = [
         creation(Principal=":"),

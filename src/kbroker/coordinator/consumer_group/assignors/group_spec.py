@@ -18,7 +18,7 @@ class MemberSpec(NamedTuple):
 
     instance_id: str | None
     topics: frozenset[UUID]
-    target: Target  # its present one
+    target: Target  # the member's current target assignment
 
 
 class GroupSpec(NamedTuple):
