@@ -167,12 +167,12 @@ class ClassicGroup:
     def is_unused(self) -> bool:
         """True if the group can be dropped, because a rejected request created it."""
         return (
-            self.state is GroupState.EMPTY
+            not self.is_known
+            and not self.is_stored
+            and self.state is GroupState.EMPTY
             and not self.members
             and not self.pending_joins
             and not self.offsets
-            and not self.is_stored
-            and not self.is_known
         )
 
     @property

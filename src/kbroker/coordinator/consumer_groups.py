@@ -28,15 +28,15 @@ from kbroker.coordinator.consumer_group.membership import (
     HeartbeatRequest,
     HeartbeatResult,
 )
-from kbroker.coordinator.consumer_group.offset_commits import check_commit, check_fetch
 from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from kbroker.coordinator.modern_group.offset_commits import Assigned, Commit, check_commit, check_fetch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
-from kbroker.coordinator.modern_groups import Commit, ModernGroups, encoded
+from kbroker.coordinator.modern_groups import ModernGroups, encoded
 
 logger = get_logger(__name__)
 
@@ -188,11 +188,22 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
 
     def check_commit(self, group: ConsumerGroup, commit: Commit) -> None:
         """Refuse a commit from a client that is not the member owning the partitions. Raises: KafkaError."""
-        check_commit(group, self.image, *commit)
+        check_commit(group, commit, _stale, self._assigned)
+
+    def _assigned(self, member: ConsumerGroupMember, name: str, partition: int) -> Assigned:
+        topic = self.image.get(name)
+        epoch = None if topic is None else member.assignment_epoch(topic.topic_id, partition)
+        if epoch is None:
+            return Assigned(f"Partition {name}-{partition} is not assigned or pending revocation for member.")
+        return Assigned(f"partition {name}-{partition}", epoch)
 
     def check_fetch(self, group: ConsumerGroup, member_id: str | None, member_epoch: int) -> None:
         """Check a fetch of offsets. Raises: KafkaError."""
-        check_fetch(group, member_id, member_epoch)
+        check_fetch(group, member_id, member_epoch, _stale)
+
+
+def _stale(member: ConsumerGroupMember) -> Errors:
+    return Errors.ILLEGAL_GENERATION if member.uses_classic_protocol else Errors.STALE_MEMBER_EPOCH
 
 
 def _described(group: ConsumerGroup, member: ConsumerGroupMember) -> DescribedConsumerMember:

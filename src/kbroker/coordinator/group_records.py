@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from kbroker.common.errors import ProtocolError
@@ -21,6 +22,7 @@ OFFSET_VALUE_VERSION_WITH_EXPIRY = 1  # the only one that has an expiry, and no 
 GROUP_VALUE_VERSION = 3
 
 NO_TIMESTAMP = -1
+LONGEST_CACHED = 255  # of the group ids whose keys are cached
 
 
 class OffsetKey(NamedTuple):
@@ -85,8 +87,17 @@ class StoredGroup(NamedTuple):
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    """Encode the key of a committed offset."""
+    """Encode the key of a committed offset. Most are cached: a consumer commits the same partitions repeatedly."""
+    if len(group_id) > LONGEST_CACHED:
+        return _encode_offset_key(group_id, topic, partition)
+    return _offset_key(group_id, topic, partition)
+
+
+def _encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return codec.encode_versioned("OffsetCommitKey", 1, {"Group": group_id, "Topic": topic, "Partition": partition})
+
+
+_offset_key = lru_cache(maxsize=4096)(_encode_offset_key)
 
 
 def group_key(group_id: str) -> bytes:

@@ -15,7 +15,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import string_hash
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.topics import TopicRegistry
-from kbroker.protocol.records import Record, build_batch
+from kbroker.protocol._batch_builder import key_value_batch
 
 logger = get_logger(__name__)
 
@@ -234,25 +234,19 @@ def append_end_marker(
 
 def batches(records: Sequence[KeyValue], now_ms: int, producer: TransactionalProducer | None = None) -> Iterator[bytes]:
     """Yield batches of these records, none much larger than ``BATCH_BYTES``."""
-    part: list[Record] = []
+    owner = (-1, -1) if producer is None else (producer.producer_id, producer.producer_epoch)
+    part: list[KeyValue] = []
     size_bytes = 0
-    for key, value in records:
+    for record in records:
+        key, value = record
         length = len(key) + len(value or b"") + 32
         if part and size_bytes + length > BATCH_BYTES:
-            yield _batch(part, producer)
+            yield key_value_batch(part, now_ms, *owner)
             part, size_bytes = [], 0
-        part.append(Record(key, value, now_ms))
+        part.append(record)
         size_bytes += length
     if part:
-        yield _batch(part, producer)
-
-
-def _batch(records: Sequence[Record], producer: TransactionalProducer | None) -> bytes:
-    if producer is None:
-        return build_batch(records)
-    return build_batch(
-        records, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
-    )
+        yield key_value_batch(part, now_ms, *owner)
 
 
 def read_to_end(log: Any, take: Callable[[bytes, int], int], read_bytes: int = READ_BYTES) -> None:

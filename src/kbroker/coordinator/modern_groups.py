@@ -7,12 +7,11 @@ Source: ``GroupMetadataManager``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
@@ -21,20 +20,10 @@ from kbroker.coordinator.group_shard import Group
 from kbroker.coordinator.internal_topic import KeyValue
 from kbroker.coordinator.modern_group.group import ModernGroup
 from kbroker.coordinator.modern_group.membership import ModernMembership
+from kbroker.coordinator.modern_group.offset_commits import Commit
 from kbroker.coordinator.modern_group.records import Formats, GroupRecord, encode
 
 logger = get_logger(__name__)
-
-
-class Commit(NamedTuple):
-    """The facts of a commit of offsets that a group checks."""
-
-    member_id: str
-    instance_id: str | None
-    member_epoch: int
-    places: Iterable[TopicPartition]
-    api_version: int
-    is_transactional: bool
 
 
 G = TypeVar("G", bound=ModernGroup)

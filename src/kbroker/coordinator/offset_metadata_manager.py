@@ -28,7 +28,8 @@ from kbroker.coordinator.internal_topic import (
     error_for_client,
 )
 from kbroker.coordinator.modern_group.group import ModernGroup
-from kbroker.coordinator.modern_groups import Commit, ModernGroups
+from kbroker.coordinator.modern_group.offset_commits import Commit
+from kbroker.coordinator.modern_groups import ModernGroups
 
 logger = get_logger(__name__)
 

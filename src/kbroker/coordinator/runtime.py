@@ -181,7 +181,9 @@ class CoordinatorRuntime(Generic[Shard]):
     @property
     def exists(self) -> bool:
         """True if the internal topic exists; loads a topic that was created elsewhere."""
-        if not self._count and self._topic.partition_count:
+        if self._count:
+            return True
+        if self._topic.partition_count:
             self.load_all()
         return self._count > 0
 
@@ -223,12 +225,12 @@ class CoordinatorRuntime(Generic[Shard]):
 
         Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR; COORDINATOR_NOT_AVAILABLE once closed.
         """
-        return self.at(self.index_of(key) if self.exists else 0)
+        return self.at(self.index_of(key) if self._count or self.exists else 0)
 
     def at(self, index: int) -> Shard:
         """Return the shard of a partition. Raises: KafkaError as ``find``."""
         self.check_open()
-        found = self._partitions.get(index) if self.exists else None
+        found = self._partitions.get(index) if self._count or self.exists else None
         if found is None:
             raise KafkaError(Errors.NOT_COORDINATOR, f"{self._name}-{index} is not served by this node")
         if found.state is not PartitionState.ACTIVE:

@@ -234,4 +234,4 @@ def encode_response(entry: ApiEntry, request: Header, body: Body) -> bytes:
     """Return response header and body, without the length before them."""
     flexible = request.api_version >= entry.first_flexible and entry.key != _API_VERSIONS
     header = struct.pack(">i", request.correlation_id) + (b"\0" if flexible else b"")
-    return header + codec.encode_response(entry.key, request.api_version, body)
+    return codec.encode_response(entry.key, request.api_version, body, header)

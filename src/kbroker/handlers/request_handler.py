@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError, ProtocolError
@@ -62,7 +61,7 @@ class PendingResponse:
         """Encode and send a claimed response; a body that cannot be encoded closes the connection."""
         try:
             self._judge(body)
-            self._request.mark_errors(error_counts(body))
+            self._request.mark_errors(codec.error_counts(body))
             self._request.respond(encode_response(self._entry, self._request, body))
         except Exception:
             logger.exception("cannot encode the response of %s v%d", self._entry.name, self._request.api_version)
@@ -111,26 +110,6 @@ class PendingResponse:
         """Return true for FindCoordinator before v4 without a coordinator, which reports no throttle time."""
         is_old = self._entry.key == FIND_COORDINATOR and self._request.api_version < 4
         return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
-
-
-_ERROR_CODES = frozenset({"ErrorCode", "PartitionErrorCode"})  # the latter in AddPartitionsToTxn
-
-
-def error_counts(body: Body) -> dict[int, int]:
-    """Count each error code of a response, at any depth."""
-    counts: dict[int, int] = {}
-    left: list[Any] = [body]
-    while left:
-        item = left.pop()
-        if isinstance(item, list):
-            left.extend(part for part in item if isinstance(part, dict))
-            continue
-        for name, value in item.items():
-            if name in _ERROR_CODES:
-                counts[int(value)] = counts.get(int(value), 0) + 1
-            elif isinstance(value, (dict, list)):
-                left.append(value)
-    return counts
 
 
 class RequestHandlerPool:

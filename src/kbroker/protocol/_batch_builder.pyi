@@ -33,3 +33,10 @@ class RecordBatchBuilder:
         offset_delta: int | None = None,
     ) -> None: ...
     def build(self, last_offset_delta: int | None = None) -> bytes: ...
+
+def key_value_batch(
+    records: Iterable[tuple[Buffer | None, Buffer | None]],
+    timestamp_ms: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+) -> bytes: ...

@@ -114,7 +114,6 @@ cdef class RecordBatchBuilder:
     cdef int add(self, key, value, int64_t timestamp_ms, headers, int64_t delta, Buffer *scratch) except -1:
         cdef Py_buffer keys, values
         cdef int64_t count = 0
-        cdef int status
         cdef bint done
         for header_key, header_value in headers.items() if isinstance(headers, dict) else headers:
             borrow(header_key.encode("utf-8", "surrogateescape"), &keys)
@@ -127,21 +126,7 @@ cdef class RecordBatchBuilder:
             if not done:
                 raise MemoryError
             count += 1
-        borrow(key, &keys)
-        try:
-            borrow(value, &values)
-            status = draft_add(&self.draft, timestamp_ms, delta, <const char *>keys.buf, keys.len,
-                               <const char *>values.buf, values.len, count, scratch)
-            give_back(&values)
-        finally:
-            give_back(&keys)
-        if status == PUT_NO_MEMORY:
-            raise MemoryError
-        if status == PUT_TOO_LARGE:
-            raise OverflowError("batch above 2 GiB")
-        if status == PUT_BAD_DELTA:
-            raise OverflowError(f"offset delta {delta} above 2^31 - 1")
-        return 0
+        return draft_put(&self.draft, key, value, timestamp_ms, delta, count, scratch)
 
     def build(self, last_offset_delta=None):
         """Return the batch as bytes; further records may be appended.
@@ -154,22 +139,77 @@ cdef class RecordBatchBuilder:
             if last_offset_delta < last:
                 raise ValueError(f"last_offset_delta must be >= {last}, got {last_offset_delta}")
             last = last_offset_delta
-        cdef int codec = self.draft.header.attributes & CODEC_MASK
-        cdef const char *records = self.draft.batch.data + BATCH_HEADER_BYTES
-        cdef int64_t size = self.draft.batch.size - BATCH_HEADER_BYTES
-        cdef bytes packed
-        if codec != NONE:
-            packed = compress(codec, PyBytes_FromStringAndSize(records, size), CODEC_LEVEL)
-            records, size = PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed)
-            if size > INT32_MAX - BATCH_HEADER_BYTES:
-                raise OverflowError("batch above 2 GiB")
-        cdef bytes out = PyBytes_FromStringAndSize(NULL, BATCH_HEADER_BYTES + size)
-        cdef char *at = PyBytes_AS_STRING(out)
-        cdef BatchHeader header = self.draft.header
-        memcpy(at + BATCH_HEADER_BYTES, records, size)
-        header.last_offset_delta = last
-        batch_put_header(at, BATCH_HEADER_BYTES + size, &header)
-        return out
+        return draft_bytes(&self.draft, last)
+
+
+def key_value_batch(records, int64_t timestamp_ms, int64_t producer_id=-1, int16_t producer_epoch=-1):
+    """Build one batch without compression of keys and values, all with the same timestamp.
+
+    Args:
+        records: pairs of bytes-like; None is a tombstone's value, or a missing key.
+        timestamp_ms: create time of each.
+        producer_id, producer_epoch: of the transaction that they belong to, else -1.
+
+    Raises: TypeError: a wrong type. OverflowError: too large for a batch.
+    """
+    cdef BatchDraft draft
+    cdef int64_t delta = 0
+    memset(&draft, 0, sizeof(BatchDraft))
+    try:
+        if not draft_start(&draft):
+            raise MemoryError
+        draft.header.producer_id, draft.header.producer_epoch = producer_id, producer_epoch
+        if producer_id >= 0:
+            draft.header.attributes = TRANSACTIONAL_BIT
+        for key, value in records:
+            draft_put(&draft, key, value, timestamp_ms, delta, 0, NULL)
+            delta += 1
+        return draft_bytes(&draft, draft.header.last_offset_delta)
+    finally:
+        buffer_free(&draft.batch)
+
+
+cdef int draft_put(BatchDraft *draft, key, value, int64_t timestamp_ms, int64_t delta, int64_t header_count,
+                   const Buffer *headers) except -1:
+    """Add a record, as ``draft_add``. Raises: TypeError, OverflowError, MemoryError; the draft is then unchanged."""
+    cdef Py_buffer keys, values
+    cdef int status
+    borrow(key, &keys)
+    try:
+        borrow(value, &values)
+        status = draft_add(draft, timestamp_ms, delta, <const char *>keys.buf, keys.len,
+                           <const char *>values.buf, values.len, header_count, headers)
+        give_back(&values)
+    finally:
+        give_back(&keys)
+    if status == PUT_NO_MEMORY:
+        raise MemoryError
+    if status == PUT_TOO_LARGE:
+        raise OverflowError("batch above 2 GiB")
+    if status == PUT_BAD_DELTA:
+        raise OverflowError(f"offset delta {delta} above 2^31 - 1")
+    return 0
+
+
+cdef bytes draft_bytes(BatchDraft *draft, int32_t last_offset_delta):
+    """Return the batch of a draft, its records compressed with the codec of its header."""
+    cdef BatchHeader header = draft.header
+    cdef int codec = header.attributes & CODEC_MASK
+    cdef const char *records = draft.batch.data + BATCH_HEADER_BYTES
+    cdef int64_t size = draft.batch.size - BATCH_HEADER_BYTES
+    cdef bytes packed, out
+    cdef char *at
+    if codec != NONE:
+        packed = compress(codec, PyBytes_FromStringAndSize(records, size), CODEC_LEVEL)
+        records, size = PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed)
+        if size > INT32_MAX - BATCH_HEADER_BYTES:
+            raise OverflowError("batch above 2 GiB")
+    out = PyBytes_FromStringAndSize(NULL, BATCH_HEADER_BYTES + size)
+    at = PyBytes_AS_STRING(out)
+    memcpy(at + BATCH_HEADER_BYTES, records, size)
+    header.last_offset_delta = last_offset_delta
+    batch_put_header(at, BATCH_HEADER_BYTES + size, &header)
+    return out
 
 
 cdef int borrow(value, Py_buffer *to) except -1:

@@ -526,6 +526,29 @@ def encode(
         raise
 
 
+# ---------------------------------------------------------------------------------------------- error codes
+
+def error_counts(dict body not None):
+    """Count each error code of a response, at any depth."""
+    cdef dict counts = {}
+    count_errors(body, counts)
+    return counts
+
+
+cdef int count_errors(dict body, dict counts) except -1:
+    for name, value in body.items():
+        if isinstance(value, list):
+            for row in <list>value:
+                if isinstance(row, dict):
+                    count_errors(row, counts)
+        elif isinstance(value, dict):
+            count_errors(value, counts)
+        elif name == "ErrorCode" or name == "PartitionErrorCode":       # the latter in AddPartitionsToTxn
+            code = int(value)
+            counts[code] = counts.get(code, 0) + 1
+    return 0
+
+
 # ---------------- wire tables of ``messages/``, compiled in: ``setup.py`` writes them into a header as marshal's bytes
 
 cdef extern from "message_tables.h" nogil:

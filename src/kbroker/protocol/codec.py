@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common.errors import ProtocolError
 from kbroker.protocol._decoder import MAX_ELEMENTS, MAX_STRING_BYTES, decode, decode_from
-from kbroker.protocol._encoder import encode
+from kbroker.protocol._encoder import encode, error_counts
 from kbroker.protocol.schema import (
     ApiSchema,
     api,
@@ -55,6 +55,7 @@ __all__ = [
     "encode_response",
     "encode_response_frame",
     "encode_versioned",
+    "error_counts",
     "request_header_version",
     "response_header_version",
 ]
@@ -147,13 +148,13 @@ def decode_response(key: int, version: int, data: Buffer, offset: int = 0) -> Bo
     return decode(response_plan(key, version), data, offset)
 
 
-def encode_response(key: int, version: int, body: Body) -> bytes:
-    """Encode a response body; see encode_request.
+def encode_response(key: int, version: int, body: Body, header: bytes = b"") -> bytes:
+    """Encode a response body, after its header if one is given; see encode_request.
 
     No client reads a string of more than 32,767 bytes: an ErrorMessage is cut.
     Raises: ProtocolError, as encode_request, and for any other longer string.
     """
-    return encode(response_plan(key, version), body, longest_string=MAX_STRING_BYTES)
+    return encode(response_plan(key, version), body, header, False, MAX_STRING_BYTES)
 
 
 def encode_request_frame(

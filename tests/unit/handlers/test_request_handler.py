@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers.api_table import KafkaApis
-from kbroker.handlers.request_handler import RequestHandlerPool, error_counts
+from kbroker.handlers.request_handler import RequestHandlerPool
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -253,4 +253,4 @@ def test_errors_of_partitions_that_join_a_transaction_are_counted() -> None:
     """AddPartitionsToTxn names them in its own way."""
     rows = [{"PartitionIndex": 0, "PartitionErrorCode": 0}, {"PartitionIndex": 1, "PartitionErrorCode": 3}]
     body = {"ErrorCode": 0, "ResultsByTransaction": [{"TopicResults": [{"ResultsByPartition": rows}]}]}
-    assert error_counts(body) == {0: 2, 3: 1}
+    assert codec.error_counts(body) == {0: 2, 3: 1}

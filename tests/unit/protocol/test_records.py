@@ -15,6 +15,7 @@ import pytest
 
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.common.errors import Errors, ProtocolError
+from kbroker.protocol._batch_builder import key_value_batch
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import (
     Record,
@@ -424,3 +425,13 @@ def test_nothing_is_left_behind() -> None:
     work(200)
     gc.collect()
     assert abs(sys.getallocatedblocks() - blocks) < 100
+
+
+def test_keys_and_values_are_the_batch_that_the_builder_makes() -> None:
+    pairs = [(b"key", b"value"), (b"gone", None), (None, memoryview(b"x")), (b"", b"")]
+    records = [Record(key, None if value is None else bytes(value), 1000) for key, value in pairs]
+    assert key_value_batch(pairs, 1000) == build_batch(records)
+    owned = build_batch(records, producer_id=7, producer_epoch=3, transactional=True)
+    assert key_value_batch(pairs, 1000, 7, 3) == owned
+    with pytest.raises(TypeError):
+        key_value_batch([(b"key", "text")], 1000)  # type: ignore[list-item]

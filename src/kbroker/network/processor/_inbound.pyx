@@ -263,6 +263,13 @@ cdef class InboundRequest:
         cdef char *into
         cdef int64_t total = 0
         self.check_open()
+        if type(response) is bytes and 0 < len(<bytes>response) <= 0x7FFFFFFF:
+            into = request_reserve(self.request, len(<bytes>response))
+            if into is NULL:
+                raise MemoryError
+            memcpy(into, <const char *>response, len(<bytes>response))
+            self.finish(ACTION_SEND)
+            return
         pieces = response if isinstance(response, (list, tuple)) else (response,)
         views = [memoryview(item).cast("B") for item in pieces]     # held: none can shrink or fail from here on
         for view in views:

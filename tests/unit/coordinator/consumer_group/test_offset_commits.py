@@ -59,6 +59,7 @@ def test_transactional_commits_have_codes_that_producers_know() -> None:
     bench.join("a")
     assert commit_transactional(bench, "a", 2, 0) is Errors.NONE
     assert commit_transactional(bench, "", -1, 0) is Errors.NONE
+    assert commit_transactional(bench, "", -2, 0) is Errors.UNKNOWN_MEMBER_ID
     assert commit_transactional(bench, "a", 3, 0) is Errors.ILLEGAL_GENERATION
     assert commit_transactional(bench, "a", 1, 0) is Errors.ILLEGAL_GENERATION
     assert commit_transactional(bench, "x", 2, 0) is Errors.UNKNOWN_MEMBER_ID
