@@ -14,7 +14,7 @@ from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.modern_group.group import ModernGroup
 
 FIRST_WITH_MEMBER_EPOCH = 9  # version of OffsetCommit
-NO_EPOCH = -1  # of a client that is no member
+NO_EPOCH = -1  # of a client outside the group
 
 
 class Commit(NamedTuple):
