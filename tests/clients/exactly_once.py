@@ -58,6 +58,12 @@ class Worker:
         self._process.kill()
         self._process.wait(20)
 
+    def end(self) -> None:
+        """End it with SIGTERM."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(60)
+
     def discard(self) -> None:
         if self.is_alive():
             self.kill()

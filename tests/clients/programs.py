@@ -4,9 +4,11 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from tests.clients.python_clients import AioKafka, Client, Confluent, KafkaPython, Record
 from tests.support import need
 from tests.support.broker import run_to_end
-from tests.support.kafka import POM, compiled, java_command
+from tests.support.kafka import POM, SHORT_LIVED, ClassArchive, classpath, compiled, java_command
 from tests.support.kafka.tools import TOOLS, Tools
 
 HERE = Path(__file__).resolve().parent
@@ -72,11 +74,47 @@ def go_program(folder: str = "go") -> Path:
     return made(folder, [*contents(HERE / folder), run_to_end(["go", "version"]).encode()], build) / "program"
 
 
-def java_program(name: str = "Everyday", pom: Path = POM) -> list[str]:
-    """Compile a program in Java against the jars that a POM asks for, once; return the command that runs it."""
+def java_program(name: str = "Everyday", pom: Path = POM, options: Sequence[str] = ()) -> list[str]:
+    """Compile a program in Java against the jars that a POM asks for, once; return the command that runs it.
+
+    Args: ``options`` are further ones of the JVM.
+    """
     need.program("java", "javac", "mvn")
     classes = compiled(HERE / "java" / f"{name}.java", pom=pom)
-    return java_command(name, classes=classes, log_level="error", pom=pom)
+    return java_command(name, options=(*SHORT_LIVED, *options), classes=classes, log_level="error", pom=pom)
+
+
+def streams_program(name: str, written: Path | None = None) -> list[str]:
+    """Return the command that runs a program with Kafka Streams, which does not unpack RocksDB at each start.
+
+    Args: ``written`` is the file for an archive of its classes, which it leaves at its end if there is none.
+    """
+    need.program("java", "javac", "mvn")
+    archive = streams_archive(name)
+    return java_program(name, FRAMEWORKS, (*archive.options(written), *rocksdb_options()))
+
+
+def streams_archive(name: str) -> ClassArchive:
+    """Return the archive of the classes of a program with Kafka Streams."""
+    own = compiled(HERE / "java" / f"{name}.java", pom=FRAMEWORKS)
+    return ClassArchive(name, os.pathsep.join((classpath(pom=FRAMEWORKS), str(own))))
+
+
+def rocksdb_options() -> tuple[str, ...]:
+    """Return the options of a JVM that load RocksDB from build/clients.
+
+    RocksDB unpacks 15 MB into the folder for temporary files otherwise, which stay there when the JVM is killed.
+    """
+    name = {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"}.get(platform.machine())
+    jars = [path for path in classpath(pom=FRAMEWORKS).split(os.pathsep) if Path(path).name.startswith("rocksdbjni-")]
+    if name is None or platform.system() != "Linux" or not jars:
+        return ()
+
+    def unpack(folder: Path) -> None:
+        with zipfile.ZipFile(jars[0]) as jar:
+            jar.extract(name, folder)
+
+    return (f"-Djava.library.path={made('rocksdb', [jars[0].encode()], unpack)}",)
 
 
 def python_with(name: str) -> str:

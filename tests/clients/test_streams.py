@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.exactly_once import PARTITIONS, Worker, count_over_kills, fill, lines, started
-from tests.clients.programs import FRAMEWORKS, java_program
+from tests.clients.programs import streams_program
 from tests.support.broker import BrokerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def test_word_count(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
     """A repartition topic, a state store and its changelog: each word is counted one by one, over every kill."""
-    command = java_program("WordCount", FRAMEWORKS)
+    command = streams_program("WordCount")
     broker = started(start_broker, "lines", "counted")
     text = lines(400_000 if soak else 60_000)
     fill(broker.bootstrap, "lines", ((number % PARTITIONS, "", line) for number, line in enumerate(text)))

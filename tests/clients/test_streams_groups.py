@@ -3,13 +3,13 @@
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.clients.exactly_once import PARTITIONS, SETTINGS, Worker, check_counts, fill, lines
-from tests.clients.programs import FRAMEWORKS, java_program
+from tests.clients.programs import streams_archive, streams_program
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
 from tests.support.kill import create_topic
@@ -17,6 +17,8 @@ from tests.support.topic_reader import Reader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+PROGRAM = "StreamsGroup"
+ARCHIVE = "classes.jsa"
 GROUPS = {
     "group.streams.initial.rebalance.delay.ms": "0",
     "group.streams.min.session.timeout.ms": "2000",
@@ -30,19 +32,24 @@ GROUPS = {
 class Instances:
     """Two instances of an application; the first is the one that is killed."""
 
-    def __init__(self, command: Sequence[str], folder: Path, bootstrap: str, guarantee: str, kind: str) -> None:
+    def __init__(self, folder: Path, bootstrap: str, guarantee: str, kind: str) -> None:
         self.workers = []
         for name in ("one", "two"):
             own = folder / name
             own.mkdir()
-            arguments = [*command, bootstrap, str(own / "state"), guarantee, kind, f"{name}:1"]
-            self.workers.append(Worker(arguments, own))
+            command = streams_program(PROGRAM, own / ARCHIVE)
+            self.workers.append(Worker([*command, bootstrap, str(own / "state"), guarantee, kind, f"{name}:1"], own))
 
     def start(self) -> None:
         for worker in self.workers:
             worker.start()
 
     def discard(self) -> None:
+        """End both; the first one leaves the archive of its classes if there is none."""
+        first = self.workers[0]
+        if first.is_alive() and not streams_archive(PROGRAM).exists():
+            first.end()
+            streams_archive(PROGRAM).keep(first.folder / ARCHIVE)
         for worker in self.workers:
             worker.discard()
 
@@ -113,7 +120,7 @@ def is_spread(bootstrap: str, group: str) -> bool:
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_word_count(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
     """Each word is counted one by one; at least once, counts may repeat."""
-    text = lines(40_000)
+    text = lines(24_000)
     fill(broker.bootstrap, "lines", ((number % PARTITIONS, "", line) for number, line in enumerate(text)))
     words = Counter(word for line in text for word in line.split())
     output = Reader(broker.bootstrap, "counted", PARTITIONS)
@@ -124,7 +131,7 @@ def test_word_count(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> No
             latest[word] = max(latest.get(word, 0), int(count))
         return all(latest.get(word, 0) >= count for word, count in words.items())
 
-    instances = Instances(java_program("StreamsGroup", FRAMEWORKS), tmp_path, broker.bootstrap, guarantee, "count")
+    instances = Instances(tmp_path, broker.bootstrap, guarantee, "count")
     try:
         run_over_deaths(broker, instances, output, "streams-count", is_done, sum(words.values()))
         if guarantee == "exactly_once_v2":
@@ -139,7 +146,7 @@ def test_word_count(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> No
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_windowed_join(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
     """Each pair is joined; exactly once, only once."""
-    count = 20_000
+    count = 12_000
     for topic in ("left", "right"):
         rows = ((number % PARTITIONS, f"key-{number}", f"{topic}-{number}") for number in range(count))
         fill(broker.bootstrap, topic, rows)
@@ -149,7 +156,7 @@ def test_windowed_join(broker: BrokerProcess, tmp_path: Path, guarantee: str) ->
     def rows_so_far() -> list[tuple[str, str]]:
         return list(itertools.chain.from_iterable(output.rows.values()))
 
-    instances = Instances(java_program("StreamsGroup", FRAMEWORKS), tmp_path, broker.bootstrap, guarantee, "join")
+    instances = Instances(tmp_path, broker.bootstrap, guarantee, "join")
     try:
         is_done = lambda: len(set(rows_so_far())) == count  # noqa: E731
         run_over_deaths(broker, instances, output, "streams-join", is_done, count)

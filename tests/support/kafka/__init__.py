@@ -5,7 +5,17 @@ In a test: `with ApacheKafka() as kafka: ... kafka.bootstrap`. By hand: `python 
 
 from tests.support.kafka.broker import COLLECTOR, ApacheKafka, StartError
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.jars import POM, SHORT_LIVED, VERSION, Unavailable, classpath, compiled, java_command, program
+from tests.support.kafka.jars import (
+    POM,
+    SHORT_LIVED,
+    VERSION,
+    ClassArchive,
+    Unavailable,
+    classpath,
+    compiled,
+    java_command,
+    program,
+)
 
 __all__ = [
     "COLLECTOR",
@@ -13,6 +23,7 @@ __all__ = [
     "SHORT_LIVED",
     "VERSION",
     "ApacheKafka",
+    "ClassArchive",
     "KafkaCluster",
     "StartError",
     "Unavailable",

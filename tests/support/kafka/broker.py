@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO
 
 from tests.support import wire
-from tests.support.kafka.jars import QUICK_START, VERSION, class_archive, classpath, java_command, read_archive
+from tests.support.kafka.jars import QUICK_START, VERSION, ClassArchive, classpath, java_command
 from tests.support.kafka.tools import storage_tool
 from tests.support.ports import free_pair
 
@@ -158,7 +158,8 @@ class ApacheKafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("ab") as output:
             written = self._formatted(output)
-            options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *self._options, *self._archive_options())
+            archive = self._archive.options(self._new_archive) if self._archives else ()
+            options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *self._options, *archive)
             command = java_command(
                 "kafka.Kafka", str(written), options=options, before=self._before, version=self._version
             )
@@ -178,22 +179,13 @@ class ApacheKafka:
                 raise StartError(f"no response within {START_TIMEOUT_S:g} s: {self.tail()}")
             time.sleep(0.1)
 
-    def _archive_options(self) -> tuple[str, ...]:
-        """Options of the JVM that read the archive of classes, or write it at the end if there is none."""
-        if not self._archives:
-            return ()
-        written = f"-XX:ArchiveClassesAtExit={self._new_archive}", "-Xlog:disable"
-        return read_archive(self._version) or written
+    @property
+    def _archive(self) -> ClassArchive:
+        return ClassArchive.of_node(self._version)
 
     @property
     def _new_archive(self) -> Path:
         return self.folder / "classes.jsa"
-
-    def _keep_archive(self) -> None:
-        archive = class_archive(self._version)
-        if self._archives and self._new_archive.exists() and not archive.exists():
-            shutil.copy(self._new_archive, part := archive.with_suffix(f".{os.getpid()}-{self.port}"))
-            part.replace(archive)
 
     def _formatted(self, output: IO[bytes]) -> Path:
         """Return the file of properties, after its storage was formatted unless it was before."""
@@ -251,7 +243,8 @@ class ApacheKafka:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
-            self._keep_archive()
+            if self._archives:
+                self._archive.keep(self._new_archive)
         self._process = None
 
 

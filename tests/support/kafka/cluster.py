@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.kafka.broker import ApacheKafka, new_id
-from tests.support.kafka.jars import VERSION, class_archive, classpath
+from tests.support.kafka.jars import VERSION, ClassArchive, classpath
 from tests.support.ports import free_run
 
 HEAP = "384m"
@@ -158,7 +158,7 @@ class KafkaCluster:
     def stop(self) -> None:
         """End all nodes at once, and delete their data."""
         running = [node for node in self.nodes if node.is_running]
-        if running and not class_archive(self._version).exists():
+        if running and not ClassArchive.of_node(self._version).exists():
             running[-1].end()  # it leaves an archive
         for node in running:
             if node.is_running:

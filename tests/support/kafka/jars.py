@@ -1,10 +1,15 @@
 """The jars of Apache Kafka, fetched by Maven, and the commands that run classes from them."""
 
+from __future__ import annotations
+
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
+import uuid
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,16 +66,41 @@ def classpath(version: str = VERSION, pom: Path = POM) -> str:
         return kept.read_text(encoding="utf-8").strip()
 
 
-def class_archive(version: str = VERSION) -> Path:
-    """Return the path of the archive of the classes that a node of this version loads; the file may be missing."""
-    mark = hashlib.sha256((classpath(version) + program("java")).encode()).hexdigest()[:12]
-    return BUILD / version / f"classes-{mark}.jsa"
+class ClassArchive:
+    """An archive of the classes that a program loads: with it a JVM starts in half the CPU time.
 
+    The first JVM of the program that ends otherwise than by SIGKILL writes it.
 
-def read_archive(version: str = VERSION) -> tuple[str, ...]:
-    """Return the options of a JVM that reads the archive of classes; none while there is no archive."""
-    archive = class_archive(version)
-    return (f"-XX:SharedArchiveFile={archive}", "-Xlog:disable") if archive.exists() else ()
+    Args:
+        name: of the program. jars: the first ones of its class path, which has no folder before its end.
+        version: of Apache Kafka.
+    """
+
+    def __init__(self, name: str, jars: str, version: str = VERSION) -> None:
+        mark = hashlib.sha256((jars + program("java")).encode()).hexdigest()[:12]
+        self._path = BUILD / version / f"{name}-{mark}.jsa"
+
+    @classmethod
+    def of_node(cls, version: str = VERSION) -> ClassArchive:
+        """Return the archive that a node of Apache Kafka writes, which its tools and clients read."""
+        return cls("classes", classpath(version), version)
+
+    def exists(self) -> bool:
+        """Return whether it was written."""
+        return self._path.exists()
+
+    def options(self, written: Path | None = None) -> tuple[str, ...]:
+        """Return the options of a JVM that reads the archive, or else writes one into a file at its end."""
+        if self.exists():
+            return f"-XX:SharedArchiveFile={self._path}", "-Xlog:disable"
+        return () if written is None else (f"-XX:ArchiveClassesAtExit={written}", "-Xlog:disable")
+
+    def keep(self, written: Path) -> None:
+        """Take in what a JVM has written into a file."""
+        if written.exists() and not self.exists():
+            part = self._path.with_suffix(f".{uuid.uuid4().hex}")
+            shutil.copy(written, part)
+            part.replace(self._path)
 
 
 def java_command(
@@ -89,18 +119,18 @@ def java_command(
         main: a class, or the path of one source file, which `java` then compiles itself.
         options: of the virtual machine; those of SHORT_LIVED first: it reads the archive of classes, if there is one.
         before: jars that come first in the class path.
-        classes: folder of compiled classes, which comes last: the jars of an archive are the first ones.
+        classes: jar of compiled classes, which comes last: the jars of an archive are the first ones.
         version: of Apache Kafka.
     """
     parts = (before, classpath(version, pom), "" if classes is None else str(classes))
     quiet = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
     if tuple(options[: len(SHORT_LIVED)]) == SHORT_LIVED and pom == POM and not before:
-        options = (*options, *read_archive(version))
+        options = (*options, *ClassArchive.of_node(version).options())
     return [program("java"), *options, quiet, "-cp", os.pathsep.join(filter(None, parts)), main, *arguments]
 
 
 def compiled(*sources: Path, pom: Path = POM) -> Path:
-    """Compile Java sources against Kafka's jars unless they have not changed since; return the folder of their classes.
+    """Compile Java sources against Kafka's jars unless they have not changed since; return the jar of their classes.
 
     `pom` names other jars. Safe in several processes at once. Raises: Unavailable without javac; RuntimeError if
     a source is wrong.
@@ -108,16 +138,20 @@ def compiled(*sources: Path, pom: Path = POM) -> Path:
     jars = classpath(pom=pom)
     inputs = [VERSION.encode(), pom.read_bytes(), *(source.read_bytes() for source in sources)]
     mark = hashlib.sha256(b"\0".join(inputs)).hexdigest()[:16]
-    folder = BUILD / VERSION / "classes" / f"{sources[0].stem}-{mark}"
-    if not folder.exists():
-        part = folder.with_name(f"{folder.name}.{os.getpid()}")
+    jar = BUILD / VERSION / "classes" / f"{sources[0].stem}-{mark}.jar"
+    if not jar.exists():
+        part = jar.with_suffix(f".{uuid.uuid4().hex}")
         command = [program("javac"), "-Xlint:all", "-Werror", "-proc:none", "-d", str(part), "-cp", jars]
         done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, timeout=300, check=False)
         if done.returncode != 0:
             shutil.rmtree(part, ignore_errors=True)
             raise RuntimeError(f"javac of {sources[0].name} failed:\n{done.stdout}{done.stderr}")
-        try:
-            part.rename(folder)
-        except OSError:  # another process was faster
-            shutil.rmtree(part, ignore_errors=True)
-    return folder
+        made = part.with_suffix(f"{part.suffix}.zip")
+        with zipfile.ZipFile(made, "w") as archive:
+            for path in sorted(part.rglob("*.class")):
+                archive.write(path, path.relative_to(part))
+        shutil.rmtree(part)
+        with contextlib.suppress(FileExistsError):  # another process was faster; an archive of classes knows its time
+            os.link(made, jar)
+        made.unlink()
+    return jar
