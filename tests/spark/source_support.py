@@ -1,4 +1,4 @@
-"""What the tests of the Spark source share: topics, records, queries that run to their end."""
+"""What the tests of the Spark source share: topics, records, plans, queries that run to their end."""
 
 import time
 from collections.abc import Callable
@@ -37,6 +37,11 @@ def refusal(action: Callable[[], Any]) -> str:
 def values(frame: Any) -> list[int]:
     """Column value as sorted numbers."""
     return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
+
+
+def plan_of(frame: Any) -> str:
+    """The plan that Spark's optimizer has made of a query."""
+    return str(frame._jdf.queryExecution().optimizedPlan().toString())
 
 
 def run_to_its_end(start: Callable[[], Any]) -> Any:

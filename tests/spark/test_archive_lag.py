@@ -14,15 +14,16 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups
 from kbroker.client.producer import Producer
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables.archive import RecordSchema, archive
+from kbroker.spark.tables.archive import RecordSchema, archive, parse_records
 from kbroker.spark.tables.delta_table import TableError, describe_table, first_loss
 from kbroker.spark.tables.ingest import ingest
-from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.log_reader import REASON, LogSource
 from kbroker.spark.tables.log_schema import arrow_schema
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_stream import StreamOptions
 from kbroker.spark.usage_views.lag import Lag, checkpoint_lag, group_lag, read_checkpoint
 from tests.spark.day import make_day
+from tests.spark.source_support import plan_of
 from tests.support.broker import BrokerProcess
 
 if TYPE_CHECKING:
@@ -109,6 +110,15 @@ def test_json_values_become_columns(
         (1, ["a"], None),
         (6, None, 7),
     ]
+
+
+def test_an_object_is_parsed_once(spark: SparkSession) -> None:
+    """Spark's optimizer repeats a parser for each use of a column."""
+    text = [f"cast(cast(id as string) as binary) {part}" for part in ("key", "value")]
+    place = ["'t' topic", "0 partition", "id offset", "timestamp_micros(id) timestamp", "0 timestampType"]
+    records = spark.range(9).selectExpr(*text, *place, "array() headers")
+    schema = RecordSchema(key="json", key_columns="a int, b int", value="json", value_columns="c int, d int")
+    assert plan_of(parse_records(records, schema).where(f"{REASON} is null")).count("from_json(") == 2
 
 
 def test_a_log_topic_with_both_kinds_of_records(

@@ -18,7 +18,16 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.executors import require_server
 from kbroker.spark.tables.delta_table import TOPIC, TableInfo
-from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, see_internal, topic_options
+from kbroker.spark.tables.log_reader import (
+    POSITION,
+    RAW,
+    REASON,
+    SOURCE,
+    LogSource,
+    evaluated_once,
+    see_internal,
+    topic_options,
+)
 from kbroker.spark.tables.table_layout import PhaseCallback
 from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.tables.table_stream import Ingested, StreamOptions
@@ -126,8 +135,10 @@ def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
     Args: `batch`: key, value, topic, partition, offset, timestamp, timestampType, headers.
     """
     key_type, value_type = schema.types()
-    key, bad_key = _decoded("key", schema.key, key_type)
-    value, bad_value = _decoded("value", schema.value, value_type)
+    forms = (("key", schema.key, key_type), ("value", schema.value, value_type))
+    if objects := [_parsed(part, kind) for part, _, kind in forms if isinstance(kind, StructType)]:
+        batch = batch.select("*", evaluated_once(*objects))
+    (key, bad_key), (value, bad_value) = (_decoded(*form) for form in forms)
     text = F.col("value").cast("string")
     raw = F.when(F.is_valid_utf8(text), text).otherwise(F.concat(F.lit("base64:"), F.base64("value")))
     return batch.select(
@@ -146,6 +157,14 @@ def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
     )
 
 
+def _parsed(part: str, kind: StructType) -> Column:
+    """Return the object in the JSON of a column, null where that is not UTF-8."""
+    text = F.col(part).cast("string")
+    checked = StructType([*kind.fields, types.StructField("_corrupt", types.StringType())])
+    record = F.from_json(F.when(F.is_valid_utf8(text), text), checked, {"columnNameOfCorruptRecord": "_corrupt"})
+    return record.alias(f"_{part}")
+
+
 def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
     """Return the value of a column, and the reason if it has none."""
     column = F.col(part)
@@ -157,8 +176,7 @@ def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
     if form == STRING:
         return F.when(is_text, text), no_text
     assert isinstance(kind, StructType)
-    checked = StructType([*kind.fields, types.StructField("_corrupt", types.StringType())])
-    record = F.from_json(text, checked, {"columnNameOfCorruptRecord": "_corrupt"})
+    record = F.col(f"_{part}")
     bad = F.when(
         column.isNotNull() & (record.isNull() | record["_corrupt"].isNotNull()),
         F.lit(f"the {part} is not JSON of these columns"),

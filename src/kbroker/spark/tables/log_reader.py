@@ -229,8 +229,7 @@ def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
     )
     kept = log_schema.names() if beside else []
     found = lines.select(
-        record.alias("record"),
-        F.when(~is_json, stated).alias("stated_time"),
+        evaluated_once(record.alias("record"), F.when(~is_json, stated).alias("stated_time")),
         *(F.col(name).alias(f"arrow_{name}") for name in kept),
         *("text", "reason", *_ORIGIN),
     )
@@ -244,6 +243,15 @@ def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
         F.rtrim(F.substring("text", 1, MAX_RAW_CHARACTERS), F.lit("\r\n")).alias(RAW),
         *_renamed(),
     )
+
+
+def evaluated_once(*columns: Column) -> Column:
+    """Return named columns as a generator of one row.
+
+    Spark moves a filter below a plain column and repeats the expression of the column wherever the filter uses it: a
+    line was parsed up to 55 times.
+    """
+    return F.inline(F.array(F.struct(*columns)))
 
 
 def _reason() -> Column:
