@@ -84,7 +84,7 @@ def test_lost_records_are_said_in_the_words_of_the_command(tmp_path: Path) -> No
     lost = f"topic 't' is another; {KEEP_ON}, or give the query a new checkpointLocation"
     stream = ended_stream(tmp_path, print)
     query: Any = EndedQuery(f"[STREAM_FAILED] Query terminated with exception: {lost} SQLSTATE: XXKST")
-    wanted = "; give --option failOnDataLoss=false to go on with what is left, or begin a new table$"
+    wanted = "; give --option failOnDataLoss=false to continue with the remaining records, or begin a new table$"
     with pytest.raises(PipelineError, match=wanted):
         stream._await(query, lambda: False)
 

@@ -78,7 +78,7 @@ cdef inline void charge(FrameReader *reader, int64_t size_bytes) noexcept nogil:
 
 
 cdef int begin_frame(Framing *framing, Pool *pool, FrameReader *reader) noexcept nogil:
-    """The size is known: charge the pool, make the frame."""
+    """Charge the pool for a frame of known size, and create the frame."""
     cdef int64_t size_bytes = reader.declared_bytes
     cdef bint charged = size_bytes > 0 and pool.size_bytes >= 0 and reader.limit_bytes == 0
     if charged and not pool_try_allocate(pool, size_bytes):

@@ -174,7 +174,7 @@ cdef inline void write_length(Writer *w, int64_t n, bint flexible, bint wide) no
         write_i16(w, <int16_t>n)
 
 cdef inline void write_string(Writer *w, const char *data, int64_t size_bytes, bint flexible) noexcept nogil:
-    """A string; NULL is null."""
+    """Write a string; NULL is null."""
     if data == NULL:
         write_length(w, -1, flexible, False)
         return

@@ -522,7 +522,7 @@ cdef class PurgatoryHandle:
 
 
 cdef bint is_among(object key, object keys) noexcept:
-    """A failing comparison is reported and counts as yes: the other watchers must not be lost."""
+    """Return whether a key is among some; a failing comparison is reported and counts as true, to keep the watchers."""
     cdef int found = PySequence_Contains(keys, key)
     if found < 0:
         PyErr_WriteUnraisable(key)

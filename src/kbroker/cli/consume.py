@@ -179,7 +179,7 @@ def consume(
 
 
 def _check_group(topics: Sequence[str], regex: bool, options: dict[str, object]) -> None:
-    """Raises: UsageError for what a member of a group does not choose."""
+    """Refuse options that do not apply to a member of a group. Raises: UsageError."""
     given = [name for name, value in options.items() if value is not None and value is not False]
     if [name for name in given if name != "--from-beginning"]:
         raise click.UsageError(

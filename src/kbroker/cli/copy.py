@@ -68,7 +68,7 @@ def copy(
     """Copy topics to another cluster.
 
     Keys, values, headers, timestamps, partitions and the order in each partition stay; offsets do not. Each record is
-    copied exactly once for consumers with read_committed: a copy that was stopped or killed goes on where its last
+    copied exactly once for consumers with read_committed: a copy that was stopped or killed continues where its last
     transaction ended, and a finished one with the records since.
     """
     from kbroker.client.admin import Admin

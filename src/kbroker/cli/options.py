@@ -44,7 +44,7 @@ class Finite(click.FloatRange):
     """A number in a range: not NaN, which no range check refuses, and not infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises: BadParameter."""
+        """Return a finite number of the range. Raises: BadParameter."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
@@ -60,7 +60,7 @@ class EntityName(_TextParam):
         self._kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Raises: BadParameter."""
+        """Return a name that a request can carry. Raises: BadParameter."""
         from kbroker.common.quotas import check_name
 
         try:
@@ -79,7 +79,7 @@ class Duration(_IntParam):
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Raises: BadParameter."""
+        """Return a duration in milliseconds. Raises: BadParameter."""
         if isinstance(value, int):
             return value
         from kbroker.common.units import parse_duration

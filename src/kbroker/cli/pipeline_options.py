@@ -37,7 +37,7 @@ class LocalPath(_ParamType):
         self._is_result = is_result
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises: BadParameter."""
+        """Return the local path of a path or a `file:` URI. Raises: BadParameter."""
         from kbroker.spark.locations import local_path
 
         try:

@@ -52,7 +52,7 @@ class Format(_TextParam):
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Raises: BadParameter."""
+        """Return a valid format or template. Raises: BadParameter."""
         if value not in FORMATS:
             try:
                 parts_of(value)

@@ -87,7 +87,7 @@ class ClientThread:
         with self._sockets_lock:
             for sock in self._sockets:
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS too: its own would change the object
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # of TLS too: SSLSocket.shutdown changes the object
 
     # ---- in the thread
 

@@ -134,7 +134,7 @@ class TopicCopier:
     def run(self, *, is_endless: bool = False) -> Iterator[dict[TopicPartition, int]]:
         """Copy; yield the positions in the source after each transaction.
 
-        Args: ``is_endless``: go on with records that arrive. Raises: KafkaError, BrokerConnectionError; the records of
+        Args: ``is_endless``: continue with new records. Raises: KafkaError, BrokerConnectionError; the records of
         the open transaction are then not committed.
         """
         ends = {part.source: part.end for part in self.parts}

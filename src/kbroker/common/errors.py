@@ -146,7 +146,7 @@ class Errors(enum.IntEnum):
     UNKNOWN_SUBSCRIPTION_ID = 117, "The telemetry subscription id is not valid."
     TELEMETRY_TOO_LARGE = 118, "The telemetry is larger than the broker accepts."
     INVALID_REGISTRATION = 119, "The registration is invalid."
-    TRANSACTION_ABORTABLE = 120, "The transaction cannot go on and must be aborted."
+    TRANSACTION_ABORTABLE = 120, "The transaction cannot continue and must be aborted."
     INVALID_RECORD_STATE = 121, "The state of the record does not allow the acknowledgement."
     SHARE_SESSION_NOT_FOUND = 122, "The share session does not exist.", True
     INVALID_SHARE_SESSION_EPOCH = 123, "The epoch of the share session is invalid.", True

@@ -181,7 +181,7 @@ class Membership:
     def _replace_static(
         self, group: ClassicGroup, old_id: str, new_id: str, request: JoinRequest, on_joined: JoinCallback
     ) -> None:
-        """A static member rejoins under a new id: no rebalance in a stable group, unless the protocol changes."""
+        """Rejoin a static member under a new id: no rebalance in a stable group, unless the protocol changes."""
         assert request.group_instance_id is not None
         old_leader = group.leader_id
         member = group.replace_static(request.group_instance_id, old_id, new_id)

@@ -59,7 +59,7 @@ logger = get_logger(__name__)
 
 
 def no_share_coordinator(key: SharePartitionKey) -> ShareCoordinator:
-    """Raises: KafkaError COORDINATOR_NOT_AVAILABLE: there is no share coordinator."""
+    """Refuse a request where there is no share coordinator. Raises: KafkaError COORDINATOR_NOT_AVAILABLE."""
     raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
 

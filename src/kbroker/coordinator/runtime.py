@@ -248,7 +248,7 @@ class CoordinatorRuntime(Generic[Shard]):
                 raise KafkaError(Errors.COORDINATOR_LOAD_IN_PROGRESS, one.reason)
 
     def check_open(self) -> None:
-        """Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed."""
+        """Refuse requests once the coordinator is closed. Raises: KafkaError COORDINATOR_NOT_AVAILABLE."""
         if self._is_closed:
             raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 

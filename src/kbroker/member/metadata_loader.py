@@ -46,7 +46,7 @@ class MetadataLoader:
     Attributes:
         applied_offset: of the last record that was replayed, -1 before; the image may be behind while it is held.
         applied_time_ms: time of that record, -1 before.
-        fault: the reason why the loading ended, "" while it goes on.
+        fault: the reason why the loading ended, "" while it continues.
     """
 
     def __init__(self, log: FollowerLog, metadata: RemoteMetadata, on_fault: Callable[[str], None]) -> None:
@@ -107,7 +107,7 @@ class MetadataLoader:
                 self._changed.notify_all()
 
     def load_snapshot(self, snapshot: SnapshotFile) -> None:
-        """Replace the image by that of a snapshot, from whose end the log goes on."""
+        """Replace the image by that of a snapshot, from whose end the log continues."""
         with self._changed:
             self._snapshot = snapshot
             self._changed.notify_all()
@@ -234,7 +234,7 @@ class MetadataLoader:
             self._log.quorum = (self._kraft,) if self._voters is None else (self._kraft, self._voters)
 
     def _image_of(self, snapshot: SnapshotFile) -> MetadataImage:
-        """Return the image of a snapshot, from whose end the reading goes on."""
+        """Return the image of a snapshot, from whose end the reading continues."""
         delta = MetadataDelta(EMPTY_IMAGE)
         for batch in read_snapshot(snapshot.path):
             self._note_control(batch)

@@ -227,7 +227,7 @@ class RaftObserver:
         if epoch > self.epoch or error in stale:
             is_news = epoch > self.epoch or (leader_id != NO_LEADER and self._leader != self._nodes.get(leader_id))
             self._follow(leader_id, epoch)
-            if self._has_news or not is_news:  # an election goes on, or the leader of this epoch does not respond
+            if self._has_news or not is_news:  # an election runs, or the leader of this epoch does not respond
                 self._failed(sent.address, f"the quorum has no leader that responds in epoch {epoch}", now_ms)
             self._has_news = True
             return False

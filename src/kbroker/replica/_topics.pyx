@@ -124,7 +124,10 @@ cdef int fill(Topic *topic, object view, int32_t node_id) except -1:
 
 
 cdef TopicTable *topic_table_build(object views, int32_t node_id) except NULL:
-    """Args: views with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number), ``is_internal``."""
+    """Return a table of topics.
+
+    Args: views with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number), ``is_internal``.
+    """
     cdef list all_views = list(views)
     cdef int32_t count = <int32_t>len(all_views)
     cdef int32_t size = 16, i

@@ -14,7 +14,7 @@ def _unchanged(response: Body) -> Body:
 
 
 class Forward(NamedTuple):
-    """A request goes to the controller.
+    """Request to forward to the controller.
 
     Args: ``body``: replaces that of the client, None if it is forwarded as it came; ``merge`` makes the response of
     the client from that of the controller.

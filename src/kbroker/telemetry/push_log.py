@@ -37,7 +37,7 @@ class PushLog:
     """Writer of the files. Threads: any; a line is written by the thread of the push."""
 
     def __init__(self, folder: str, clock: BaseClock, broker: int, *, file_bytes: int, file_count: int) -> None:
-        """Raises: OSError if the folder cannot be written; ValueError for a path with a zero byte."""
+        """Open the folder. Raises: OSError if it cannot be written; ValueError for a path with a zero byte."""
         self._clock = clock
         self._broker = broker
         self._failures = RepeatedFailures(clock)

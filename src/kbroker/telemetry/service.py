@@ -44,7 +44,7 @@ class TelemetryService:
         scheduler: Scheduler,
         connections: Connections,
     ) -> None:
-        """Raises: ConfigError if the folder of the log cannot be written."""
+        """Open the log if it is configured. Raises: ConfigError if its folder cannot be written."""
         self._clock = clock
         self._broker = config.node_id
         self.series = ClientSeries(config.integer("kbroker.telemetry.series.bytes"))

@@ -37,7 +37,7 @@ class LinearPattern:
     """
 
     def __init__(self, pattern: str, most_steps: int = MAX_STEPS) -> None:
-        """Raises: PatternError."""
+        """Parse the pattern. Raises: PatternError."""
         self.steps = 0  # nodes visited so far
         self._most_steps = most_steps
         self._nodes, self._start = parse(pattern)

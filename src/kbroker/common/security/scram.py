@@ -106,7 +106,7 @@ class ClientFirst(NamedTuple):
 
     @classmethod
     def parse(cls, message: bytes) -> "ClientFirst":
-        """Raises: ScramError."""
+        """Parse the client's first message. Raises: ScramError."""
         found = re.fullmatch(_CLIENT_FIRST, message.decode("utf-8", "replace"), re.DOTALL)
         if found is None:
             raise ScramError("Invalid SCRAM client first message format")
@@ -133,7 +133,7 @@ class ServerFirst(NamedTuple):
 
     @classmethod
     def parse(cls, message: bytes) -> "ServerFirst":
-        """Raises: ScramError."""
+        """Parse the server's first message. Raises: ScramError."""
         text = message.decode("utf-8", "replace")
         found = re.fullmatch(_SERVER_FIRST, text, re.DOTALL)
         if found is None or int(found[3]) < 1:
@@ -151,7 +151,7 @@ class ClientFinal(NamedTuple):
 
     @classmethod
     def parse(cls, message: bytes) -> "ClientFinal":
-        """Raises: ScramError."""
+        """Parse the client's final message. Raises: ScramError."""
         found = re.fullmatch(_CLIENT_FINAL, message.decode("utf-8", "replace"), re.DOTALL)
         if found is None:
             raise ScramError("Invalid SCRAM client final message format")

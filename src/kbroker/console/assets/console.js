@@ -27,7 +27,7 @@
       });
     } catch {
       lostAt ??= new Date();
-      say(`The broker does not respond since ${clock(lostAt)}. What you see is older than that; this page goes on when it is back.`);
+      say(`The broker does not respond since ${clock(lostAt)}. The shown values are older than that; this page continues when the broker responds.`);
       again = RETRY_MS;
       return null;
     }

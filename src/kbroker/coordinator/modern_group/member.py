@@ -7,7 +7,7 @@ from typing import TypeVar
 
 JOIN_EPOCH = 0  # in a heartbeat: the member joins, or joins again with nothing
 LEAVE_EPOCH = -1  # in a heartbeat: the member leaves
-STATIC_LEAVE_EPOCH = -2  # in a heartbeat: a static member leaves and will come back
+STATIC_LEAVE_EPOCH = -2  # in a heartbeat: a static member leaves for a short time
 
 K = TypeVar("K")
 

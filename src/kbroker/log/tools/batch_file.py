@@ -79,7 +79,7 @@ class Batch:
 
 
 class DamagedBatch(ValueError):
-    """The bytes at ``position`` are not a batch; ``str()`` gives the reason."""
+    """Bytes at ``position`` that are not a batch; ``str()`` gives the reason."""
 
     def __init__(self, position: int, fault: str) -> None:
         super().__init__(fault)

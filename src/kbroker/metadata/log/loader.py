@@ -75,7 +75,7 @@ class LoadedMetadata:
         try:
             self._replay(log.first_batches())
         except UNUSABLE as error:
-            self._refused(log, error)  # a salvage goes on without the first voters
+            self._refused(log, error)  # a salvage continues without the first voters
         epoch = 0
         try:
             offset, epoch = self._load_snapshot(log)

@@ -403,7 +403,7 @@ cdef class InboundRequest:
 
     def __dealloc__(self):
         cdef Request *request = self.request
-        if request is not NULL:         # freed without a response: its client must not wait for ever
+        if request is not NULL:         # freed without a response: its client must not wait forever
             self.request = NULL
             with nogil:
                 request.action = ACTION_CLOSE

@@ -29,7 +29,7 @@ from kbroker.spark.datasource.positions import Positions, parse_json_object, par
 from kbroker.spark.errors import PipelineError
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-KEEP_ON = "set failOnDataLoss=false to go on with what is left"  # advice of every error about lost data
+KEEP_ON = "set failOnDataLoss=false to continue with the remaining records"  # advice of every error about lost data
 DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, None: 0.001}
 

@@ -113,7 +113,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.failure = failure
 
     def _refuse(self, *args: Any, **named: Any) -> Any:
-        """Raises: SourceError."""
+        """Fail each call with the error of the stream. Raises: SourceError."""
         raise self.failure
 
     initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = latestOffset = partitions = read = _refuse

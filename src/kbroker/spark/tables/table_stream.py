@@ -259,7 +259,7 @@ class TableStream:
         """Called now and then while the stream runs, on the thread of `run`, and once when it has ended."""
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
-        """One micro-batch: rows into the table, the rest into `_rejected`; then what is due of compaction."""
+        """Write one micro-batch: rows into the table, the rest into `_rejected`; then compact what is due."""
         started = self.clock.now_ms()
         app = self._known()
         self.table.refresh()

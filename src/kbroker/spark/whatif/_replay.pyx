@@ -86,7 +86,7 @@ cdef class Counters:
         return &self.counters[number]
 
     def add(self, str quota_type not None, limit=None) -> int:
-        """A new counter's number. Args: ``limit``: None for none. Raises: ValueError."""
+        """Add a counter, and return its number. Args: ``limit``: None for none. Raises: ValueError."""
         cdef Counter *room
         if quota_type not in KINDS_BY_NAME:
             raise ValueError(f"quota_type must be one of {', '.join(KINDS_BY_NAME)}, got {quota_type!r}")
@@ -185,7 +185,7 @@ cdef class Counters:
         return True
 
     cdef inline bint wake(self, Counter *counter, int64_t now_ms) noexcept nogil:
-        """The counter has a sensor; one that was idle for an hour may get a new one."""
+        """Give a counter a sensor if it has none, or if it was idle for an hour; false: out of memory."""
         if self.expires and counter.sensor != NULL and sensor_has_expired(counter.sensor, now_ms):
             sensor_release(counter.sensor)
             counter.sensor = NULL
