@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
@@ -17,16 +18,20 @@ FIRST_WITH_CLIENTS_MEMBER_ID = 1
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Check the request, then pass it to the coordinator of groups. Errors have a text."""
-    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.consumer_groups.settings.is_enabled:
+    if ctx.features.level(GROUP_VERSION) < 1:
+        raise KafkaError(Errors.UNSUPPORTED_VERSION)
+    groups = ctx.groups.consumer_groups
+    if not groups.settings.is_enabled:
         raise KafkaError(Errors.UNSUPPORTED_VERSION)
     try:
         ctx.auth.require(request, checks.CONSUMER_GROUP_HEARTBEAT_GROUP, body["GroupId"])
-        names = set(body["SubscribedTopicNames"] or ())
-        if len(ctx.auth.allowed(request, checks.CONSUMER_GROUP_HEARTBEAT, names)) < len(names):
-            raise KafkaError(checks.CONSUMER_GROUP_HEARTBEAT.error)
-        _check(ctx, body, request.api_version)
+        if body["SubscribedTopicNames"]:
+            names = set(body["SubscribedTopicNames"])
+            if len(ctx.auth.allowed(request, checks.CONSUMER_GROUP_HEARTBEAT, names)) < len(names):
+                raise KafkaError(checks.CONSUMER_GROUP_HEARTBEAT.error)
+        _check(body, request.api_version, groups.settings.assignors)
         partitions = body["TopicPartitions"]
-        result = ctx.groups.consumer_groups.heartbeat(
+        result = groups.heartbeat(
             HeartbeatRequest(
                 body["GroupId"],
                 body["MemberId"],
@@ -75,8 +80,11 @@ def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:
     return lambda names: ctx.auth.allowed(client, checks.CONSUMER_GROUP_HEARTBEAT_REGEX, names)
 
 
-def _check(ctx: ApiContext, body: Body, version: int) -> None:
-    """Check the request. Raises: KafkaError INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, in Kafka's order and words."""
+def _check(body: Body, version: int, known: Sequence[str]) -> None:
+    """Check the request. Raises: KafkaError INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, in Kafka's order and words.
+
+    Args: ``known``: the assignors that a member may ask for.
+    """
     epoch = body["MemberEpoch"]
     needs_member_id = version >= FIRST_WITH_CLIENTS_MEMBER_ID or epoch > 0 or epoch == LEAVE_EPOCH
     if needs_member_id:
@@ -95,7 +103,7 @@ def _check(ctx: ApiContext, body: Body, version: int) -> None:
             raise _invalid("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         raise _invalid("MemberEpoch is invalid.")
-    assignor, known = body["ServerAssignor"], ctx.groups.consumer_groups.settings.assignors
+    assignor = body["ServerAssignor"]
     if assignor is not None and assignor not in known:
         text = f"ServerAssignor {assignor} is not supported. Supported assignors: {', '.join(known)}."
         raise KafkaError(Errors.UNSUPPORTED_ASSIGNOR, text)
