@@ -8,6 +8,7 @@ from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
 from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import each_partition
 from kbroker.security.authorizer import checks
 
 logger = get_logger(__name__)
@@ -48,29 +49,22 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             elif (topic["Name"], index) in repeated:
                 rows[index] = _response(index, Errors.INVALID_REQUEST)
             else:
-                found = led_partition(ctx, topic["Name"], index)
+                found = led_partition(ctx, topic["Name"], index, row["CurrentLeaderEpoch"])
                 rows[index] = _lookup(*found, row, body["IsolationLevel"], request.api_version)
     return {"Topics": [{"Name": name, "Partitions": list(rows.values())} for name, rows in topics.items() if rows]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every partition with the same error."""
-    topics = []
-    for topic in body["Topics"]:
-        rows = [_response(row["PartitionIndex"], error) for row in topic["Partitions"]]
-        topics.append({"Name": topic["Name"], "Partitions": rows})
-    return {"Topics": topics}
+    return {"Topics": each_partition(body, lambda index: _response(index, error))}
 
 
 def _lookup(log: Any, error: Errors, row: Body, isolation_level: int, version: int) -> Body:
-    index, timestamp, epoch = row["PartitionIndex"], row["Timestamp"], row["CurrentLeaderEpoch"]
+    index, timestamp = row["PartitionIndex"], row["Timestamp"]
     if timestamp < 0 and version < FIRST_VERSION.get(timestamp, 1 << 15):
         return _response(index, Errors.UNSUPPORTED_VERSION)
     if error is not Errors.NONE:
         return _response(index, error)
-    if epoch >= 0 and epoch != log.leader_epoch:
-        newer = epoch > log.leader_epoch
-        return _response(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)
     end = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
     if timestamp == LATEST:
         return _found(log, index, -1, end, version)

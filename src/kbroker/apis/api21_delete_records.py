@@ -7,6 +7,7 @@ from typing import Any
 from kbroker.common.errors import Errors
 from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import each_partition
 from kbroker.security.authorizer import checks
 
 TO_THE_END = -1
@@ -42,11 +43,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every partition with the same error."""
-    topics = []
-    for topic in body["Topics"]:
-        rows = [_response(row["PartitionIndex"], error) for row in topic["Partitions"]]
-        topics.append({"Name": topic["Name"], "Partitions": rows})
-    return {"Topics": topics}
+    return {"Topics": each_partition(body, lambda index: _response(index, error))}
 
 
 def _refused(ctx: ApiContext, name: str) -> Errors | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import fenced_as_known
 from kbroker.security.authorizer import checks
 
 FIRST_WITH_PRODUCER_FENCED = 4
@@ -48,6 +49,5 @@ def _authorize(ctx: ApiContext, body: Body, request: RequestContext) -> None:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return the error without a producer id."""
-    if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
-        error = Errors.INVALID_PRODUCER_EPOCH
-    return {"ErrorCode": int(error), "ProducerId": -1, "ProducerEpoch": -1}
+    known = fenced_as_known(error, request, FIRST_WITH_PRODUCER_FENCED)
+    return {"ErrorCode": int(known), "ProducerId": -1, "ProducerEpoch": -1}

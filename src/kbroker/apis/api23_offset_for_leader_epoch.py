@@ -9,6 +9,7 @@ from typing import Any
 from kbroker.common.errors import Errors
 from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import each_partition
 from kbroker.security.authorizer import checks
 
 UNKNOWN = -1
@@ -29,18 +30,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             if name not in allowed:
                 rows.append(_response(index, checks.OFFSET_FOR_LEADER_EPOCH.error))
             else:
-                rows.append(_look_up(*led_partition(ctx, name, index), row))
+                rows.append(_look_up(*led_partition(ctx, name, index, row["CurrentLeaderEpoch"]), row))
         topics.append({"Topic": name, "Partitions": rows})
     return {"Topics": topics}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every partition with the same error."""
-    topics = []
-    for topic in body["Topics"]:
-        rows = [_response(row["Partition"], error) for row in topic["Partitions"]]
-        topics.append({"Topic": topic["Topic"], "Partitions": rows})
-    return {"Topics": topics}
+    rows = each_partition(body, lambda index: _response(index, error), topic_name="Topic", index="Partition")
+    return {"Topics": rows}
 
 
 def epochs_from(epochs: Sequence[tuple[int, int]], log_start: int) -> Sequence[tuple[int, int]]:
@@ -70,12 +68,9 @@ def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, w
 
 
 def _look_up(log: Any, error: Errors, row: Body) -> Body:
-    index, current = row["Partition"], row["CurrentLeaderEpoch"]
+    index = row["Partition"]
     if error is not Errors.NONE:
         return _response(index, error)
-    if current >= 0 and current != log.leader_epoch:
-        newer = current > log.leader_epoch
-        return _response(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)
     try:
         epochs = log.leader_epochs()
     except ValueError:  # deleted just now

@@ -8,6 +8,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import INTERNAL_TOPICS, TopicPartition
 from kbroker.coordinator.transaction.transaction_metadata import TV_0, TV_2
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import fenced_as_known
 from kbroker.security.authorizer import checks
 
 FIRST_OF_BROKERS = 4
@@ -67,9 +68,7 @@ def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mappi
         added = ctx.transactions.add_partitions(*who, places, version)
     except KafkaError as error:
         added = dict.fromkeys(places, error.error)
-    if request.api_version < FIRST_WITH_PRODUCER_FENCED and Errors.PRODUCER_FENCED in added.values():
-        return dict.fromkeys(places, Errors.INVALID_PRODUCER_EPOCH)
-    return added
+    return {place: fenced_as_known(error, request, FIRST_WITH_PRODUCER_FENCED) for place, error in added.items()}
 
 
 def _refusal(ctx: ApiContext, place: TopicPartition, allowed: Collection[str]) -> Errors:

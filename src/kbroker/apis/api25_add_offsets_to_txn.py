@@ -6,6 +6,7 @@ from kbroker.common.errors import Errors
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.transaction.transaction_metadata import TV_0
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import fenced_as_known
 from kbroker.security.authorizer import checks
 
 FIRST_WITH_PRODUCER_FENCED = 2
@@ -26,6 +27,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return the error, or NONE, as a code that the client knows."""
-    if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
-        error = Errors.INVALID_PRODUCER_EPOCH
-    return {"ErrorCode": int(error)}
+    known = fenced_as_known(error, request, FIRST_WITH_PRODUCER_FENCED)
+    return {"ErrorCode": int(known)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.coordinator.transaction.transaction_metadata import TV_0, TV_2
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import fenced_as_known
 from kbroker.security.authorizer import checks
 
 FIRST_WITH_PRODUCER_FENCED = 2
@@ -23,6 +24,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return the error as a code that the client knows."""
-    if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
-        error = Errors.INVALID_PRODUCER_EPOCH
-    return {"ErrorCode": int(error), "ProducerId": -1, "ProducerEpoch": -1}
+    known = fenced_as_known(error, request, FIRST_WITH_PRODUCER_FENCED)
+    return {"ErrorCode": int(known), "ProducerId": -1, "ProducerEpoch": -1}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from kbroker.apis.api31_delete_acls import error_of
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType, known
+from kbroker.common.security.acls import acl_of
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
-
-NO_AUTHORIZER = "No Authorizer is configured."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -18,7 +18,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if authorizer is None:
         return failure(body, Errors.SECURITY_DISABLED, request)
     try:
-        results = authorizer.create([_acl(row) for row in body_as_java_reads(body["Creations"])])
+        rows = body_as_java_reads(body["Creations"])
+        results = authorizer.create(
+            [acl_of(row["ResourceType"], row["ResourceName"], row["ResourcePatternType"], row) for row in rows]
+        )
     except KafkaError as refusal:
         results = [refusal] * len(body["Creations"])
     return {"Results": [_result(error) for error in results]}
@@ -26,23 +29,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every rule with the same error."""
-    text = NO_AUTHORIZER if error is Errors.SECURITY_DISABLED else error.message
-    return {"Results": [_result(KafkaError(error, text)) for _ in body["Creations"]]}
-
-
-def _acl(row: Body) -> Acl:
-    return Acl(
-        known(ResourceType, row["ResourceType"]),
-        row["ResourceName"],
-        known(PatternType, row["ResourcePatternType"]),
-        row["Principal"],
-        row["Host"],
-        known(Operation, row["Operation"]),
-        known(Permission, row["PermissionType"]),
-    )
+    return {"Results": [_result(error_of(error)) for _ in body["Creations"]]}
 
 
 def _result(error: KafkaError | None) -> Body:
-    if error is None:
-        return {"ErrorCode": 0, "ErrorMessage": ""}  # not null: as in Kafka
-    return {"ErrorCode": int(error.error), "ErrorMessage": error.message}
+    return {"ErrorCode": 0, "ErrorMessage": ""} if error is None else error_fields(error)  # not null: as in Kafka

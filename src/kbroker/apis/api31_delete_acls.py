@@ -9,6 +9,7 @@ from kbroker.apis.api29_describe_acls import acl_filter
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.image.record_forms import acl_fields
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 from kbroker.security.authorizer.authorizer import Deleted
 
@@ -30,14 +31,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every filter with the same error."""
-    text = NO_AUTHORIZER if error is Errors.SECURITY_DISABLED else error.message
-    return {"FilterResults": [_result(Deleted((), KafkaError(error, text))) for _ in body["Filters"]]}
+    return {"FilterResults": [_result(Deleted((), error_of(error))) for _ in body["Filters"]]}
+
+
+def error_of(error: Errors) -> KafkaError:
+    """Return the error of each rule or filter of a request that failed as a whole."""
+    return KafkaError(error, NO_AUTHORIZER if error is Errors.SECURITY_DISABLED else error.message)
 
 
 def _result(result: Deleted) -> Body:
-    error = result.error
-    return {
-        "ErrorCode": 0 if error is None else int(error.error),
-        "ErrorMessage": None if error is None else error.message,
-        "MatchingAcls": [{"ErrorCode": 0, "ErrorMessage": None, **acl_fields(acl)} for acl in result.acls],
-    }
+    acls = [{**error_fields(None), **acl_fields(acl)} for acl in result.acls]
+    return {**error_fields(result.error), "MatchingAcls": acls}

@@ -6,6 +6,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.partition_changes import PartitionChanges
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import ResponseRoom
+from kbroker.requests.rows import each_partition
 from kbroker.security.authorizer import checks
 
 
@@ -31,10 +32,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return the error for the request and for every partition."""
-    topics = []
-    for topic in body["Topics"]:
-        rows = [_row(row["PartitionIndex"], error, error.message) for row in topic["Partitions"]]
-        topics.append({"Name": topic["Name"], "Partitions": rows})
+    topics = each_partition(body, lambda index: _row(index, error, error.message))
     return _response(body, error, error.message, topics)
 
 

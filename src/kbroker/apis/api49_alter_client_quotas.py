@@ -7,6 +7,7 @@ from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.common.quotas import QuotaEntity
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 
 
@@ -36,8 +37,5 @@ def _entity(row: Body) -> QuotaEntity:
 
 
 def _response(entity: QuotaEntity, refusal: KafkaError | None) -> Body:
-    return {
-        "ErrorCode": int(Errors.NONE if refusal is None else refusal.error),
-        "ErrorMessage": None if refusal is None else refusal.message,
-        "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts_by_type],
-    }
+    parts = [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts_by_type]
+    return {**error_fields(refusal), "Entity": parts}

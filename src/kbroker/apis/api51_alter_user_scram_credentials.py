@@ -5,9 +5,10 @@ Source: ``ScramControlManager.alterCredentials``.
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 from kbroker.security.credentials import Deletion, Upsertion
 
@@ -22,22 +23,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for one in body["Upsertions"]
     ]
     outcome = ctx.credentials.alter(deletions, upsertions)
-    results = [
-        {
-            "User": user,
-            "ErrorCode": 0 if error is None else int(error.error),
-            "ErrorMessage": None if error is None else error.message,
-        }
-        for user, error in outcome.items()
-    ]
-    return {"Results": results}
+    return {"Results": [{"User": user, **error_fields(error)} for user, error in outcome.items()]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every named user with the same error."""
     names = [one["Name"] for one in (*body["Deletions"], *body["Upsertions"])]
-    return {
-        "Results": [
-            {"User": name, "ErrorCode": int(error), "ErrorMessage": error.message} for name in dict.fromkeys(names)
-        ]
-    }
+    return {"Results": [{"User": name, **error_fields(KafkaError(error))} for name in dict.fromkeys(names)]}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.apis.described_groups import Description, describe_groups, empty_row
+from kbroker.common.errors import Errors
 from kbroker.common.feature_versions import STREAMS_VERSION
 from kbroker.coordinator.streams_group.records import pairs, tasks_body
 from kbroker.coordinator.streams_group.tasks import TargetTasks
 from kbroker.coordinator.streams_group.topology import described
 from kbroker.coordinator.streams_groups import DescribedStreamsGroup, DescribedStreamsMember
-from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
-from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
+from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
-HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
+WITH_TOPOLOGY: Body = {"Topology": None}
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -24,33 +22,22 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """
     if ctx.features.level(STREAMS_VERSION) < 1 or not ctx.groups.streams_groups.settings.is_enabled:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
-    is_asked = body["IncludeAuthorizedOperations"]
-    room = ResponseRoom()
-
-    def describe(group_id: str) -> Body:
-        operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
-        return _described(ctx, group_id, operations)
-
-    refused, groups = [], []
-    for group_id in body["GroupIds"]:
-        if not ctx.auth.allows(request, checks.STREAMS_GROUP_DESCRIBE_GROUP, group_id):
-            refused.append(_nothing(group_id, checks.STREAMS_GROUP_DESCRIBE_GROUP.error, None))
-            continue
-        found = room.described(group_id, partial(describe, group_id))
-        groups.append(_nothing(group_id, NO_ROOM, NO_ROOM_TEXT) if found is None else found)
-    distinct = {id(group): group for group in groups}
-    topics = {key: _topics(group) for key, group in distinct.items()}
-    allowed = set(ctx.auth.allowed(request, checks.STREAMS_GROUP_DESCRIBE, set().union(*topics.values())))
-    error = checks.STREAMS_GROUP_DESCRIBE.error
-    visible = [
-        group if topics[id(group)] <= allowed else _nothing(group["GroupId"], error, HIDDEN_TOPICS) for group in groups
-    ]
-    return {"Groups": [*refused, *visible]}
+    how = Description(
+        checks.STREAMS_GROUP_DESCRIBE_GROUP,
+        checks.STREAMS_GROUP_DESCRIBE,
+        lambda group_id: _group(ctx.groups.streams_groups.describe(group_id)),
+        _topics,
+        "The described group uses topics that the client is not authorized to describe.",
+        lambda error: error.message if error.error is Errors.GROUP_ID_NOT_FOUND else None,
+        refused_first=True,
+        own=WITH_TOPOLOGY,
+    )
+    return describe_groups(ctx, body, request, how)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every group with the same error."""
-    return {"Groups": [_nothing(group_id, error, None) for group_id in body["GroupIds"]]}
+    return {"Groups": [empty_row(group_id, error, None, WITH_TOPOLOGY) for group_id in body["GroupIds"]]}
 
 
 def _topics(group: Body) -> set[str]:
@@ -62,18 +49,7 @@ def _topics(group: Body) -> set[str]:
     return names
 
 
-def _described(ctx: ApiContext, group_id: str, operations: int) -> Body:
-    if not group_id:
-        return _nothing(group_id, Errors.INVALID_GROUP_ID, None)
-    try:
-        group = ctx.groups.streams_groups.describe(group_id)
-    except KafkaError as error:  # of this group only: the others are described
-        text = error.message if error.error is Errors.GROUP_ID_NOT_FOUND else None
-        return _nothing(group_id, error.error, text)
-    return _group(group, operations)
-
-
-def _group(group: DescribedStreamsGroup, operations: int) -> Body:
+def _group(group: DescribedStreamsGroup) -> Body:
     return {
         "ErrorCode": 0,
         "ErrorMessage": None,
@@ -83,7 +59,6 @@ def _group(group: DescribedStreamsGroup, operations: int) -> Body:
         "AssignmentEpoch": group.target_epoch,
         "Topology": {"Epoch": group.topology_epoch, "Subtopologies": described(group.subtopologies)},
         "Members": [_member(one) for one in group.members],
-        "AuthorizedOperations": operations,
     }
 
 
@@ -114,18 +89,4 @@ def _tasks(tasks: TargetTasks) -> Body:
         "ActiveTasks": tasks_body(tasks.active),
         "StandbyTasks": tasks_body(tasks.standby),
         "WarmupTasks": tasks_body(tasks.warmup),
-    }
-
-
-def _nothing(group_id: str, error: Errors, text: str | None) -> Body:
-    return {
-        "ErrorCode": int(error),
-        "ErrorMessage": text,
-        "GroupId": group_id,
-        "GroupState": "",
-        "GroupEpoch": 0,
-        "AssignmentEpoch": 0,
-        "Topology": None,
-        "Members": [],
-        "AuthorizedOperations": OPERATIONS_NOT_ASKED,
     }

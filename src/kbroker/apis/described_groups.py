@@ -13,6 +13,7 @@ from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
 from kbroker.security.authorizer.checks import Check
 
+WITH_ASSIGNOR: Body = {"AssignorName": ""}
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
@@ -20,13 +21,18 @@ class Description(NamedTuple):
     """Description of groups of one kind.
 
     ``describe``: returns the row of a group, without its operations. Raises: KafkaError. ``topics``: returns the topics
-    that a client must be allowed to see.
+    that a client must be allowed to see. ``hidden``: text of the error if it is not. ``text_of``: the text of another
+    error. ``refused_first``: groups that the client must not describe precede the others. ``own``: of an empty row.
     """
 
     group_check: Check
     topic_check: Check
     describe: Callable[[str], Body]
     topics: Callable[[Body], set[str]]
+    hidden: str = HIDDEN_TOPICS
+    text_of: Callable[[KafkaError], str | None] = lambda error: error.message
+    refused_first: bool = False
+    own: Body = WITH_ASSIGNOR
 
 
 def describe_groups(ctx: ApiContext, body: Body, request: RequestContext, how: Description) -> Body:
@@ -39,30 +45,31 @@ def describe_groups(ctx: ApiContext, body: Body, request: RequestContext, how: D
 
     def described(group_id: str) -> Body:
         if not group_id:
-            return empty_row(group_id, Errors.INVALID_GROUP_ID, None)
+            return empty_row(group_id, Errors.INVALID_GROUP_ID, None, how.own)
         operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
         try:
             return {**how.describe(group_id), "AuthorizedOperations": operations}
         except KafkaError as error:  # of this group only: the others are described
-            return empty_row(group_id, error.error, error.message)
+            return empty_row(group_id, error.error, how.text_of(error), how.own)
 
-    groups = []
+    refused: list[Body] = []
+    groups: list[Body] = []
     for group_id in body["GroupIds"]:
         if ctx.auth.allows(request, how.group_check, group_id):
             found = room.described(group_id, partial(described, group_id))
-            groups.append(empty_row(group_id, NO_ROOM, NO_ROOM_TEXT) if found is None else found)
+            groups.append(empty_row(group_id, NO_ROOM, NO_ROOM_TEXT, how.own) if found is None else found)
         else:
-            groups.append(empty_row(group_id, how.group_check.error, None))
+            row = empty_row(group_id, how.group_check.error, None, how.own)
+            (refused if how.refused_first else groups).append(row)
     distinct = {id(group): group for group in groups}  # each with the rows of its members, which may be many
     topics = {key: how.topics(group) for key, group in distinct.items()}
     allowed = set(ctx.auth.allowed(request, how.topic_check, set().union(*topics.values())))
     error = how.topic_check.error
-    return {
-        "Groups": [
-            group if topics[id(group)] <= allowed else empty_row(group["GroupId"], error, HIDDEN_TOPICS)
-            for group in groups
-        ]
-    }
+    visible = [
+        group if topics[id(group)] <= allowed else empty_row(group["GroupId"], error, how.hidden, how.own)
+        for group in groups
+    ]
+    return {"Groups": [*refused, *visible]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -70,8 +77,8 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Groups": [empty_row(group_id, error, error.message) for group_id in body["GroupIds"]]}
 
 
-def empty_row(group_id: str, error: Errors, text: str | None) -> Body:
-    """Return the row of a group that is not described."""
+def empty_row(group_id: str, error: Errors, text: str | None, own: Body = WITH_ASSIGNOR) -> Body:
+    """Return the row of a group that is not described. Args: ``own``: the field of its kind."""
     return {
         "ErrorCode": int(error),
         "ErrorMessage": text,
@@ -79,7 +86,7 @@ def empty_row(group_id: str, error: Errors, text: str | None) -> Body:
         "GroupState": "",
         "GroupEpoch": 0,
         "AssignmentEpoch": 0,
-        "AssignorName": "",
+        **own,
         "Members": [],
         "AuthorizedOperations": OPERATIONS_NOT_ASKED,
     }

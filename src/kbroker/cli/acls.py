@@ -7,7 +7,7 @@ import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import print_json, print_rows
-from kbroker.client.acls import Acls, describe
+from kbroker.client.acls import REASONS, Acls, describe
 from kbroker.common.security.acls import (
     CLUSTER_NAME,
     Acl,
@@ -220,13 +220,6 @@ def explain(
             )
     if not all(one["allowed"] for one in answers):
         raise SystemExit(1)
-
-
-REASONS = {
-    "SuperUser": "it is a super user (super.users)",
-    "DefaultDeny": "no ACL allows it",
-    "DefaultAllow": "there is no ACL about it (allow.everyone.if.no.acl.found)",
-}
 
 
 def resources(

@@ -11,10 +11,9 @@ from kbroker.common.security.acls import (
     Decision,
     Operation,
     PatternType,
-    Permission,
     ResourceType,
+    acl_of,
     decide,
-    known,
     super_users,
 )
 
@@ -22,6 +21,13 @@ Settings = Mapping[str, str | None]
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, DESCRIBE_CONFIGS = 29, 30, 31, 32
 BROKER = 4
+NO_AUTHORIZER = "there is no authorizer"
+#: Rules of decisions without an ACL, in words.
+REASONS = {
+    "SuperUser": "it is a super user (super.users)",
+    "DefaultDeny": "no ACL allows it",
+    "DefaultAllow": "there is no ACL about it (allow.everyone.if.no.acl.found)",
+}
 MAX_AT_ONCE = 1000  # rules of one request; Kafka takes 10,000
 
 
@@ -41,7 +47,7 @@ class Acls:
         found = []
         for resource in response["Resources"]:
             pattern = resource["ResourceType"], resource["ResourceName"], resource["PatternType"]
-            found += [_acl(*pattern, row) for row in resource["Acls"]]
+            found += [acl_of(*pattern, row) for row in resource["Acls"]]
         return sorted(found)
 
     def add(self, acls: Iterable[Acl]) -> None:
@@ -62,7 +68,7 @@ class Acls:
                 check(result["ErrorCode"], "deleting ACLs", result["ErrorMessage"])
                 for row in result["MatchingAcls"]:
                     check(row["ErrorCode"], "deleting an ACL", row["ErrorMessage"])
-                    found[_acl(row["ResourceType"], row["ResourceName"], row["PatternType"], row)] = None
+                    found[acl_of(row["ResourceType"], row["ResourceName"], row["PatternType"], row)] = None
         return sorted(found)
 
     def explain(
@@ -81,13 +87,13 @@ class Acls:
         """
         settings = self.settings() if settings is None else settings
         if settings is not None and not settings.get("authorizer.class.name"):
-            return Decision(True, "there is no authorizer")
+            return Decision(True, NO_AUTHORIZER)
         try:
             acls = self.list(AclFilter(kind, name, PatternType.MATCH))
         except KafkaError as error:
             if error.error is not Errors.SECURITY_DISABLED:
                 raise
-            return Decision(True, "there is no authorizer")
+            return Decision(True, NO_AUTHORIZER)
         settings = settings or {}
         return decide(
             acls,
@@ -124,18 +130,6 @@ def describe(acl: Acl) -> str:
     return (
         f"{acl.permission.name} {acl.principal} from {acl.host}: {acl.operation.name} on {pattern}"
         f"{acl.resource_type.title} {acl.resource_name}"
-    )
-
-
-def _acl(kind: int, name: str, pattern: int, row: Body) -> Acl:
-    return Acl(
-        known(ResourceType, kind),
-        name,
-        known(PatternType, pattern),
-        row["Principal"],
-        row["Host"],
-        known(Operation, row["Operation"]),
-        known(Permission, row["PermissionType"]),
     )
 
 

@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 from kbroker.common.errors import KafkaError
 from kbroker.common.printable import printable
-from kbroker.console.requests import Fields, PageError, Query
+from kbroker.console.requests import Fields, PageError, Query, sentence
 from kbroker.console.site import Site, View
 
 MAX_LINES = 200  # of a difference; the others are counted
@@ -98,7 +98,7 @@ class Action(NamedTuple):
     page: Callable[[Site, Query], View]
 
 
-def preview(site: Site, name: str, action: Action, form: Query, problem: str = "") -> View:
+def preview(site: Site, name: str, action: Action, form: Query) -> View:
     """Return the page that shows the change, or the page of the form with the problem; nothing is changed."""
     try:
         change = _made(site, action, form)
@@ -106,7 +106,7 @@ def preview(site: Site, name: str, action: Action, form: Query, problem: str = "
         if error.status != 400:
             raise
         return _form_again(site, action, form, error.sentence)
-    return _shown(name, change, form, problem)
+    return _shown(name, change, form, "")
 
 
 def check(site: Site, action: Action, form: Query) -> View:
@@ -144,7 +144,7 @@ def apply(site: Site, name: str, action: Action, form: Query) -> tuple[Change, V
 
 def _made(site: Site, action: Action, form: Query) -> Change:
     """Return the change of a form. Raises: PageError, 400 for invalid fields."""
-    if not site.may_edit:
+    if not site.parts.may_edit:
         raise PageError(403, f"These pages only show: {site.parts.edit_setting} is off.")
     try:
         return action.make(site, form)
@@ -153,8 +153,7 @@ def _made(site: Site, action: Action, form: Query) -> Change:
 
 
 def _sentence(error: Exception) -> str:
-    text = (error.message if isinstance(error, KafkaError) else str(error)).rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}."
+    return sentence((error.message if isinstance(error, KafkaError) else str(error)).rstrip("."))
 
 
 def _form_again(site: Site, action: Action, form: Query, problem: str) -> View:

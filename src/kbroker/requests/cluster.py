@@ -101,8 +101,11 @@ def current_leader(ctx: ApiContext, name: str, index: int) -> tuple[int, int]:
     return topic.partitions[index].leader, topic.partitions[index].leader_epoch
 
 
-def led_partition(ctx: ApiContext, name: str, index: int) -> tuple[Any, Errors]:
-    """Return the log of a partition that this node leads, or None and the error for the client."""
+def led_partition(ctx: ApiContext, name: str, index: int, epoch: int = -1) -> tuple[Any, Errors]:
+    """Return the log of a partition that this node leads, or None and the error for the client.
+
+    Args: ``epoch``: of the leader, as the client knows it; below 0 if it sends none.
+    """
     view = ctx.topics.get(name)
     if view is None or not 0 <= index < len(view.partitions):
         return None, Errors.UNKNOWN_TOPIC_OR_PARTITION
@@ -111,7 +114,12 @@ def led_partition(ctx: ApiContext, name: str, index: int) -> tuple[Any, Errors]:
     log = view.partitions[index]
     if log is None:
         return None, Errors.KAFKA_STORAGE_ERROR
-    return (None, Errors.UNKNOWN_TOPIC_OR_PARTITION) if log.is_closed else (log, Errors.NONE)
+    if log.is_closed:
+        return None, Errors.UNKNOWN_TOPIC_OR_PARTITION
+    if epoch >= 0 and epoch != log.leader_epoch:
+        is_newer = epoch > log.leader_epoch
+        return None, Errors.UNKNOWN_LEADER_EPOCH if is_newer else Errors.FENCED_LEADER_EPOCH
+    return log, Errors.NONE
 
 
 def is_replica(ctx: ApiContext, name: str, index: int) -> bool:

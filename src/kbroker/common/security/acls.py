@@ -7,7 +7,7 @@ requests in ``server.authorizer``. Source: ``StandardAuthorizerData``, ``Resourc
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"
@@ -169,6 +169,19 @@ class Acl(NamedTuple):
         if self.operation in (operation, Operation.ALL):
             return True
         return self.permission == Permission.ALLOW and self.operation in IMPLIED.get(operation, ())
+
+
+def acl_of(kind: int, name: str, pattern: int, row: Mapping[str, Any]) -> Acl:
+    """Return the rule of a pattern, by its codes, and a row of a request or response."""
+    return Acl(
+        known(ResourceType, kind),
+        name,
+        known(PatternType, pattern),
+        row["Principal"],
+        row["Host"],
+        known(Operation, row["Operation"]),
+        known(Permission, row["PermissionType"]),
+    )
 
 
 class AclFilter(NamedTuple):

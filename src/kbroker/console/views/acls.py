@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
 
-from kbroker.client.acls import Acls, describe
+from kbroker.client.acls import NO_AUTHORIZER, REASONS, Acls, describe
 from kbroker.client.cluster_file import title
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import (
@@ -24,7 +24,7 @@ from kbroker.common.security.acls import (
 )
 from kbroker.console.changes import Change, Difference
 from kbroker.console.paging import part_of
-from kbroker.console.requests import PageError, Query
+from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.site import ROOT, Site, View, address
 
 KINDS = {title(kind): kind for kind in ResourceType if kind > ResourceType.ANY}
@@ -32,12 +32,6 @@ WORDS = {title(one): one for one in Operation if one > Operation.ANY}
 PATTERNS = {title(one): one for one in (PatternType.LITERAL, PatternType.PREFIXED)}
 PERMISSIONS = {title(one): one for one in (Permission.ALLOW, Permission.DENY)}
 OPERATIONS_OF = {title(kind): ["All", *map(title, some)] for kind, some in OPERATIONS.items()}
-REASONS = {
-    "SuperUser": "It is a super user (super.users).",
-    "DefaultDeny": "No ACL allows it.",
-    "DefaultAllow": "There is no ACL about it (allow.everyone.if.no.acl.found).",
-    "there is no authorizer": "The cluster has no authorizer: everything is allowed.",
-}
 
 T = TypeVar("T")
 
@@ -107,7 +101,7 @@ def acl_check(site: Site, query: Query) -> View:
         try:
             answer = _answer(site, fields)
         except ValueError as error:
-            problem = f"{str(error)[:1].upper()}{str(error)[1:]}."
+            problem = sentence(str(error))
     values = {"fields": fields, "answer": answer, "problem": problem, **_choices(fields)}
     return View("May a user do that?", "acl_check.html", values, 400 if problem else 200)
 
@@ -140,7 +134,9 @@ def _answer(site: Site, fields: Fields) -> Answer:
 def _reason(decision: Decision, hides_super_users: bool) -> str:
     if decision.acl is not None:
         return f"This rule decides: {describe(decision.acl)}."
-    reason = REASONS.get(decision.rule, decision.rule)
+    if decision.rule == NO_AUTHORIZER:
+        return "The cluster has no authorizer: everything is allowed."
+    reason = sentence(REASONS.get(decision.rule, decision.rule))
     if not decision.is_allowed and hides_super_users:
         return f"{reason} The cluster does not describe super.users: one of those may do it."
     return reason

@@ -1,0 +1,34 @@
+"""Rows of responses that several requests have: errors, and one row for each partition of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker.common.errors import Errors, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.requests.context import Body, RequestContext
+
+
+def error_fields(error: KafkaError | None) -> Body:
+    """Return the code and the text of a row: NONE and null without an error."""
+    if error is None:
+        return {"ErrorCode": 0, "ErrorMessage": None}
+    return {"ErrorCode": int(error.error), "ErrorMessage": error.message}
+
+
+def each_partition(
+    body: Body, row: Callable[[int], Body], *, topic_name: str = "Name", index: str = "PartitionIndex"
+) -> list[Body]:
+    """Return the topics of a request with a row for each of their partitions. Args: names of fields of the request."""
+    return [
+        {topic_name: topic[topic_name], "Partitions": [row(one[index]) for one in topic["Partitions"]]}
+        for topic in body["Topics"]
+    ]
+
+
+def fenced_as_known(error: Errors, request: RequestContext, first_version: int) -> Errors:
+    """Return the error as a code that the client knows: before ``first_version``, another than PRODUCER_FENCED."""
+    is_unknown = error is Errors.PRODUCER_FENCED and request.api_version < first_version
+    return Errors.INVALID_PRODUCER_EPOCH if is_unknown else error
