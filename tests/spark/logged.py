@@ -164,13 +164,11 @@ def traffic(
     return made
 
 
-def logged(requests: Sequence[Request], quotas: Quotas, later: Mapping[int, Quotas] | None = None) -> LoggedBroker:
-    """The log of a broker with these quotas, cold at first; `later`: others by the number of a request."""
+def logged(requests: Sequence[Request], quotas: Quotas) -> LoggedBroker:
+    """The log of a broker with these quotas, cold at first."""
     broker = LoggedBroker()
     broker.set(quotas)
-    for number, request in enumerate(requests):
-        if later and number in later:
-            broker.set(later[number])
+    for request in requests:
         broker.judge(request)
     broker.send(requests[-1].time_ms + 1)
     return broker

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.whatif.check import Change, assign_epochs, replay_updates
+from kbroker.spark.whatif.check import assign_epochs, replay_updates
 from kbroker.spark.whatif.feed import Outcome, Replay
 from kbroker.spark.whatif.quota_set import QuotaSet, Tags
 from kbroker.spark.whatif.sum import second_rows, verdict_rows
@@ -59,21 +59,6 @@ def test_the_quotas_in_force_give_the_brokers_delays(name: str, seed: int) -> No
     outcome = Replay(QuotaSet(SETS[name])).feed(unrefused)
     mutations = [d for d in broker.delays if d[1] == "ControllerMutation"]  # refused ones leave no value to feed
     assert verdicts_of(outcome) == sorted(d for d in broker.delays if d not in mutations)
-
-
-def test_quotas_that_change_on_the_way() -> None:
-    """With each change given at its time, the delays before and after it are the broker's."""
-    first, second = SETS["each client"], {entity(user=None, client_id=None): dict.fromkeys(ALL, 1e9)}
-    third = {entity(user=None, client_id=None): ALL, entity(user="ann", client_id="a"): {"producer_byte_rate": 100.0}}
-    requests = traffic(3_000, 5)
-    for number in (1_000, 2_000):  # a change between two milliseconds
-        for request in requests[number:]:
-            request.time_ms += 5
-    broker = logged(requests, first, {1_000: second, 2_000: third})
-    changes = [Change(requests[1_000].time_ms, QuotaSet(second)), Change(requests[2_000].time_ms, QuotaSet(third))]
-    found = replay_updates(broker.table(), QuotaSet(first), changes).to_pylist()
-    delays = sorted((r["sequence"], r["quota_type"], r["user"], r["client_id"], r["delay_ms"]) for r in found)
-    assert delays == sorted(broker.delays)
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -16,7 +16,7 @@ from kbroker.spark.report.data import MEASURES, Client, ReportData
 from kbroker.spark.report.document import render_page
 from kbroker.spark.report.page import render
 from kbroker.spark.report.plots import Line, Mark, Plot, byte_ticks, heat_map, paired_bars, ticks, time_ticks
-from kbroker.spark.report.throttled import NO_THROTTLES
+from kbroker.spark.report.throttled import Throttles
 from kbroker.spark.report.write import write_report
 from kbroker.spark.tables.table import write_table
 from kbroker.spark.whatif.recommend import Need, Recommendation, needs_of_table, recommend
@@ -133,7 +133,7 @@ def page_of(start_s: int, clients: list[Client], current: dict[QuotaEntity, dict
     found = Recommendation("client-id", 0.01, {"Produce": 50.0}, [Need(None, "a", "Produce", 90.0, 9, 0, 80.0)], [])
     data = ReportData(
         "s", start_s, start_s + 2, 1, clients, [], 0, {key: [9.0, 9.0] for key in MEASURES}, {**sums, "clients": 2},
-        NO_THROTTLES, [], found, current, found.quotas(),
+        Throttles((), 0, 0, 0, 0, {}), [], found, current, found.quotas(),
     )  # fmt: skip
     return render(data, NOW)
 

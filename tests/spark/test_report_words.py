@@ -25,7 +25,7 @@ from kbroker.spark.report.plots import (
     line_plot,
     time_ticks,
 )
-from kbroker.spark.report.throttled import NO_THROTTLES, Throttled, Throttles, advice, lead
+from kbroker.spark.report.throttled import Throttled, Throttles, advice, lead
 from kbroker.spark.report.write import write_page
 from kbroker.spark.whatif.recommend import Need, Recommendation
 
@@ -47,7 +47,9 @@ def throttles(*rows: Throttled) -> Throttles:
 
 def test_the_first_paragraph() -> None:
     """Who was throttled, by what, and how much."""
-    assert lead(NO_THROTTLES) == "No client was throttled: no request was delayed or refused by a quota."
+    assert (
+        lead(Throttles((), 0, 0, 0, 0, {})) == "No client was throttled: no request was delayed or refused by a quota."
+    )
     assert lead(throttles(ANN)) == (
         "148 requests and connections were delayed by quotas, 1 min 30 s in all: all of user ann, client id app, by "
         "its Produce quota of 1.0 MiB/s on what it produced."

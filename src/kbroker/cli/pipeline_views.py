@@ -70,30 +70,22 @@ def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per:
         "connections": ("CONNECTIONS", jobs.count),
     }
     header = [*(["DATE"] if per != "total" else []), *(["SECOND"] if per == "second" else []), "PRINCIPAL", "CLIENT ID"]
-    lines = [[*(_place(row, per)), row["principal"], row["client_id"]] for row in found]
-    right = []
+    columns = []
     for name, (title, text) in shown.items():
-        right.append(len(header))
-        header.append(title)
-        for line, row in zip(lines, found, strict=True):
-            line.append(text(row[name]))
-        if per != "second":
-            right.append(len(header))
-            header.append("MAX/S")
-            for line, row in zip(lines, found, strict=True):
-                line.append(text(row[f"{name}_peak"]))
-    print_table(header, lines, right=right)
+        columns += [(title, name, text), *([("MAX/S", f"{name}_peak", text)] if per != "second" else [])]
+    lines = [
+        [*_place(row, per), row["principal"], row["client_id"], *(text(row[name]) for _, name, text in columns)]
+        for row in found
+    ]
+    right = range(len(header), len(header) + len(columns))
+    print_table([*header, *(title for title, _, _ in columns)], lines, right=right)
 
 
 def _place(row: dict[str, Any], per: str) -> list[Any]:
-    if per == "total":
-        return []
-    clock = (
-        f"{row['second'] // 3600 % 24:02d}:{row['second'] // 60 % 60:02d}:{row['second'] % 60:02d}"
-        if per == "second"
-        else None
-    )
-    return [row["date"]] if clock is None else [row["date"], clock]
+    if per == "second":
+        second = row["second"]
+        return [row["date"], f"{second // 3600 % 24:02d}:{second // 60 % 60:02d}:{second % 60:02d}"]
+    return [row["date"]] if per == "day" else []
 
 
 @click.command()

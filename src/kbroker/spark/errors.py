@@ -2,12 +2,14 @@
 
 import re
 
+from kbroker.common.errors import UserError
+
 _FRAMES = re.compile(r"\n\s+0: ")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ARROW = re.compile(r"\s*\u21b3\s*")  # between an error and its cause
 
 
-class PipelineError(Exception):
+class PipelineError(UserError):
     """A problem and its remedy in one sentence, which the command line prints without a traceback."""
 
 

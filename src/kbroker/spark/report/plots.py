@@ -6,10 +6,11 @@ The macro `plot` of templates/parts.html writes a `Plot`.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
+
+from kbroker.common.printable import columns_of
 
 NO_QUOTA = "no quota"
 WIDE, NARROW = 920, 400  # of a page on a desktop, and on a phone
@@ -238,12 +239,11 @@ def _name(name: str, maximum: int, x: float, y: float, anchor: str = "end") -> M
 
 def _cut(name: str, maximum: int) -> str:
     """Cut a name to the width of `maximum` characters; those of East Asia have width 2."""
-    wide = [2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in name]
-    if sum(wide) <= maximum:
+    if columns_of(name) <= maximum:
         return name
     taken = 0
-    for number, width in enumerate(wide):
-        taken += width
+    for number, character in enumerate(name):
+        taken += columns_of(character)
         if taken > maximum - 1:
             return f"{name[:number]}…"
     return name

@@ -76,9 +76,6 @@ class Throttles(NamedTuple):
     by_quota: Mapping[str, int]
 
 
-NO_THROTTLES = Throttles((), 0, 0, 0, 0, {})
-
-
 def gather_throttles(found: DataFrame) -> Throttles:
     """Reduce the rows of `throttles` to the size of a page."""
     found = found.cache()

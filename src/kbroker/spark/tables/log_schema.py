@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 TRANSACTION_KEY = 1  # keyType of a FindCoordinator that asks for a transaction coordinator
 
-#: Columns of a table beside those of the log: where a row lies.
-PLACE = ("date", "hour", "bucket")
-
 
 def names() -> list[str]:
     """The columns of a record, in order."""
@@ -34,27 +31,9 @@ def is_milliseconds(column: Column) -> bool:
 
 def spark_schema() -> StructType:
     """The flat record as Spark's schema; every column may be null."""
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    return StructType([StructField(column.name, _spark_type(column)) for column in COLUMNS])
-
-
-def _spark_type(column: Column) -> DataType:
-    from pyspark.sql import types
-
-    if column.type == LIST:
-        fields = [types.StructField(field.name, _spark_type(field)) for field in column.fields]
-        return types.ArrayType(types.StructType(fields))
-    plain: dict[str, DataType] = {
-        TIMESTAMP_US: types.TimestampType(),
-        STRING: types.StringType(),
-        BOOL: types.BooleanType(),
-        INT16: types.ShortType(),
-        INT32: types.IntegerType(),
-        INT64: types.LongType(),
-        FLOAT64: types.DoubleType(),
-    }
-    return plain[column.type]
+    return from_arrow_schema(arrow_schema())
 
 
 def arrow_schema() -> pa.Schema:
@@ -122,6 +101,7 @@ def transactional_id(request: SparkColumn) -> SparkColumn:
 
 def _tree(columns: tuple[Column, ...]) -> dict[str, Any]:
     """Column by column a leaf with its type, in dicts as deep as the dots of its name in JSON."""
+    from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import ArrayType, DoubleType, StringType
 
     tree: dict[str, Any] = {}
@@ -135,7 +115,7 @@ def _tree(columns: tuple[Column, ...]) -> dict[str, Any]:
         elif column.type == TIMESTAMP_US:
             inside[leaf] = StringType()
         else:
-            inside[leaf] = DoubleType() if is_milliseconds(column) else _spark_type(column)
+            inside[leaf] = DoubleType() if is_milliseconds(column) else from_arrow_type(_arrow_type(column))
     return tree
 
 

@@ -5,7 +5,6 @@ JUDGED: Final[int]
 COUNTED: Final[int]
 GIVEN_BACK: Final[int]
 STRICT: Final[int]
-LIMIT: Final[int]
 
 # Columns are one-dimensional, contiguous buffers of the item type named: numpy arrays, array.array, memoryviews.
 class Counters:

@@ -14,7 +14,6 @@ from kbroker._core.metrics.sensor_core cimport (
 )
 from kbroker.common._quota_counter cimport (
     KIND_MUTATION, KINDS, NO_LIMIT, counter_sensor_new, counter_throttle_ms, limited_config, narrowed,
-    set_limit,
 )
 
 KINDS_BY_NAME = {"Produce": 0, "Fetch": 1, "Request": 2, "ControllerMutation": 3}
@@ -24,9 +23,8 @@ cdef enum:
     ACTION_COUNTED = 1
     ACTION_GIVEN_BACK = 2
     ACTION_STRICT = 3
-    ACTION_LIMIT = 4
 
-JUDGED, COUNTED, GIVEN_BACK, STRICT, LIMIT = range(5)
+JUDGED, COUNTED, GIVEN_BACK, STRICT = range(4)
 
 cdef enum:
     RUN_DONE = -1
@@ -123,9 +121,9 @@ cdef class Counters:
         Args, all but the last of one length:
             counter: numbers.
             time_ms: since 1970.
-            value: bytes, percent of a thread, mutations; for LIMIT the counter's new limit.
+            value: bytes, percent of a thread, mutations.
             action: JUDGED (record, then check), COUNTED (record only), GIVEN_BACK (take the value off again, if the
-                request was delayed), STRICT (check, and record only what passes), LIMIT (a changed quota).
+                request was delayed), STRICT (check, and record only what passes).
             request: place of the value's request in ``served_ms``.
             delay_ms: filled: what each value costs its client, by its own counter.
             served_ms: raised to the longest delay of each request; begin with zeroes.
@@ -154,11 +152,6 @@ cdef class Counters:
                 return i
             counter = &self.counters[counters[i]]
             delay_ms[i] = 0
-            if action[i] == ACTION_LIMIT:
-                counter.limit = value[i]
-                if counter.sensor != NULL:
-                    set_limit(counter.bounded, value[i])
-                continue
             if not self.take(counter, action[i], value[i], time_ms[i], served_ms[of] > 0, &delay):
                 return RUN_NO_MEMORY
             delay_ms[i] = delay
@@ -168,7 +161,7 @@ cdef class Counters:
 
     cdef inline bint take(self, Counter *counter, int8_t action, double value, int64_t now_ms, bint is_delayed,
                           int32_t *delay_ms) noexcept nogil:
-        """Replay one value of any action but LIMIT. False: out of memory."""
+        """Replay one value. False: out of memory."""
         delay_ms[0] = 0
         if action == ACTION_GIVEN_BACK and not is_delayed:
             return True

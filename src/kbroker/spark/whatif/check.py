@@ -9,8 +9,7 @@ reported as unknown and not compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from kbroker.spark.session_kind import parallelism
-from kbroker.spark.whatif._replay import COUNTED, JUDGED, LIMIT, STRICT, Counters
+from kbroker.spark.whatif._replay import COUNTED, JUDGED, STRICT, Counters
 from kbroker.spark.whatif.feed import Windows
 from kbroker.spark.whatif.quota_set import QuotaSet, Tags
 from kbroker.spark.whatif.read import Array, Log, Updates, flattened, numbered, numbers
@@ -30,14 +29,6 @@ NONE = -(2**62)  # no delay: no verdict, or no value
 #: How long after the end of an epoch a value may still come: network time, counted after the response is sent.
 LATE_MS = 600_000
 _TIME_BITS = 41  # milliseconds of a log: 69 years
-
-
-@dataclass(frozen=True)
-class Change:
-    """Quotas in force from a time on, in milliseconds since 1970."""
-
-    from_ms: int
-    quotas: QuotaSet
 
 
 #: Columns of `replay_updates`. `sequence`, `time`: of the record.
@@ -75,12 +66,10 @@ class Checked(NamedTuple):
     missing: int
 
 
-def replay_exact(
-    rows: DataFrame, quotas: QuotaSet, changes: Sequence[Change] = (), windows: Windows | None = None
-) -> DataFrame:
+def replay_exact(rows: DataFrame, quotas: QuotaSet, windows: Windows | None = None) -> DataFrame:
     """Return the delays that follow from the values in the log, beside the log's own verdicts, as UPDATES_SCHEMA.
 
-    Args: `rows`: from the start of the broker on, or of several brokers; `quotas`: in force then; `changes`: later.
+    Args: `rows`: from the start of the broker on, or of several brokers; `quotas`: in force then.
     """
     groups = 4 * parallelism(rows.sparkSession)
     plain = ("time", "broker", "sequence", "api_key", "api_version", "send_time_us", "response_queue_time_us")
@@ -99,7 +88,7 @@ def replay_exact(
     )
 
     def work(table: pa.Table) -> pa.Table:
-        return replay_updates(table, quotas, changes, windows)
+        return replay_updates(table, quotas, windows)
 
     return values.groupBy("group").applyInArrow(work, from_arrow_schema(UPDATES_SCHEMA))
 
@@ -139,13 +128,11 @@ def check(replayed: DataFrame) -> Checked:
 # ---------------------------------------------------------------- in the executors
 
 
-def replay_updates(
-    table: pa.Table, quotas: QuotaSet, changes: Sequence[Change] = (), windows: Windows | None = None
-) -> pa.Table:
+def replay_updates(table: pa.Table, quotas: QuotaSet, windows: Windows | None = None) -> pa.Table:
     """Feed the values of a log to cold counters, exactly as the broker recorded them, and return the delays.
 
-    Args: `quotas`: in force at the beginning of the log; `changes`: later ones. `table`: all rows that have values of
-    its counters; a row may have some of its record's values and verdicts.
+    Args: `quotas`: in force; `table`: all rows that have values of its counters; a row may have some of its record's
+    values and verdicts.
     Returns: UPDATES_SCHEMA, a row for each delay of the replay or the log, each refusal, and each incomplete epoch.
     """
     windows = windows or Windows()
@@ -156,7 +143,7 @@ def replay_updates(
     counters = windows.counters(expires=False)
     for tag in tags:
         counters.add(log.names[tag][1].quota_type, quotas.limit_of(log.names[tag][1]))
-    delay = _run(log, counters, counter, [log.names[tag][1] for tag in tags], changes)
+    delay = _run(log, counters, counter)
     lacking = np.zeros(len(tags), np.int64)
     np.add.at(lacking, counter, missing)
     so_far = np.cumsum(missing)
@@ -175,28 +162,14 @@ def replay_updates(
     return pa.concat_tables(parts)
 
 
-def _run(log: _Recorded, counters: Counters, counter: Array, tags: list[Tags], changes: Sequence[Change]) -> Array:
-    """Return the delay of each value, in the order of `log`; limits change at the times of `changes`."""
-    columns = [counter, log.time_ms, log.value, log.action]
-    kept = np.ones(len(counter), bool)
-    for change in changes:
-        limits = np.array([change.quotas.limit_of(tag) or 2.0**63 for tag in tags])
-        ends = np.searchsorted(columns[0], np.arange(len(tags)), "right")
-        places, start = [], 0
-        for end in ends.tolist():
-            later = np.flatnonzero(columns[1][start:end] >= change.from_ms)
-            places.append(start + int(later[0]) if len(later) else end)
-            start = end
-        new: tuple[Any, ...] = (np.arange(len(tags), dtype=np.int32), change.from_ms, limits, LIMIT)
-        columns = [np.insert(column, places, values) for column, values in zip(columns, new, strict=True)]
-        kept = np.insert(kept, places, False)
-    n = len(kept)
+def _run(log: _Recorded, counters: Counters, counter: Array) -> Array:
+    """Return the delay of each value, in the order of `log`."""
+    n = len(counter)
     delay = np.zeros(n, np.int32)
-    kinds = (np.int32, np.int64, np.float64, np.int8)
-    given = [np.ascontiguousarray(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    counter, time_ms, value, action = given
-    counters.run(counter, time_ms, value, action, np.zeros(n, np.int32), delay, np.zeros(1, np.int32))
-    return delay[kept].astype(np.int64)
+    columns = ((counter, np.int32), (log.time_ms, np.int64), (log.value, np.float64), (log.action, np.int8))
+    number, time_ms, value, action = (np.ascontiguousarray(column, kind) for column, kind in columns)
+    counters.run(number, time_ms, value, action, np.zeros(n, np.int32), delay, np.zeros(1, np.int32))
+    return delay.astype(np.int64)
 
 
 class _Recorded:
