@@ -17,6 +17,7 @@ from kbroker.client.admin import (
 )
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.cluster_changes import plan_changes, read_cluster
+from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.cluster_file import read_cluster_file
 from kbroker.client.connection import Body
 from kbroker.client.consumer import Consumer, Record
@@ -246,10 +247,11 @@ def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str,
 
 def test_cluster_is_described(cluster: Cluster, kafka: str) -> None:
     """The cluster names its id, its one broker and a controller."""
-    described = Admin(cluster).describe_cluster()
+    described = describe_cluster(cluster)
     assert described.cluster_id
-    assert [kafka] == [f"{n.host}:{n.port}" for n in described.nodes]
-    assert described.controller_id == described.nodes[0].node_id
+    (node,) = (one.node for one in described.brokers)
+    assert kafka == f"{node.host}:{node.port}"
+    assert described.controller_id == node.node_id
 
 
 def test_quotas_of_kafka(cluster: Cluster, kafka: str, tmp_path: Path) -> None:

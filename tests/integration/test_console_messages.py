@@ -18,7 +18,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.producer import Producer
 from kbroker.console.app import Console
-from kbroker.console.views import messages
+from kbroker.decoders.by_schema import BY_SCHEMA
 from kbroker.decoders.decoders import NAMES
 from kbroker.metadata.topic_rules import NewTopic
 from tests.support.console import SETTINGS, apply, ask, hidden_fields, pages_of, post, secret_of, served
@@ -161,7 +161,7 @@ def test_decoders(pages: Console) -> None:
 
 def test_every_decoder_can_be_chosen(pages: Console) -> None:
     for name in NAMES:
-        needs_registry = name in messages._BY_REGISTRY
+        needs_registry = name in BY_SCHEMA
         page(pages, 400 if needs_registry else 200, topic="orders", vd=name, kd=name)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.security import ClientSecurity
@@ -72,7 +71,7 @@ def test_who_logs_in_by_a_token_is_its_owner(secured: SecuredBroker, mechanism: 
     secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
     try:
         with cluster(address, token, mechanism) as client:
-            assert Admin(client).describe_cluster()
+            client.fetch_metadata([])
             connection = client.connection_to(None)
             for key, version, body in (
                 (CREATE, 3, {"Renewers": [], "MaxLifetimeMs": -1}),
@@ -128,7 +127,7 @@ def test_tokens_outlive_a_killed_broker(tmp_path: Path) -> None:
             renewed["TokenId"]: renewal["ExpiryTimestampMs"],
         }
         with cluster(broker.bootstrap, made) as client:
-            assert Admin(client).describe_cluster()
+            client.fetch_metadata([])
         with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
             cluster(broker.bootstrap, ended)
         assert "the-key" not in "".join(broker.output)
@@ -215,7 +214,7 @@ def test_the_commands(secured: SecuredBroker, tmp_path: Path) -> None:
     assert made["max_time_ms"] - made["issue_time_ms"] == 7_200_000
     token = {"TokenId": made["token"], "Hmac": base64.b64decode(made["hmac"])}
     with cluster(address, token) as client:
-        assert Admin(client).describe_cluster()
+        client.fetch_metadata([])
     listed = {key: value for key, value in made.items() if key != "hmac"}
     assert listed in json.loads(done("list", "--json"))
     assert made in json.loads(done("list", "--hmac", "--owner", "User:alice", "--json"))

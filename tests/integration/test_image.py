@@ -13,7 +13,6 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from tests.support import need
 from tests.support.certificates import Certificates, pkcs12_store
@@ -153,7 +152,8 @@ def test_a_library_starts_it(sequence: StartSequence, start: Callable[..., Conta
     write_and_read(f"localhost:{mapped}")
     if cluster_id := sequence.env.get("CLUSTER_ID"):
         with Cluster(f"localhost:{mapped}") as cluster:
-            assert Admin(cluster).describe_cluster().cluster_id == cluster_id
+            cluster.fetch_metadata([])
+            assert cluster.cluster_id == cluster_id
 
 
 def test_defaults_signals_and_tools(start: Callable[..., Container]) -> None:

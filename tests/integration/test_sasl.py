@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.client.admin import Admin
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol import codec
@@ -49,7 +48,7 @@ def test_our_own_client_gets_in(secured: SecuredBroker, listener: str, mechanism
     secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
     try:
         with secured.cluster(listener, mechanism=mechanism, user=user) as cluster:
-            Admin(cluster).describe_cluster()
+            cluster.fetch_metadata([])
     finally:
         secured.broker.intercept(None)
     assert set(seen) == {f"User:{user}"}
@@ -328,7 +327,7 @@ def test_our_own_client_renews_its_session(ending: SecuredBroker, clock: Virtual
         created = ending.counters()["connections_created"]
         for _ in range(5):
             clock.advance_ms(55_000)
-            Admin(cluster).describe_cluster()
+            cluster.fetch_metadata([])
         assert ending.counters()["connections_created"] <= created + 1
     assert ending.counters()["sessions_expired"] == 0
 

@@ -180,13 +180,10 @@ def status_after(error: Exception) -> int:
 
 def user_message(error: Exception) -> str | None:
     """Return the text of a failure that is not a bug, else None."""
-    from kbroker.client.connection import BrokerConnectionError
-    from kbroker.client.http_port import HttpPortError
-    from kbroker.client.schema_registry import RegistryError
-    from kbroker.common.errors import KafkaError
-    from kbroker.spark.errors import PACKAGES, PipelineError, missing_package, reason_of_store
+    from kbroker.common.errors import KafkaError, UserError
+    from kbroker.spark.errors import PACKAGES, missing_package, reason_of_store
 
-    if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError | RegistryError):
+    if isinstance(error, KafkaError | UserError):
         return str(error)
     if type(error).__module__.startswith(("py4j.", "pyspark.")):
         from kbroker.spark.failures import unreadable_file

@@ -14,13 +14,11 @@ from kbroker.client.cluster_description import BrokerDescription, describe_clust
 from kbroker.client.cluster_file import (
     ACLS,
     SECTIONS,
-    ClusterContent,
     cluster_document,
     read_cluster_file,
     yaml_text,
 )
 from kbroker.client.connection import format_address
-from kbroker.client.document_file import DocumentError
 from kbroker.client.quorum_description import QuorumDescription
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
@@ -104,14 +102,6 @@ def _show_quorum(quorum: QuorumDescription) -> None:
 # ---------------------------------------------------------------- the content of a cluster as a file
 
 
-def read_file(path: Path) -> ClusterContent:
-    """Read the file of a cluster. Raises: click.ClickException, in one line."""
-    try:
-        return read_cluster_file(path)
-    except DocumentError as error:
-        raise click.ClickException(str(error)) from None
-
-
 @cluster.command()
 @bootstrap_option
 @click.option("--only", "sections", multiple=True, type=click.Choice(SECTIONS), help="Only this section. Repeatable.")
@@ -164,7 +154,7 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
 
     The broker validates topics, configs and quotas, if this user may alter them.
     """
-    wanted = read_file(path)
+    wanted = read_cluster_file(path)
     with connect(bootstrap_server) as connected:
         plan = plan_changes(connected, wanted, prune=prune)
         plan.check(is_patient=True)
@@ -194,7 +184,7 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, yes: bo
     users:
       - {user: alice, mechanism: SCRAM-SHA-512}
     """
-    wanted = read_file(path)
+    wanted = read_cluster_file(path)
     with connect(bootstrap_server) as connected:
         plan = plan_changes(connected, wanted, prune=prune)
         plan.check()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import click
 
 from kbroker.cli.options import bootstrap_option, client_properties
-from kbroker.cli.record_options import registry_options, schema_registry
+from kbroker.cli.record_options import RegistryOptions, registry_options
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
 TOKEN = r"[!-~]{16,1024}"  # can be sent in a header
@@ -38,9 +37,7 @@ def console(
     listen: str,
     edit: bool,
     token: str | None,
-    registry_url: str | None,
-    registry_auth: str | None,
-    registry_ca: Path | None,
+    registry: RegistryOptions,
 ) -> None:
     """Serve the web console of a Kafka cluster until Ctrl-C.
 
@@ -60,10 +57,10 @@ def console(
     host, port = _address(listen)
     if token is not None and re.fullmatch(TOKEN, token) is None:
         raise click.BadParameter("expected 16 to 1024 characters of ASCII without spaces", param_hint="--token")
-    registry = schema_registry(registry_url, registry_auth, registry_ca)
+    schemas = registry.client()
     properties = client_properties()
     try:
-        server = ConsoleServer(bootstrap_server, properties, host, port, token, edit, registry=registry)
+        server = ConsoleServer(bootstrap_server, properties, host, port, token, edit, registry=schemas)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--bootstrap-server or --command-config") from None
     show_lower_levels()

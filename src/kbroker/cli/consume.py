@@ -15,7 +15,7 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import Finite, bootstrap_option, connect, json_option
 from kbroker.cli.output import binary_stdout
-from kbroker.cli.record_options import decode_options, decoders_of, expression_of, pattern_of, schema_registry
+from kbroker.cli.record_options import DecodeOptions, decode_options, expression_of, pattern_of
 from kbroker.cli.record_output import Format, RecordPrinter
 from kbroker.cli.reset import datetime_ms
 from kbroker.client.admin import EARLIEST, LATEST, Admin
@@ -23,8 +23,6 @@ from kbroker.client.consumer import Consumer, Record
 from kbroker.client.record_range import RecordRange, end_offsets, last_records
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kbroker.client.cluster import Cluster
     from kbroker.common.topic_names import TopicPartition
 
@@ -110,11 +108,7 @@ def consume(
     read_committed: bool,
     grep: str | None,
     expression: str | None,
-    value_decoder: str | None,
-    key_decoder: str | None,
-    registry_url: str | None,
-    registry_auth: str | None,
-    registry_ca: Path | None,
+    decoding: DecodeOptions,
     form: str,
     key_separator: str,
     as_json: bool,
@@ -135,12 +129,11 @@ def consume(
     starts_ms = None if timestamp is None else _timestamp_ms(timestamp, "--timestamp")
     ends_ms = None if end_timestamp is None else _timestamp_ms(end_timestamp, "--end-timestamp")
     start = offset if offset is not None else EARLIEST if from_beginning else LATEST
-    registry = schema_registry(registry_url, registry_auth, registry_ca)
     printer = RecordPrinter(
         form,
         os.fsencode(key_separator),
         as_json=as_json,
-        decoders=decoders_of(key_decoder, value_decoder, registry, always=expression is not None),
+        decoders=decoding.decoders(always=expression is not None),
         pattern=None if grep is None else pattern_of(grep, "--grep"),
         expression=expression_of(expression),
     )

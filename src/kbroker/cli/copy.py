@@ -72,7 +72,7 @@ def copy(
     transaction ended, and a finished one with the records since.
     """
     from kbroker.client.admin import Admin
-    from kbroker.client.topic_copy import CopyError, TopicCopier
+    from kbroker.client.topic_copy import TopicCopier
 
     if bool(topics) == is_all:
         raise click.UsageError("expected TOPIC... or --all")
@@ -84,22 +84,19 @@ def copy(
         names = topics or tuple(Admin(source).list_topics())
         if unknown := sorted(set(new_names) - set(names)):
             raise click.BadParameter(f"{unknown[0]} is not one of the topics to copy", param_hint="--rename")
-        try:
-            copier = TopicCopier(
-                source,
-                target,
-                {name: new_names.get(name, prefix + name) for name in names},
-                copy_id=copy_id,
-                read_committed=not read_uncommitted,
-                codec=codec,
-                transaction_records=transaction_records,
-                fetch_bytes=fetch_bytes,
-                with_configs=not no_configs,
-                is_append=is_append,
-            )
-            copier.prepare()
-        except CopyError as error:
-            raise click.ClickException(str(error)) from None
+        copier = TopicCopier(
+            source,
+            target,
+            {name: new_names.get(name, prefix + name) for name in names},
+            copy_id=copy_id,
+            read_committed=not read_uncommitted,
+            codec=codec,
+            transaction_records=transaction_records,
+            fetch_bytes=fetch_bytes,
+            with_configs=not no_configs,
+            is_append=is_append,
+        )
+        copier.prepare()
         begins = {part.source: part.begin for part in copier.parts}
         reached = dict(begins)
         total = None if follow else sum(part.end - part.begin for part in copier.parts)

@@ -8,12 +8,11 @@ import click
 from kbroker.cli.options import CommandGroup, json_option
 from kbroker.cli.output import binary_stdout, json_line, print_json, print_table
 from kbroker.common.units import counted
-from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
-from kbroker.log.folder_lock import FolderLockedError
-from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
+from kbroker.log.checkpoints import uuid_to_text
+from kbroker.log.tools.dump import describe, dump_file
 from kbroker.log.tools.verify import Finding
 from kbroker.log.tools.verify import verify as verify_folder
-from kbroker.metadata.log.recovery import RecoveryError, damage_of, recover
+from kbroker.metadata.log.recovery import damage_of, recover
 
 DAMAGED_STATUS = 3
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -85,8 +84,6 @@ def dump(
                     if "payload" not in row:
                         continue
                 out.write(json_line({"file": str(path), **row}) if as_json else describe(row).encode() + b"\n")
-    except (UnknownFileError, CorruptFileError) as error:
-        raise click.ClickException(str(error)) from None
     finally:
         out.flush()
 
@@ -101,11 +98,8 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
     DIR is a data folder, one of several, or the folder of one partition. The exit status is 3 if damage was found and
     not repaired. --repair saves the bytes that it cuts out beside the file.
     """
-    try:
-        findings = verify_folder(folder, repair=repair)
-        findings += [Finding(path, 0, path.stat().st_size, -1, problem) for path, problem in damage_of(folder)]
-    except FolderLockedError as error:
-        raise click.ClickException(str(error)) from None
+    findings = verify_folder(folder, repair=repair)
+    findings += [Finding(path, 0, path.stat().st_size, -1, problem) for path, problem in damage_of(folder)]
     if as_json:
         print_json([_document(finding) for finding in findings])
     else:
@@ -134,10 +128,7 @@ def recover_metadata(folders: tuple[Path, ...], node_id: int | None, as_json: bo
     damage is kept, of a damaged kbroker-metadata.db every sound entry; the damaged one is renamed. The command prints
     what it cannot recover.
     """
-    try:
-        found = recover(folders[0], node_id, folders[1:])
-    except (RecoveryError, FolderLockedError, CorruptFileError) as error:
-        raise click.ClickException(str(error)) from None
+    found = recover(folders[0], node_id, folders[1:])
     topics = [(one.name, one.partitions, uuid_to_text(one.topic_id)) for one in found.topics]
     aside = None if found.set_aside is None else str(found.set_aside)
     if as_json:

@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 
 import click
 
-from kbroker.cli.short_text import columns_of, padded
+from kbroker.cli.short_text import padded
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.printable import printable, printable_json
+from kbroker.common.printable import columns_of, printable, printable_json
 
 MAX_WIDTH = 100  # of a column: names of clients may have 32,767 characters
 

@@ -24,7 +24,7 @@ from kbroker.cli.pipeline_options import (
 )
 from kbroker.cli.pipeline_session import progress, running, session
 from kbroker.cli.quota_views import json_brokers, json_entry, warn_of_brokers
-from kbroker.client.quota_file import QuotaFileError, read_quota_file
+from kbroker.client.quota_file import read_quota_file
 from kbroker.client.quotas import QuotaClient
 from kbroker.common.quota_limits import limit_text
 from kbroker.common.quotas import QuotaEntity, shown_name
@@ -62,7 +62,7 @@ def replay(table: str, path: Path, top: int, check: bool, **common: Any) -> None
     evaluate every value. Clients do not react to these delays, as real ones would (open loop).
     """
     place_of(table, common)  # an unknown store is the first error
-    wanted = _read(path)
+    wanted = read_quota_file(path)
     if check:
         _print_check(_checked(table, wanted, common), common)
     else:
@@ -182,7 +182,7 @@ def report(
     file that needs no other files.
     """
     in_force, brokers = _in_force(current, bootstrap_server)
-    wanted = _read(path) if path is not None else None
+    wanted = read_quota_file(path) if path is not None else None
     with _spark(table, common, "looking") as (spark, place):
         from kbroker.spark.report.write import write_report
 
@@ -207,19 +207,12 @@ def report(
         click.echo(f"{output} ({done:,} bytes)")
 
 
-def _read(path: Path) -> Quotas:
-    try:
-        return read_quota_file(path)
-    except QuotaFileError as error:
-        raise click.ClickException(str(error)) from None
-
-
 def _in_force(path: Path | None, bootstrap_server: str | None) -> tuple[Quotas | None, int]:
     """Return the current quotas, if given, and the number of brokers, each of which enforces them by itself."""
     if path is not None and bootstrap_server is not None:
         raise click.UsageError("only one of --current and --bootstrap-server")
     if path is not None:
-        return _read(path), 1
+        return read_quota_file(path), 1
     if bootstrap_server is None:
         return None, 1
     with connect(bootstrap_server) as cluster:

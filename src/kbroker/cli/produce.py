@@ -6,7 +6,6 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -14,7 +13,7 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
-from kbroker.cli.record_options import ENCODERS, registry_options, schema_registry
+from kbroker.cli.record_options import ENCODERS, RegistryOptions, registry_options
 from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.common.units import counted
 
@@ -68,9 +67,7 @@ def produce(
     key_separator: str | None,
     value_encoder: str | None,
     key_encoder: str | None,
-    registry_url: str | None,
-    registry_auth: str | None,
-    registry_ca: Path | None,
+    registry: RegistryOptions,
     null_value: str | None,
     header_words: tuple[str, ...],
     partition: int | None,
@@ -104,8 +101,7 @@ def produce(
     null = None if null_value is None else os.fsencode(null_value)
     encoded: _Encode | None = None
     if value_encoder or key_encoder:
-        registry = schema_registry(registry_url, registry_auth, registry_ca)
-        encoded = _encoder(topic, key_encoder, value_encoder, registry)
+        encoded = _encoder(topic, key_encoder, value_encoder, registry.client())
     with (
         connect(bootstrap_server) as cluster,
         Producer(

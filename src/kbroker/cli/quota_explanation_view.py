@@ -7,13 +7,12 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from unicodedata import category, east_asian_width
 
 import click
 
 from kbroker.cli.output import styled
 from kbroker.cli.plain_characters import BARS
-from kbroker.common.printable import printable
+from kbroker.common.printable import columns_of, printable
 from kbroker.common.quota_limits import BYTE_RATES, PERCENTAGE, limit_text, number_text
 from kbroker.common.quotas import ENTITY_TYPES, shown_name
 from kbroker.common.units import counted, rounded_bytes, rounded_duration
@@ -269,31 +268,18 @@ def _row(label: str, text: str) -> str:
 def _fit(text: str, width: int = WIDTH) -> str:
     """Return the text printable and at most a line long; the middle of a longer text is left out."""
     shown = printable(text[: 4 * WIDTH] + text[-4 * WIDTH :] if len(text) > 8 * WIDTH else text)
-    if columns(shown) <= width:
+    if columns_of(shown) <= width:
         return shown
     tail = _last(shown, width // 3)
-    head = _last(shown[::-1], width - 1 - columns(tail))[::-1]
+    head = _last(shown[::-1], width - 1 - columns_of(tail))[::-1]
     return f"{head}…{tail}"
-
-
-def columns(text: str) -> int:
-    """Return the width of a printable text in terminal columns: two for each wide character, none for an accent."""
-    return sum(map(_columns_of, text))
-
-
-def _columns_of(character: str) -> int:
-    if character <= "~":
-        return 1
-    if category(character)[0] == "M":
-        return 0
-    return 2 if east_asian_width(character) in ("W", "F") else 1
 
 
 def _last(text: str, width: int) -> str:
     """Return the end of a text that fits the width."""
     taken = 0
     for index in range(len(text) - 1, -1, -1):
-        taken += _columns_of(text[index])
+        taken += columns_of(text[index])
         if taken > width:
             return text[index + 1 :]
     return text

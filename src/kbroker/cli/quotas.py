@@ -21,7 +21,7 @@ from kbroker.cli.output import print_json
 from kbroker.cli.quota_explanation_view import show_explanation
 from kbroker.cli.quota_views import json_entry, print_differences, show, show_resolved, warn_of_brokers
 from kbroker.client.http_port import HttpPortError
-from kbroker.client.quota_file import KEYS, DesiredQuotas, QuotaFileError, read_quota_file
+from kbroker.client.quota_file import KEYS, DesiredQuotas, read_quota_file
 from kbroker.client.quota_resolution import ask_explanation, explanation_of
 from kbroker.client.quotas import Applied, QuotaClient
 from kbroker.common.errors import Errors, KafkaError
@@ -87,14 +87,6 @@ def _client(bootstrap_server: str) -> "Iterator[tuple[QuotaClient, int]]":
         brokers = client.broker_count()
         yield client, brokers
     warn_of_brokers(brokers)
-
-
-def _read(path: Path) -> "DesiredQuotas":
-    """Read a file of quotas. Raises: click.ClickException, in one line."""
-    try:
-        return read_quota_file(path)
-    except QuotaFileError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _entity(names: Names) -> "QuotaEntity":
@@ -195,7 +187,7 @@ def explain(
     """
     if connection is not None and (user, client_id, ip) != (None, None, None):
         raise click.UsageError("expected --connection alone, got it with --user, --client-id or --ip")
-    wanted = None if compare is None else _read(compare)
+    wanted = None if compare is None else read_quota_file(compare)
     who = (user or "ANONYMOUS", client_id or "", ip)
     found = _explanation(bootstrap_server, http_url, token, who, connection, wanted)
     if as_json:
@@ -212,13 +204,13 @@ def _explanation(
     connection: str | None,
     wanted: "DesiredQuotas | None",
 ) -> dict[str, Any]:
-    """Return the explanation of the broker's HTTP port, or else that of its protocol. Raises: click.ClickException."""
+    """Return the explanation of the broker's HTTP port, or else that of its protocol. Raises: HttpPortError."""
     try:
         port = http_port(bootstrap_server, http_url, token)
         return ask_explanation(port, *who, connection=connection, wanted=wanted)
     except HttpPortError as error:
         if http_url is not None or connection is not None or error.status == BAD_REQUEST:
-            raise click.ClickException(str(error)) from None
+            raise
         why = str(error)
     if wanted is not None:
         why += "; so nothing can be compared"
@@ -398,7 +390,7 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
 
     The broker validates the changes, if this user may alter quotas.
     """
-    wanted = _read(path)
+    wanted = read_quota_file(path)
     with _client(bootstrap_server) as (client, brokers):
         found = client.apply(wanted, prune=prune, validate_only=True)
         refusals = {
@@ -427,7 +419,7 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
     - entity: {user: alice, client-id: null}
       quotas: {producer_byte_rate: 1 MiB/s}
     """
-    wanted = _read(path)
+    wanted = read_quota_file(path)
     with _client(bootstrap_server) as (client, brokers):
         done = client.apply(wanted, prune=prune, validate_only=dry_run)
         print_differences(done.made, brokers, as_json)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -31,8 +32,70 @@ ENCODERS = (
 )
 
 
+def _gathered(name: str, make: Callable[..., object], *options: str) -> Callable[[F], F]:
+    """Return a decorator that passes the values of some options as one argument of the command."""
+
+    def of(command: F) -> Any:
+        @functools.wraps(command)
+        def call(**given: Any) -> Any:
+            return command(**{name: make(*(given.pop(one) for one in options)), **given})
+
+        return call
+
+    return of
+
+
+class RegistryOptions(NamedTuple):
+    """Values of `registry_options`."""
+
+    url: str | None
+    credentials: str | None
+    ca_file: Path | None
+
+    def client(self) -> SchemaRegistry | None:
+        """Return the registry, None without a URL. Raises: BadParameter."""
+        if not self.url:
+            return None
+        from kbroker.client.schema_registry import SchemaRegistry
+
+        try:
+            return SchemaRegistry(self.url, self.credentials or None, self.ca_file)
+        except (ValueError, OSError) as error:
+            raise click.BadParameter(str(error), param_hint="--registry") from None
+
+    def needed(self) -> SchemaRegistry:
+        """Return the registry. Raises: UsageError without a URL, BadParameter."""
+        found = self.client()
+        if found is None:
+            raise click.UsageError("expected --registry URL or the variable KBROKER_REGISTRY")
+        return found
+
+
+class DecodeOptions(NamedTuple):
+    """Values of `decode_options`."""
+
+    key: str | None
+    value: str | None
+    registry: RegistryOptions
+
+    def decoders(self, *, always: bool = False) -> Decoders | None:
+        """Return the decoders; None if records are printed as they are.
+
+        Args: ``always``: whether something else needs decoded records. Raises: BadParameter.
+        """
+        registry = self.registry.client()
+        if not (self.key or self.value or registry or always):
+            return None
+        from kbroker.decoders.decoders import Decoders
+
+        try:
+            return Decoders(self.key or "auto", self.value or "auto", registry)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}: give --registry URL", param_hint="--decode") from None
+
+
 def registry_options(command: F) -> F:
-    """`--registry`, `--registry-auth` and `--registry-ca`, for `schema_registry`."""
+    """`--registry`, `--registry-auth` and `--registry-ca`, which a command gets as `registry`."""
     return decorators(
         click.option(
             "--registry",
@@ -57,11 +120,12 @@ def registry_options(command: F) -> F:
             metavar="FILE",
             help="Certificates (PEM) of the authorities that may sign the registry's.",
         ),
+        _gathered("registry", RegistryOptions, "registry_url", "registry_auth", "registry_ca"),
     )(command)
 
 
 def decode_options(command: F) -> F:
-    """`--decode` and `--decode-key`, and the options of the registry, for `decoders_of`."""
+    """`--decode`, `--decode-key` and the options of the registry, which a command gets as `decoding`."""
     return decorators(
         click.option(
             "--decode",
@@ -74,51 +138,20 @@ def decode_options(command: F) -> F:
         ),
         click.option("--decode-key", "key_decoder", type=click.Choice(DECODERS), metavar="FORMAT", help="Decode keys."),
         registry_options,
+        _gathered("decoding", DecodeOptions, "key_decoder", "value_decoder", "registry"),
     )(command)
 
 
-def schema_registry(url: str | None, credentials: str | None, ca_file: Path | None) -> SchemaRegistry | None:
-    """Return the registry of the options, None without a URL. Raises: BadParameter."""
-    if not url:
-        return None
-    from kbroker.client.schema_registry import SchemaRegistry
-
-    try:
-        return SchemaRegistry(url, credentials or None, ca_file)
-    except (ValueError, OSError) as error:
-        raise click.BadParameter(str(error), param_hint="--registry") from None
-
-
-def decoders_of(
-    key: str | None, value: str | None, registry: SchemaRegistry | None, *, always: bool = False
-) -> Decoders | None:
-    """Return the decoders of the options; None if records are printed as they are.
-
-    Args: ``always``: whether something else needs decoded records. Raises: BadParameter.
-    """
-    if not (key or value or registry or always):
-        return None
-    from kbroker.decoders.decoders import Decoders
-
-    try:
-        return Decoders(key or "auto", value or "auto", registry)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}: give --registry URL", param_hint="--decode") from None
-
-
 def expression_of(text: str | None) -> Expression | None:
-    """Return the filter of `--filter`. Raises: BadParameter, ClickException."""
+    """Return the filter of `--filter`. Raises: BadParameter, MissingPackageError."""
     if text is None:
         return None
-    from kbroker.decoders.decoded import MissingPackageError
     from kbroker.decoders.expression import Expression, ExpressionError
 
     try:
         return Expression(text)
     except ExpressionError as error:
         raise click.BadParameter(str(error), param_hint="--filter") from None
-    except MissingPackageError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def pattern_of(text: str, option: str) -> re.Pattern[str]:

@@ -161,12 +161,7 @@ class RecordPrinter:
     def _decoded(self, record: Record) -> DecodedRecord | None:
         if self._decoders is None:
             return None
-        from kbroker.decoders.decoded import MissingPackageError
-
-        try:
-            decoded = self._decoders.record(*record)
-        except MissingPackageError as error:
-            raise click.ClickException(str(error)) from None
+        decoded = self._decoders.record(*record)
         for name, part in (("key", decoded.key), ("value", decoded.value)):
             if part is not None and part.problem and not self._as_json:
                 from kbroker.common.printable import printable

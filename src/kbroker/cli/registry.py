@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_json, print_rows
-from kbroker.cli.record_options import registry_options, schema_registry
+from kbroker.cli.record_options import RegistryOptions, registry_options
 from kbroker.common.units import counted
 
 if TYPE_CHECKING:
@@ -28,19 +27,12 @@ def registry() -> None:
     """Show schemas of a Schema Registry, and their use."""
 
 
-def _registry(url: str | None, credentials: str | None, ca_file: Path | None) -> SchemaRegistry:
-    found = schema_registry(url, credentials, ca_file)
-    if found is None:
-        raise click.UsageError("expected --registry URL or the variable KBROKER_REGISTRY")
-    return found
-
-
 @registry.command("list")
 @registry_options
 @json_option
-def list_(registry_url: str | None, registry_auth: str | None, registry_ca: Path | None, as_json: bool) -> None:
+def list_(registry: RegistryOptions, as_json: bool) -> None:
     """List all subjects with their latest version."""
-    client = _registry(registry_url, registry_auth, registry_ca)
+    client = registry.needed()
     rows = []
     for subject in client.subjects():
         latest = client.version(subject)
@@ -52,11 +44,9 @@ def list_(registry_url: str | None, registry_auth: str | None, registry_ca: Path
 @click.argument("subject")
 @registry_options
 @json_option
-def versions(
-    subject: str, registry_url: str | None, registry_auth: str | None, registry_ca: Path | None, as_json: bool
-) -> None:
+def versions(subject: str, registry: RegistryOptions, as_json: bool) -> None:
     """List the versions of SUBJECT."""
-    client = _registry(registry_url, registry_auth, registry_ca)
+    client = registry.needed()
     found = [client.version(subject, number) for number in client.versions(subject)]
     rows = [{"version": one.version, "id": one.id, "type": one.schema.kind} for one in found]
     print_rows(("VERSION", "ID", "TYPE"), rows, as_json)
@@ -69,18 +59,12 @@ def versions(
 @registry_options
 @json_option
 def show(
-    subject: str | None,
-    version: int | None,
-    number: int | None,
-    registry_url: str | None,
-    registry_auth: str | None,
-    registry_ca: Path | None,
-    as_json: bool,
+    subject: str | None, version: int | None, number: int | None, registry: RegistryOptions, as_json: bool
 ) -> None:
     """Print the schema of SUBJECT, or of an id."""
     if (subject is None) == (number is None) or (number is not None and version is not None):
         raise click.UsageError("expected either SUBJECT, with or without --version, or --id")
-    client = _registry(registry_url, registry_auth, registry_ca)
+    client = registry.needed()
     document: dict[str, Any] = {"subject": subject, "version": None, "id": number}
     if subject is not None:
         found = client.version(subject, version)
@@ -121,20 +105,13 @@ def _readable(schema: Schema) -> str:
 @registry_options
 @json_option
 def check(
-    topic: str,
-    bootstrap_server: str,
-    last: int,
-    from_beginning: bool,
-    registry_url: str | None,
-    registry_auth: str | None,
-    registry_ca: Path | None,
-    as_json: bool,
+    topic: str, bootstrap_server: str, last: int, from_beginning: bool, registry: RegistryOptions, as_json: bool
 ) -> None:
     """Show which schemas the records of TOPIC use.
 
     The exit status is 1 if the registry lacks one of them.
     """
-    client = _registry(registry_url, registry_auth, registry_ca)
+    client = registry.needed()
     uses: Counter[tuple[str, SchemaId | None]] = Counter()
     with connect(bootstrap_server) as cluster:
         from kbroker.client.admin import EARLIEST

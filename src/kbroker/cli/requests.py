@@ -15,10 +15,10 @@ import click
 
 from kbroker.cli.options import CommandGroup, Duration, bootstrap_option, connect
 from kbroker.cli.output import note, styled
-from kbroker.cli.record_options import decode_options, decoders_of, schema_registry
+from kbroker.cli.record_options import DecodeOptions, decode_options
 from kbroker.cli.short_text import or_dash, padded, printable, short_number, short_time
 from kbroker.client.cluster import to_error
-from kbroker.client.request_records import Filter, RequestLogError, Row, document_of, file_rows, plain_name, topic_rows
+from kbroker.client.request_records import Filter, Row, document_of, file_rows, plain_name, topic_rows
 from kbroker.common.similar_names import did_you_mean
 from kbroker.protocol.schema import apis
 
@@ -67,11 +67,7 @@ def tail(
     throttled: bool,
     follow: bool,
     last: int,
-    value_decoder: str | None,
-    key_decoder: str | None,
-    registry_url: str | None,
-    registry_auth: str | None,
-    registry_ca: Path | None,
+    decoding: DecodeOptions,
     as_json: bool,
 ) -> None:
     """Print the last requests of a request log, each with its time line.
@@ -84,23 +80,18 @@ def tail(
     below it, if the broker has kbroker.request.log.offsets=true and the user may read the topic.
     """
     wanted = Filter(frozenset(clients), _plain_names(apis), slower_than, throttled)
-    decoders = None
-    if value_decoder or key_decoder:
-        decoders = decoders_of(key_decoder, value_decoder, schema_registry(registry_url, registry_auth, registry_ca))
-    try:
-        with ExitStack() as stack:
-            show, rows = _Lines(as_json), file_rows(paths, follow, time.sleep)
-            if decoders is not None or not paths:
-                cluster = stack.enter_context(connect(bootstrap_server))
-                if decoders is not None:
-                    from kbroker.cli.logged_records import LoggedRecords
+    decoders = decoding.decoders() if decoding.value or decoding.key else None
+    with ExitStack() as stack:
+        show, rows = _Lines(as_json), file_rows(paths, follow, time.sleep)
+        if decoders is not None or not paths:
+            cluster = stack.enter_context(connect(bootstrap_server))
+            if decoders is not None:
+                from kbroker.cli.logged_records import LoggedRecords
 
-                    show.records = LoggedRecords(cluster, decoders)
-                if not paths:
-                    rows = topic_rows(cluster, topic, LOOKED_BACK, follow)
-            _tail(rows, wanted, last, show)
-    except RequestLogError as error:
-        raise click.ClickException(str(error)) from None
+                show.records = LoggedRecords(cluster, decoders)
+            if not paths:
+                rows = topic_rows(cluster, topic, LOOKED_BACK, follow)
+        _tail(rows, wanted, last, show)
 
 
 def _plain_names(names: tuple[str, ...]) -> frozenset[str]:

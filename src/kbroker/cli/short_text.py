@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from unicodedata import category, east_asian_width
 
+from kbroker.common.printable import columns_of
 from kbroker.common.printable import printable as escaped
 
 ELLIPSIS = "…"
@@ -21,16 +21,6 @@ def printable(text: object, most: int | None = None) -> str:
     while columns_of(shown) > most - 1:
         shown = shown[:-1]
     return shown + ELLIPSIS
-
-
-def columns_of(text: str) -> int:
-    """Return the width of a printable text in terminal columns: two for a wide character, none for an accent."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if category(character) in ("Mn", "Me") else 2 if east_asian_width(character) in "WF" else 1
-        for character in text
-    )
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:

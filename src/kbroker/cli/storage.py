@@ -100,7 +100,7 @@ def format_command(
     that kbroker does not serve; `kbroker serve` formats an empty folder itself, with the features that it serves.
     """
     from kbroker.common.configs.config_quorum import LISTENER_NAMES, VOTERS, voter_listener
-    from kbroker.common.feature_versions import FeatureLevelError, level_of_release
+    from kbroker.common.feature_versions import level_of_release
     from kbroker.metadata.log import format_options, formatter
     from kbroker.metadata.log.scram_arguments import credential_record
 
@@ -112,48 +112,45 @@ def format_command(
     _check_one([option for option, is_given in chosen.items() if is_given])
     config = _node_config(config_file)
     has_voters = bool(config.words(VOTERS))
-    try:
-        if release_version is not None:
-            level_of_release(release_version, allow_unstable=config.allows_unstable_features)
-        requested = format_options.requested_levels(feature)
-        if has_voters and (standalone or initial_controllers is not None):
-            raise formatter.FormatError(
-                "You cannot specify controller.quorum.voters and format the node with --initial-controllers or "
-                "--standalone. If you want to use dynamic quorum, please remove controller.quorum.voters and specify "
-                "controller.quorum.bootstrap.servers instead."
-            )
-        voters = []
-        if initial_controllers is not None:
-            name = (config.words(LISTENER_NAMES) or (voter_listener(config).name,))[0]
-            voters = format_options.parse_voters(initial_controllers, name)
-        elif standalone:
-            if not config.is_controller:
-                raise formatter.FormatError("You can only use --standalone on a controller.")
-            voters = [formatter.standalone_voter(config.node_id, voter_listener(config))]
-        if config.is_controller and not (has_voters or voters or no_initial_controllers):
-            raise formatter.FormatError(
-                "Because controller.quorum.voters is not set on this controller, you must specify one of the "
-                "following: --standalone, --initial-controllers, or --no-initial-controllers."
-            )
-        levels = format_options.effective_levels(
-            requested, release_version, is_dynamic=not has_voters, allow_unstable=config.allows_unstable_features
+    if release_version is not None:
+        level_of_release(release_version, allow_unstable=config.allows_unstable_features)
+    requested = format_options.requested_levels(feature)
+    if has_voters and (standalone or initial_controllers is not None):
+        raise formatter.FormatError(
+            "You cannot specify controller.quorum.voters and format the node with --initial-controllers or "
+            "--standalone. If you want to use dynamic quorum, please remove controller.quorum.voters and specify "
+            "controller.quorum.bootstrap.servers instead."
         )
-        if add_scram:
-            format_options.check_credentials_level(levels)
-        done = formatter.format_folders(
-            _folders(config),
-            config.metadata_log_dir,
-            cluster_id=cluster_id,
-            node_id=config.node_id,
-            now_ms=wall_clock().wall_ms(),
-            voters=voters,
-            levels=levels,
-            credentials=[credential_record(argument) for argument in add_scram],
-            skip_formatted=ignore_formatted,
-            **({} if as_json else {"report": click.echo}),
+    voters = []
+    if initial_controllers is not None:
+        name = (config.words(LISTENER_NAMES) or (voter_listener(config).name,))[0]
+        voters = format_options.parse_voters(initial_controllers, name)
+    elif standalone:
+        if not config.is_controller:
+            raise formatter.FormatError("You can only use --standalone on a controller.")
+        voters = [formatter.standalone_voter(config.node_id, voter_listener(config))]
+    if config.is_controller and not (has_voters or voters or no_initial_controllers):
+        raise formatter.FormatError(
+            "Because controller.quorum.voters is not set on this controller, you must specify one of the "
+            "following: --standalone, --initial-controllers, or --no-initial-controllers."
         )
-    except (formatter.FormatError, FeatureLevelError) as error:
-        raise click.ClickException(str(error)) from None
+    levels = format_options.effective_levels(
+        requested, release_version, is_dynamic=not has_voters, allow_unstable=config.allows_unstable_features
+    )
+    if add_scram:
+        format_options.check_credentials_level(levels)
+    done = formatter.format_folders(
+        _folders(config),
+        config.metadata_log_dir,
+        cluster_id=cluster_id,
+        node_id=config.node_id,
+        now_ms=wall_clock().wall_ms(),
+        voters=voters,
+        levels=levels,
+        credentials=[credential_record(argument) for argument in add_scram],
+        skip_formatted=ignore_formatted,
+        **({} if as_json else {"report": click.echo}),
+    )
     if as_json:
         rows = [
             {"folder": str(folder), **_document(owner), "is_new": folder in done.new}
@@ -209,16 +206,13 @@ def check(folders: tuple[Path, ...], versions: tuple[str, ...], as_json: bool) -
     of the servers cannot serve the folders.
     """
     from kbroker.common.feature_versions import LATEST_RELEASE
-    from kbroker.log.folder_lock import LOCK_FILE, FolderLock, FolderLockedError
+    from kbroker.log.folder_lock import LOCK_FILE, FolderLock
     from kbroker.metadata.log import folder_check
 
     servers = [_server(word) for word in versions] or [LATEST_RELEASE, folder_check.KBROKER]
-    try:
-        for folder in folders:
-            if (folder / LOCK_FILE).exists():
-                FolderLock(folder).release()
-    except FolderLockedError as error:
-        raise click.ClickException(str(error)) from None
+    for folder in folders:
+        if (folder / LOCK_FILE).exists():
+            FolderLock(folder).release()
     found = folder_check.read_folders(folders)
     verdicts = [folder_check.judge(found, server) for server in servers]
     if as_json:
@@ -280,21 +274,15 @@ def separate(folders: tuple[Path, ...], initial_controllers: str, output: Path, 
     from contextlib import ExitStack
 
     from kbroker._core.clock import SystemClock
-    from kbroker.log.folder_lock import FolderLock, FolderLockedError
-    from kbroker.metadata.image.image_errors import UnwritableMetadataError
+    from kbroker.log.folder_lock import FolderLock
     from kbroker.metadata.log.format_options import parse_voters
-    from kbroker.metadata.log.formatter import FormatError
-    from kbroker.metadata.log.separation import SeparationError
     from kbroker.metadata.log.separation import separate as separate_folders
 
     with ExitStack() as locks:
-        try:
-            voters = parse_voters(initial_controllers, listener.upper())
-            for folder in folders:
-                locks.callback(FolderLock(folder).release)
-            made = separate_folders(folders, voters, output, SystemClock().wall_ms())
-        except (FormatError, FolderLockedError, SeparationError, UnwritableMetadataError) as error:
-            raise click.ClickException(str(error)) from None
+        voters = parse_voters(initial_controllers, listener.upper())
+        for folder in folders:
+            locks.callback(FolderLock(folder).release)
+        made = separate_folders(folders, voters, output, SystemClock().wall_ms())
     if as_json:
         print_json(
             {"controllers": [{"id": one.id, "folder": str(path)} for one, path in zip(voters, made, strict=True)]}

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from kbroker.cli.short_text import (
-    columns_of,
     or_dash,
     percent,
     printable,
@@ -20,6 +19,7 @@ from kbroker.cli.short_text import (
     why_muted,
 )
 from kbroker.client.usage import Usage
+from kbroker.common.printable import columns_of
 from kbroker.common.units import counted
 
 _SHORT = {

@@ -215,9 +215,9 @@ def create(
 
 def _of_file(path: Path, partitions: int, replication_factor: int, configs: dict[str, str]) -> list[NewTopic]:
     """Return the topics of a file, with these values where it leaves them out."""
-    from kbroker.cli.cluster import read_file
+    from kbroker.client.cluster_file import read_cluster_file
 
-    listed = read_file(path).topics
+    listed = read_cluster_file(path).topics
     if listed is None:
         raise click.BadParameter(f"{path}: expected a section topics, found none", param_hint="--from")
     return [

@@ -10,7 +10,6 @@ import click
 from kbroker.cli.options import Duration, bootstrap_option, http_options, http_port, json_option
 from kbroker.cli.output import print_json, print_table, styled
 from kbroker.cli.short_text import (
-    columns_of,
     or_dash,
     percent,
     printable,
@@ -20,6 +19,7 @@ from kbroker.cli.short_text import (
     time_left,
     why_muted,
 )
+from kbroker.common.printable import columns_of
 from kbroker.common.units import counted
 
 PATH = "/xray"

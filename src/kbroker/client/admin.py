@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from kbroker.client.cluster import BodyFor, Cluster, Node, TopicMetadata, check, to_error, to_uuid
+from kbroker.client.cluster import BodyFor, Cluster, TopicMetadata, check, to_error, to_uuid
 from kbroker.client.connection import Body, BrokerConnectionError
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
@@ -12,10 +12,11 @@ from kbroker.common.topic_names import TopicPartition
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
 DESCRIBE_LOG_DIRS = 35
-DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 32, 37, 44, 60
+DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 44
 LIST_CONFIG_RESOURCES = 74
 FIRST_WITH_TYPES = 1  # of ListConfigResources: version 0 lists only client metrics
 RESOURCES_PER_REQUEST = 500
+TIMEOUT_MS = 30_000  # for a change
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListOffsets
 
@@ -52,15 +53,6 @@ class OffsetInfo:
     offset: int
     timestamp_ms: int
     leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterDescription:
-    """The brokers of a cluster, by ascending id."""
-
-    cluster_id: str | None
-    controller_id: int
-    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +113,7 @@ class Admin:
             check(topic.error, f"topic {topic.name!r}")
         return sorted(found, key=lambda t: t.name)
 
-    def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_ms: int = 30_000
-    ) -> list[CreatedTopic]:
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
         """Create topics, or only check that they could be created.
 
         Raises: KafkaError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...;
@@ -145,9 +135,9 @@ class Admin:
                     Errors.UNSUPPORTED_VERSION,
                     "this broker is too old for defaults: give --partitions and --replication-factor",
                 )
-            return {"Topics": wanted, "timeoutMs": timeout_ms, "validateOnly": validate_only}
+            return {"Topics": wanted, "timeoutMs": TIMEOUT_MS, "validateOnly": validate_only}
 
-        response = self._ask_controller(CREATE_TOPICS, body, timeout_ms)
+        response = self._ask_controller(CREATE_TOPICS, body)
         for t in response["Topics"]:
             _check_topic(t, response)
         return [
@@ -155,7 +145,7 @@ class Admin:
             for t in response["Topics"]
         ]
 
-    def delete_topics(self, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
+    def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all their data.
 
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; MutationThrottledError. All other
@@ -165,32 +155,30 @@ class Admin:
 
         def body(version: int) -> Body:
             listed: Body = {"Topics": [{"Name": n} for n in wanted]} if version >= 6 else {"TopicNames": wanted}
-            return {**listed, "TimeoutMs": timeout_ms}
+            return {**listed, "TimeoutMs": TIMEOUT_MS}
 
-        response = self._ask_controller(DELETE_TOPICS, body, timeout_ms)
+        response = self._ask_controller(DELETE_TOPICS, body)
         for t in response["Responses"]:
             self.cluster.forget(t["Name"])
         for t in response["Responses"]:
             _check_topic(t, response)
 
-    def create_partitions(
-        self, topic: str, total_count: int, *, validate_only: bool = False, timeout_ms: int = 30_000
-    ) -> None:
+    def create_partitions(self, topic: str, total_count: int, *, validate_only: bool = False) -> None:
         """Grow a topic to `total_count` partitions.
 
         Raises: KafkaError INVALID_PARTITIONS unless that is more than the topic has; MutationThrottledError.
         """
         body: Body = {
             "Topics": [{"Name": topic, "Count": total_count, "Assignments": None}],
-            "TimeoutMs": timeout_ms,
+            "TimeoutMs": TIMEOUT_MS,
             "ValidateOnly": validate_only,
         }
-        response = self._ask_controller(CREATE_PARTITIONS, body, timeout_ms)
+        response = self._ask_controller(CREATE_PARTITIONS, body)
         self.cluster.forget(topic)
         for t in response["Results"]:
             _check_topic(t, response)
 
-    def _ask_controller(self, api_key: int, body: BodyFor, timeout_ms: int) -> Body:
+    def _ask_controller(self, api_key: int, body: BodyFor, timeout_ms: int = TIMEOUT_MS) -> Body:
         """Send a request to the controller; repeat it if the controller has moved and has thus changed nothing."""
 
         def attempt() -> Body:
@@ -359,9 +347,7 @@ class Admin:
         self.cluster.retry(attempt)
         return found
 
-    def try_offsets(
-        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
-    ) -> dict[TopicPartition, OffsetInfo | KafkaError]:
+    def try_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo | KafkaError]:
         """Return offsets by time as ``list_offsets``, once, with the error of each partition in its place."""
         found: dict[TopicPartition, OffsetInfo | KafkaError] = {}
         by_leader: dict[int, dict[TopicPartition, int]] = {}
@@ -372,7 +358,7 @@ class Admin:
                 found[tp] = error
         for node_id, some in by_leader.items():
             try:
-                found.update(self._list_offsets_of(node_id, some, read_committed))
+                found.update(self._list_offsets_of(node_id, some, False))
             except BrokerConnectionError as error:  # the other leaders may respond
                 found.update(dict.fromkeys(some, KafkaError(Errors.NETWORK_EXCEPTION, str(error))))
         return found
@@ -411,9 +397,7 @@ class Admin:
                 )
         return found
 
-    def delete_records(
-        self, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
-    ) -> dict[TopicPartition, int]:
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records before an offset of each partition; return the new first offsets.
 
         Args: before: offsets; -1 deletes every record.
@@ -428,8 +412,8 @@ class Admin:
         failure: KafkaError | None = None
         for node_id, topics in by_leader.items():
             listed = [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()]
-            body: Body = {"Topics": listed, "TimeoutMs": timeout_ms}
-            limit_s = timeout_ms / 1000 + self.cluster.request_timeout_s
+            body: Body = {"Topics": listed, "TimeoutMs": TIMEOUT_MS}
+            limit_s = TIMEOUT_MS / 1000 + self.cluster.request_timeout_s
             response = self.cluster.request(DELETE_RECORDS, body, node_id=node_id, timeout_s=limit_s)
             for t in response["Topics"]:
                 for p in t["Partitions"]:
@@ -468,18 +452,6 @@ class Admin:
         return found
 
     # ---- cluster
-
-    def describe_cluster(self) -> ClusterDescription:
-        """Return the cluster id, controller and brokers; from Metadata if the broker has no DescribeCluster."""
-        if not self.cluster.supports(DESCRIBE_CLUSTER):
-            self.cluster.fetch_metadata([])
-            nodes = sorted(self.cluster.nodes.values(), key=lambda n: n.node_id)
-            return ClusterDescription(self.cluster.cluster_id, self.cluster.controller_id, tuple(nodes))
-        response = self.cluster.request(DESCRIBE_CLUSTER, {})
-        check(response["ErrorCode"], "cluster", response.get("ErrorMessage"))
-        brokers = sorted(response["Brokers"], key=lambda b: b["BrokerId"])
-        nodes = [Node(b["BrokerId"], b["Host"], b["Port"], b["Rack"]) for b in brokers]
-        return ClusterDescription(response["ClusterId"], response["ControllerId"], tuple(nodes))
 
 
 def _check_topic(row: Body, response: Body) -> None:

@@ -34,10 +34,10 @@ class Change(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Changes made by one call; ``make``: called with True to only check them, if ``can_check``."""
+    """Changes made by one call; ``make``: called with ``validate_only`` to only check them, if ``can_check``."""
 
     changes: Sequence[Change]
-    make: Callable[[bool], object]
+    make: Callable[..., object]
     place: str = ""
     can_check: bool = False
 
@@ -84,7 +84,10 @@ class Plan(NamedTuple):
 
 def _run(step: Step, is_check: bool) -> None:
     try:
-        step.make(is_check)
+        if is_check:
+            step.make(validate_only=True)
+        else:
+            step.make()
     except KafkaError as failure:
         raise KafkaError(failure.error, f"{step.place}{failure.message}") from failure
 
@@ -211,14 +214,14 @@ class _Planner:
         if self._wanted.topics is not None:
             for name in sorted(known.keys() - self._wanted.topics.keys()):
                 change = Change("topic", name, "", counted(known[name].partitions or 0, "partition"), None)
-                self.removals.append(Step([change], partial(_delete_topic, self._admin, name)))
+                self.removals.append(Step([change], partial(self._admin.delete_topics, [name])))
 
     def _create(self, topic: Topic) -> None:
         new = NewTopic(topic.name, topic.partitions or -1, topic.replication_factor or -1, topic.configs)
         count = "partitions by default" if topic.partitions is None else counted(topic.partitions, "partition")
         changes = [Change("topic", topic.name, "", None, count)]
         changes += [Change("config", topic.name, key, None, value) for key, value in topic.configs.items()]
-        make = partial(_create_topic, self._admin, new)
+        make = partial(self._admin.create_topics, [new])
         self.steps.append(Step(changes, make, self._place(TOPICS, topic.name), can_check=True))
 
     def _alter(self, topic: Topic, known: Topic) -> None:
@@ -231,7 +234,7 @@ class _Planner:
                     f"{topic.partitions}; partitions cannot be removed",
                 )
             change = Change("topic", name, "partitions", str(known.partitions), str(topic.partitions))
-            make = partial(_grow, self._admin, name, topic.partitions)
+            make = partial(self._admin.create_partitions, name, topic.partitions)
             self.steps.append(Step([change], make, place, can_check=True))
         if topic.replication_factor is not None and known.replication_factor not in (None, topic.replication_factor):
             self.notes.append(
@@ -239,16 +242,17 @@ class _Planner:
                 f"{known.replication_factor}; reassign its partitions to change it"
             )
         before = known.configs
+        configure = partial(self._admin.alter_configs, ConfigResourceType.TOPIC, name)
         changed = [key for key, value in topic.configs.items() if before.get(key) != value]
         if changed:
             sets = [ConfigChange(key, ConfigOperation.SET, topic.configs[key]) for key in changed]
             rows = [Change("config", name, key, before.get(key), topic.configs[key]) for key in changed]
-            self.steps.append(Step(rows, partial(_configure, self._admin, name, sets), place, can_check=True))
+            self.steps.append(Step(rows, partial(configure, sets), place, can_check=True))
         unset = [key for key in before if key not in topic.configs]
         if unset:
             deletes = [ConfigChange(key, ConfigOperation.DELETE) for key in unset]
             rows = [Change("config", name, key, before[key], None) for key in unset]
-            self.removals.append(Step(rows, partial(_configure, self._admin, name, deletes), place, can_check=True))
+            self.removals.append(Step(rows, partial(configure, deletes), place, can_check=True))
 
     def acls(self) -> None:
         if self._wanted.acls is None:
@@ -264,10 +268,10 @@ class _Planner:
         removed = sorted((acl for acl in known if acl not in wanted), key=lambda acl: -acl.permission)
         if added:
             rows = [Change("acl", describe(acl), "", None, title_of(acl)) for acl in added]
-            self.steps.append(Step(rows, lambda _: client.add(added)))
+            self.steps.append(Step(rows, partial(client.add, added)))
         if removed:
             rows = [Change("acl", describe(acl), "", title_of(acl), None) for acl in removed]
-            self.removals.append(Step(rows, lambda _: client.remove([AclFilter(*acl) for acl in removed])))
+            self.removals.append(Step(rows, partial(client.remove, [AclFilter(*acl) for acl in removed])))
 
     def quotas(self) -> None:
         if self._wanted.quotas is None:
@@ -300,7 +304,7 @@ class _Planner:
                 )
         for user, mechanism in sorted(known.keys() - self._wanted.users.keys()):
             change = Change("user", user, mechanism, "credential", None)
-            self.removals.append(Step([change], partial(_remove_user, client, user, mechanism)))
+            self.removals.append(Step([change], partial(client.remove, user, mechanism)))
 
 
 def title_of(acl: Acl) -> str:
@@ -308,32 +312,12 @@ def title_of(acl: Acl) -> str:
     return Permission(acl.permission).name.capitalize()
 
 
-def _create_topic(admin: Admin, topic: NewTopic, is_check: bool) -> None:
-    admin.create_topics([topic], validate_only=is_check)
-
-
-def _grow(admin: Admin, name: str, count: int, is_check: bool) -> None:
-    admin.create_partitions(name, count, validate_only=is_check)
-
-
-def _delete_topic(admin: Admin, name: str, is_check: bool) -> None:
-    admin.delete_topics([name])
-
-
-def _remove_user(users: Users, user: str, mechanism: str, is_check: bool) -> None:
-    users.remove(user, mechanism)
-
-
-def _configure(admin: Admin, name: str, changes: Sequence[ConfigChange], is_check: bool) -> None:
-    admin.alter_configs(ConfigResourceType.TOPIC, name, changes, validate_only=is_check)
-
-
 def _quota_change(one: Difference) -> Change:
     before, after = (None if value is None else limit_text(one.key, value) for value in (one.before, one.after))
     return Change("quota", str(one.entity), one.key, before, after)
 
 
-def _alter_quotas(cluster: Cluster, part: Sequence[Difference], is_check: bool) -> None:
-    for refusal in QuotaClient(cluster).alter(changes_for(part), validate_only=is_check).values():
+def _alter_quotas(cluster: Cluster, part: Sequence[Difference], validate_only: bool = False) -> None:
+    for refusal in QuotaClient(cluster).alter(changes_for(part), validate_only=validate_only).values():
         if refusal is not None:
             raise refusal

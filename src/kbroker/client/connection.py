@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kbroker.common.errors import ProtocolError
+from kbroker.common.errors import ProtocolError, UserError
 from kbroker.protocol import codec
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, used as the limit of a response too
@@ -25,7 +25,7 @@ Clock = Callable[[], float]
 OpenStream = Callable[[Address, float], socket.socket]
 
 
-class BrokerConnectionError(Exception):
+class BrokerConnectionError(UserError):
     """Failure of the transport to a broker: unreachable, closed, timed out, or not a Kafka broker.
 
     The message is one line that begins with the address. Whether the broker has processed a pending request is unknown.

@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kbroker.common.errors import UserError
+
 MAX_CHARACTERS = 16 << 20  # of a file: enough for a hundred thousand entities
 TOO_DEEP = "nested too deeply"
 
 
-class DocumentError(ValueError):
+class DocumentError(UserError, ValueError):
     """An invalid file. The message is one line: file, place, expected and found value.
 
     ``line``, ``column``: from 1; None if unknown (in JSON, the place is the number of the entry).

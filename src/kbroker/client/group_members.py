@@ -101,8 +101,7 @@ class ConsumerMember:
                 "SubscribedTopicNames": [self.topic],
                 "TopicPartitions": self._owned,
             }
-        node_id = self._groups.coordinator(self._group_id)
-        response = self._cluster.request(CONSUMER_GROUP_HEARTBEAT, body, node_id=node_id)
+        response = self._groups.ask(self._group_id, CONSUMER_GROUP_HEARTBEAT, body)
         check(response["ErrorCode"], f"group {self._group_id!r}", response["ErrorMessage"])
         return response
 
@@ -147,12 +146,11 @@ class ClassicMember:
 
     def leave(self) -> None:
         """Leave the group."""
-        node_id = self._groups.coordinator(self._group_id)
         member, self.epoch = {"MemberId": self.member_id}, -1
-        self._cluster.request(
+        self._groups.ask(
+            self._group_id,
             LEAVE_GROUP,
             lambda version: {"GroupId": self._group_id, **({"Members": [member]} if version >= 3 else member)},
-            node_id=node_id,
         )
 
     def _join_once(self) -> Body:

@@ -21,7 +21,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.connection import format_address
 from kbroker.client.http_get import HttpFailure, http_get
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.errors import KafkaError
+from kbroker.common.errors import KafkaError, UserError
 from kbroker.common.listeners import parse_http_address
 
 LISTENER = "kbroker.metrics.listener"
@@ -30,7 +30,7 @@ MAX_SENTENCE = 300  # characters shown of an error response
 DEFAULT_TIMEOUT_S = 10.0
 
 
-class HttpPortError(Exception):
+class HttpPortError(UserError):
     """Failure to find or reach the HTTP port, or its refusal of a request; the message is one line.
 
     ``status``: HTTP status of the refusal, None without a response.

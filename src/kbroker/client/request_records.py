@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, UserError
 from kbroker.common.request_log import BOOL, COLUMNS, FLOAT64, LIST, STRING, VERSION, VERSION_KEY, Column
 
 Row = dict[str, Any]
@@ -26,7 +26,7 @@ LONGEST_LINE = 1 << 20  # bytes; a longer line is not a record
 JSON_FILES, ARROW_FILES = "requests-*.jsonl", "requests-*.arrows"
 
 
-class RequestLogError(Exception):
+class RequestLogError(UserError):
     """Failure to read a request log; the message is one line."""
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from kbroker.client.http_get import HttpFailure, HttpTimeout, Response, http_get
+from kbroker.common.errors import UserError
 
 #: Kinds of ids: Confluent's number, its GUID, and Apicurio's two.
 ID, GUID, GLOBAL_ID, CONTENT_ID = "id", "guid", "globalId", "contentId"
@@ -36,7 +37,7 @@ _APICURIO = re.compile(r"(.*/apis)/(?:registry/v([23])|ccompat/v[0-9]+)\Z")
 _JSON_SCHEMA_WORDS = ("$schema", "$ref", "$id", "$defs", "properties", "oneOf", "anyOf", "allOf")
 
 
-class RegistryError(Exception):
+class RegistryError(UserError):
     """Failure of a registry: unreachable, a refused request, or a missing schema; the message is one line."""
 
     def __init__(self, message: str, status: int | None = None) -> None:

@@ -16,7 +16,7 @@ from kbroker.client.consumer import Consumer
 from kbroker.client.groups import Groups
 from kbroker.client.transactional_producer import TransactionalProducer
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, UserError
 from kbroker.common.topic_names import TopicPartition
 
 #: Configs that a copy of a topic does not take over: the time of its records stays, and replicas are the target's.
@@ -32,7 +32,7 @@ TRANSACTION_BYTES = 64 << 20
 TRANSACTION_S = 10.0  # the target's coordinator aborts it after 60 s
 
 
-class CopyError(Exception):
+class CopyError(UserError):
     """A copy that cannot begin; the text says what was found and what to do."""
 
 
@@ -88,8 +88,10 @@ class TopicCopier:
         for name, copy in names.items():
             if (other := source_of.setdefault(copy, name)) != name:
                 raise CopyError(f"{other} and {name} have the same copy {copy}: give each another name")
-        source_id = Admin(source).describe_cluster().cluster_id
-        if source_id is not None and source_id == Admin(target).describe_cluster().cluster_id:
+        for cluster in (source, target):
+            cluster.fetch_metadata([])
+        source_id = source.cluster_id
+        if source_id is not None and source_id == target.cluster_id:
             same = next((name for name, copy in names.items() if name == copy), None)
             if same is not None:
                 raise CopyError(f"{same}: source and target are the same cluster: give the copy another name")

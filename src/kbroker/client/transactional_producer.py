@@ -6,7 +6,6 @@ Source: KIP-98, KIP-360.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 
@@ -39,7 +38,7 @@ class TransactionalProducer(Producer):
         cluster: owned by the caller.
         transactional_id: a newer producer with the same id fences this one.
         transaction_timeout_ms: the broker aborts a transaction that is open for longer.
-        codec, batch_size_bytes, timeout_ms, on_delivery, wall_clock: as for Producer.
+        codec, batch_size_bytes, timeout_ms, on_delivery: as for Producer.
 
     Raises: ValueError for an empty id or a call out of order; KafkaError PRODUCER_FENCED or INVALID_PRODUCER_EPOCH when
         a newer producer uses the id. After an error of ``send``, ``flush`` or ``send_offsets`` the transaction can only
@@ -60,7 +59,6 @@ class TransactionalProducer(Producer):
         batch_size_bytes: int = 256 * 1024,
         timeout_ms: int = 30_000,
         on_delivery: Callable[[Delivery], None] | None = None,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         if not transactional_id:
             raise ValueError("transactional_id must not be empty")
@@ -71,7 +69,6 @@ class TransactionalProducer(Producer):
             idempotent=True,
             timeout_ms=timeout_ms,
             on_delivery=on_delivery,
-            wall_clock=wall_clock,
         )
         self.transactional_id: str = transactional_id
         self.transaction_timeout_ms = transaction_timeout_ms

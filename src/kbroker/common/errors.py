@@ -165,6 +165,10 @@ class Errors(enum.IntEnum):
     CONTROLLER_ID_NOT_REGISTERED = 136, "No controller with this id is registered."
 
 
+class UserError(Exception):
+    """A failure that its user can remove; the message is one line, which a command prints without a traceback."""
+
+
 class KafkaError(Exception):
     """A failure with a Kafka error code.
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from kbroker.common.errors import UserError
+
 METADATA_VERSION, KRAFT_VERSION, GROUP_VERSION = "metadata.version", "kraft.version", "group.version"
 TRANSACTION_VERSION, SHARE_VERSION, STREAMS_VERSION = "transaction.version", "share.version", "streams.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
@@ -67,7 +69,7 @@ def unserved(features: Mapping[str, int]) -> Iterator[str]:
             yield f"{text}: it is kept, and level {served} is served"
 
 
-class FeatureLevelError(ValueError):
+class FeatureLevelError(UserError, ValueError):
     """A level that a feature cannot have; the text is Kafka's."""
 
 

@@ -40,7 +40,7 @@ class _Connection:
 class HttpServer:
     """HTTP server of one port, until ``stop``.
 
-    A request must be received within ``deadline_ms`` of its connection, and its response be sent within the same time,
+    A request must be received within DEADLINE_MS of its connection, and its response be sent within the same time,
     at any speed of the client. If ``max_connections`` are open, a further one replaces the connection that has been
     sending its request for the longest time, so that silent clients lock no client out; it is closed without a response
     only if all are being served.
@@ -59,7 +59,6 @@ class HttpServer:
         *,
         name: str,
         max_connections: int = MAX_CONNECTIONS,
-        deadline_ms: int = DEADLINE_MS,
         clock: BaseClock | None = None,
     ) -> None:
         self._host = host
@@ -67,7 +66,7 @@ class HttpServer:
         self._handler = handler
         self._served = served
         self._name = name
-        self._limits = (max_connections, deadline_ms)
+        self._max_connections = max_connections
         self._clock = clock if clock is not None else SystemClock()
         self._pid = os.getpid()
         self._server: _Server | None = None
@@ -78,7 +77,7 @@ class HttpServer:
         if self._server is not None:
             return
         self._server = _Server(
-            self._host, self._port, self._handler, self._served, self._name, self._limits, self._clock
+            self._host, self._port, self._handler, self._served, self._name, self._max_connections, self._clock
         )
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name=self._name, daemon=True
@@ -117,13 +116,13 @@ class _Server(ThreadingHTTPServer):
         handler: type[HttpHandler],
         served: Any,
         name: str,
-        limits: tuple[int, int],
+        max_connections: int,
         clock: BaseClock,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.served = served
         self.name = name
-        self._max_connections, self._deadline_ms = limits
+        self._max_connections = max_connections
         self._clock = clock
         self._lock = threading.Lock()
         self.stopping = threading.Event()
@@ -138,7 +137,7 @@ class _Server(ThreadingHTTPServer):
 
     def answering(self, connection: socket.socket) -> None:
         """Set a deadline for sending the response."""
-        self._watch(connection, self._clock.now_ms() + self._deadline_ms)
+        self._watch(connection, self._clock.now_ms() + DEADLINE_MS)
 
     def _watch(self, connection: socket.socket, due_ms: int | None) -> None:
         with self._lock:
@@ -183,7 +182,7 @@ class _Server(ThreadingHTTPServer):
                 if not slow:
                     return False
                 self._give_up(min(slow)[2])
-            self._open[connection] = _Connection(now_ms, now_ms + self._deadline_ms)
+            self._open[connection] = _Connection(now_ms, now_ms + DEADLINE_MS)
             return True
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -28,6 +28,18 @@ def printable_character(character: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
+def columns_of(text: str) -> int:
+    """Return the width of a printable text in terminal columns: two for a wide character, none for an accent."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import category, east_asian_width
+
+    return sum(
+        0 if category(character) in ("Mn", "Me") else 2 if east_asian_width(character) in "WF" else 1
+        for character in text
+    )
+
+
 def printable_json(document: str) -> str:
     """Return an equivalent JSON document whose strings contain no such characters."""
     if document.isascii() and "\x7f" not in document:

@@ -211,24 +211,11 @@ class History:
 def _rates(before: Totals, after: Totals) -> Rates:
     seconds = (after.time_ms - before.time_ms) / 1000
 
-    def grown(field: str) -> float:
-        new, old = getattr(after, field), getattr(before, field)
-        return float(max(0, new - old) / seconds)
-
+    names = ("bytes_in", "bytes_out", "produce", "fetch", "other", "throttled", "refused")
+    grown = (max(0, getattr(after, name) - getattr(before, name)) / seconds for name in names)
     produced = after.produce - before.produce
     produce_ms = (after.produce_ms - before.produce_ms) / produced if produced > 0 else math.nan
-    return Rates(
-        after.time_ms,
-        grown("bytes_in"),
-        grown("bytes_out"),
-        grown("produce"),
-        grown("fetch"),
-        grown("other"),
-        grown("throttled"),
-        grown("refused"),
-        produce_ms,
-        after.connections,
-    )
+    return Rates._make((after.time_ms, *grown, produce_ms, after.connections))
 
 
 def broker_totals(parts: BrokerParts) -> Totals:

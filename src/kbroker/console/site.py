@@ -150,11 +150,6 @@ class Site:
         return needing(self.identity.principal, operation, kind, name)
 
     @property
-    def may_edit(self) -> bool:
-        """Return whether these pages may change things."""
-        return self.parts.may_edit
-
-    @property
     def lags(self) -> LagHistory:
         """Return the lag of the groups that pages have shown lately."""
         assert self._lags is not None
@@ -165,11 +160,6 @@ class Site:
         """The console's clock."""
         return self.parts.clock
 
-    @property
-    def started_ms(self) -> int:
-        """Start time of the console, since 1970."""
-        return self.parts.started_ms
-
     # ------------------------------------------------------------ the broker of this process
 
     @property
@@ -177,7 +167,9 @@ class Site:
         """Return whether the broker is in this process."""
         return self.parts.local is not None
 
-    def _local(self) -> Local:
+    @property
+    def local(self) -> Local:
+        """The broker of this process with its history. Raises: PageError 404 without one."""
         if self.parts.local is None:
             raise PageError(404, "This page needs the console of the broker itself.")
         return self.parts.local
@@ -185,22 +177,12 @@ class Site:
     @property
     def broker(self) -> Broker:
         """The broker. Raises: PageError 404 without one."""
-        return self._local().broker
+        return self.local.broker
 
     @property
     def context(self) -> ApiContext:
         """The broker's parts. Raises: PageError 404 without a broker."""
         return self.broker.context
-
-    @property
-    def history(self) -> History:
-        """The broker's last ten minutes. Raises: PageError 404 without a broker."""
-        return self._local().history
-
-    @property
-    def topic_history(self) -> TopicHistory:
-        """The last ten minutes of the broker's topics. Raises: PageError 404 without a broker."""
-        return self._local().topic_history
 
     def require(
         self, operation: Operation, kind: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME

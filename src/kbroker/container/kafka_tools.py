@@ -145,10 +145,13 @@ def _description(admin: Any, topic: Any) -> str:
 def _api_versions(servers: str, command_config: Path | None) -> None:
     """Print a line for each broker, to show that it responds."""
     with _connected(servers, command_config) as cluster:
-        from kbroker.client.admin import Admin
+        from kbroker.client.cluster_description import describe_cluster
 
-        for node in Admin(cluster).describe_cluster().nodes:
-            click.echo(f"{node.host}:{node.port} (id: {node.node_id} rack: {node.rack or 'null'} isFenced: false)")
+        for one in describe_cluster(cluster, has_quorum=False).brokers:
+            node, is_fenced = one.node, str(one.is_fenced).lower()
+            click.echo(
+                f"{node.host}:{node.port} (id: {node.node_id} rack: {node.rack or 'null'} isFenced: {is_fenced})"
+            )
 
 
 _PROPERTY = click.option("--property", "properties", multiple=True, metavar="NAME=VALUE")

@@ -22,7 +22,9 @@ from kbroker.decoders.framing import Framed, framed, message_indexes, reference
 from kbroker.decoders.plain import json_document
 from kbroker.decoders.protobuf import ProtobufSchema
 
-KINDS = (AVRO, PROTOBUF, JSON_SCHEMA)
+REGISTRY = "registry"
+#: The kind of schema of each decoder and encoder; REGISTRY takes that of the schema.
+BY_SCHEMA = {AVRO: AVRO, PROTOBUF: PROTOBUF, JSON_SCHEMA: JSON_SCHEMA, REGISTRY: None}
 _SCHEMAS = 200  # results of compilers that are kept
 
 _Compiled = TypeVar("_Compiled", AvroSchema, ProtobufSchema)
@@ -55,7 +57,7 @@ _protobuf = _kept(lambda schema: ProtobufSchema(schema.text, dict(schema.referen
 def decode(registry: SchemaRegistry, data: bytes, place: Place, kind: str | None = None) -> Decoded:
     """Return a key or value by the schema that it names.
 
-    Args: ``kind``: of the schema, one of KINDS; None for any.
+    Args: ``kind``: of the schema, None for any.
     Raises: UndecodableError if it names no schema, the registry does not have it, or the bytes do not fit;
         MissingPackageError.
     """

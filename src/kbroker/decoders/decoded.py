@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kbroker.common.errors import UserError
+
 Headers = Sequence[tuple[str, bytes | None]]
 PACKAGES = 'pip install "kbroker[decoders]"'
 
@@ -18,7 +20,7 @@ class UnencodableError(ValueError):
     """Text that does not have the format, or does not fit the schema; the message is one line."""
 
 
-class MissingPackageError(Exception):
+class MissingPackageError(UserError):
     """Absence of a package that a decoder or a filter needs; the message names it."""
 
     def __init__(self, need: str, package: str | None) -> None:

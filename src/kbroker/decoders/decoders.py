@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from kbroker.client.schema_registry import AVRO, JSON_SCHEMA, PROTOBUF, SchemaRegistry
+from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.decoders import by_schema, kafka_records, plain
 from kbroker.decoders.decoded import Decoded, Headers, MissingPackageError, Place, UndecodableError
 from kbroker.decoders.framing import framed
 
-AUTO, REGISTRY = "auto", "registry"
+AUTO = "auto"
 MAX_MISSES = 20  # each may be a request to the registry: numbers may look like ids of schemas
 _PLAIN: Mapping[str, Callable[[bytes], Decoded]] = {
     "json": plain.json_document,
@@ -21,9 +21,8 @@ _PLAIN: Mapping[str, Callable[[bytes], Decoded]] = {
     "uuid": plain.uuid,
     "msgpack": plain.message_pack,
 }
-_BY_SCHEMA = {AVRO: AVRO, PROTOBUF: PROTOBUF, JSON_SCHEMA: JSON_SCHEMA, REGISTRY: None}
 #: Names of all decoders.
-NAMES = (AUTO, *_PLAIN, *_BY_SCHEMA, kafka_records.FORMAT)
+NAMES = (AUTO, *_PLAIN, *by_schema.BY_SCHEMA, kafka_records.FORMAT)
 
 
 class DecodedRecord(NamedTuple):
@@ -50,7 +49,7 @@ class Decoders:
         for name in (key, value):
             if name not in NAMES:
                 raise ValueError(f"expected a decoder of {', '.join(NAMES)}, got {name!r}")
-            if name in _BY_SCHEMA and registry is None:
+            if name in by_schema.BY_SCHEMA and registry is None:
                 raise ValueError(f"the decoder {name} needs a Schema Registry")
         self._key, self._value, self._registry = key, value, registry
         self._misses = 0  # in sequence
@@ -93,8 +92,8 @@ class Decoders:
         if name == AUTO:
             return self.detected(data, place)
         try:
-            if name in _BY_SCHEMA and self._registry is not None:
-                return by_schema.decode(self._registry, data, place, _BY_SCHEMA[name])
+            if name in by_schema.BY_SCHEMA and self._registry is not None:
+                return by_schema.decode(self._registry, data, place, by_schema.BY_SCHEMA[name])
             return _PLAIN[name](data)
         except MissingPackageError:
             raise

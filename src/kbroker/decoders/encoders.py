@@ -8,13 +8,10 @@ import struct
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from kbroker.client.schema_registry import AVRO, JSON_SCHEMA, PROTOBUF, RegistryError, SchemaRegistry, SchemaVersion
+from kbroker.client.schema_registry import RegistryError, SchemaRegistry, SchemaVersion
 from kbroker.decoders import by_schema
 from kbroker.decoders.decoded import MissingPackageError, Place, UnencodableError
 from kbroker.decoders.plain import WIDTHS, no_constant
-
-REGISTRY = "registry"
-BY_SCHEMA = {AVRO: AVRO, PROTOBUF: PROTOBUF, JSON_SCHEMA: JSON_SCHEMA, REGISTRY: None}
 
 
 def _json(text: str) -> bytes:
@@ -51,14 +48,14 @@ _PLAIN: Mapping[str, Callable[[str], bytes]] = {
     "msgpack": _message_pack,
 }
 #: Names of all encoders.
-NAMES = (*_PLAIN, *BY_SCHEMA)
+NAMES = (*_PLAIN, *by_schema.BY_SCHEMA)
 
 
 class Encoders:
     """The encoders of keys and values.
 
-    Those of BY_SCHEMA use the latest schema of the subject TOPIC-key or TOPIC-value, read once, and write the wire
-    format of Confluent; REGISTRY is the one of that schema's kind.
+    Those by a schema use the latest one of the subject TOPIC-key or TOPIC-value, read once, and write the wire format
+    of Confluent; `registry` is the one of that schema's kind.
     Threads: one at a time.
     """
 
@@ -78,7 +75,7 @@ class Encoders:
             raise UnencodableError(f"{text[:40]!r} is not {name}: {error}") from None
 
     def _version(self, name: str, place: Place) -> SchemaVersion:
-        if name not in BY_SCHEMA:
+        if name not in by_schema.BY_SCHEMA:
             raise UnencodableError(f"expected an encoder of {', '.join(NAMES)}, got {name[:40]!r}")
         if self._registry is None:
             raise UnencodableError(f"the encoder {name} needs a Schema Registry")
@@ -88,7 +85,7 @@ class Encoders:
                 self._versions[subject] = self._registry.version(subject)
             except RegistryError as error:
                 raise UnencodableError(f"the subject {subject}: {error}") from None
-        found, kind = self._versions[subject], BY_SCHEMA[name]
+        found, kind = self._versions[subject], by_schema.BY_SCHEMA[name]
         if kind not in (None, found.schema.kind):
             raise UnencodableError(f"the schema of the subject {subject} is of {found.schema.kind}, expected {kind}")
         return found

@@ -18,6 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.common.configs.config_def import INT64_MAX
+from kbroker.common.errors import UserError
 from kbroker.common.topic_names import TopicPartition
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
@@ -35,7 +36,7 @@ STATE_FILE_MAX_BYTES = 64 << 20  # enough for a million partitions
 K = TypeVar("K")
 
 
-class CorruptFileError(OSError):
+class CorruptFileError(UserError, OSError):
     """A damaged state file; the message has file, line and fault."""
 
 

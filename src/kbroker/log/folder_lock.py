@@ -10,6 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
+from kbroker.common.errors import UserError
+
 LOCK_FILE = ".lock"
 HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
 WAYS_OUT = "stop it, or use another folder: log.dirs, `kbroker serve --data-dir FOLDER`"
@@ -27,7 +29,7 @@ _folder_fds: set[int] = set()
 NO_FOLDER_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
-class FolderLockedError(RuntimeError):
+class FolderLockedError(UserError, RuntimeError):
     """Folder that another broker uses; the message names its process."""
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.cli.quota_explanation_view import amount_text, chart, columns, show_explanation
+from kbroker.cli.quota_explanation_view import amount_text, chart, show_explanation
 from kbroker.client.quota_resolution import explanation_of, resolve_quotas
+from kbroker.common.printable import columns_of
 from kbroker.common.quotas import QuotaEntity
 
 NOW_MS = 1_700_000_100_000
@@ -103,7 +104,7 @@ def test_no_name_is_wider_than_the_terminal_or_acts_on_it(capsys: pytest.Capture
     """80 characters a line at most, and nothing that is not printable."""
     explanation = found(name, name)
     text = shown(capsys, explanation, name) + shown(capsys, {**explanation, "is_known": False, "connections": 0})
-    assert max(map(columns, text.split("\n"))) <= 80
+    assert max(map(columns_of, text.split("\n"))) <= 80
     assert all(line.isprintable() for line in text.split("\n"))
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.cli.short_text import columns_of, padded, percent, printable, short_number, short_time, thread_name
+from kbroker.cli.short_text import padded, percent, printable, short_number, short_time, thread_name
 from kbroker.cli.top import _print_once, after_key
 from kbroker.client.usage import ClientUse, GroupUse, TopicUse, Usage
+from kbroker.common.printable import columns_of
 
 pytest.importorskip("rich")
 

@@ -145,7 +145,8 @@ def test_a_broker_that_is_not_there_is_no_wait(broker: FakeBroker, kind: ConfigR
 
 def test_cluster_description_without_the_api(broker: FakeBroker) -> None:
     """A broker without DescribeCluster is described from its metadata."""
-    broker.ranges.pop(60)
+    broker.ranges = {key: broker.ranges[key] for key in broker.handlers if key != 60}
     with Cluster(broker.bootstrap) as cluster:
-        described = Admin(cluster).describe_cluster()
-    assert (described.cluster_id, described.controller_id, [n.node_id for n in described.nodes]) == ("c", 7, [7])
+        described = describe_cluster(cluster)
+    nodes = [one.node.node_id for one in described.brokers]
+    assert (described.cluster_id, described.controller_id, nodes) == ("c", 7, [7])

@@ -18,8 +18,9 @@ from kbroker.console.requests import PageError, Query
 from kbroker.console.site import Download, Json, Site, View, address
 from kbroker.console.views.topics import found_topic, topics
 from kbroker.console.wire_partition import WirePartition, read_ahead, wire_partitions
+from kbroker.decoders.by_schema import BY_SCHEMA
 from kbroker.decoders.decoded import Decoded, MissingPackageError
-from kbroker.decoders.decoders import AUTO, NAMES, REGISTRY, Decoders
+from kbroker.decoders.decoders import AUTO, NAMES, Decoders
 from kbroker.decoders.expression import Expression, ExpressionError
 from kbroker.decoders.kafka_records import TOPICS as KAFKA_TOPICS
 from kbroker.decoders.record_text import LIST_BYTES, WHOLE_BYTES, Shown, safe_text, shown, shown_text
@@ -112,12 +113,9 @@ def messages(site: Site, query: Query) -> View:
         "is_empty": all(one.log_start_offset >= one.high_watermark for one in search.partitions.values()),
         "files": {kind: address("records", **kept, **_place(query), form=kind) for kind in KINDS},
         "downloaded": DOWNLOADED,
-        "decoders": [name for name in NAMES if site.parts.registry is not None or name not in _BY_REGISTRY],
+        "decoders": [name for name in NAMES if site.parts.registry is not None or name not in BY_SCHEMA],
     }
     return View("Messages", "messages.html", values)
-
-
-_BY_REGISTRY = ("avro", "protobuf", "json-schema", REGISTRY)
 
 
 def records(site: Site, query: Query) -> Download | Json:

@@ -33,7 +33,7 @@ def overview(site: Site, query: Query) -> View:
         "cluster_id": site.context.cluster_id,
         "listeners": site.broker.bound_listeners,
         "now_ms": site.clock.epoch_ms(),
-        "latest": site.history.latest,
+        "latest": site.local.history.latest,
         "topics": sum(not view.is_internal for view in views),
         "partitions": len(logs),
         "size_bytes": sum(log.size_bytes for log in logs if log is not None),
@@ -44,7 +44,7 @@ def overview(site: Site, query: Query) -> View:
         "throttled_now": _throttled_now(site),
         "quota_entities": site.context.quota_entities.count,
         "notices": _notices(site, logs),
-        "may_edit": site.may_edit,
+        "may_edit": site.parts.may_edit,
     }
     return View("Overview", "overview.html", values)
 
@@ -83,18 +83,18 @@ def xray(site: Site, query: Query) -> View:
 
 def alive(site: Site, query: Query) -> Json:
     """Respond to pages without live parts, which check that the broker is up."""
-    return Json({"started_ms": site.started_ms})
+    return Json({"started_ms": site.parts.started_ms})
 
 
 def throughput(site: Site, query: Query) -> View:
     """Return the charts, whose values come from ``rates``."""
-    return View("Throughput", "throughput.html", {"latest": site.history.latest})
+    return View("Throughput", "throughput.html", {"latest": site.local.history.latest})
 
 
 def rates(site: Site, query: Query) -> Json:
     """Return the rates of the last ten minutes, or those after ``since``: one list for each line of the charts."""
     since_ms = query.integer("since", 0, 0, 2**62)
-    found = site.history.rates(since_ms)
+    found = site.local.history.rates(since_ms)
     return Json({"columns": {name: [_plain(one[i]) for one in found] for i, name in enumerate(Rates._fields)}})
 
 

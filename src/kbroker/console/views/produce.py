@@ -12,8 +12,9 @@ from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View, address
 from kbroker.console.views.messages import REGISTRY_WAIT_S
 from kbroker.console.views.topics import found_topic
+from kbroker.decoders.by_schema import BY_SCHEMA
 from kbroker.decoders.decoded import MissingPackageError, Place, UnencodableError
-from kbroker.decoders.encoders import BY_SCHEMA, NAMES, Encoders
+from kbroker.decoders.encoders import NAMES, Encoders
 
 MAX_REPEAT, MAX_HEADERS, MAX_RECORDS = 1000, 50, 10_000
 MAX_BYTES = 4 << 20  # of all records of one form

@@ -64,7 +64,7 @@ class ShownVerdict(NamedTuple):
 def throttles(site: Site, query: Query) -> View:
     """Return the map of counters whose names contain ``q``, the strongest first."""
     wanted = query.text("q").strip()
-    found = site.history.throttled()
+    found = site.local.history.throttled()
     now_s = site.clock.epoch_ms() // 1000
     first = now_s // BIN_S - BINS + 1
     highest = {is_shadow: _highest(found, is_shadow) for is_shadow in (False, True)}
@@ -82,7 +82,7 @@ def throttles(site: Site, query: Query) -> View:
         "shades": range(1, SHADES + 1),
         "scales": [(is_shadow, milliseconds(highest[is_shadow])) for is_shadow in (False, True) if highest[is_shadow]],
         "latest": [_shown(one) for one in latest],
-        "missed_until_ms": site.history.missed_until_ms,
+        "missed_until_ms": site.local.history.missed_until_ms,
     }
     return View("Throttles", "throttles.html", values)
 

@@ -149,7 +149,7 @@ def _local_figures(site: Site, name: str) -> Figures:
         sum(log.high_watermark - log.log_start_offset for log in logs),
         sum(log.size_bytes for log in logs),
         sum(failed) + sum(leader < 0 for leader in leaders),
-        site.topic_history.rate(name),
+        site.local.topic_history.rate(name),
     )
 
 
@@ -216,7 +216,7 @@ def topic(site: Site, query: Query) -> View:
         figures = _local_figures(site, found.name)
     else:
         figures = _figures(site, [_listed(found)], has_offsets=len(found.partitions) <= MOST_OFFSETS)[found.name]
-    points = site.topic_history.points(found.name) if site.has_broker else []
+    points = site.local.topic_history.points(found.name) if site.has_broker else []
     values = {
         "topic": found,
         "figures": figures,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker._core.codec.crc32c import crc32c
-from kbroker.common.errors import KafkaError
+from kbroker.common.errors import KafkaError, UserError
 from kbroker.log import checkpoints
 from kbroker.log.tools.batch_file import Batch, BatchFile, DamagedBatch
 from kbroker.protocol._records import batch_at
@@ -29,7 +29,7 @@ _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _STATE_FILE_MAX_BYTES = 2**31
 
 
-class UnknownFileError(ValueError):
+class UnknownFileError(UserError, ValueError):
     """File whose kind is not known from its name."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.common.errors import UserError
 from kbroker.metadata.records.metadata_record import UnknownRecordError
 
 
@@ -13,7 +14,7 @@ class UnsupportedLevelError(MetadataReplayError, UnknownRecordError):
     """Level of metadata.version with records that this version does not support."""
 
 
-class UnwritableMetadataError(Exception):
+class UnwritableMetadataError(UserError):
     """Metadata that records of a level of metadata.version cannot represent."""
 
     def __init__(self, level: int, loss: str) -> None:

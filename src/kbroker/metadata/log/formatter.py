@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kbroker.common.errors import UserError
 from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, SERVED_LEVELS, metadata_version_name
 from kbroker.common.java.java_hash import hash_order, int_hash, string_hash
 from kbroker.common.listeners import Listener
@@ -36,7 +37,7 @@ READ_ONLY_MODE = 0o444  # of a snapshot, as Kafka sets it
 _RESERVED_IDS = 100  # the lowest ids have a meaning in metadata records
 
 
-class FormatError(ValueError):
+class FormatError(UserError, ValueError):
     """Folders that cannot be formatted; the text is Kafka's."""
 
 

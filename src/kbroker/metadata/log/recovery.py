@@ -21,6 +21,7 @@ from kbroker._core.clock import SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_quorum import voter_listener
 from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.errors import UserError
 from kbroker.common.feature_versions import METADATA_VERSION, SERVED_LEVELS
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, OFFSETS_TOPIC
@@ -80,7 +81,7 @@ _SUBJECTS = {
 _MADE_ANEW = frozenset({"TopicRecord", "PartitionRecord", "RegisterBrokerRecord", "RegisterControllerRecord"})
 
 
-class RecoveryError(RuntimeError):
+class RecoveryError(UserError, RuntimeError):
     """Error of a recovery that changed no file; the message has the reason and the remedy."""
 
 

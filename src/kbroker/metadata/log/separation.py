@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kbroker.common.errors import UserError
 from kbroker.common.feature_versions import CORDONED_LEVEL, METADATA_VERSION, level_text
 from kbroker.log.checkpoints import MetaProperties, read_text, sync_folder, write_meta_properties
 from kbroker.log.clean_shutdown import FILE_NAME
@@ -27,7 +28,7 @@ KRAFT_LEVEL = 1  # of a quorum whose voters are in its log
 _CONTROLLER_RECORD = "RegisterControllerRecord"
 
 
-class SeparationError(RuntimeError):
+class SeparationError(UserError, RuntimeError):
     """Folders that cannot be separated; the message has the reason and the remedy."""
 
 
