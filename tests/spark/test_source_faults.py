@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.partition_reader import FetchSettings
-from kbroker.protocol.records import Record, build_batch, build_control_batch
+from kbroker.protocol.records import Record, build_batch
 from kbroker.spark.datasource.arrow_batches import BatchBuilder
 from kbroker.spark.datasource.column_types import TYPES
 from kbroker.spark.datasource.options import COLUMNS
@@ -21,6 +21,7 @@ from kbroker.spark.datasource.planning import OffsetRange
 from kbroker.spark.datasource.range_reader import RangeReader
 from tests.spark.source_support import refusal, values
 from tests.support.certificates import Certificates
+from tests.support.control_batches import build_control_batch
 from tests.support.fake_log import FakeLogBroker, FakeTime
 from tests.support.secured import SecuredBroker
 

@@ -4,14 +4,12 @@ The byte grammar itself is in ``_records.pyx``, which the log uses natively. Dam
 CORRUPT_MESSAGE.
 """
 
-import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.protocol._batch_builder import RecordBatchBuilder
 from kbroker.protocol._columns import HEADERS, KEY, MILLISECONDS, OFFSET, TIMESTAMP, VALUE, ArrowColumns, BinaryColumn
 from kbroker.protocol._records import DEFAULT_CAP_BYTES, RecordBatch, batch_at, corrupt
 from kbroker.protocol.compression import CompressionType
-from kbroker.protocol.control_types import ABORT, COMMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +25,6 @@ __all__ = [
     "RecordBatchBuilder",
     "batch_at",
     "build_batch",
-    "build_control_batch",
     "columns",
     "iter_batches",
     "iter_records",
@@ -106,29 +103,6 @@ def build_batch(
     for record in records:
         key, value, timestamp_ms, headers, offset = record if isinstance(record, Record) else Record(*record)
         builder.append(key, value, timestamp_ms, headers, None if offset < 0 else offset - base_offset)
-    return builder.build()
-
-
-def build_control_batch(
-    *,
-    commit: bool,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    timestamp_ms: int,
-    base_offset: int = 0,
-) -> bytes:
-    """Build the batch that ends a transaction on one partition: a single commit or abort marker."""
-    builder = RecordBatchBuilder(
-        CompressionType.NONE,
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )
-    key = struct.pack(">hh", 0, COMMIT if commit else ABORT)
-    builder.append(key, struct.pack(">hi", 0, coordinator_epoch), timestamp_ms)
     return builder.build()
 
 

@@ -10,7 +10,8 @@ from kbroker.common.errors import Errors, ProtocolError
 from kbroker.protocol import _columns as native
 from kbroker.protocol._columns import ArrowColumns, whole_batches
 from kbroker.protocol.compression import CompressionType
-from kbroker.protocol.records import Record, build_batch, build_control_batch
+from kbroker.protocol.records import Record, build_batch
+from tests.support.control_batches import build_control_batch
 
 ALL = native.OFFSET | native.TIMESTAMP | native.TIMESTAMP_TYPE | native.KEY | native.VALUE | native.HEADERS
 END = 1 << 62

@@ -22,11 +22,11 @@ from kbroker.protocol.records import (
     RecordBatchBuilder,
     batch_at,
     build_batch,
-    build_control_batch,
     columns,
     iter_batches,
     iter_records,
 )
+from tests.support.control_batches import build_control_batch
 
 CODECS = list(CompressionType)
 RECORDS = [

@@ -5,10 +5,10 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.log.log_types import AbortedTransaction
 from kbroker.protocol.batch_format import TRANSACTIONAL_BIT
-from kbroker.protocol.records import build_control_batch
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.fetched import AcquiredRecords, Fetched, without
 from kbroker.share.share_partition import SharePartitionState, persister_error
+from tests.support.control_batches import build_control_batch
 from tests.support.share import (
     ACCEPT,
     KEY,
