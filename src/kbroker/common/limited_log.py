@@ -62,6 +62,10 @@ class RepeatedFailures:
         if times:
             write(times)
 
+    def log(self, cause: Hashable, log: Callable[..., object], message: str, *args: object) -> None:
+        """Count a failure, whose line is a message; a line about several has their number at its end."""
+        self.note(cause, lambda times: log(message + "%s", *args, how_often(times)))
+
     def write_late(self) -> None:
         """Write the lines about failures that were counted in a past period, and forget causes without any."""
         now_ms = self._clock.now_ms()

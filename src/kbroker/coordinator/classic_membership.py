@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
@@ -281,12 +281,8 @@ class Membership:
             self._note_failure(group, "that the group is empty", error)
 
     def _note_failure(self, group: ClassicGroup, noun: str, error: KafkaError) -> None:
-        group_id, reason = group.group_id, str(error)
-
-        def write(times: int) -> None:
-            logger.warning("group %s: cannot store %s: %s%s", group_id, noun, reason, how_often(times))
-
-        self._failures.note(noun, write)
+        message = "group %s: cannot store %s: %s"
+        self._failures.log(noun, logger.warning, message, group.group_id, noun, str(error))
 
     # ------------------------------------------------------------ sync
 

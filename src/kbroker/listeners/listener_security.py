@@ -10,7 +10,7 @@ from functools import partial
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError, ConfigValue
-from kbroker.common.limited_log import RateLimitedLogger, RepeatedFailures, how_often
+from kbroker.common.limited_log import RateLimitedLogger, RepeatedFailures
 from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
 from kbroker.common.security import scram
@@ -151,12 +151,8 @@ def _tls(
         log.info("failed authentication with %s:%d (SSL handshake failed: %s)", host, port, error)
 
     def on_refusal(error: BaseException) -> None:
-        failures.note(
-            listener.name,
-            lambda times: logger.error(
-                "listener %s: connections are closed, TLS cannot begin: %s%s", listener.name, error, how_often(times)
-            ),
-        )
+        message = "listener %s: connections are closed, TLS cannot begin: %s"
+        failures.log(listener.name, logger.error, message, listener.name, error)
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION

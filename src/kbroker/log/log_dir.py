@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kbroker.log import checkpoints, clean_shutdown
@@ -218,11 +218,8 @@ class LogDir:
             outcome = " and will be tried again"
         else:
             outcome = ", the disk is full" if error.errno in FULL else ""
-
-        def write(times: int) -> None:
-            logger.error("%s: %s failed%s: %s%s", self.path, what, outcome, error, how_often(times))
-
-        self._failures.note((kind or what, error.errno), write)
+        cause = kind or what, error.errno
+        self._failures.log(cause, logger.error, "%s: %s failed%s: %s", self.path, what, outcome, error)
         return False
 
     def write_late_failures(self) -> None:

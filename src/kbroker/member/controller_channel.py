@@ -17,7 +17,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.client.cluster import shared_version
 from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
+from kbroker.common.limited_log import RepeatedFailures, cause_of
 from kbroker.common.loggers import get_logger
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.protocol.codec import Body
@@ -214,12 +214,7 @@ class ControllerChannel:
                 connection.close()
 
     def _note(self, failure: str) -> None:
-        """Log a failure, the same one once a minute."""
-
-        def write(times: int) -> None:
-            logger.warning("channel %s: %s%s", self.name, failure, how_often(times))
-
-        self._failures.note(cause_of(failure), write)
+        self._failures.log(cause_of(failure), logger.warning, "channel %s: %s", self.name, failure)
 
 
 def _failed(error: Errors, text: str) -> Outcome:

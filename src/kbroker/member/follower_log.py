@@ -14,7 +14,7 @@ import os
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,12 +26,11 @@ from kbroker.common.loggers import get_logger
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CorruptFileError
 from kbroker.metadata.log import quorum_state
-from kbroker.metadata.log.metadata_log import FOLDER_NAME, TOPIC_ID, SnapshotFile, segments_in, snapshots_in
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, TOPIC_ID, SnapshotFile, SnapshotWriter, segments_in
 from kbroker.metadata.log.quorum_state import QuorumState
 from kbroker.metadata.records.batches import MetadataBatch, read_batches
-from kbroker.metadata.records.control_records import ControlRecord
-from kbroker.metadata.records.metadata_record import MetadataRecord, UnknownRecordError
-from kbroker.metadata.records.snapshot_files import PARTIAL_SUFFIX, read_snapshot, snapshot_name, write_snapshot
+from kbroker.metadata.records.metadata_record import UnknownRecordError
+from kbroker.metadata.records.snapshot_files import PARTIAL_SUFFIX, read_snapshot, snapshot_name
 from kbroker.protocol._records import corrupt
 from kbroker.protocol.records import RecordBatch, iter_batches
 
@@ -85,25 +84,18 @@ class _Segment:
             self.path.with_suffix(suffix).unlink(missing_ok=True)
 
 
-class FollowerLog:
+class FollowerLog(SnapshotWriter):
     """The metadata log of a follower.
 
     Args: ``log_dir``: the locked folder of the metadata log.
     Raises: OSError. Damaged batches and snapshots are removed.
     Threads: reading and appending by one thread, snapshots by one other. Lock: held over no sync.
-    Attributes:
-        new_bytes: bytes of the appended batches.
-        quorum: kraft.version and voters, which every snapshot of this node has.
     """
 
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock) -> None:
+        super().__init__(config, clock)
         self.folder = log_dir / FOLDER_NAME
-        self.new_bytes = 0
-        self.quorum: Sequence[ControlRecord] = ()
-        self._clock = clock
         self._segment_bytes = config.integer("metadata.log.segment.bytes")
-        self._retention_bytes = config.integer("metadata.max.retention.bytes")
-        self._retention_ms = config.integer("metadata.max.retention.ms")
         self._lock = threading.Lock()  # of the list of segments
         self._descriptor = -1
         self._segments: list[_Segment] = []
@@ -198,9 +190,10 @@ class FollowerLog:
         """Size of the segments."""
         return sum(segment.size_bytes for segment in self._segments)
 
-    def snapshots(self) -> list[SnapshotFile]:
-        """Return the snapshots, the oldest first."""
-        return snapshots_in(self.folder)
+    def _remove_below(self, offset: int, now_ms: int) -> None:
+        with self._lock:
+            while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
+                self._segments.pop(0).remove()
 
     def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
         """Yield the batches from ``offset`` on that end at or below ``end_offset``.
@@ -416,34 +409,6 @@ class FollowerLog:
     def begin_snapshot(self, end_offset: int, epoch: int) -> SnapshotDownload:
         """Return the download of a snapshot of the leader. Raises: OSError."""
         return SnapshotDownload(SnapshotFile(end_offset, epoch, self.folder / snapshot_name(end_offset, epoch)))
-
-    def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Write a snapshot of all records up to ``offset``, then remove what newer snapshots cover.
-
-        Raises: OSError; earlier snapshots are then unchanged.
-        """
-        path = self.folder / snapshot_name(offset + 1, epoch)
-        if not path.exists():
-            write_snapshot(
-                path, records, timestamp_ms, last_contained_log_timestamp_ms=timestamp_ms, control=self.quorum
-            )
-        self._remove_covered()
-
-    def _remove_covered(self) -> None:
-        """Remove the oldest snapshots, and the segments below the next one, beyond the retention's size or time."""
-        snapshots = self.snapshots()
-        now_ms = self._clock.wall_ms()
-        while len(snapshots) > 1:
-            sizes = sum(one.path.stat().st_size for one in snapshots) + self.size_bytes
-            age_ms = now_ms - snapshots[1].path.stat().st_mtime * 1000
-            is_large = 0 <= self._retention_bytes < sizes
-            if not is_large and not 0 <= self._retention_ms < age_ms:
-                break
-            oldest = snapshots.pop(0)
-            with self._lock:
-                while len(self._segments) > 1 and self._segments[0].end_offset <= snapshots[0].end_offset:
-                    self._segments.pop(0).remove()
-            oldest.path.unlink(missing_ok=True)
 
     def _remove_snapshots(self, below: int) -> None:
         for snapshot in self.snapshots():

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
-from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
+from kbroker.common.limited_log import RepeatedFailures, cause_of
 from kbroker.common.listeners import PROTOCOLS, Listener
 from kbroker.common.loggers import get_logger
 from kbroker.log.scheduler import ScheduledTask, Scheduler
@@ -328,11 +328,7 @@ class BrokerLifecycle:
         if self.state is BrokerState.SHUTTING_DOWN:
             return text
         self.last_error = text
-
-        def write(times: int) -> None:
-            logger.warning("unable to %s: %s%s", what, text, how_often(times))
-
-        self._failures.note((what, cause_of(text)), write)
+        self._failures.log((what, cause_of(text)), logger.warning, "unable to %s: %s", what, text)
         return text
 
 

@@ -13,7 +13,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.client.cluster import shared_version
 from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.limited_log import RepeatedFailures, cause_of, how_often
+from kbroker.common.limited_log import RepeatedFailures, cause_of
 from kbroker.common.loggers import get_logger
 from kbroker.log.log_dir import LogDir
 from kbroker.member.controller_connection import ControllerConnections
@@ -117,7 +117,8 @@ class RaftClient:
                 observer.on_failure(send, f"the metadata log cannot be written: {error}", self._clock.now_ms())
                 self._closing.wait(DISK_BACKOFF_S)
         if observer.last_error:
-            self._note(observer.last_error)
+            failure = observer.last_error
+            self._failures.log(cause_of(failure), logger.warning, "no metadata is fetched: %s", failure)
         self._on_progress(observer.high_watermark)
 
     def _exchange(self, send: Send) -> Body:
@@ -141,11 +142,3 @@ class RaftClient:
         connection = self._connections.pop(address, None)
         if connection is not None:
             connection.close()
-
-    def _note(self, failure: str) -> None:
-        """Log a failure, the same one once a minute."""
-
-        def write(times: int) -> None:
-            logger.warning("no metadata is fetched: %s%s", failure, how_often(times))
-
-        self._failures.note(cause_of(failure), write)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 
 if TYPE_CHECKING:
@@ -155,9 +155,5 @@ class Forwarder:
             self._connection = None
 
     def _report(self, reason: str) -> None:
-        self._failures.note(
-            None,
-            lambda times: logger.warning(
-                "client metrics are not forwarded to %s: %s%s", self._shown_url, reason, how_often(times)
-            ),
-        )
+        message = "client metrics are not forwarded to %s: %s"
+        self._failures.log(None, logger.warning, message, self._shown_url, reason)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.common.request_log_names import JSON_SUFFIX, TELEMETRY
 from kbroker.common.rolling_files import RollingFiles
@@ -75,9 +75,7 @@ class PushLog:
             except OSError as error:
                 self.dropped += 1
                 reason = str(error)
-        self._failures.note(
-            None, lambda times: logger.warning("a push of metrics is not logged: %s%s", reason, how_often(times))
-        )
+        self._failures.log(None, logger.warning, "a push of metrics is not logged: %s", reason)
 
     def close(self) -> None:
         """Close the file."""

@@ -38,6 +38,16 @@ def test_other_causes_are_logged_at_once() -> None:
     assert failures.lines == [("disk", 3), ("network", 3)]
 
 
+def test_a_message_has_the_number_of_failures_at_its_end() -> None:
+    failures = Failures()
+    lines: list[str] = []
+    for word in ("first", "second", "third"):
+        failures.repeated.log("disk", lambda form, *args: lines.append(form % args), "%s: %d is full", word, 7)
+    failures.clock.advance_ms(REPEAT_MS)
+    failures.repeated.write_late()
+    assert lines == ["first: 7 is full", "third: 7 is full (2 times since the last such line)"]
+
+
 def test_messages_that_differ_in_numbers_have_one_cause() -> None:
     assert cause_of("a snapshot of 7 bytes, 33169620992 are free") == cause_of("a snapshot of 9 bytes, 332 are free")
     assert cause_of("connection refused") != cause_of("connection reset")

@@ -7,8 +7,8 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.protocol.batch_format import (
@@ -29,8 +29,7 @@ MAX_OFFSET = 2**63 - 2
 assert HEADER.size == BATCH_HEADER_BYTES
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Header and position of a v2 batch."""
 
     position: int
@@ -46,7 +45,7 @@ class Batch:
     producer_epoch: int
     base_sequence: int
     record_count: int
-    is_valid: bool  # the checksum matches
+    is_valid: bool  # the checksum matches, or was not compared
 
     @property
     def last_offset(self) -> int:
@@ -104,8 +103,8 @@ class BatchFile:
         if isinstance(self.data, mmap.mmap):
             self.data.close()
 
-    def batch_at(self, position: int) -> Batch:
-        """Return the batch that starts at ``position``, its checksum compared. Raises: DamagedBatch."""
+    def batch_at(self, position: int, *, is_checked: bool = True) -> Batch:
+        """Return the batch that starts at ``position``, by default with its checksum compared. Raises: DamagedBatch."""
         left = self.size_bytes - position
         if left < BATCH_HEADER_BYTES:
             raise DamagedBatch(position, f"{left} bytes left, a batch has at least {BATCH_HEADER_BYTES}")
@@ -117,25 +116,11 @@ class BatchFile:
             raise DamagedBatch(position, f"batch length {length} is too small")
         if size > left:
             raise DamagedBatch(position, f"batch of {size} bytes, {left} are left")
-        with memoryview(self.data) as view, view[position + CRC_FROM : position + size] as checked:
-            is_valid = crc32c(checked) == crc
-        base_ms, max_ms, producer_id, producer_epoch, sequence, count = rest
-        batch = Batch(
-            position,
-            size,
-            base,
-            epoch,
-            crc,
-            attributes,
-            delta,
-            base_ms,
-            max_ms,
-            producer_id,
-            producer_epoch,
-            sequence,
-            count,
-            is_valid,
-        )
+        is_valid = True
+        if is_checked:
+            with memoryview(self.data) as view, view[position + CRC_FROM : position + size] as checked:
+                is_valid = crc32c(checked) == crc
+        batch = Batch._make((position, size, base, epoch, crc, attributes, delta, *rest, is_valid))
         if base < 0 or batch.last_offset_delta < 0 or batch.last_offset > MAX_OFFSET:
             raise DamagedBatch(position, f"impossible offsets {base} + {batch.last_offset_delta}")
         return batch

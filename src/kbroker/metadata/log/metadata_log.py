@@ -211,7 +211,65 @@ class StartableLog(LogFiles):
         self._check_end(self.end_offset)
 
 
-class MetadataLog(_Folder):
+class SnapshotWriter:
+    """The part of a metadata log that writes snapshots. Base class. Threads: `write_snapshot` by one thread.
+
+    Attributes:
+        new_bytes: of the batches after the snapshot that was loaded, and of those that were appended since.
+        quorum: kraft.version and voters, which every snapshot of this node has.
+    """
+
+    folder: Path
+
+    def __init__(self, config: BrokerConfig, clock: BaseClock) -> None:
+        self.new_bytes = 0
+        self.quorum: Sequence[ControlRecord] = ()
+        self._clock = clock
+        self._retention_bytes = config.integer("metadata.max.retention.bytes")
+        self._retention_ms = config.integer("metadata.max.retention.ms")
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the segments."""
+        raise NotImplementedError
+
+    def _remove_below(self, offset: int, now_ms: int) -> None:
+        """Remove the segments whose records are all below an offset."""
+        raise NotImplementedError
+
+    def snapshots(self) -> list[SnapshotFile]:
+        """Return the snapshots of records, the oldest first."""
+        return snapshots_in(self.folder)
+
+    def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
+        """Write a snapshot of all records up to ``offset``, then remove what newer snapshots cover.
+
+        Args: ``records`` of the image at ``offset``; ``epoch`` of the record at that offset; ``timestamp_ms``: now.
+        Raises: OSError; earlier snapshots are then unchanged.
+        """
+        path = self.folder / snapshot_name(offset + 1, epoch)
+        if not path.exists():
+            write_snapshot(
+                path, records, timestamp_ms, last_contained_log_timestamp_ms=timestamp_ms, control=self.quorum
+            )
+        self._remove_covered()
+
+    def _remove_covered(self) -> None:
+        """Remove the oldest snapshots, and the segments below the next one, beyond the retention's size or time."""
+        snapshots = self.snapshots()
+        now_ms = self._clock.wall_ms()
+        while len(snapshots) > 1:
+            sizes = sum(one.path.stat().st_size for one in snapshots) + self.size_bytes
+            age_ms = now_ms - snapshots[1].path.stat().st_mtime * 1000
+            is_large = 0 <= self._retention_bytes < sizes
+            if not is_large and not 0 <= self._retention_ms < age_ms:
+                break
+            oldest = snapshots.pop(0)
+            self._remove_below(snapshots[0].end_offset, now_ms)
+            oldest.path.unlink(missing_ok=True)
+
+
+class MetadataLog(_Folder, SnapshotWriter):
     """The metadata log of a node that is the quorum's only voter, opened for a new leader epoch.
 
     Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock``: of the records' time;
@@ -223,13 +281,9 @@ class MetadataLog(_Folder):
     def __init__(
         self, log_dir: Path, config: BrokerConfig, clock: BaseClock, *, is_clean: bool, others: Sequence[Path] = ()
     ) -> None:
-        super().__init__(log_dir, others)
-        self.new_bytes = 0  # of the batches after the snapshot that was loaded, and of those that were appended since
-        self.quorum: Sequence[ControlRecord] = ()  # kraft.version and voters, which every snapshot has
+        _Folder.__init__(self, log_dir, others)
+        SnapshotWriter.__init__(self, config, clock)
         self._is_failing = False
-        self._clock = clock
-        self._retention_bytes = config.integer("metadata.max.retention.bytes")
-        self._retention_ms = config.integer("metadata.max.retention.ms")
         self.folder.mkdir(exist_ok=True)
         self.epoch = self._last_epoch() + 1
         try:
@@ -280,6 +334,11 @@ class MetadataLog(_Folder):
     def size_bytes(self) -> int:
         """Size of the segments."""
         return self._log.size_bytes
+
+    def _remove_below(self, offset: int, now_ms: int) -> None:
+        self._log.delete_records(offset)
+        self._log.apply_retention(now_ms)
+        self._log.purge_deleted(now_ms)
 
     def batches(self, offset: int) -> Iterator[MetadataBatch]:
         """Yield the batches of the log from ``offset`` on. Raises: ProtocolError for damage; OSError."""
@@ -388,38 +447,3 @@ class MetadataLog(_Folder):
                 os.truncate(path, kept_bytes)
                 return True
         return False
-
-    # ------------------------------------------------------------ snapshots
-
-    def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Write a snapshot of all records up to ``offset``, then remove what newer snapshots cover.
-
-        Args: ``records`` of the image at ``offset``; ``epoch`` of the record at that offset; ``timestamp_ms``: now.
-        Raises: OSError; earlier snapshots are then unchanged.
-        """
-        path = self.folder / snapshot_name(offset + 1, epoch)
-        if not path.exists():
-            write_snapshot(
-                path,
-                records,
-                timestamp_ms,
-                last_contained_log_timestamp_ms=timestamp_ms,
-                control=self.quorum,
-            )
-        self._remove_covered()
-
-    def _remove_covered(self) -> None:
-        """Remove the oldest snapshots, and the segments below the next one, beyond the retention's size or time."""
-        snapshots = self.snapshots()
-        now_ms = self._clock.wall_ms()
-        while len(snapshots) > 1:
-            sizes = sum(one.path.stat().st_size for one in snapshots) + self._log.size_bytes
-            age_ms = now_ms - snapshots[1].path.stat().st_mtime * 1000
-            is_large = 0 <= self._retention_bytes < sizes
-            if not is_large and not 0 <= self._retention_ms < age_ms:
-                break
-            oldest = snapshots.pop(0)
-            self._log.delete_records(snapshots[0].end_offset)
-            self._log.apply_retention(now_ms)
-            self._log.purge_deleted(now_ms)
-            oldest.path.unlink()
