@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
 from kbroker.coordinator.group_records import CommittedOffset
-from kbroker.coordinator.internal_topic import TransactionalProducer
+from kbroker.coordinator.internal_topic import EndMarker, TransactionalProducer
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.log.compaction.log_cleaner import CompactionConfig, measure
@@ -108,7 +108,7 @@ class Bench:
             model.pending.setdefault(producer_id, {})[group, place] = value
         elif kind == "end":
             producer_id, commit = arguments
-            coordinator.offsets.complete_transaction(0, producer_id, 0, 0, commit, 0)
+            coordinator.offsets.complete_transaction(0, EndMarker(producer_id, 0, 0, commit, 0))
             model.end(producer_id, commit)
         elif kind == "delete":
             ((group, place),) = arguments

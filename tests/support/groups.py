@@ -50,6 +50,13 @@ class MemoryTopic:
         return sum(log.log_end_offset for log in self.logs if log is not None)
 
 
+def open_producers(coordinator: GroupCoordinator, index: int) -> list[int]:
+    """The producers whose transactions have pending offsets in a partition."""
+    transactions = coordinator.runtime.at(index).transactions
+    with transactions.lock:
+        return sorted(transactions._groups)
+
+
 class Responses(list):  # type: ignore[type-arg]
     """Responses to one request: none while it waits, one for ever after."""
 

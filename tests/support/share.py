@@ -10,7 +10,7 @@ from uuid import UUID
 from kbroker._core.clock import VirtualClock
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.share.persister import Done, ShareState, StateBatch, StateDone
+from kbroker.coordinator.share.persister import Done, ShareState, StateBatch, StateChange, StateDone
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.fetched import AcquiredRecords, Fetched
 from kbroker.share.share_partition import AcknowledgementBatch, SharePartition, SharePartitionKey
@@ -45,19 +45,8 @@ class MemoryPersister:
             batches.append(StateBatch(rows[0][0], rows[-1][0], rows[0][1], rows[0][2]))
         done(ShareState(0, None, self.state_epoch, self.start_offset, self.complete_count, leader_epoch, batches))
 
-    def write_state(
-        self,
-        group_id: str,
-        topic_id: UUID,
-        partition: int,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-        done: Done,
-    ) -> None:
-        write = partial(self._write, start_offset, delivery_complete_count, list(batches), done)
+    def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange, done: Done) -> None:
+        write = partial(self._write, change.start_offset, change.delivery_complete_count, list(change.batches), done)
         if self.is_held:
             self.held.append(write)
         else:

@@ -5,7 +5,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_records import CommittedOffset
-from kbroker.coordinator.internal_topic import TransactionalProducer
+from kbroker.coordinator.internal_topic import EndMarker, TransactionalProducer
 from tests.support.groups import Groups, MemoryTopic
 
 PLACE, OTHER = ("t", 0), ("u", 1)
@@ -46,7 +46,9 @@ def end(groups: Groups, *, by: TransactionalProducer = ONE, commit: bool = True,
 
 def complete(groups: Groups, index: int, by: TransactionalProducer = ONE, *, commit: bool = True) -> Errors:
     try:
-        groups.coordinator.offsets.complete_transaction(index, by.producer_id, by.producer_epoch, 0, commit, 0)
+        groups.coordinator.offsets.complete_transaction(
+            index, EndMarker(by.producer_id, by.producer_epoch, 0, commit, 0)
+        )
     except KafkaError as error:
         return error.error
     return Errors.NONE

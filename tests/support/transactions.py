@@ -12,6 +12,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
+from kbroker.coordinator.internal_topic import EndMarker
 from kbroker.coordinator.transaction import transaction_records
 from kbroker.coordinator.transaction.transaction_coordinator import (
     DescribedTransaction,
@@ -35,18 +36,10 @@ class FakeMarkers:
     written: list[tuple[TopicPartition, int, int, int, bool, int]] = field(default_factory=list)
     errors: dict[TopicPartition, Errors] = field(default_factory=dict)
 
-    def write(
-        self,
-        place: TopicPartition,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> Errors:
+    def write(self, place: TopicPartition, marker: EndMarker) -> Errors:
         error = self.errors.get(place, Errors.NONE)
         if error is Errors.NONE:
-            self.written.append((place, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version))
+            self.written.append((place, *marker))
         return error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.coordinator.internal_topic import EndMarker
 from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -41,14 +42,14 @@ def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
     _, unserved = led_partition(ctx, topic, index)
     if unserved is Errors.NOT_LEADER_OR_FOLLOWER:
         return unserved
-    return ctx.markers.write(
-        (topic, index),
+    found = EndMarker(
         marker["ProducerId"],
         marker["ProducerEpoch"],
         marker["CoordinatorEpoch"],
         marker["TransactionResult"],
         marker.get("TransactionVersion", 0),
     )
+    return ctx.markers.write((topic, index), found)
 
 
 def _impossible(marker: Body) -> Errors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.apis.share_state_requests import each_partition, failure
-from kbroker.coordinator.share.persister import UNKNOWN_COUNT
+from kbroker.coordinator.share.persister import UNKNOWN_COUNT, StateChange
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.share.share_records import SharePartitionKey, batches_of
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -18,11 +18,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def _write(coordinator: ShareCoordinator, key: SharePartitionKey, row: Body) -> None:
-    coordinator.write(
-        key,
-        row["StateEpoch"],
-        row["LeaderEpoch"],
-        row["StartOffset"],
-        row.get("DeliveryCompleteCount", UNKNOWN_COUNT),
-        batches_of(row["StateBatches"]),
-    )
+    epochs = row["StateEpoch"], row["LeaderEpoch"]
+    count = row.get("DeliveryCompleteCount", UNKNOWN_COUNT)
+    coordinator.write(key, StateChange(*epochs, row["StartOffset"], count, batches_of(row["StateBatches"])))

@@ -155,34 +155,11 @@ class GroupCoordinator:
         )
         self._groups = GroupMap(self.runtime)
         topics = NoTopics() if image is None else image
-        self.consumer_groups = ConsumerGroups(
-            clock,
-            self._groups,
-            self.heartbeats,
-            self._membership,
-            topics,
-            replace(self._settings.consumer, classic_max_size=self._settings.max_size),
-            sensors,
-        )
-        self.share_groups = ShareGroups(
-            clock,
-            self._groups,
-            self.heartbeats,
-            self._membership,
-            topics,
-            self._settings.share,
-            sensors.share_rebalances,
-            share_coordinator_of,
-        )
-        self.streams_groups = StreamsGroups(
-            clock,
-            self._groups,
-            self.heartbeats,
-            self._membership,
-            topics,
-            self._settings.streams,
-            sensors,
-        )
+        common = clock, self._groups, self.heartbeats, self._membership, topics
+        consumer = replace(self._settings.consumer, classic_max_size=self._settings.max_size)
+        self.consumer_groups = ConsumerGroups(*common, consumer, sensors)
+        self.share_groups = ShareGroups(*common, self._settings.share, sensors.share_rebalances, share_coordinator_of)
+        self.streams_groups = StreamsGroups(*common, self._settings.streams, sensors)
         self._kinds: Mapping[str, ModernGroups[Any]] = {
             ConsumerGroup.KIND: self.consumer_groups,
             ShareGroup.KIND: self.share_groups,

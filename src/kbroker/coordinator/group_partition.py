@@ -35,11 +35,6 @@ class OpenTransactions:
         """Forget the transaction of a producer."""
         self._groups.pop(producer_id, None)
 
-    @property
-    def producer_ids(self) -> list[int]:
-        """All producers, sorted."""
-        return sorted(self._groups)
-
 
 class GroupPartition(Protocol):
     """Partition that stores a group; `GroupShard` is the implementation. Threads: any."""

@@ -107,6 +107,16 @@ class TransactionalProducer(NamedTuple):
     verification_guard: int = -1
 
 
+class EndMarker(NamedTuple):
+    """The marker that ends a producer's transaction on a partition."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int
+
+
 class Written(NamedTuple):
     """Result of an append, with the offset up to which the log must be on disk before it is acknowledged (0: none).
 
@@ -214,17 +224,13 @@ def append(
     return Written(log, info.flush_offset, info.base_offset)
 
 
-def append_end_marker(
-    log: Any, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, transaction_version: int
-) -> Written:
+def append_end_marker(log: Any, marker: EndMarker) -> Written:
     """Append the marker that ends a transaction on a partition; call ``await_disk`` before acknowledging it.
 
     Raises: KafkaError with the log's code, NOT_LEADER_OR_FOLLOWER for a closed log; then nothing was written.
     """
     try:
-        info = log.append_end_marker(
-            producer_id, producer_epoch, coordinator_epoch, commit, transaction_version=transaction_version
-        )
+        info = log.append_end_marker(*marker[:4], transaction_version=marker.transaction_version)
     except ValueError as error:  # closed: the topic is being deleted, or the broker stops
         raise KafkaError(Errors.NOT_LEADER_OR_FOLLOWER, str(error)) from error
     if info.error:

@@ -22,6 +22,7 @@ from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.group_shard import Group
 from kbroker.coordinator.internal_topic import (
+    EndMarker,
     KeyValue,
     TransactionalProducer,
     append_end_marker,
@@ -174,15 +175,7 @@ class OffsetMetadataManager:
             raise error_for_client(Errors.of(error), None)
         return shard.index, guard
 
-    def complete_transaction(
-        self,
-        index: int,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> None:
+    def complete_transaction(self, index: int, marker: EndMarker) -> None:
         """Append the end marker to a partition of the offsets topic, and commit or drop the pending offsets.
 
         Raises: KafkaError with the log's code, or the coordinator's if the partition is not served now.
@@ -191,17 +184,15 @@ class OffsetMetadataManager:
         transactions = shard.transactions
         while True:
             with transactions.lock:
-                group_ids = transactions.group_ids(producer_id)
+                group_ids = transactions.group_ids(marker.producer_id)
             with self._all_locked(group_ids) as groups, transactions.lock:
-                if transactions.group_ids(producer_id) != group_ids:
+                if transactions.group_ids(marker.producer_id) != group_ids:
                     continue  # another commit between the two locks: the lock of its group is needed too
                 shard.check()
-                written = append_end_marker(
-                    shard.log, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
-                )
-                transactions.end(producer_id)
+                written = append_end_marker(shard.log, marker)
+                transactions.end(marker.producer_id)
                 for group in groups:
-                    group.offsets.complete(producer_id, commit)
+                    group.offsets.complete(marker.producer_id, marker.commit)
             break
         written.await_disk()
 
@@ -211,14 +202,6 @@ class OffsetMetadataManager:
         with ExitStack() as locks:
             found = [locks.enter_context(self._groups.locked(group_id)) for group_id in group_ids]
             yield [group for group in found if group is not None]
-
-    # ------------------------------------------------------------ partitions
-
-    def open_producers(self, index: int) -> list[int]:
-        """Return the producers whose transactions have pending offsets in a partition."""
-        transactions = self._groups.runtime.at(index).transactions
-        with transactions.lock:
-            return transactions.producer_ids
 
     # ------------------------------------------------------------ fetch
 

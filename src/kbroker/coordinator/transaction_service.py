@@ -9,7 +9,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.coordinator.internal_topic import RegisteredTopic, append_end_marker
+from kbroker.coordinator.internal_topic import EndMarker, RegisteredTopic, append_end_marker
 from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Transactions
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
 from kbroker.log.scheduler import Scheduler
@@ -100,15 +100,7 @@ class PartitionMarkers:
         #: Returns whether the marker of a partition is delayed, to be retried later. None: no marker is. Set by tests.
         self.is_held: Callable[[TopicPartition], bool] | None = None
 
-    def write(
-        self,
-        place: TopicPartition,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> Errors:
+    def write(self, place: TopicPartition, marker: EndMarker) -> Errors:
         """Write one marker, on disk if the topic's settings require it."""
         if self.is_held is not None and self.is_held(place):
             return Errors.NOT_LEADER_OR_FOLLOWER
@@ -121,13 +113,9 @@ class PartitionMarkers:
             return Errors.KAFKA_STORAGE_ERROR
         try:
             if topic == OFFSETS_TOPIC:
-                self._groups(index).offsets.complete_transaction(
-                    index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
-                )
+                self._groups(index).offsets.complete_transaction(index, marker)
             else:
-                append_end_marker(
-                    log, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
-                ).await_disk()
+                append_end_marker(log, marker).await_disk()
             return Errors.NONE
         except KafkaError as error:
             return Errors.NOT_LEADER_OR_FOLLOWER if error.error in _NOT_NOW else error.error

@@ -21,7 +21,13 @@ from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.printable import printable
-from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, SharePersister, ShareState, StateBatch
+from kbroker.coordinator.share.persister import (
+    UNINITIALIZED_OFFSET,
+    SharePersister,
+    ShareState,
+    StateBatch,
+    StateChange,
+)
 from kbroker.share.acquisition import AcquireLimits, AcquireMode, acquire
 from kbroker.share.fetched import AcquiredRecords, Fetched, without
 from kbroker.share.in_flight import (
@@ -441,9 +447,11 @@ class SharePartition:
 
     def _write(self, write: _Write) -> None:
         key = self.key
-        where = key.group_id, key.topic_id, key.partition, self._state_epoch, self.leader_epoch
+        change = StateChange(
+            self._state_epoch, self.leader_epoch, write.start_offset, write.complete_count, write.batches
+        )
         try:
-            self._persister.write_state(*where, write.start_offset, write.complete_count, write.batches, write.stored)
+            self._persister.write_state(key.group_id, key.topic_id, key.partition, change, write.stored)
         except Exception:
             logger.exception("cannot write the state of the share partition %s", key)
             write.stored(Errors.UNKNOWN_SERVER_ERROR, None)

@@ -8,7 +8,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator.group_records import CommittedOffset
-from kbroker.coordinator.internal_topic import TransactionalProducer
+from kbroker.coordinator.internal_topic import EndMarker, TransactionalProducer
 from kbroker.coordinator.runtime import PartitionState, _Partition
 from kbroker.requests.context import Body
 from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench
@@ -178,7 +178,7 @@ def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> No
     if version >= 7:
         assert fetch(True, asked) == {0: (88, -1, ""), 1: (88, -1, "")}
         assert fetch(True, None) == {0: (88, -1, "")}
-    groups.offsets.complete_transaction(groups.runtime.index_of("g"), 7, 0, 0, True, 0)
+    groups.offsets.complete_transaction(groups.runtime.index_of("g"), EndMarker(7, 0, 0, True, 0))
     assert fetch(True, asked) == {0: (0, 9, "new"), 1: (0, 1, "new")}
 
 

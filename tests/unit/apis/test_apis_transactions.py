@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.internal_topic import EndMarker
 from kbroker.coordinator.transaction_service import PartitionMarkers
 from kbroker.requests.context import Body
 from tests.support.groups import Groups
@@ -229,8 +230,8 @@ def test_markers_of_offsets_go_to_the_groups(said: Errors, written: Errors) -> N
     bench.create(OFFSETS_TOPIC, 1)
     groups = Groupless(said)
     markers = PartitionMarkers(bench.ctx.topics, lambda index: groups)  # type: ignore[arg-type, return-value]
-    assert markers.write((OFFSETS_TOPIC, 0), 7, 1, 2, True, 2) is written
-    assert groups.rows == [(0, 7, 1, 2, True, 2)]
+    assert markers.write((OFFSETS_TOPIC, 0), EndMarker(7, 1, 2, True, 2)) is written
+    assert groups.rows == [(0, (7, 1, 2, True, 2))]
 
 
 def test_markers_of_partitions_that_are_not_there() -> None:
@@ -240,4 +241,4 @@ def test_markers_of_partitions_that_are_not_there() -> None:
     none: Callable[[], object] = object
     markers = PartitionMarkers(bench.ctx.topics, none)  # type: ignore[arg-type]
     for place in (("absent", 0), ("t", 1), ("t", -1)):
-        assert markers.write(place, 7, 1, 2, True, 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+        assert markers.write(place, EndMarker(7, 1, 2, True, 2)) is Errors.UNKNOWN_TOPIC_OR_PARTITION

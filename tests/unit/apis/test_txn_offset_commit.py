@@ -12,6 +12,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.apis import api28_txn_offset_commit
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
+from kbroker.coordinator.internal_topic import EndMarker
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
@@ -105,7 +106,7 @@ class Bench:
         return code
 
     def end(self, commit: bool = True) -> None:
-        self.groups.coordinator.offsets.complete_transaction(0, 7, 0, 0, commit, 0)
+        self.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 0, 0, commit, 0))
 
     def committed(self) -> dict[TopicPartition, tuple[int, int, str]]:
         found = self.groups.coordinator.offsets.fetch("g").committed.items()
@@ -174,14 +175,14 @@ def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench) -> None:
     """It ends the verification too: the coordinator is asked again, and the offsets are in the new transaction."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
-    bench.groups.coordinator.offsets.complete_transaction(0, 7, 1, 0, True, 2)
+    bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 1, 0, True, 2))
     bench.transactions.waiting[0]({PLACE: Errors.NONE})
     assert bench.completed == []
     bench.transactions.waiting[1]({PLACE: Errors.NONE})
     (response,) = bench.completed
     assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 0
     assert bench.committed() == {}
-    bench.groups.coordinator.offsets.complete_transaction(0, 7, 2, 0, True, 2)
+    bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 2, 0, True, 2))
     assert bench.committed() == {("t", 0): (9, -1, "")}
 
 
@@ -190,7 +191,7 @@ def test_questions_about_one_request_are_few(bench: Bench) -> None:
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
     for question in range(4):
-        bench.groups.coordinator.offsets.complete_transaction(0, 7, 1, 0, True, 2)
+        bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 1, 0, True, 2))
         bench.transactions.waiting[question]({PLACE: Errors.NONE})
     (response,) = bench.completed
     assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 48

@@ -6,7 +6,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import partition_of
 from kbroker.log._partition_log import PartitionLog
-from tests.support.groups import Groups, MemoryTopic
+from tests.support.groups import Groups, MemoryTopic, open_producers
 from tests.support.transactional_offsets import PLACE, add, commit, committed, complete, single, unstable
 from tests.support.transactions import refused
 
@@ -99,7 +99,7 @@ def test_a_transaction_on_a_fresh_topic() -> None:
     assert groups.topic.partition_count == 0
     add(groups, 1, group="b")
     assert groups.coordinator.runtime.index_of("b") == 2
-    assert groups.coordinator.offsets.open_producers(2) == [1]
+    assert open_producers(groups.coordinator, 2) == [1]
 
 
 def test_a_request_that_has_found_its_shard_before_the_unload_writes_nothing() -> None:

@@ -13,7 +13,7 @@ from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_batches
-from tests.support.groups import MemoryTopic
+from tests.support.groups import MemoryTopic, open_producers
 from tests.support.transactional_offsets import (
     DAY_MS,
     ONE,
@@ -120,7 +120,7 @@ def test_a_transaction_may_write_offsets_of_several_groups() -> None:
     end(groups)
     assert (committed(groups, "a"), committed(groups, "b")) == ({PLACE: 1}, {PLACE: 2})
     assert unstable(groups, PLACE, OTHER, group="b") == {OTHER}
-    assert groups.coordinator.offsets.open_producers(0) == groups.restart().coordinator.offsets.open_producers(0) == [2]
+    assert open_producers(groups.coordinator, 0) == open_producers(groups.restart().coordinator, 0) == [2]
 
 
 def test_the_same_place_twice_in_a_transaction() -> None:
@@ -178,7 +178,7 @@ def test_a_commit_needs_the_guard_of_its_verification() -> None:
     end(groups, commit=False)
     verified = TransactionalProducer(1, 0, guard)
     assert refused(add, groups, 7, by=verified) is Errors.INVALID_TXN_STATE
-    assert (committed(groups), groups.coordinator.offsets.open_producers(0)) == ({}, [])
+    assert (committed(groups), open_producers(groups.coordinator, 0)) == ({}, [])
     _, guard = start("g", 1, 0, False)
     add(groups, 7, by=TransactionalProducer(1, 0, guard))
     assert start("g", 1, 0, False) == (0, 0)
@@ -328,7 +328,7 @@ def test_a_deleted_offsets_topic_takes_its_transactions_along() -> None:
     add(groups, 7)
     groups.topic.logs = MemoryTopic(groups.clock, 1).logs
     groups.coordinator.topic_deleted("__consumer_offsets")
-    assert groups.coordinator.offsets.open_producers(0) == []
+    assert open_producers(groups.coordinator, 0) == []
     assert groups.coordinator.list_groups() == []
 
 

@@ -47,6 +47,19 @@ class ShareState(NamedTuple):
         return end_offset - self.start_offset - self.delivery_complete_count
 
 
+class StateChange(NamedTuple):
+    """Change of the state of a share partition.
+
+    ``start_offset``: -1 keeps the stored one. ``batches``: those that changed.
+    """
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: Sequence[StateBatch]
+
+
 StateDone = Callable[[ShareState], None]
 Done = Callable[[int, str | None], None]
 
@@ -60,16 +73,5 @@ class SharePersister(Protocol):
     def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
         """Read the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
 
-    def write_state(
-        self,
-        group_id: str,
-        topic_id: UUID,
-        partition: int,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-        done: Done,
-    ) -> None:
-        """Add batches to the state. ``start_offset``: -1 keeps the stored one. ``batches``: those that changed."""
+    def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange, done: Done) -> None:
+        """Change the state."""

@@ -5,7 +5,7 @@ Source: ``ShareCoordinatorService``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -17,7 +17,7 @@ from kbroker.common.topic_names import SHARE_STATE_TOPIC
 from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic, Written
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
-from kbroker.coordinator.share.persister import Done, ShareState, StateBatch, StateDone
+from kbroker.coordinator.share.persister import Done, ShareState, StateChange, StateDone
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share.share_shard import ShareReplay, ShareShard
 
@@ -125,18 +125,9 @@ class ShareCoordinator:
         """Return the state without its batches; start offset -1 if the share partition is not initialized."""
         return self._shard(key, "read", " summary").summary(key)
 
-    def write(
-        self,
-        key: SharePartitionKey,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> None:
+    def write(self, key: SharePartitionKey, change: StateChange) -> None:
         """Change the state."""
-        shard = self._shard(key, "write")
-        shard.write(key, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches).await_disk()
+        self._shard(key, "write").write(key, change).await_disk()
 
     def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
         """Create the state, or replace it."""
@@ -173,26 +164,10 @@ class ShareStatePersister:
         key = SharePartitionKey(group_id, topic_id, partition)
         done(_state_or_error(lambda: self._coordinator_of(key).read(key, leader_epoch)))
 
-    def write_state(
-        self,
-        group_id: str,
-        topic_id: UUID,
-        partition: int,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-        done: Done,
-    ) -> None:
+    def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange, done: Done) -> None:
         """Change the state: see ``SharePersister``."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        _complete(
-            lambda: self._coordinator_of(key).write(
-                key, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches
-            ),
-            done,
-        )
+        _complete(lambda: self._coordinator_of(key).write(key, change), done)
 
 
 def _state_or_error(read: Callable[[], ShareState]) -> ShareState:

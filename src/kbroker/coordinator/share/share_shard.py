@@ -15,7 +15,7 @@ from kbroker.coordinator.internal_topic import InternalTopic, KeyValue, Unreadab
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorShard
 from kbroker.coordinator.share import share_records
-from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, ShareState, StateBatch
+from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, ShareState, StateBatch, StateChange
 from kbroker.coordinator.share.share_records import (
     SNAPSHOT,
     UPDATE,
@@ -150,23 +150,15 @@ class ShareShard(CoordinatorShard):
             found = self.stored.get(key)
             return ShareState() if found is None else _share_state(found.state, with_batches=False)
 
-    def write(
-        self,
-        key: SharePartitionKey,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> Written:
+    def write(self, key: SharePartitionKey, change: StateChange) -> Written:
         """Change the state. Raises: KafkaError; then it is as it was."""
         with self.lock:
             self.check()
             found = self._found(key, "Write")
-            _check_leader_epoch(found, leader_epoch)
-            _check_state_epoch(found, state_epoch)
+            _check_leader_epoch(found, change.leader_epoch)
+            _check_state_epoch(found, change.state_epoch)
             self._check_exists(key)
-            return self._write(key, found, found.state.leader_epoch, start_offset, delivery_complete_count, batches)
+            return self._write(key, found, found.state.leader_epoch, *change[2:])
 
     def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> Written:
         """Create or replace the state. Raises: KafkaError; then it is as it was."""

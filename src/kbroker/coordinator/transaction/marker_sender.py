@@ -15,6 +15,7 @@ from kbroker.common.errors import Errors
 from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
+from kbroker.coordinator.internal_topic import EndMarker
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import (
     PREPARED,
@@ -44,15 +45,7 @@ _NOT_NEEDED = frozenset(
 class Markers(Protocol):
     """Writer of end markers."""
 
-    def write(
-        self,
-        place: TopicPartition,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> Errors:
+    def write(self, place: TopicPartition, marker: EndMarker) -> Errors:
         """Write one marker; return NONE once it is acknowledged, UNKNOWN_TOPIC_OR_PARTITION without such a partition.
 
         Never raises for a fault of the partition.
@@ -65,16 +58,19 @@ class Completion:
     Threads: one at a time.
     """
 
-    __slots__ = ("commit", "left", "metadata", "move", "partition", "producer_epoch", "producer_id", "version")
+    __slots__ = ("left", "marker", "metadata", "move", "partition")
 
     def __init__(self, partition: StatePartition, metadata: TransactionMetadata, now_ms: int) -> None:
         """Prepare the move of a prepared transaction; the caller holds the partition's lock."""
         self.partition = partition
         self.metadata = metadata
-        self.commit = metadata.state is TransactionState.PREPARE_COMMIT
-        self.producer_id = metadata.producer_id
-        self.producer_epoch = metadata.producer_epoch
-        self.version = metadata.client_version
+        self.marker = EndMarker(
+            metadata.producer_id,
+            metadata.producer_epoch,
+            partition.epoch,
+            metadata.state is TransactionState.PREPARE_COMMIT,
+            metadata.client_version,
+        )
         self.left = set(metadata.partitions)
         self.move: Move = metadata.prepare_complete(now_ms)
 
@@ -197,14 +193,8 @@ class MarkerSender:
 
     def _write(self, completion: Completion, place: TopicPartition) -> bool:
         try:
-            error = self._markers.write(
-                place,
-                completion.producer_id,
-                completion.producer_epoch,
-                completion.partition.epoch,
-                completion.commit,
-                completion.version,
-            )
+            marker = completion.marker._replace(coordinator_epoch=completion.partition.epoch)  # it may rise
+            error = self._markers.write(place, marker)
         except Exception:  # no memory, or a defect: retried like an error of the partition
             logger.exception("%s: cannot write the marker to %s-%d", completion.metadata.transactional_id, *place)
             return False

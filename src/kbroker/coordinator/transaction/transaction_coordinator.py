@@ -238,29 +238,18 @@ class TransactionCoordinator:
         client_version: int = TV_2,
     ) -> Mapping[TopicPartition, Errors]:
         """Add partitions to the producer's transaction, which begins with the first ones; all of them or none."""
-        error = Errors.NONE
         try:
-            self._add(transactional_id, producer_id, producer_epoch, places, client_version)
+            with self._known(transactional_id) as (partition, metadata):
+                if metadata.pending is not None:
+                    raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)
+                _check_producer(metadata, producer_id, producer_epoch)
+                if metadata.state is _S.ONGOING and metadata.partitions.issuperset(places):
+                    return dict.fromkeys(places, Errors.NONE)
+                move = metadata.prepare_add_partitions(places, self._clock.wall_ms(), client_version)
+                partition.append_move(metadata, move)
         except KafkaError as failure:
-            error = failure.error
-        return dict.fromkeys(places, error)
-
-    def _add(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        places: Collection[TopicPartition],
-        client_version: int,
-    ) -> None:
-        with self._known(transactional_id) as (partition, metadata):
-            if metadata.pending is not None:
-                raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)
-            _check_producer(metadata, producer_id, producer_epoch)
-            if metadata.state is _S.ONGOING and metadata.partitions.issuperset(places):
-                return
-            move = metadata.prepare_add_partitions(places, self._clock.wall_ms(), client_version)
-            partition.append_move(metadata, move)
+            return dict.fromkeys(places, failure.error)
+        return dict.fromkeys(places, Errors.NONE)
 
     def verify_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[TopicPartition]

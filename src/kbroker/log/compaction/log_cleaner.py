@@ -262,12 +262,6 @@ class LogCleaner:
         with self._lock:
             self._busy.discard(key)
 
-    @property
-    def uncleanable(self) -> set[TopicPartition]:
-        """Partitions with damaged logs, which are not compacted."""
-        with self._lock:
-            return set(self._uncleanable)
-
     # -- a thread's work ---------------------------------------------------------------------------------------------
 
     def run_once(self) -> list[TopicPartition]:

@@ -7,7 +7,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator import internal_topic
-from kbroker.coordinator.share.persister import ShareState, StateBatch
+from kbroker.coordinator.share.persister import ShareState, StateBatch, StateChange
 from kbroker.coordinator.share.share_coordinator import SNAPSHOT_INTERVAL_MS, ShareSettings, ShareStatePersister
 from kbroker.coordinator.share.share_records import SNAPSHOT, SharePartitionKey, encode_key, is_key_text
 from kbroker.protocol.records import iter_batches
@@ -41,8 +41,8 @@ def test_the_state_survives_a_restart() -> None:
     share = initialized()
     assert share.stored() == ShareState(start_offset=-1, delivery_complete_count=-1)
     assert share.coordinator.read(KEY, 4).leader_epoch == 0
-    share.coordinator.write(KEY, 0, 4, 10, 2, [batch(12, 12), batch(14, 15)])
-    share.coordinator.write(KEY, 0, 4, -1, 4, [batch(13, 13), batch(16, 16, AVAILABLE)])
+    share.coordinator.write(KEY, StateChange(0, 4, 10, 2, [batch(12, 12), batch(14, 15)]))
+    share.coordinator.write(KEY, StateChange(0, 4, -1, 4, [batch(13, 13), batch(16, 16, AVAILABLE)]))
     expected = ShareState(
         start_offset=10, delivery_complete_count=4, leader_epoch=4, batches=(batch(12, 15), batch(16, 16, AVAILABLE))
     )
@@ -56,13 +56,13 @@ def test_epochs_fence() -> None:
     share = initialized()
     share.coordinator.read(KEY, 3)
     assert refused(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
-    assert refused(share.coordinator.write, KEY, 0, 2, 0, 0, []) is Errors.FENCED_LEADER_EPOCH
+    assert refused(share.coordinator.write, KEY, StateChange(0, 2, 0, 0, [])) is Errors.FENCED_LEADER_EPOCH
     share.coordinator.initialize(KEY, 5, 30)
-    assert refused(share.coordinator.write, KEY, 4, 3, 0, 0, []) is Errors.FENCED_STATE_EPOCH
+    assert refused(share.coordinator.write, KEY, StateChange(4, 3, 0, 0, [])) is Errors.FENCED_STATE_EPOCH
     assert refused(share.coordinator.initialize, KEY, 4, 0) is Errors.FENCED_STATE_EPOCH
     share = share.restart()
     assert refused(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
-    assert refused(share.coordinator.write, KEY, 4, 3, 0, 0, []) is Errors.FENCED_STATE_EPOCH
+    assert refused(share.coordinator.write, KEY, StateChange(4, 3, 0, 0, [])) is Errors.FENCED_STATE_EPOCH
     found = share.stored()
     assert (found.state_epoch, found.start_offset, found.delivery_complete_count, found.batches) == (5, 30, 0, ())
 
@@ -76,7 +76,10 @@ def test_epochs_fence() -> None:
 )
 def test_refused_share_partitions(key: SharePartitionKey, error: Errors, text: str) -> None:
     share = initialized()
-    for run in (lambda: share.coordinator.read(key, 0), lambda: share.coordinator.write(key, 0, 0, 0, 0, [])):
+    for run in (
+        lambda: share.coordinator.read(key, 0),
+        lambda: share.coordinator.write(key, StateChange(0, 0, 0, 0, [])),
+    ):
         with pytest.raises(KafkaError, match=text) as raised:
             run()
         assert raised.value.error is error
@@ -94,7 +97,7 @@ def test_unknown_topics_and_partitions() -> None:
 def test_a_snapshot_follows_so_many_updates() -> None:
     share = initialized(updates_per_snapshot=2)
     for offset in range(5):
-        share.coordinator.write(KEY, 0, 0, offset, 0, [batch(offset, offset)])
+        share.coordinator.write(KEY, StateChange(0, 0, offset, 0, [batch(offset, offset)]))
     assert kinds(share) == [0, 1, 1, 0, 1, 1]
     assert share.stored() == share.restart().stored()
     assert share.stored().batches == (batch(4, 4),)
@@ -108,7 +111,7 @@ def test_records_before_the_oldest_snapshot_are_deleted() -> None:
     for key in (other, KEY):
         share.coordinator.initialize(key, 0, 0)
     for offset in range(4):
-        share.coordinator.write(KEY, 0, 0, offset, 0, [])
+        share.coordinator.write(KEY, StateChange(0, 0, offset, 0, []))
     log = share.coordinator.runtime.find(KEY.text).log
     assert not share.coordinator.prune()
     share.clock.advance_ms(SNAPSHOT_INTERVAL_MS)
@@ -167,9 +170,9 @@ def test_the_persister_reports_states_and_errors() -> None:
     def note(*found: object) -> None:
         done.append(found)
 
-    persister.write_state("g", TOPIC_ID, 0, 1, 0, 8, 0, [], note)
+    persister.write_state("g", TOPIC_ID, 0, StateChange(1, 0, 8, 0, []), note)
     share.coordinator.initialize(KEY, 1, 7)
-    persister.write_state("g", TOPIC_ID, 0, 1, 0, 8, 0, [batch(9, 9)], note)
+    persister.write_state("g", TOPIC_ID, 0, StateChange(1, 0, 8, 0, [batch(9, 9)]), note)
     persister.read_state("g", TOPIC_ID, 0, 0, done.append)
     share.coordinator.delete(KEY)
     persister.read_state("g", TOPIC_ID, 0, 0, done.append)

@@ -300,8 +300,8 @@ def test_damaged_log_is_left_alone(bench: Bench, tmp_path: Path, caplog: pytest.
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     bench.manager.cleaner.run_once()
     bench.manager.cleaner.run_once()
-    assert bench.manager.cleaner.uncleanable == {("few", 0)}
-    assert caplog.text.count("not compacted any more") == 1
+    (left_alone,) = (line for line in caplog.messages if "not compacted any more" in line)
+    assert "few-0" in left_alone
     assert len(records(bench.log("many"))) == 1
 
 
