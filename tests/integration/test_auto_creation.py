@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from contextlib import closing
 
 import pytest
 
@@ -25,8 +26,7 @@ def fresh() -> str:
 
 def confluent(bootstrap: str, topic: str) -> bytes:
     how = {"allow_auto_create_topics": True, "topic_metadata_refresh_interval_ms": 500}
-    consumer = librdkafka_consumer(bootstrap, topic, **how)
-    try:
+    with closing(librdkafka_consumer(bootstrap, topic, **how)) as consumer:
         consumer.subscribe([topic])
         consumer.poll(1)
         producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
@@ -38,8 +38,6 @@ def confluent(bootstrap: str, topic: str) -> bytes:
             if message is not None and message.error() is None:
                 return bytes(message.value() or b"")
         raise AssertionError("nothing was read")
-    finally:
-        consumer.close()
 
 
 def kafka_python(bootstrap: str, topic: str) -> bytes:

@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.client.admin import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
-    Admin,
-    MutationThrottledError,
-    NewTopic,
-)
+from kbroker.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin, MutationThrottledError, NewTopic
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.cluster_changes import plan_changes, read_cluster
 from kbroker.client.cluster_description import describe_cluster
@@ -42,6 +35,7 @@ from tests.support import need
 from tests.support.broker import wait_for
 from tests.support.console import Browser
 from tests.support.console_pages import check_groups_and_access, check_pages
+from tests.support.errors import error_of
 from tests.support.kafka import ApacheKafka
 from tests.support.ports import free_run
 
@@ -110,20 +104,14 @@ def test_topic_life(cluster: Cluster, topic: str) -> None:
         "86400001",
         ConfigSource.DYNAMIC_TOPIC_CONFIG,
     )
-    with pytest.raises(KafkaError) as caught:
-        admin.create_topics([NewTopic(topic)])
-    assert caught.value.error is Errors.TOPIC_ALREADY_EXISTS
+    assert error_of(admin.create_topics, [NewTopic(topic)]) is Errors.TOPIC_ALREADY_EXISTS
     admin.create_topics([NewTopic(topic + "-not")], validate_only=True)
     assert topic + "-not" not in admin.list_topics()
-    with pytest.raises(KafkaError) as caught:
-        admin.create_partitions(topic, 2)
-    assert caught.value.error is Errors.INVALID_PARTITIONS
+    assert error_of(admin.create_partitions, topic, 2) is Errors.INVALID_PARTITIONS
     admin.create_partitions(topic, 4)
     assert cluster.retry(lambda: cluster.leader(topic, 3)) == described.partitions[0].leader
     admin.delete_topics([topic])
-    with pytest.raises(KafkaError) as caught:
-        admin.delete_topics([topic])
-    assert caught.value.error is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert error_of(admin.delete_topics, [topic]) is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -174,9 +162,7 @@ def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
 
 def test_wrong_offset_is_refused_or_reset(cluster: Cluster, topic: str) -> None:
     """A position outside the log is Kafka's error, or goes where the caller said."""
-    with pytest.raises(KafkaError) as caught:
-        Consumer(cluster, {(topic, 0): 5}).poll()
-    assert caught.value.error is Errors.OFFSET_OUT_OF_RANGE
+    assert error_of(Consumer(cluster, {(topic, 0): 5}).poll) is Errors.OFFSET_OUT_OF_RANGE
     consumer = Consumer(cluster, {(topic, 0): 5}, reset=LATEST, max_wait_ms=10)
     consumer.poll()
     assert consumer.positions == {(topic, 0): 0}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,13 +72,10 @@ def text(response: HttpResponse) -> str:
 
 def get(broker: Broker, target: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, str, Any]:
     assert broker.metrics_url is not None
-    connection = http.client.HTTPConnection(broker.metrics_url.removeprefix("http://"), timeout=30)
-    try:
+    with closing(http.client.HTTPConnection(broker.metrics_url.removeprefix("http://"), timeout=30)) as connection:
         connection.request(method, target, body or None, {k.replace("_", "-"): v for k, v in headers.items()})
         response = connection.getresponse()
         return response.status, response.read().decode("utf-8", "replace"), response.headers
-    finally:
-        connection.close()
 
 
 def test_it_is_at_the_http_port(broker: Broker) -> None:

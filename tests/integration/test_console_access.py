@@ -17,14 +17,7 @@ from kbroker.client.tokens import Tokens
 from kbroker.client.users import Users
 from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import HttpResponse
-from kbroker.common.security.acls import (
-    CONSOLE_OPERATOR,
-    Acl,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from kbroker.common.security.acls import CONSOLE_OPERATOR, Acl, Operation, PatternType, Permission, ResourceType
 from kbroker.console.app import Console
 from kbroker.testing import EmbeddedCluster
 from tests.support.console import (

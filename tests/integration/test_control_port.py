@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -38,13 +39,10 @@ class Client:
         return status, json.loads(response)
 
     def raw(self, method: str, path: str, raw: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
-        one = http.client.HTTPConnection(self.address[0].strip("[]"), int(self.address[1]), timeout=20)
-        try:
+        with closing(http.client.HTTPConnection(self.address[0].strip("[]"), int(self.address[1]), timeout=20)) as one:
             one.request(method, path, raw, headers)
             response = one.getresponse()
             return response.status, response.read()
-        finally:
-            one.close()
 
 
 @pytest.fixture(scope="module")

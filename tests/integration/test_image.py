@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -80,15 +81,12 @@ def write_and_read(bootstrap: str, **settings: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     producer.produce("greetings", b"hello", b"key")
     assert producer.flush(20) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", **settings})
-    try:
+    with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", **settings})) as consumer:
         consumer.assign([TopicPartition("greetings", 0, 0)])
         message = consumer.poll(20)
         assert message is not None
         assert message.error() is None
         assert (message.key(), message.value()) == (b"key", b"hello")
-    finally:
-        consumer.close()
 
 
 def test_a_secure_listener_of_testcontainers_for_node(start: Callable[..., Container], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,11 @@ def move(client: Client, partition: int, folder: Path) -> int:
 
 def move_all(broker: BrokerProcess, folders: list[Path]) -> None:
     """Begin to move every partition to the folder that it is not in."""
-    client = Client(broker.bootstrap)
-    try:
+    with closing(Client(broker.bootstrap)) as client:
         for name, partitions in described(client).items():
             for partition, replicas in partitions.items():
                 if replicas == [False]:
                     assert move(client, partition, next(one for one in folders if one.name != name)) == 0
-    finally:
-        client.close()
 
 
 @pytest.mark.slow
@@ -109,11 +107,8 @@ def homes(folders: list[Path]) -> list[str]:
 
 
 def is_settled(broker: BrokerProcess) -> bool:
-    client = Client(broker.bootstrap)
-    try:
+    with closing(Client(broker.bootstrap)) as client:
         return all(replicas == [False] for rows in described(client).values() for replicas in rows.values())
-    finally:
-        client.close()
 
 
 @pytest.mark.parametrize("home", ["a", "b", "elsewhere"])

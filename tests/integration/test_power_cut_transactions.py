@@ -1,5 +1,6 @@
 """The power goes after a flush: aborted transactions of segments that are not read again are known all the same."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,7 @@ PID = 7
 @pytest.mark.slow
 def test_transaction_index_is_on_disk_with_the_log(tmp_path: Path) -> None:
     """What was flushed is below the recovery point: its batches, and so its markers, are not looked at again."""
-    disk = Disk(tmp_path)
-    try:
+    with closing(Disk(tmp_path)) as disk:
         log = open_log(disk.folder / "t-0")
         for sequence in range(3):
             error, guard = log.start_verification(PID, 0, sequence)
@@ -28,8 +28,6 @@ def test_transaction_index_is_on_disk_with_the_log(tmp_path: Path) -> None:
         image = disk.cut()
         log.close(clean=False)
         del log, data
-    finally:
-        disk.close()
     with mounted(image) as folder:
         log = open_log(folder / "t-0", clean=False, recovery_point=recovery_point)
         found = [log.read(offset, isolation=1).aborted for offset in (0, 2, 4)]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -142,15 +143,12 @@ def test_top_ends_by_q_and_by_sigterm(broker: Broker, terminal: Terminal, port: 
     terminal.see("q quit")
     terminal.press("q")
     assert terminal.ended() == 0
-    other = Terminal("top", "-b", f"127.0.0.1:{port}", "--every", "300ms", "--view", "groups")
-    try:
+    with closing(Terminal("top", "-b", f"127.0.0.1:{port}", "--every", "300ms", "--view", "groups")) as other:
         other.see("q quit")
         other.process.send_signal(signal.SIGTERM)
         assert other.ended() == 143
         other.read()
         assert b"\x1b[?1049l" in other.output
-    finally:
-        other.close()
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

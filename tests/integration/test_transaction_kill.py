@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,12 +58,9 @@ def committed_offsets(bootstrap: str, topic: str) -> list[int]:
     """Return the number of committed transactions of each worker's group."""
     found = []
     for worker in range(WORKERS):
-        consumer = librdkafka_consumer(bootstrap, f"load-{worker}", isolation_level="read_committed")
-        try:
+        with closing(librdkafka_consumer(bootstrap, f"load-{worker}", isolation_level="read_committed")) as consumer:
             (row,) = consumer.committed([TopicPartition(topic, worker % PARTITIONS)], 30)
             found.append(max(0, row.offset))
-        finally:
-            consumer.close()
     return found
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,9 @@ def consumer_of(bootstrap: str, group: str, **settings: object) -> Consumer:
 
 
 def committed(bootstrap: str, group: str, topic: str, isolation: str = "read_committed", seconds: float = 20) -> int:
-    consumer = consumer_of(bootstrap, group, **{"isolation.level": isolation})
-    try:
+    with closing(consumer_of(bootstrap, group, **{"isolation.level": isolation})) as consumer:
         (found,) = consumer.committed([TopicPartition(topic, 0)], seconds)
         return int(found.offset)
-    finally:
-        consumer.close()
 
 
 def read(bootstrap: str, topic: str, count: int, group: str) -> list[str]:

@@ -43,13 +43,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path]) -> Iterator[Standalone]:
-    running = Standalone(tmp_path_factory.mktemp("cluster"))
-    try:
+    with closing(Standalone(tmp_path_factory.mktemp("cluster"))) as running:
         running.add_worker(hidden=places[1] / "own")
         running.add_worker(hidden=places[1])
         yield running
-    finally:
-        running.close()
 
 
 @pytest.mark.soak

@@ -14,15 +14,7 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table import write_table
 from kbroker.spark.whatif.feed import Replay, Windows
 from kbroker.spark.whatif.quota_set import KEY_OF, QuotaSet
-from kbroker.spark.whatif.recommend import (
-    FINEST,
-    Need,
-    _needs,
-    capacity_percent,
-    needs_of_table,
-    recommend,
-    yaml_text,
-)
+from kbroker.spark.whatif.recommend import FINEST, Need, _needs, capacity_percent, needs_of_table, recommend, yaml_text
 from kbroker.spark.whatif.sum import verdict_rows
 from tests.spark.logged import logged, traffic
 

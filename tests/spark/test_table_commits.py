@@ -16,14 +16,7 @@ from kbroker.cli import cli
 from kbroker.common.request_log import VERSION
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables import compaction
-from kbroker.spark.tables.compaction import (
-    MAX_FILES,
-    SHORTEST_RETENTION_MS,
-    compact,
-    compact_table,
-    due_places,
-    vacuum,
-)
+from kbroker.spark.tables.compaction import MAX_FILES, SHORTEST_RETENTION_MS, compact, compact_table, due_places, vacuum
 from kbroker.spark.tables.delta_table import (
     HOUR_US,
     REQUEST_LOG,

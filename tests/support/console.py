@@ -3,7 +3,7 @@
 import http.client
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from html import unescape
 from urllib.parse import unquote, urlencode
 
@@ -43,11 +43,8 @@ def served(settings: Mapping[str, object]) -> Iterator[Broker]:
 @contextmanager
 def pages_of(broker: Broker, token: str | None = None, may_edit: bool = False) -> Iterator[Console]:
     """A console of a broker beside that of its port."""
-    made = Console.of_broker(broker, HttpAccess(token, broker.clock), may_edit)
-    try:
+    with closing(Console.of_broker(broker, HttpAccess(token, broker.clock), may_edit)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def ask(

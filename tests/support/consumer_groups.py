@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.coordinator.consumer_group.member import Owned
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest, HeartbeatResult
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
@@ -16,6 +16,7 @@ from kbroker.coordinator.consumer_groups import DescribedConsumerGroup
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.modern_group.topics_image import TopicMetadata
+from tests.support.errors import error_of
 from tests.support.groups import Groups, MemoryTopic
 
 Partitions = Mapping[str, Iterable[int]]
@@ -144,11 +145,7 @@ class ConsumerGroupBench:
 
     def refused(self, *args: Any, **how: Any) -> Errors:
         """The error code of a heartbeat."""
-        try:
-            self.beat(*args, **how)
-        except KafkaError as error:
-            return error.error
-        return Errors.NONE
+        return error_of(self.beat, *args, **how)
 
     def described(self, group: str = "g") -> DescribedConsumerGroup:
         return self.coordinator.consumer_groups.describe(group)

@@ -16,14 +16,7 @@ from kbroker.metadata.topic_logs import Logs
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, Endpoint, RequestContext
-from tests.support.metadata import (
-    DIRECTORY_ID,
-    FailingStorage,
-    MemoryController,
-    StoredTopic,
-    following,
-    stored_topics,
-)
+from tests.support.metadata import DIRECTORY_ID, FailingStorage, MemoryController, StoredTopic, following, stored_topics
 
 
 class Found(NamedTuple):

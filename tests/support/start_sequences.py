@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 RUNNING = r".*Transitioning from RECOVERY to RUNNING.*"
 SERVER_STARTED = r".*Kafka Server started.*"
+SERVER_ID_STARTED = r".*\[KafkaServer id=\d+\] started.*"
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 LONG_MAX = str(2**63 - 1)
 
@@ -171,45 +172,28 @@ controller.listener.names=CONTROLLER
 
 
 START_SEQUENCES = (
-    StartSequence(
-        "java KafkaContainer",
-        JAVA_ENV,
-        ["sh", "-c", _waiting(TMP_SCRIPT)],
-        TMP_SCRIPT,
-        _java("/etc/kafka/docker/run"),
-        0o777,
-        RUNNING,
-        9092,
+    *(
+        StartSequence(name, JAVA_ENV, ["sh", "-c", _waiting(TMP_SCRIPT)], TMP_SCRIPT, _java(run), 0o777, RUNNING, 9092)
+        for name, run in (
+            ("java KafkaContainer", "/etc/kafka/docker/run"),
+            ("java ConfluentKafkaContainer", "/etc/confluent/docker/run"),
+        )
     ),
-    StartSequence(
-        "java ConfluentKafkaContainer",
-        JAVA_ENV,
-        ["sh", "-c", _waiting(TMP_SCRIPT)],
-        TMP_SCRIPT,
-        _java("/etc/confluent/docker/run"),
-        0o777,
-        RUNNING,
-        9092,
-    ),
-    StartSequence(
-        "java containers.KafkaContainer with KRaft",
-        {**LEGACY_ENV, **KRAFT},
-        ["sh", "-c", _waiting(TMP_SCRIPT)],
-        TMP_SCRIPT,
-        _legacy(SKIP_ENSURE + FORMAT),
-        0o777,
-        RUNNING,
-        9093,
-    ),
-    StartSequence(
-        "java containers.KafkaContainer",
-        {**LEGACY_ENV, **ZOOKEEPER},
-        ["sh", "-c", _waiting(TMP_SCRIPT)],
-        TMP_SCRIPT,
-        _legacy(SKIP_ENSURE + START_ZOOKEEPER),
-        0o777,
-        r".*\[KafkaServer id=\d+\] started.*",
-        9093,
+    *(
+        StartSequence(
+            name,
+            {**LEGACY_ENV, **env},
+            ["sh", "-c", _waiting(TMP_SCRIPT)],
+            TMP_SCRIPT,
+            _legacy(script),
+            0o777,
+            line,
+            9093,
+        )
+        for name, env, script, line in (
+            ("java containers.KafkaContainer with KRaft", KRAFT, SKIP_ENSURE + FORMAT, RUNNING),
+            ("java containers.KafkaContainer", ZOOKEEPER, SKIP_ENSURE + START_ZOOKEEPER, SERVER_ID_STARTED),
+        )
     ),
     StartSequence(
         "python with_kraft",
@@ -228,7 +212,7 @@ START_SEQUENCES = (
         PYTHON_SCRIPT,
         _python(START_ZOOKEEPER.replace("/tmp/", "") + "export KAFKA_ZOOKEEPER_CONNECT='localhost:2181'"),
         0o644,
-        r".*\[KafkaServer id=\d+\] started.*",
+        SERVER_ID_STARTED,
         9093,
     ),
     StartSequence(

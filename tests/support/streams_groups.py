@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.streams_group.endpoints import EndpointPartitions
@@ -17,6 +17,7 @@ from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.coordinator.streams_group.tasks import Tasks
 from kbroker.coordinator.streams_groups import DescribedStreamsGroup
 from tests.support.consumer_groups import FakeImage
+from tests.support.errors import error_of
 from tests.support.groups import Groups, MemoryTopic
 
 Body = dict[str, Any]
@@ -146,11 +147,7 @@ class StreamsGroupBench:
 
     def refused(self, *args: Any, **how: Any) -> Errors:
         """The error code of a heartbeat."""
-        try:
-            self.beat(*args, **how)
-        except KafkaError as error:
-            return error.error
-        return Errors.NONE
+        return error_of(self.beat, *args, **how)
 
     def described(self, group: str = "g") -> DescribedStreamsGroup:
         return self.coordinator.streams_groups.describe(group)

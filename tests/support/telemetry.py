@@ -7,11 +7,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metrics.registry import Metrics
 from kbroker.telemetry.instances import ClientInstance
 from kbroker.telemetry.manager import Client, ClientMetricsManager, Granted, Push
+from tests.support.errors import error_of
 
 DELTA, CUMULATIVE = 1, 2
 NO_ID = UUID(int=0)
@@ -122,11 +123,7 @@ class Rig:
 
     def error_of(self, *args: object, **kwargs: object) -> Errors:
         """Return the error of ``push`` with these arguments."""
-        try:
-            self.push(*args, **kwargs)  # type: ignore[arg-type]
-        except KafkaError as error:
-            return error.error
-        return Errors.NONE
+        return error_of(self.push, *args, **kwargs)
 
     def measured(self, name: str, instance: str = "") -> float | None:
         """Return a metric's value by its name and client instance; None if it does not exist."""

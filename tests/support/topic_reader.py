@@ -1,5 +1,7 @@
 """A reader of a whole topic, while it is written to and after, at an isolation level."""
 
+from contextlib import closing
+
 from confluent_kafka import KafkaError, TopicPartition
 
 from tests.support.broker import wait_for
@@ -46,9 +48,6 @@ class Reader:
 
 def read_to_end(bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> dict[int, list[Row]]:
     """All records of a topic by partition, in order."""
-    reader = Reader(bootstrap, topic, partitions, isolation)
-    try:
+    with closing(Reader(bootstrap, topic, partitions, isolation)) as reader:
         wait_for(f"the end of {topic}", reader.is_at_end, every=0)
-    finally:
-        reader.close()
     return reader.rows

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.internal_topic import EndMarker
 from kbroker.coordinator.transaction import transaction_records
@@ -109,10 +106,3 @@ class Transactions:
                 value = record.value
                 found.append((name, None if value is None else transaction_records.decode_value(name or "", value)))
         return found
-
-
-def refused(action: Callable[..., object], *args: Any, **how: Any) -> Errors:
-    """The error that an action ends with."""
-    with pytest.raises(KafkaError) as info:
-        action(*args, **how)
-    return info.value.error

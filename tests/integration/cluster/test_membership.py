@@ -6,7 +6,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -109,15 +109,12 @@ def started(values: Mapping[str, object]) -> Iterator[tuple[Broker, Member]]:
 
 def observers(controller: ApacheKafka) -> dict[int, dict[str, object]]:
     """Return the observers of the quorum by node id, as the controller describes them."""
-    connection = Connection(("127.0.0.1", controller.port))
-    try:
+    with closing(Connection(("127.0.0.1", controller.port))) as connection:
         negotiate(connection, 10)
         topics = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
         response = connection.request(55, 2, {"Topics": topics})
         (partition,) = response["Topics"][0]["Partitions"]
         return {row["ReplicaId"]: row for row in partition["Observers"]}
-    finally:
-        connection.close()
 
 
 def page(url: str) -> tuple[int, str]:

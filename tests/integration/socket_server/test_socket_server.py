@@ -10,6 +10,12 @@ from tests.native.echo import run_echo
 from tests.support.socket_rig import Rig, assert_closed, frame, read_exactly, response, until
 
 
+@pytest.fixture
+def client(rig: Rig) -> socket.socket:
+    """A client of the server."""
+    return rig.connect()
+
+
 @pytest.mark.parametrize("size", [101, 2**31 - 1, -1, -(2**31)])
 def test_impossible_sizes_close_the_connection(rig: Rig, size: int) -> None:
     """SS-1: a size above the limit or below zero ends that connection, and no other."""
@@ -21,9 +27,8 @@ def test_impossible_sizes_close_the_connection(rig: Rig, size: int) -> None:
     assert response(good) == b"still here"
 
 
-def test_empty_frame_is_a_request(rig: Rig) -> None:
+def test_empty_frame_is_a_request(client: socket.socket, rig: Rig) -> None:
     """A frame of no bytes reaches the handler, and a response of no bytes the client."""
-    client = rig.connect()
     client.sendall(frame(b""))
     request = rig.receive()
     assert bytes(request.payload) == b""
@@ -31,9 +36,8 @@ def test_empty_frame_is_a_request(rig: Rig) -> None:
     assert response(client) == b""
 
 
-def test_requests_of_a_closed_client_are_delivered(rig: Rig) -> None:
+def test_requests_of_a_closed_client_are_delivered(client: socket.socket, rig: Rig) -> None:
     """SS-7: ten pipelined requests whose client has disconnected are all delivered."""
-    client = rig.connect()
     client.sendall(b"".join(frame(b"%d" % i) for i in range(10)))
     client.close()
     for i in range(10):
@@ -43,9 +47,8 @@ def test_requests_of_a_closed_client_are_delivered(rig: Rig) -> None:
     until(lambda: rig.open_connections() == 0, "closed")
 
 
-def test_no_op_goes_on_with_the_next_request(rig: Rig) -> None:
+def test_no_op_goes_on_with_the_next_request(client: socket.socket, rig: Rig) -> None:
     """SS-8: requests without a response follow each other, one at a time."""
-    client = rig.connect()
     client.sendall(b"".join(frame(b"%d" % i) for i in range(3)))
     for i in range(3):
         request = rig.receive()
@@ -54,9 +57,8 @@ def test_no_op_goes_on_with_the_next_request(rig: Rig) -> None:
         request.respond_nothing()
 
 
-def test_throttle_outlasts_the_response(rig: Rig) -> None:
+def test_throttle_outlasts_the_response(client: socket.socket, rig: Rig) -> None:
     """SS-9, SS-10: the response goes out at once; the next request is read only when the throttle has ended."""
-    client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2"))
     request = rig.receive()
     throttle = request.start_throttle()
@@ -77,9 +79,8 @@ def test_throttle_outlasts_the_response(rig: Rig) -> None:
     assert rig.count("illegal_states") == 0
 
 
-def test_throttle_of_a_closed_connection(rig: Rig) -> None:
+def test_throttle_of_a_closed_connection(client: socket.socket, rig: Rig) -> None:
     """A throttle that ends after its connection is closed is dropped."""
-    client = rig.connect()
     client.sendall(frame(b"1"))
     request = rig.receive()
     throttle = request.start_throttle()
@@ -89,9 +90,8 @@ def test_throttle_of_a_closed_connection(rig: Rig) -> None:
     throttle.end()
 
 
-def test_forgotten_request_closes_its_connection(rig: Rig) -> None:
+def test_forgotten_request_closes_its_connection(client: socket.socket, rig: Rig) -> None:
     """A handler that drops a request does not leave its client waiting; a second response is an error."""
-    client = rig.connect()
     client.sendall(frame(b"1"))
     request = rig.receive()
     del request
@@ -107,9 +107,8 @@ def test_forgotten_request_closes_its_connection(rig: Rig) -> None:
     assert bytes(view) == b"2"
 
 
-def test_wrong_response_type_leaves_the_request_open(rig: Rig) -> None:
+def test_wrong_response_type_leaves_the_request_open(client: socket.socket, rig: Rig) -> None:
     """A TypeError in the response is the handler's to repair."""
-    client = rig.connect()
     client.sendall(frame(b"1"))
     request = rig.receive()
     with pytest.raises(TypeError):
@@ -166,9 +165,8 @@ def test_reset_in_the_middle_of_a_request(rig: Rig) -> None:
     assert response(client) == b"fine"
 
 
-def test_reset_while_a_request_is_out(rig: Rig) -> None:
+def test_reset_while_a_request_is_out(client: socket.socket, rig: Rig) -> None:
     """A connection that is reset while its request waits for a response is closed at once, not with the response."""
-    client = rig.connect()
     client.sendall(frame(b"whole"))
     request = rig.receive()
     assert rig.open_connections() == 1
@@ -178,9 +176,8 @@ def test_reset_while_a_request_is_out(rig: Rig) -> None:
     request.respond(b"no reader")
 
 
-def test_reset_while_more_requests_are_out(rig: Rig) -> None:
+def test_reset_while_more_requests_are_out(client: socket.socket, rig: Rig) -> None:
     """Complete requests that were read before a reset are delivered all the same."""
-    client = rig.connect()
     client.sendall(b"".join(frame(b"%d" % i) for i in range(10)))
     first = rig.receive()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -193,9 +190,8 @@ def test_reset_while_more_requests_are_out(rig: Rig) -> None:
     until(lambda: rig.open_connections() == 0, "closed")
 
 
-def test_half_closed_client_gets_its_responses(rig: Rig) -> None:
+def test_half_closed_client_gets_its_responses(client: socket.socket, rig: Rig) -> None:
     """A client that has sent everything and shut that direction still reads its responses, then the end."""
-    client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2"))
     client.shutdown(socket.SHUT_WR)
     for _ in range(2):
@@ -204,9 +200,8 @@ def test_half_closed_client_gets_its_responses(rig: Rig) -> None:
     assert (response(client), response(client), client.recv(1)) == (b"1", b"2", b"")
 
 
-def test_close_follows_earlier_responses(rig: Rig) -> None:
+def test_close_follows_earlier_responses(client: socket.socket, rig: Rig) -> None:
     """ACTION_CLOSE ends the connection behind the responses before it; what was pipelined behind is dropped."""
-    client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2") + frame(b"3"))
     rig.receive().respond(b"one")
     rig.receive().close()

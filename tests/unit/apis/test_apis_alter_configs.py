@@ -44,9 +44,8 @@ def configs_of(bench: Bench, name: str) -> dict[str, str]:
     return dict(bench.ctx.topics.get(name).configs)
 
 
-def test_a_topic_changes_at_once_and_for_good() -> None:
+def test_a_topic_changes_at_once_and_for_good(bench: Bench) -> None:
     """The view, the open logs, the metadata and the published table have the new values when the response leaves."""
-    bench = make_bench()
     bench.create("t", 2, segment_bytes="2000000")
     published = len(bench.published)
     assert step(bench, TOPIC, "t", ("retention.ms", SET, "5000"), ("segment.bytes", DELETE, None)) == (0, None)
@@ -59,9 +58,8 @@ def test_a_topic_changes_at_once_and_for_good() -> None:
     assert chain(rows["retention.ms"]) == [("retention.ms", "5000", 1)]
 
 
-def test_validate_only_changes_nothing() -> None:
+def test_validate_only_changes_nothing(bench: Bench) -> None:
     """The same checks, and everything as it was."""
-    bench = make_bench()
     bench.create("t", retention_ms="7")
     assert step(bench, TOPIC, "t", ("retention.ms", SET, "5000"), validate=True) == (0, None)
     assert alter(bench, TOPIC, "t", [("retention.ms", "5000")], validate=True) == (0, None)
@@ -72,9 +70,8 @@ def test_validate_only_changes_nothing() -> None:
     assert step(bench, TOPIC, "t", ("retention.ms", SET, "never"), validate=True)[0] == 40
 
 
-def test_a_resource_twice() -> None:
+def test_a_resource_twice(bench: Bench) -> None:
     """Each of the two gets INVALID_REQUEST, nothing is changed; a third resource of the request is."""
-    bench = make_bench()
     bench.create("t")
     bench.create("u")
     rows = [{"Name": "retention.ms", "ConfigOperation": SET, "Value": "1"}]
@@ -84,9 +81,8 @@ def test_a_resource_twice() -> None:
     assert (configs_of(bench, "t"), configs_of(bench, "u")) == ({}, {"retention.ms": "1"})
 
 
-def test_lists_grow_and_shrink() -> None:
+def test_lists_grow_and_shrink(bench: Bench) -> None:
     """Append begins with the default and adds each word once; subtract may leave an empty list."""
-    bench = make_bench()
     bench.create("t")
     key = "leader.replication.throttled.replicas"
     for operation, value, after in (
@@ -102,9 +98,8 @@ def test_lists_grow_and_shrink() -> None:
     assert configs_of(bench, "t")["cleanup.policy"] == "delete"
 
 
-def test_a_list_grows_no_longer_than_a_response_can_describe() -> None:
+def test_a_list_grows_no_longer_than_a_response_can_describe(bench: Bench) -> None:
     """An append beyond 32,767 bytes is refused by itself; a DescribeConfigs of an old version closed the connection."""
-    bench = make_bench()
     bench.create("t")
     key = "leader.replication.throttled.replicas"
     first, second = (",".join(f"{number}:1" for number in part) for part in (range(4000), range(4000, 5000)))
@@ -175,9 +170,8 @@ def test_refused_broker_configs(name: str, key: str, value: str, code: int, mess
     assert changes == ([] if code else [frozenset()])
 
 
-def test_append_to_a_broker_config_that_is_no_list() -> None:
+def test_append_to_a_broker_config_that_is_no_list(bench: Bench) -> None:
     """INVALID_CONFIG in the words Kafka has for brokers."""
-    bench = make_bench()
     assert step(bench, BROKER, "1", ("message.max.bytes", APPEND, "1")) == (
         40,
         "Config value append is not allowed for config key: message.max.bytes",
@@ -185,9 +179,8 @@ def test_append_to_a_broker_config_that_is_no_list() -> None:
     assert step(bench, BROKER, "1", ("no.such.key", SUBTRACT, "1")) == (40, "Unknown config name: no.such.key")
 
 
-def test_hooks_hear_what_changed() -> None:
+def test_hooks_hear_what_changed(bench: Bench) -> None:
     """Parts that follow the configuration get the names whose value in force is another now."""
-    bench = make_bench()
     changes: list[frozenset[str]] = []
     bench.ctx.on_broker_change(changes.append)
     step(bench, BROKER, "1", ("max.connections", SET, "10"), ("log.retention.ms", SET, "5"))
@@ -216,17 +209,15 @@ def test_groups_have_the_brokers_settings_for_what_they_do_not_set() -> None:
     assert step(bench, GROUP, "g", (session, SET, "45000")) == (40, text)
 
 
-def test_a_change_of_a_groups_configs_counts_at_once() -> None:
-    bench = make_bench()
+def test_a_change_of_a_groups_configs_counts_at_once(bench: Bench) -> None:
     known = GroupConfigsOfImage(bench.ctx.controller)
     assert known("g") == {}
     step(bench, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
     assert known("g") == {"consumer.session.timeout.ms": "50000"}
 
 
-def test_client_metrics_configs() -> None:
+def test_client_metrics_configs(bench: Bench) -> None:
     """A subscription is stored and described with source 7."""
-    bench = make_bench()
     assert step(bench, CLIENT_METRICS, "m", ("metrics", SET, "a,b"), ("interval.ms", SET, "100")) == (0, None)
     _, _, rows = describe(bench, CLIENT_METRICS, "m")
     assert [(rows[key]["Value"], rows[key]["ConfigSource"]) for key in ("metrics", "interval.ms", "match")] == [
@@ -235,9 +226,8 @@ def test_client_metrics_configs() -> None:
     assert step(bench, CLIENT_METRICS, "m", ("interval.ms", SET, "99"))[0] == 42
 
 
-def test_loggers() -> None:
+def test_loggers(bench: Bench) -> None:
     """Levels of our loggers change at run time; other names and levels are refused, and nothing changes then."""
-    bench = make_bench()
     logger = logging.getLogger("kbroker.metadata.configs.dynamic_configs")
     try:
         assert step(bench, LOGGER, "1", (logger.name, SET, "ERROR")) == (0, None)
@@ -256,9 +246,8 @@ def test_loggers() -> None:
         logger.setLevel(logging.NOTSET)
 
 
-def test_list_config_resources() -> None:
+def test_list_config_resources(bench: Bench) -> None:
     """v0 lists subscriptions; v1 the kinds asked for, every kind when none is; an unknown kind is error 35."""
-    bench = make_bench()
     bench.create("t")
     step(bench, GROUP, "g", ("share.isolation.level", SET, "read_committed"))
     step(bench, CLIENT_METRICS, "m", ("metrics", SET, "a"))
@@ -275,9 +264,8 @@ def test_list_config_resources() -> None:
 
 
 @pytest.mark.parametrize(("kind", "key"), [(GROUP, "consumer.session.timeout.ms"), (CLIENT_METRICS, "interval.ms")])
-def test_names_that_are_no_utf_8(kind: int, key: str) -> None:
+def test_names_that_are_no_utf_8(bench: Bench, kind: int, key: str) -> None:
     """They are stored as Java would read them, and found again by the same bytes; the broker meets no error."""
-    bench = make_bench()
     name = b"g\xff".decode("utf-8", "surrogateescape")
     rows = [{"Name": key, "ConfigOperation": SET, "Value": "45000"}]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": False}
@@ -291,9 +279,8 @@ def test_names_that_are_no_utf_8(kind: int, key: str) -> None:
     assert step(bench, BROKER, "1", ("x" + name, SET, "v" + name))[0] != -1
 
 
-def test_unknown_broker_configs_are_kept_and_hidden() -> None:
+def test_unknown_broker_configs_are_kept_and_hidden(bench: Bench) -> None:
     """They are shown as Kafka shows them: no value, sensitive, of no type; what they were set to is not stored."""
-    bench = make_bench()
     for name, source in (("1", 2), ("", 3)):
         assert step(bench, BROKER, name, ("nosuch.password", SET, "hunter2")) == (0, None)
         assert bench.configs(BROKER, name)["nosuch.password"] == ""
@@ -310,18 +297,16 @@ def test_unknown_broker_configs_are_kept_and_hidden() -> None:
      "listener.name.sasl_ssl.plain.sasl.jaas.config", "listener.name.nosuch.ssl.key.password", "authorizer.class.name",
      "listener.name.plaintext.ssl.keystore.location", "delegation.token.secret.key"],
 )  # fmt: skip
-def test_no_secret_and_nothing_without_effect_is_stored(name: str) -> None:
+def test_no_secret_and_nothing_without_effect_is_stored(bench: Bench, name: str) -> None:
     """A config that applies at start only is refused: the metadata log would keep a password to no purpose."""
-    bench = make_bench()
     code, message = step(bench, BROKER, "1", (name, SET, "hunter2"))
     assert (code, message) == (42, f"Cannot update these configs dynamically: [{name}]")
     assert bench.configs(BROKER, "1") == {}
     assert step(bench, BROKER, "1", (name, DELETE, None)) == (0, None)
 
 
-def test_rates_of_replication_are_numbers() -> None:
+def test_rates_of_replication_are_numbers(bench: Bench) -> None:
     """They change nothing with one broker, but are checked, and shown once they are set."""
-    bench = make_bench()
     name = "follower.replication.throttled.rate"
     text = f"Invalid value abc for configuration {name}: Not a number of type LONG"
     assert step(bench, BROKER, "1", (name, SET, "abc")) == (42, text)

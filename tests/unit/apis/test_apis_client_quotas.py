@@ -80,9 +80,8 @@ def test_keys_come_in_the_order_of_kafkas_hash_map(requests: list[list[str]], de
         assert [value["Key"] for value in row["Values"]] == [PRODUCER, REQUEST]
 
 
-def test_entities_come_in_the_order_of_kafkas_hash_map() -> None:
+def test_entities_come_in_the_order_of_kafkas_hash_map(bench: Bench) -> None:
     """The order is that of ``ClientQuotasImage`` 4.3.1 after the same changes; a filter keeps it."""
-    bench = make_bench()
     names: list[dict[str, str | None]] = [
         {"user": "alice", "client_id": "app"}, {"user": "alice", "client_id": None}, {"user": "alice"},
         {"user": None, "client_id": "app"}, {"user": None, "client_id": None}, {"user": None}, {"client_id": "app"},
@@ -121,9 +120,8 @@ EIGHT: tuple[dict[str, str | None], ...] = (
 
 
 @versions
-def test_every_entity_through_every_match(version: int) -> None:
+def test_every_entity_through_every_match(bench: Bench, version: int) -> None:
     """A component matches one name, the default, or any; strict leaves out entities with other parts."""
-    bench = make_bench()
     rows = [entry(entity(**names), ("request_percentage", float(n))) for n, names in enumerate(EIGHT, 1)]
     rows.append(entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
     assert [code for code, _, _ in alter(bench, version, *rows)] == [0] * 9
@@ -141,9 +139,8 @@ def test_every_entity_through_every_match(version: int) -> None:
 
 
 @versions
-def test_a_client_stands_before_its_user(version: int) -> None:
+def test_a_client_stands_before_its_user(bench: Bench, version: int) -> None:
     """The parts of an entity are in the order of Kafka's responses, whatever the order of the request."""
-    bench = make_bench()
     entity = [{"EntityType": "user", "EntityName": "u"}, {"EntityType": "client-id", "EntityName": None}]
     ops = [{"Key": "producer_byte_rate", "Value": 5.0, "Remove": False}]
     body = {"Entries": [{"Entity": entity, "Ops": ops}], "ValidateOnly": False}
@@ -160,16 +157,14 @@ def test_a_refused_filter_has_no_entries(version: int, components: list[tuple[st
 
 
 @versions
-def test_a_quota_that_is_no_number(version: int) -> None:
-    bench = make_bench()
+def test_a_quota_that_is_no_number(bench: Bench, version: int) -> None:
     ((code, _, _),) = alter(bench, version, entry(entity(user="u"), ("request_percentage", math.nan)))
     assert code == 42
     assert found(bench, version) == []
 
 
-def test_names_that_need_escaping() -> None:
+def test_names_that_need_escaping(bench: Bench) -> None:
     """A name is what the client sent, whatever is in it; bytes that are not text are stored as Java reads them."""
-    bench = make_bench()
     for name in ("*", "a b", "%41", "a:b", "<default>", "CN=a,O=b", "漢🙂"):
         assert alter(bench, 1, entry(entity(user=name), ("producer_byte_rate", 1.0)))[0][0] == 0
         (row,) = describe(bench, 1, ("user", EXACT, name), strict=True)["Entries"]
@@ -193,9 +188,8 @@ def test_failures_have_the_form_of_responses() -> None:
 # ---------------------------------------------------------------- in force
 
 
-def test_every_kind_of_entity_reaches_its_manager() -> None:
+def test_every_kind_of_entity_reaches_its_manager(bench: Bench) -> None:
     """Each of the eight levels, set by the request, is what the manager resolves; removed, the next one is."""
-    bench = make_bench()
     service = QuotaService(bench.ctx.config, VirtualClock())
     managers = service.managers
     bench.ctx.quota_entities.on_change(service.on_quota_change)
@@ -210,8 +204,7 @@ def test_every_kind_of_entity_reaches_its_manager() -> None:
     assert not managers.produce.is_enabled
 
 
-def test_shadows_reach_their_own_managers() -> None:
-    bench = make_bench()
+def test_shadows_reach_their_own_managers(bench: Bench) -> None:
     service = QuotaService(bench.ctx.config, VirtualClock())
     bench.ctx.quota_entities.on_change(service.on_quota_change)
     assert alter(bench, 1, entry(entity(user="u"), ("shadow.producer_byte_rate", 7.0)))[0][0] == 0
@@ -219,9 +212,8 @@ def test_shadows_reach_their_own_managers() -> None:
     assert not service.managers.produce.is_enabled
 
 
-def test_names_reach_the_managers_as_they_are() -> None:
+def test_names_reach_the_managers_as_they_are(bench: Bench) -> None:
     """A user whose name needs escaping is limited under its real name; no entity of an address is anybody's client."""
-    bench = make_bench()
     service = QuotaService(bench.ctx.config, VirtualClock())
     managers = service.managers
     bench.ctx.quota_entities.on_change(service.on_quota_change)
@@ -232,9 +224,8 @@ def test_names_reach_the_managers_as_they_are() -> None:
     alter(bench, 1, entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
 
 
-def test_a_restart_puts_everything_in_force_again() -> None:
+def test_a_restart_puts_everything_in_force_again(bench: Bench) -> None:
     """Stored quotas are put in force in managers that are created later."""
-    bench = make_bench()
     alter(bench, 1, entry(entity(user="u", client_id=None), ("controller_mutation_rate", 0.5)))
     service = QuotaService(bench.ctx.config, VirtualClock())
     again = QuotaEntityStore(bench.ctx.controller)

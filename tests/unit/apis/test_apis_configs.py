@@ -31,9 +31,8 @@ def describe(
     return result["ErrorCode"], result["ErrorMessage"], {row["Name"]: row for row in result["Configs"]}
 
 
-def test_one_unknown_type_refuses_them_all() -> None:
+def test_one_unknown_type_refuses_them_all(bench: Bench) -> None:
     """Kafka cannot read such a request: every resource gets the same error, and no configs."""
-    bench = make_bench()
     bench.create("t")
     rows = [{"ResourceType": kind, "ResourceName": "t", "ConfigurationKeys": None} for kind in (TOPIC, 99, 0)]
     body = {"Resources": rows, "IncludeSynonyms": True, "IncludeDocumentation": False}
@@ -72,9 +71,8 @@ def test_a_topic_follows_the_brokers_coarser_unit() -> None:
     assert (row["Value"], row["ConfigSource"]) == ("3600000", 5)
 
 
-def test_documentation_when_asked_for() -> None:
+def test_documentation_when_asked_for(bench: Bench) -> None:
     """Every key of the table has a text, from v3."""
-    bench = make_bench()
     bench.create("t")
     assert all(row["Documentation"] for row in describe(bench, TOPIC, "t", documentation=True)[2].values())
     assert all(row["Documentation"] for row in describe(bench, BROKER, "1", documentation=True)[2].values())
@@ -114,9 +112,8 @@ def mention(kind: int, names: list[str], keys: list[str] | None = None) -> Body:
     return {"Resources": [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": keys} for name in names]}
 
 
-def test_one_resource_named_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_resource_named_often(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mention is in the response, as in Kafka's, but looked up once; a name cannot ask for megabytes."""
-    bench = make_bench()
     bench.create("t")
     looked_up = []
     find = api32_describe_configs.topic_entries  # type: ignore[attr-defined]
@@ -130,18 +127,16 @@ def test_one_resource_named_often(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (refused["ErrorCode"], refused["Configs"], refused["ResourceName"]) == (42, [], "t")
 
 
-def test_groups_that_exist_by_being_named() -> None:
+def test_groups_that_exist_by_being_named(bench: Bench) -> None:
     """Every group has configs, whether it exists or not: a request gets only so many rows of them."""
-    bench = make_bench()
     results = bench.ask("DescribeConfigs", 4, mention(32, [f"g{i}" for i in range(10_000)]))["Results"]
     assert len(results) == 10_000
     assert 9_900 <= sum(len(one["Configs"]) for one in results) <= 10_000 + 100
     assert results[-1]["ErrorCode"] == 42
 
 
-def test_distinct_topics_are_all_described() -> None:
+def test_distinct_topics_are_all_described(bench: Bench) -> None:
     """Topics that exist are described however many there are."""
-    bench = make_bench()
     names = [f"t{i}" for i in range(400)]
     bench.ctx.topics.auto_create(names)
     results = bench.ask("DescribeConfigs", 4, mention(TOPIC, names))["Results"]

@@ -35,9 +35,8 @@ def create(bench: Bench, *topics: Body, validate: bool = False) -> dict[str, Bod
 
 
 @pytest.mark.parametrize("row", [{}, {"NumPartitions": 0, "Configs": [{"Name": "no.such", "Value": "1"}]}])
-def test_the_topic_of_kafkas_metadata_is_not_made(row: Body) -> None:
+def test_the_topic_of_kafkas_metadata_is_not_made(bench: Bench, row: Body) -> None:
     """No request creates __cluster_metadata, whatever else is wrong with it; a name near it is free."""
-    bench = make_bench()
     topic = {"Name": "__cluster_metadata", "NumPartitions": 1, "ReplicationFactor": 1, **row}
     (response,) = bench.ask("CreateTopics", 7, {"Topics": [topic]})["Topics"]
     text = "Creation of internal topic __cluster_metadata is prohibited."
@@ -119,8 +118,7 @@ def test_delete_disabled(version: int, code: int) -> None:
     assert row["ErrorCode"] == code
 
 
-def test_a_topic_id_named_twice_deletes_nothing() -> None:
-    bench = make_bench()
+def test_a_topic_id_named_twice_deletes_nothing(bench: Bench) -> None:
     view = bench.create("t")
     (row,) = bench.ask("DeleteTopics", 6, {"Topics": [{"Name": None, "TopicId": view.topic_id}] * 2})["Responses"]
     assert (row["TopicId"], row["ErrorCode"], row["ErrorMessage"]) == (view.topic_id, 42, "Duplicate topic id.")
@@ -131,9 +129,8 @@ def test_a_topic_id_named_twice_deletes_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_an_internal_topic_does_not_grow(name: str) -> None:
+def test_an_internal_topic_does_not_grow(bench: Bench, name: str) -> None:
     """Kafka lets an internal topic grow, and after a restart does not find the offsets of most groups."""
-    bench = make_bench()
     bench.create(name, 2)
     fixed = f"The internal topic {name} has 2 partition(s), and their number is fixed"
     for count, validate, text in ((3, True, fixed), (3, False, fixed), (2, False, "Topic already has 2 partition(s).")):
@@ -144,9 +141,8 @@ def test_an_internal_topic_does_not_grow(name: str) -> None:
     assert len(bench.ctx.topics.get(name).partitions) == 2
 
 
-def test_grow_one_topic_twice() -> None:
+def test_grow_one_topic_twice(bench: Bench) -> None:
     """The request is refused, and the topic stays as it is."""
-    bench = make_bench()
     bench.create("t")
     body = {"Topics": [{"Name": "t", "Count": 2}, {"Name": "t", "Count": 3}]}
     assert [row["ErrorCode"] for row in bench.ask("CreatePartitions", 3, body)["Results"]] == [42]

@@ -224,9 +224,8 @@ class Groupless:
         (Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_markers_of_offsets_go_to_the_groups(said: Errors, written: Errors) -> None:
+def test_markers_of_offsets_go_to_the_groups(bench: Bench, said: Errors, written: Errors) -> None:
     """A group coordinator that cannot write now is reported as a partition without a leader."""
-    bench = make_bench()
     bench.create(OFFSETS_TOPIC, 1)
     groups = Groupless(said)
     markers = PartitionMarkers(bench.ctx.topics, lambda index: groups)  # type: ignore[arg-type, return-value]
@@ -234,9 +233,8 @@ def test_markers_of_offsets_go_to_the_groups(said: Errors, written: Errors) -> N
     assert groups.rows == [(0, (7, 1, 2, True, 2))]
 
 
-def test_markers_of_partitions_that_are_not_there() -> None:
+def test_markers_of_partitions_that_are_not_there(bench: Bench) -> None:
     """Unknown topics and partitions are reported as such."""
-    bench = make_bench()
     bench.create("t", 1)
     none: Callable[[], object] = object
     markers = PartitionMarkers(bench.ctx.topics, none)  # type: ignore[arg-type]

@@ -50,8 +50,13 @@ class Rig:
             yield cluster
 
 
-def test_a_connection_is_kept_for_its_user_alone() -> None:
-    rig = Rig()
+@pytest.fixture
+def rig() -> Rig:
+    """Connections without a client."""
+    return Rig()
+
+
+def test_a_connection_is_kept_for_its_user_alone(rig: Rig) -> None:
     with rig.lease(ALICE) as first:
         pass
     assert (first.is_open, first.forgotten) == (True, 1), "topics may change until the next page"
@@ -74,15 +79,13 @@ def test_a_connection_is_kept_for_its_user_alone() -> None:
         (ZeroDivisionError(), False),
     ],
 )
-def test_after_a_failure(error: Exception, stays: bool) -> None:
-    rig = Rig()
+def test_after_a_failure(rig: Rig, error: Exception, stays: bool) -> None:
     with pytest.raises(type(error)), rig.lease(ALICE):
         raise error
     assert rig.opened[0].is_open is stays
 
 
-def test_an_idle_connection_is_closed() -> None:
-    rig = Rig()
+def test_an_idle_connection_is_closed(rig: Rig) -> None:
     with rig.lease(ALICE):
         pass
     rig.clock.advance_ms(IDLE_MS + 1)
@@ -91,16 +94,14 @@ def test_an_idle_connection_is_closed() -> None:
         assert second is rig.opened[1]
 
 
-def test_the_number_of_kept_connections_is_limited() -> None:
-    rig = Rig()
+def test_the_number_of_kept_connections_is_limited(rig: Rig) -> None:
     for number in range(MAX_KEPT + 3):
         with rig.lease(Identity(f"User:{number}", "")):
             pass
     assert [one.is_open for one in rig.opened] == [False] * 3 + [True] * MAX_KEPT
 
 
-def test_nothing_is_kept_after_the_end() -> None:
-    rig = Rig()
+def test_nothing_is_kept_after_the_end(rig: Rig) -> None:
     with rig.lease(ALICE):
         with rig.lease(BOB):
             pass

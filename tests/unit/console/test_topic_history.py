@@ -4,6 +4,8 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kbroker._core.clock import VirtualClock
 from kbroker.console import topic_history
 from kbroker.console.topic_history import EVERY_MS, SAMPLES, Point, TopicHistory
@@ -31,8 +33,13 @@ class Rig:
         self.history.look(self.now_ms)
 
 
-def test_the_rate_of_a_topic_is_that_of_all_its_partitions() -> None:
-    rig = Rig()
+@pytest.fixture
+def rig() -> Rig:
+    """A history without a sample."""
+    return Rig()
+
+
+def test_the_rate_of_a_topic_is_that_of_all_its_partitions(rig: Rig) -> None:
     rig.set("t", 100, 50)
     rig.look(0)
     assert (rig.history.rate("t"), rig.history.points("t")) == (None, []), "the first sample has no rate"
@@ -45,8 +52,7 @@ def test_the_rate_of_a_topic_is_that_of_all_its_partitions() -> None:
     assert (rig.history.rate("none"), rig.history.points("none")) == (None, [])
 
 
-def test_a_sample_is_taken_when_it_is_due() -> None:
-    rig = Rig()
+def test_a_sample_is_taken_when_it_is_due(rig: Rig) -> None:
     rig.set("t", 0)
     rig.look(0)
     rig.set("t", 1000)
@@ -56,8 +62,7 @@ def test_a_sample_is_taken_when_it_is_due() -> None:
     assert rig.history.rate("t") == 100
 
 
-def test_a_slow_sample_delays_the_next_one() -> None:
-    rig = Rig()
+def test_a_slow_sample_delays_the_next_one(rig: Rig) -> None:
     rig.set("t", 0)
 
     def slow() -> Any:
@@ -73,8 +78,7 @@ def test_a_slow_sample_delays_the_next_one() -> None:
     assert history.rate("t") == 10_000
 
 
-def test_ten_minutes_are_kept() -> None:
-    rig = Rig()
+def test_ten_minutes_are_kept(rig: Rig) -> None:
     for number in range(SAMPLES + 20):
         rig.set("t", number * 10)
         rig.look()
@@ -84,8 +88,7 @@ def test_ten_minutes_are_kept() -> None:
     assert points[-1].time_ms - points[0].time_ms == (SAMPLES - 1) * EVERY_MS
 
 
-def test_a_topic_of_the_same_name_begins_anew() -> None:
-    rig = Rig()
+def test_a_topic_of_the_same_name_begins_anew(rig: Rig) -> None:
     rig.set("t", 1000)
     rig.look()
     rig.look()

@@ -16,8 +16,8 @@ from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetK
 from kbroker.coordinator.internal_topic import partition_of
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_records
+from tests.support.errors import error_of
 from tests.support.groups import RANGE, SESSION_MS, Groups, MemoryTopic
-from tests.support.transactions import refused
 
 PLACE = ("t", 0)
 
@@ -111,9 +111,8 @@ def test_a_groups_partition_is_kafkas(group_id: str, partition: int) -> None:
 # ---------------------------------------------------------------- commits
 
 
-def test_what_is_committed_is_there_and_can_go_backwards() -> None:
+def test_what_is_committed_is_there_and_can_go_backwards(groups: Groups) -> None:
     """By place and all at once; a partition without an offset, and an unknown group, have none."""
-    groups = Groups()
     commit(groups, 7)
     commit(groups, 3)
     commit(groups, 9, place=("u", 1))
@@ -126,18 +125,16 @@ def test_what_is_committed_is_there_and_can_go_backwards() -> None:
     assert groups.coordinator.describe("h") is None
 
 
-def test_members_may_commit_while_others_join() -> None:
+def test_members_may_commit_while_others_join(groups: Groups) -> None:
     """Before it joins again a member commits what it has done (KIP-429)."""
-    groups = Groups()
     one = groups.lone()
     groups.join()
     commit(groups, 5, member=one.member_id, generation=1)
     assert groups.coordinator.offsets.fetch("g").committed[PLACE].offset == 5
 
 
-def test_a_commit_is_a_sign_of_life() -> None:
+def test_a_commit_is_a_sign_of_life(groups: Groups) -> None:
     """A member that only commits keeps its session."""
-    groups = Groups()
     one = groups.lone()
     for _ in range(4):
         groups.after(SESSION_MS - 1000)
@@ -145,19 +142,17 @@ def test_a_commit_is_a_sign_of_life() -> None:
     assert groups.members() == [one.member_id]
 
 
-def test_a_commit_the_log_refuses_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_the_log_refuses_is_not_there(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk full: the client gets the code of a coordinator, and the old offset stays."""
-    groups = Groups()
     commit(groups, 1)
     for log in groups.topic.logs:
         log.close()
-    assert refused(commit, groups, 2) in (Errors.NOT_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE)
+    assert error_of(commit, groups, 2) in (Errors.NOT_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE)
     assert groups.coordinator.offsets.fetch("g").committed[PLACE].offset == 1
 
 
-def test_a_commit_of_many_partitions_is_split_into_batches() -> None:
+def test_a_commit_of_many_partitions_is_split_into_batches(groups: Groups) -> None:
     """Four thousand partitions with long notes are more than one batch may be."""
-    groups = Groups()
     offsets = {("t", index): value(index, "m" * 1000) for index in range(4000)}
     groups.coordinator.offsets.commit("g", "", None, -1, offsets)
     assert groups.restart().coordinator.offsets.fetch("g").committed == offsets
@@ -166,9 +161,8 @@ def test_a_commit_of_many_partitions_is_split_into_batches() -> None:
 # ---------------------------------------------------------------- restarts
 
 
-def test_offsets_and_groups_survive_a_restart() -> None:
+def test_offsets_and_groups_survive_a_restart(groups: Groups) -> None:
     """The same offsets, members, generation and assignments; a member goes on as if nothing had happened."""
-    groups = Groups()
     one, two = groups.pair()
     commit(groups, 1, member=one.member_id, generation=2)
     commit(groups, 2, member=one.member_id, generation=2)
@@ -189,17 +183,15 @@ def test_offsets_and_groups_survive_a_restart() -> None:
     assert third.join().one.generation_id > 2
 
 
-def test_a_static_member_that_returned_is_remembered_under_its_new_id() -> None:
+def test_a_static_member_that_returned_is_remembered_under_its_new_id(groups: Groups) -> None:
     """Otherwise it would be fenced after a restart."""
-    groups = Groups()
     groups.lone(instance="i")
     back = groups.join(instance="i", skip=True).one
     assert groups.restart().beat(back.member_id, 1, instance="i") is Errors.NONE
 
 
-def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was() -> None:
+def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was(groups: Groups) -> None:
     """The generation without an assignment was never written: members come back to the one before."""
-    groups = Groups()
     first, second = groups.joined_pair()
     assert second.generation_id == 2
     again = groups.restart()
@@ -243,17 +235,16 @@ def calls(groups: Groups, group: str) -> dict[str, Callable[[], object]]:
     }
 
 
-def test_groups_of_an_offline_partition_are_not_served(caplog: pytest.LogCaptureFixture) -> None:
+def test_groups_of_an_offline_partition_are_not_served(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
     """None of their requests gets a response as if they had no offsets, nothing is written; the others are served."""
-    groups = Groups()
     assert [partition_of(name, 3) for name in ("b", "c", "d")] == [2, 0, 1]
     for name in ("b", "c", "d"):
         commit(groups, group=name)
     kept, groups.topic.logs[0] = groups.topic.logs[0], None
     again = groups.restart()
     for what, ask in calls(again, "c").items():
-        assert refused(ask) is Errors.NOT_COORDINATOR, what
-    assert refused(calls(again, "f")["commit"]) is Errors.NOT_COORDINATOR
+        assert error_of(ask) is Errors.NOT_COORDINATOR, what
+    assert error_of(calls(again, "f")["commit"]) is Errors.NOT_COORDINATOR
     assert again.coordinator.runtime.counts == (2, 0, 1)
     assert [one.group_id for one in again.coordinator.list_groups()] == ["d", "b"]
     for name in ("b", "d"):
@@ -283,13 +274,12 @@ def test_groups_of_another_number_of_partitions_are_reported(caplog: pytest.LogC
     assert f"__consumer_offsets-1 has records of 1 groups that belong to other partitions, as '{moved}'" in caplog.text
 
 
-def test_an_offsets_topic_that_is_made_again_is_whole() -> None:
+def test_an_offsets_topic_that_is_made_again_is_whole(groups: Groups) -> None:
     """What could not be read of the one that was deleted is over."""
-    groups = Groups()
     groups.topic.ensure()
     kept, groups.topic.logs[0] = groups.topic.logs[0], None
     again = groups.restart()
-    assert refused(commit, again, group="c") is Errors.NOT_COORDINATOR
+    assert error_of(commit, again, group="c") is Errors.NOT_COORDINATOR
     again.topic.logs[0] = kept
     again.coordinator.topic_deleted("__consumer_offsets")
     commit(again, group="c")
@@ -302,7 +292,7 @@ def test_an_offset_that_is_malformed_fences_its_partition(caplog: pytest.LogCapt
     commit(groups, 1)
     groups.topic.logs[0].append(build_batch([(group_records.offset_key("g", "t", 1), b"")]), is_client=False)
     again = groups.restart()
-    assert refused(again.coordinator.offsets.fetch, "g") is Errors.NOT_COORDINATOR
+    assert error_of(again.coordinator.offsets.fetch, "g") is Errors.NOT_COORDINATOR
     assert "the offset of group g for t-1 is malformed" in caplog.text
     assert "install the release that wrote this" in caplog.text
 
@@ -328,22 +318,20 @@ def test_the_log_holds_what_kafka_would_have_written() -> None:
 # ---------------------------------------------------------------- deletion and expiry
 
 
-def test_deleting_groups() -> None:
+def test_deleting_groups(groups: Groups) -> None:
     """Only empty ones; their offsets are deleted, after a restart too."""
-    groups = Groups()
     groups.lone(group="live")
     commit(groups)
-    assert refused(groups.coordinator.delete, "live") is Errors.NON_EMPTY_GROUP
-    assert refused(groups.coordinator.delete, "missing") is Errors.GROUP_ID_NOT_FOUND
+    assert error_of(groups.coordinator.delete, "live") is Errors.NON_EMPTY_GROUP
+    assert error_of(groups.coordinator.delete, "missing") is Errors.GROUP_ID_NOT_FOUND
     groups.coordinator.delete("g")
     assert groups.coordinator.offsets.fetch("g").committed == {}
     assert groups.restart().coordinator.describe("g") is None
     assert [one.group_id for one in groups.coordinator.list_groups()] == ["live"]
 
 
-def test_deleting_offsets_of_a_live_group() -> None:
+def test_deleting_offsets_of_a_live_group(groups: Groups) -> None:
     """Those of topics that no member subscribes to; a group that is not a consumer group must be empty."""
-    groups = Groups()
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
     one = groups.lone(protocols=[("range", subscription)])
     commit(groups, member=one.member_id, generation=1)
@@ -352,14 +340,13 @@ def test_deleting_offsets_of_a_live_group() -> None:
     assert results == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): Errors.NONE, ("u", 1): Errors.NONE}
     assert set(groups.restart().coordinator.offsets.fetch("g").committed) == {PLACE}
     groups.lone(group="connect", kind="connect")
-    assert refused(groups.coordinator.offsets.delete, "connect", [PLACE]) is Errors.NON_EMPTY_GROUP
-    assert refused(groups.coordinator.offsets.delete, "missing", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
-    assert refused(groups.coordinator.offsets.delete, "", [PLACE]) is Errors.INVALID_GROUP_ID
+    assert error_of(groups.coordinator.offsets.delete, "connect", [PLACE]) is Errors.NON_EMPTY_GROUP
+    assert error_of(groups.coordinator.offsets.delete, "missing", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
+    assert error_of(groups.coordinator.offsets.delete, "", [PLACE]) is Errors.INVALID_GROUP_ID
 
 
-def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic() -> None:
+def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic(groups: Groups) -> None:
     """Its offsets are not deleted below it, and it can join all the same."""
-    groups = Groups()
     one = groups.lone(protocols=[("range", b"\0\0\xff")])
     commit(groups, member=one.member_id, generation=1)
     assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
@@ -384,18 +371,16 @@ def test_metadata_is_read_as_version_0_whatever_version_it_names(version: int, r
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0", b"\0\0\0\0\0\1\0\1t"])
-def test_metadata_that_ends_early_says_nothing_about_topics(metadata: bytes) -> None:
+def test_metadata_that_ends_early_says_nothing_about_topics(groups: Groups, metadata: bytes) -> None:
     """As with Apache Kafka 4.3.1: the group may want any topic."""
-    groups = Groups()
     one = groups.lone(protocols=[("range", metadata)])
     commit(groups, member=one.member_id, generation=1, place=("u", 0))
     assert groups.coordinator.offsets.delete("g", [("u", 0)]) == {("u", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 @pytest.mark.parametrize("how", ["its offset is deleted", "its topic is deleted"])
-def test_a_group_that_only_committed_outlives_its_last_offset(how: str) -> None:
+def test_a_group_that_only_committed_outlives_its_last_offset(groups: Groups, how: str) -> None:
     """It is Empty until the next look for old offsets, as with Apache Kafka 4.3.1."""
-    groups = Groups()
     commit(groups)
     if how == "its offset is deleted":
         assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.NONE}
@@ -406,12 +391,11 @@ def test_a_group_that_only_committed_outlives_its_last_offset(how: str) -> None:
     assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.NONE}
     groups.coordinator.offsets.expire()
     assert groups.state() == "Dead"
-    assert refused(groups.coordinator.offsets.delete, "g", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
+    assert error_of(groups.coordinator.offsets.delete, "g", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
 
 
-def test_offsets_go_with_their_topic() -> None:
+def test_offsets_go_with_their_topic(groups: Groups) -> None:
     """And nothing is left of any group without the offsets topic itself; those that wait get an error."""
-    groups = Groups()
     commit(groups)
     commit(groups, place=("u", 0))
     groups.coordinator.topic_deleted("t")
@@ -447,9 +431,8 @@ def test_offsets_expire_when_the_group_has_been_empty_long_enough() -> None:
     assert groups.restart().coordinator.list_groups() == []
 
 
-def test_an_old_client_says_itself_how_long_its_offsets_last() -> None:
+def test_an_old_client_says_itself_how_long_its_offsets_last(groups: Groups) -> None:
     """RetentionTimeMs of OffsetCommit 2 to 4 wins over the broker's setting."""
-    groups = Groups()
     now_ms = groups.clock.wall_ms()
     groups.coordinator.offsets.commit("g", "", None, -1, {PLACE: value(1, expires_ms=now_ms + 1000, time_ms=now_ms)})
     groups.clock.advance_ms(999)

@@ -5,12 +5,13 @@ import uuid
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.internal_topic import BATCH_BYTES, UnreadableError, partition_of, read_to_end
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import iter_batches
+from tests.support.errors import error_of
 
 
 def log(**config: object) -> PartitionLog:
@@ -68,11 +69,7 @@ def test_what_cannot_be_read_is_said() -> None:
 def test_errors_of_the_log_become_the_coordinators() -> None:
     """A closed log, a record that is too large; then nothing is written."""
     small = log(**{"max.message.bytes": 100})
-    with pytest.raises(KafkaError) as info:
-        internal_topic.append(small, [(b"k", bytes(200))], 5)
-    assert info.value.error is Errors.UNKNOWN_SERVER_ERROR
+    assert error_of(internal_topic.append, small, [(b"k", bytes(200))], 5) is Errors.UNKNOWN_SERVER_ERROR
     assert small.log_end_offset == 0
     small.close()
-    with pytest.raises(KafkaError) as info:
-        internal_topic.append(small, [(b"k", b"v")], 5)
-    assert info.value.error is Errors.COORDINATOR_NOT_AVAILABLE
+    assert error_of(internal_topic.append, small, [(b"k", b"v")], 5) is Errors.COORDINATOR_NOT_AVAILABLE

@@ -6,9 +6,9 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import partition_of
 from kbroker.log._partition_log import PartitionLog
+from tests.support.errors import error_of
 from tests.support.groups import Groups, MemoryTopic, open_producers
 from tests.support.transactional_offsets import PLACE, add, commit, committed, complete, single, unstable
-from tests.support.transactions import refused
 
 
 def test_an_unloaded_partition_is_not_served() -> None:
@@ -23,10 +23,10 @@ def test_an_unloaded_partition_is_not_served() -> None:
     count = groups.topic.record_count
     groups.coordinator.runtime.unload(0, 1)
     assert waiting.one.error is Errors.NOT_COORDINATOR
-    assert refused(commit, groups, 8, group="c") is Errors.NOT_COORDINATOR
-    assert refused(add, groups, 8, group="c") is Errors.NOT_COORDINATOR
-    assert refused(committed, groups, "c") is Errors.NOT_COORDINATOR
-    assert refused(groups.beat, first.member_id, 1, group="c") is Errors.NOT_COORDINATOR
+    assert error_of(commit, groups, 8, group="c") is Errors.NOT_COORDINATOR
+    assert error_of(add, groups, 8, group="c") is Errors.NOT_COORDINATOR
+    assert error_of(committed, groups, "c") is Errors.NOT_COORDINATOR
+    assert error_of(groups.beat, first.member_id, 1, group="c") is Errors.NOT_COORDINATOR
     assert complete(groups, 0) is Errors.NOT_COORDINATOR
     assert sorted(one.group_id for one in groups.coordinator.list_groups()) == ["b", "d"]
     assert groups.coordinator.runtime.counts == (2, 0, 0)
@@ -59,7 +59,7 @@ def test_a_partition_that_was_repaired_can_be_loaded() -> None:
     commit(groups, 7)
     kept, groups.topic.logs[0] = groups.topic.logs[0], None
     again = groups.restart()
-    assert refused(committed, again) is Errors.NOT_COORDINATOR
+    assert error_of(committed, again) is Errors.NOT_COORDINATOR
     groups.topic.logs[0] = kept
     again.coordinator.runtime.load(0, 0)
     assert committed(again) == {PLACE: 7}
@@ -80,8 +80,8 @@ def test_groups_are_not_listed_while_some_are_loaded() -> None:
 
         @property
         def damage(self) -> str | None:
-            seen.append(refused(groups.coordinator.list_groups))
-            seen.append(refused(committed, groups))
+            seen.append(error_of(groups.coordinator.list_groups))
+            seen.append(error_of(committed, groups))
             return None
 
         def __getattr__(self, name: str) -> object:
@@ -107,7 +107,7 @@ def test_a_request_that_has_found_its_shard_before_the_unload_writes_nothing() -
     commit(groups, 7)
     shard = groups.coordinator.runtime.at(0)
     groups.coordinator.runtime.unload(0, 1)
-    assert refused(shard.append, [(b"key", b"value")]) is Errors.NOT_COORDINATOR
+    assert error_of(shard.append, [(b"key", b"value")]) is Errors.NOT_COORDINATOR
     assert groups.topic.record_count == 1
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import UnreadableError
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import LOAD_TIME_WINDOW_MS, CoordinatorRuntime, CoordinatorShard
+from tests.support.errors import error_of
 from tests.support.groups import MemoryTopic
-from tests.support.transactions import refused
 
 
 class Words(CoordinatorShard):
@@ -55,11 +55,17 @@ class Scene:
         self.topic.partition = look  # type: ignore[method-assign]
 
 
+@pytest.fixture
+def scene() -> Scene:
+    """A coordinator over one partition."""
+    return Scene()
+
+
 def test_a_topic_is_served_from_its_creation_on() -> None:
     """By the first need of it, or because another client made it."""
     scene = Scene(3)
     assert not scene.runtime.exists
-    assert refused(scene.runtime.find, "x") is Errors.NOT_COORDINATOR
+    assert error_of(scene.runtime.find, "x") is Errors.NOT_COORDINATOR
     assert scene.runtime.counts == (0, 0, 0)
     scene.loaded()
     assert scene.runtime.find("x").index == scene.runtime.index_of("x")
@@ -67,11 +73,10 @@ def test_a_topic_is_served_from_its_creation_on() -> None:
     other = Scene()
     other.topic.ensure()
     assert other.runtime.find("x").index == 0
-    assert refused(other.runtime.at, 1) is Errors.NOT_COORDINATOR
+    assert error_of(other.runtime.at, 1) is Errors.NOT_COORDINATOR
 
 
-def test_records_are_read_again() -> None:
-    scene = Scene()
+def test_records_are_read_again(scene: Scene) -> None:
     scene.loaded().find("x").append([(b"x", b"1"), (b"y", b"2")])
     scene.runtime.unload(0, 1)
     scene.runtime.load(0, 2)
@@ -84,8 +89,8 @@ def test_an_unloaded_partition_takes_no_records() -> None:
     scene = Scene(2)
     shard = scene.loaded().at(0)
     scene.runtime.unload(0, 1)
-    assert refused(scene.runtime.at, 0) is Errors.NOT_COORDINATOR
-    assert refused(shard.append, [(b"x", b"1")]) is Errors.NOT_COORDINATOR
+    assert error_of(scene.runtime.at, 0) is Errors.NOT_COORDINATOR
+    assert error_of(shard.append, [(b"x", b"1")]) is Errors.NOT_COORDINATOR
     assert (scene.topic.record_count, scene.runtime.counts) == (0, (1, 0, 0))
 
 
@@ -95,7 +100,7 @@ def test_a_partition_that_is_offline_or_damaged_serves_nothing(caplog: pytest.Lo
     kept, scene.topic.logs[1] = scene.topic.logs[1], None
     scene.loaded()
     assert (scene.runtime.counts, scene.resumed) == ((2, 0, 1), [0, 2])
-    assert refused(scene.runtime.at, 1) is Errors.NOT_COORDINATOR
+    assert error_of(scene.runtime.at, 1) is Errors.NOT_COORDINATOR
     assert "__words-1 in memory/1 cannot be read: the partition is offline. Its words are not served" in caplog.text
     scene.topic.logs[1] = kept
     scene.runtime.load(1, 0)
@@ -113,26 +118,24 @@ def test_a_partition_that_cannot_be_built_serves_nothing(error: Exception, monke
         patch.setattr(scene, "build", fail)
         scene.loaded()
     assert scene.runtime.counts == (0, 0, 1)
-    assert refused(scene.runtime.find, "x") is Errors.NOT_COORDINATOR
+    assert error_of(scene.runtime.find, "x") is Errors.NOT_COORDINATOR
     scene.runtime.load(0, 0)
     assert scene.runtime.find("x").keys == []
 
 
-def test_a_partition_that_goes_offline_takes_no_records() -> None:
-    scene = Scene()
+def test_a_partition_that_goes_offline_takes_no_records(scene: Scene) -> None:
     shard = scene.loaded().at(0)
     scene.topic.logs[0] = None
-    assert refused(shard.append, [(b"x", b"1")]) is Errors.NOT_COORDINATOR
+    assert error_of(shard.append, [(b"x", b"1")]) is Errors.NOT_COORDINATOR
 
 
-def test_a_partition_that_is_being_loaded() -> None:
+def test_a_partition_that_is_being_loaded(scene: Scene) -> None:
     """Error 14 until it is served."""
-    scene = Scene()
     scene.loaded().unload(0, 1)
     seen: list[object] = []
 
     def look() -> None:
-        seen.extend((refused(scene.runtime.find, "x"), refused(scene.runtime.check_loaded), scene.runtime.counts))
+        seen.extend((error_of(scene.runtime.find, "x"), error_of(scene.runtime.check_loaded), scene.runtime.counts))
 
     scene.while_loading(look)
     scene.runtime.load(0, 2)
@@ -141,9 +144,8 @@ def test_a_partition_that_is_being_loaded() -> None:
     assert scene.runtime.find("x").index == 0
 
 
-def test_a_late_order_does_not_undo_a_newer_one() -> None:
+def test_a_late_order_does_not_undo_a_newer_one(scene: Scene) -> None:
     """Of one epoch there is one leader; a newer load of a served partition raises its epoch only."""
-    scene = Scene()
     runtime = scene.loaded()
     assert runtime.at(0).epoch == 0
     runtime.unload(0, 0)
@@ -151,7 +153,7 @@ def test_a_late_order_does_not_undo_a_newer_one() -> None:
     runtime.unload(0, 4)
     for late in (0, 3, 4):
         runtime.load(0, late)
-        assert refused(runtime.at, 0) is Errors.NOT_COORDINATOR
+        assert error_of(runtime.at, 0) is Errors.NOT_COORDINATOR
     runtime.load(0, 5)
     shard = runtime.at(0)
     for late in (0, 4, 5):
@@ -162,7 +164,7 @@ def test_a_late_order_does_not_undo_a_newer_one() -> None:
     runtime.unload(0, 6)
     assert runtime.at(0) is shard
     runtime.unload(0, 8)
-    assert refused(runtime.at, 0) is Errors.NOT_COORDINATOR
+    assert error_of(runtime.at, 0) is Errors.NOT_COORDINATOR
 
 
 def test_partitions_have_their_own_orders() -> None:
@@ -176,30 +178,28 @@ def test_partitions_have_their_own_orders() -> None:
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_an_order_that_comes_while_a_partition_is_read(served: bool) -> None:
+def test_an_order_that_comes_while_a_partition_is_read(scene: Scene, served: bool) -> None:
     """The partition is not served once it is read, unless the newest order says so; it is no longer being loaded."""
-    scene = Scene()
     scene.loaded().unload(0, 1)
     seen = []
 
     def moves() -> None:
         scene.runtime.unload(0, 3)
-        seen.append((refused(scene.runtime.find, "x"), scene.runtime.counts.loading))
+        seen.append((error_of(scene.runtime.find, "x"), scene.runtime.counts.loading))
 
     scene.while_loading(moves)
     scene.resumed.clear()
     scene.runtime.load(0, 2)
     assert seen == [(Errors.NOT_COORDINATOR, 0)]
-    assert refused(scene.runtime.find, "x") is Errors.NOT_COORDINATOR
+    assert error_of(scene.runtime.find, "x") is Errors.NOT_COORDINATOR
     assert scene.resumed == []
     if served:
         scene.runtime.load(0, 4)
         assert scene.runtime.find("x").epoch == 4
 
 
-def test_no_partition_is_read_while_its_last_shard_writes() -> None:
+def test_no_partition_is_read_while_its_last_shard_writes(scene: Scene) -> None:
     """A load waits for the retirement of the shard before it: what that one still writes is read."""
-    scene = Scene()
     shard = scene.loaded().at(0)
     entered = threading.Event()
     retire = shard.retire
@@ -223,26 +223,22 @@ def test_no_partition_is_read_while_its_last_shard_writes() -> None:
     assert scene.runtime.find("x").keys == [b"late"]
 
 
-def test_a_deleted_topics_epochs_are_forgotten() -> None:
+def test_a_deleted_topics_epochs_are_forgotten(scene: Scene) -> None:
     """A new one of its name begins at 0 again."""
-    scene = Scene()
     shard = scene.loaded().at(0)
     scene.runtime.load(0, 7)
     scene.topic.created = False
     scene.runtime.topic_deleted()
-    assert refused(shard.append, [(b"x", b"1")]) is Errors.NOT_COORDINATOR
+    assert error_of(shard.append, [(b"x", b"1")]) is Errors.NOT_COORDINATOR
     assert not scene.runtime.exists
     scene.loaded()
     assert scene.runtime.at(0).epoch == 0
 
 
-def test_a_closed_coordinator_is_not_available() -> None:
-    scene = Scene()
+def test_a_closed_coordinator_is_not_available(scene: Scene) -> None:
     scene.loaded().close()
     for ask in (scene.runtime.prepare, scene.runtime.check_loaded, lambda: scene.runtime.find("x")):
-        with pytest.raises(KafkaError) as info:
-            ask()
-        assert info.value.error is Errors.COORDINATOR_NOT_AVAILABLE
+        assert error_of(ask) is Errors.COORDINATOR_NOT_AVAILABLE
 
 
 def test_load_times() -> None:

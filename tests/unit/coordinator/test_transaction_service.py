@@ -13,9 +13,10 @@ from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction_service import TransactionService, transaction_settings
 from kbroker.requests.peers import transactions_of
+from tests.support.errors import error_of
 from tests.support.groups import MemoryTopic
 from tests.support.server import Bench, make_bench
-from tests.support.transactions import T0, FakeMarkers, refused
+from tests.support.transactions import T0, FakeMarkers
 
 
 def service_of(bench: Bench, clock: VirtualClock) -> TransactionService:
@@ -126,4 +127,4 @@ def test_a_stop_ends_the_wait() -> None:
     service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
     assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
     assert service.close(1)
-    assert refused(service.coordinator.runtime.find, "x") is Errors.COORDINATOR_NOT_AVAILABLE
+    assert error_of(service.coordinator.runtime.find, "x") is Errors.COORDINATOR_NOT_AVAILABLE

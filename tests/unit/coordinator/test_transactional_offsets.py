@@ -13,6 +13,7 @@ from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_batches
+from tests.support.errors import error_of
 from tests.support.groups import MemoryTopic, open_producers
 from tests.support.transactional_offsets import (
     DAY_MS,
@@ -28,7 +29,6 @@ from tests.support.transactional_offsets import (
     single,
     unstable,
 )
-from tests.support.transactions import refused
 
 # ---------------------------------------------------------------- commit and abort
 
@@ -162,7 +162,7 @@ def test_an_older_epoch_is_refused() -> None:
     groups = single()
     newer, older = TransactionalProducer(1, 5), TransactionalProducer(1, 4)
     add(groups, 7, by=newer)
-    assert refused(add, groups, 9, by=older) is Errors.INVALID_PRODUCER_EPOCH
+    assert error_of(add, groups, 9, by=older) is Errors.INVALID_PRODUCER_EPOCH
     assert end(groups, by=older) is Errors.INVALID_PRODUCER_EPOCH
     assert unstable(groups, PLACE) == {PLACE}
     end(groups, by=newer)
@@ -177,7 +177,7 @@ def test_a_commit_needs_the_guard_of_its_verification() -> None:
     assert (index, guard > 0) == (0, True)
     end(groups, commit=False)
     verified = TransactionalProducer(1, 0, guard)
-    assert refused(add, groups, 7, by=verified) is Errors.INVALID_TXN_STATE
+    assert error_of(add, groups, 7, by=verified) is Errors.INVALID_TXN_STATE
     assert (committed(groups), open_producers(groups.coordinator, 0)) == ({}, [])
     _, guard = start("g", 1, 0, False)
     add(groups, 7, by=TransactionalProducer(1, 0, guard))
@@ -212,13 +212,13 @@ def test_who_may_commit_in_a_transaction() -> None:
     one = groups.lone()
     add(groups, 1, member=one.member_id, generation=1)
     add(groups, 2)
-    assert refused(add, groups, 3, member=one.member_id, generation=2) is Errors.ILLEGAL_GENERATION
-    assert refused(add, groups, 3, member=one.member_id) is Errors.ILLEGAL_GENERATION
-    assert refused(add, groups, 3, member="stranger", generation=1) is Errors.UNKNOWN_MEMBER_ID
-    assert refused(add, groups, 3, member="stranger") is Errors.UNKNOWN_MEMBER_ID
-    assert refused(add, groups, 3, generation=1) is Errors.UNKNOWN_MEMBER_ID
-    assert refused(add, groups, 3, group="unknown", member="m", generation=1) is Errors.ILLEGAL_GENERATION
-    assert refused(add, groups, 3, group="") is Errors.INVALID_GROUP_ID
+    assert error_of(add, groups, 3, member=one.member_id, generation=2) is Errors.ILLEGAL_GENERATION
+    assert error_of(add, groups, 3, member=one.member_id) is Errors.ILLEGAL_GENERATION
+    assert error_of(add, groups, 3, member="stranger", generation=1) is Errors.UNKNOWN_MEMBER_ID
+    assert error_of(add, groups, 3, member="stranger") is Errors.UNKNOWN_MEMBER_ID
+    assert error_of(add, groups, 3, generation=1) is Errors.UNKNOWN_MEMBER_ID
+    assert error_of(add, groups, 3, group="unknown", member="m", generation=1) is Errors.ILLEGAL_GENERATION
+    assert error_of(add, groups, 3, group="") is Errors.INVALID_GROUP_ID
     groups.leave(one.member_id)
     add(groups, 4, member="anybody")
     end(groups)
@@ -231,8 +231,8 @@ def test_a_static_member_that_was_replaced_is_fenced() -> None:
     groups = single()
     old = groups.lone(instance="i")
     new = groups.join(instance="i").one
-    assert refused(add, groups, 1, member=old.member_id, generation=1, instance="i") is Errors.FENCED_INSTANCE_ID
-    assert refused(add, groups, 1, member=old.member_id, generation=1, instance="j") is Errors.UNKNOWN_MEMBER_ID
+    assert error_of(add, groups, 1, member=old.member_id, generation=1, instance="i") is Errors.FENCED_INSTANCE_ID
+    assert error_of(add, groups, 1, member=old.member_id, generation=1, instance="j") is Errors.UNKNOWN_MEMBER_ID
     add(groups, 1, member=new.member_id, generation=1, instance="i")
 
 
@@ -377,7 +377,7 @@ def test_a_pending_offset_that_is_malformed_fences_its_partition() -> None:
     groups.topic.ensure()
     bad = [(group_records.offset_key("g", *PLACE), b"\0\3")]
     log.append(build_batch(bad, producer_id=1, producer_epoch=0, transactional=True), is_client=False)
-    assert refused(committed, groups.restart()) is Errors.NOT_COORDINATOR
+    assert error_of(committed, groups.restart()) is Errors.NOT_COORDINATOR
 
 
 # ---------------------------------------------------------------- threads

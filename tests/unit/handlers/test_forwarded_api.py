@@ -54,9 +54,14 @@ def decoded(request: FakeRequest) -> Body:
     return codec.decode_response_frame(request.api_key, request.api_version, data)[1]
 
 
-def test_the_envelope_has_the_request_its_header_and_the_client() -> None:
+@pytest.fixture
+def front() -> Front:
+    """Request handlers of a member with the default settings."""
+    return Front()
+
+
+def test_the_envelope_has_the_request_its_header_and_the_client(front: Front) -> None:
     """The controller authorizes and charges the client, and responds to its correlation id."""
-    front = Front()
     request = front.serve(
         CREATE_TOPICS, {"Topics": [TOPIC]}, principal="User:a:b", remote_host="10.1.2.3", is_token_authenticated=True
     )
@@ -84,25 +89,22 @@ def test_addresses_are_those_of_java(host: str, expected: str) -> None:
     ("error", "expected"),
     [(Errors.REQUEST_TIMED_OUT, 7), (Errors.UNSUPPORTED_VERSION, -1), (Errors.SASL_AUTHENTICATION_FAILED, -1)],
 )
-def test_errors_of_the_channel(error: Errors, expected: int) -> None:
+def test_errors_of_the_channel(front: Front, error: Errors, expected: int) -> None:
     """Only a time-out is the client's to see; the rest is a fault between the brokers."""
-    front = Front()
     request = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     front.channel.fail(error)
     assert [row["ErrorCode"] for row in decoded(request)["Topics"]] == [expected]
 
 
 @pytest.mark.parametrize("error", [31, 97])
-def test_errors_of_the_envelope_are_not_the_clients(error: int) -> None:
-    front = Front()
+def test_errors_of_the_envelope_are_not_the_clients(front: Front, error: int) -> None:
     request = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     front.respond({}, CREATE_TOPICS, error=error)
     assert [row["ErrorCode"] for row in decoded(request)["Topics"]] == [-1]
 
 
-def test_a_version_that_the_controller_lacks_closes_the_connection() -> None:
+def test_a_version_that_the_controller_lacks_closes_the_connection(front: Front) -> None:
     """The client then asks for the versions again; so does one whose broker stops."""
-    front = Front()
     closed = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     front.respond({}, CREATE_TOPICS, error=35)
     stopped = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
@@ -110,16 +112,14 @@ def test_a_version_that_the_controller_lacks_closes_the_connection() -> None:
     assert closed.ended == stopped.ended == [None]
 
 
-def test_a_malformed_response_is_an_error() -> None:
-    front = Front()
+def test_a_malformed_response_is_an_error(front: Front) -> None:
     request = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     front.channel.respond({"ResponseData": b"\0\0\0\7\0\0", "ErrorCode": 0})
     assert [row["ErrorCode"] for row in decoded(request)["Topics"]] == [-1]
 
 
-def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_requests_have_a_limit(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """One more than the limit allows is refused with a retriable error, until another one has ended."""
-    front = Front()
     first = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     monkeypatch.setattr(forwarding, "MAX_WAITING_BYTES", len(first.payload))
     second = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
@@ -130,9 +130,8 @@ def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(front.channel.sent) == 1
 
 
-def test_a_token_must_not_create_tokens() -> None:
+def test_a_token_must_not_create_tokens(front: Front) -> None:
     """This broker alone knows how the client logged in: it refuses without the controller."""
-    front = Front()
     create = front.serve(CREATE_TOKEN, {"Renewers": [], "MaxLifetimeMs": -1}, is_token_authenticated=True)
     renew = front.serve(RENEW_TOKEN, {"Hmac": b"h", "RenewPeriodMs": -1}, is_token_authenticated=True)
     assert decoded(create)["ErrorCode"] == decoded(renew)["ErrorCode"] == Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
@@ -158,15 +157,13 @@ def resource(kind: int, name: str, key: str, value: str | None) -> Body:
     }
 
 
-def test_configs_of_topics_go_to_the_controller_unchanged() -> None:
-    front = Front()
+def test_configs_of_topics_go_to_the_controller_unchanged(front: Front) -> None:
     request = front.serve(ALTER_CONFIGS, {"Resources": [resource(TOPIC_CONFIGS, "t", "retention.ms", "x")]})
     assert front.channel.sent[0][1]["RequestData"] == bytes(request.payload)
 
 
-def test_what_this_broker_refuses_stays_out_of_the_envelope() -> None:
+def test_what_this_broker_refuses_stays_out_of_the_envelope(front: Front) -> None:
     """Loggers change here, configs of this broker are checked here; the responses are in the order of the request."""
-    front = Front()
     rows = [
         resource(BROKER_CONFIGS, "9", "num.io.threads", "0"),
         resource(TOPIC_CONFIGS, "t", "retention.ms", "5"),
@@ -190,8 +187,7 @@ def test_what_this_broker_refuses_stays_out_of_the_envelope() -> None:
     assert found[4]["ErrorMessage"] == "Null value not supported for : retention.ms"
 
 
-def test_configs_without_a_rest_need_no_controller() -> None:
-    front = Front()
+def test_configs_without_a_rest_need_no_controller(front: Front) -> None:
     request = front.serve(ALTER_CONFIGS, {"Resources": [resource(BROKER_CONFIGS, "8", "log.cleaner.threads", "1")]})
     assert [row["ErrorCode"] for row in decoded(request)["Responses"]] == [42]
     assert front.channel.sent == []

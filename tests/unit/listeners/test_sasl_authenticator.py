@@ -70,10 +70,15 @@ class Client:
         return self.send(AUTHENTICATE, version, AuthBytes=f"\0{user}\0{user}-secret".encode())
 
 
+@pytest.fixture
+def client() -> Client:
+    """A client that has not authenticated."""
+    return Client()
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_plain(version: int) -> None:
+def test_plain(client: Client, version: int) -> None:
     """ApiVersions, the mechanism, user and password: the principal is known."""
-    client = Client()
     ranges = client.ask(API_VERSIONS, 3, ClientSoftwareName="x", ClientSoftwareVersion="1")
     assert {row["ApiKey"] for row in ranges["ApiKeys"]} == set(APIS.ranges())
     step = client.log_in(version=version)
@@ -82,9 +87,8 @@ def test_plain(version: int) -> None:
     assert (response["ErrorCode"], response["AuthBytes"]) == (0, b"")
 
 
-def test_scram() -> None:
+def test_scram(client: Client) -> None:
     """Two rounds in SaslAuthenticate requests."""
-    client = Client()
     assert client.ask(HANDSHAKE, 1, Mechanism="SCRAM-SHA-256")["Mechanisms"] == ["PLAIN", "SCRAM-SHA-256"]
     exchange = scram.ScramClient(scram.SCRAM_SHA_256, "bob", "bob-secret")
     challenge = client.ask(AUTHENTICATE, 2, AuthBytes=exchange.first())["AuthBytes"]
@@ -93,9 +97,8 @@ def test_scram() -> None:
     exchange.check(bytes(client.read(AUTHENTICATE, 2, step)["AuthBytes"]))
 
 
-def test_bare_tokens_after_handshake_0() -> None:
+def test_bare_tokens_after_handshake_0(client: Client) -> None:
     """Old clients send tokens without headers, and get them without."""
-    client = Client()
     client.ask(HANDSHAKE, 0, Mechanism="PLAIN")
     step = client.authenticator.receive(b"\0alice\0alice-secret")
     assert step == Step(Outcome.COMPLETE, b"", "User:alice", 0)
@@ -108,9 +111,8 @@ def test_bare_tokens_after_handshake_0() -> None:
     assert step.principal == "User:bob"
 
 
-def test_bare_tokens_refused() -> None:
+def test_bare_tokens_refused(client: Client) -> None:
     """There is no form for an error: a refusal is a close, a delayed one where Kafka delays it."""
-    client = Client()
     client.ask(HANDSHAKE, 0, Mechanism="PLAIN")
     assert client.authenticator.receive(b"\0alice\0wrong") == Step(Outcome.FAILED)
     client = Client()
@@ -118,9 +120,8 @@ def test_bare_tokens_refused() -> None:
     assert client.authenticator.receive(b"n,,n=stranger,r=x") == Step(Outcome.CLOSE)
 
 
-def test_an_unknown_mechanism_gets_the_list() -> None:
+def test_an_unknown_mechanism_gets_the_list(client: Client) -> None:
     """Error 33 with the list, then the end."""
-    client = Client()
     step = client.send(HANDSHAKE, 1, Mechanism="GSSAPI")
     assert step.outcome is Outcome.FAILED
     response = client.read(HANDSHAKE, 1, step)
@@ -128,9 +129,8 @@ def test_an_unknown_mechanism_gets_the_list() -> None:
     assert client.send(HANDSHAKE, 1, Mechanism="PLAIN").outcome is Outcome.CLOSE
 
 
-def test_wrong_passwords_get_kafkas_words() -> None:
+def test_wrong_passwords_get_kafkas_words(client: Client) -> None:
     """PLAIN says what is wrong, SCRAM does not; both with error 58."""
-    client = Client()
     client.ask(HANDSHAKE, 1, Mechanism="PLAIN")
     step = client.send(AUTHENTICATE, 1, AuthBytes=b"\0alice\0wrong")
     response = client.read(AUTHENTICATE, 1, step)
@@ -155,9 +155,8 @@ def test_wrong_passwords_get_kafkas_words() -> None:
         )
 
 
-def test_other_requests_instead_of_a_token_get_error_34() -> None:
+def test_other_requests_instead_of_a_token_get_error_34(client: Client) -> None:
     """In the form of the API that was asked; what has no such form here is closed, both after the delay."""
-    client = Client()
     client.ask(HANDSHAKE, 1, Mechanism="PLAIN")
     step = client.send(API_VERSIONS, 0)
     assert step.outcome is Outcome.FAILED
@@ -182,16 +181,14 @@ def test_other_requests_instead_of_a_token_get_error_34() -> None:
         b"\xff" * 100,
     ],
 )
-def test_what_is_no_beginning_is_closed(frame: bytes) -> None:
+def test_what_is_no_beginning_is_closed(client: Client, frame: bytes) -> None:
     """Garbage, other protocols, other requests, cut ones: closed at once, without a word."""
-    client = Client()
     assert client.authenticator.receive(frame) == Step(Outcome.CLOSE)
     assert client.send(HANDSHAKE, 1, Mechanism="PLAIN").outcome is Outcome.CLOSE
 
 
-def test_api_versions_of_every_kind() -> None:
+def test_api_versions_of_every_kind(client: Client) -> None:
     """Unknown versions get 35, bad names 42, and may be asked again; a good response is given once."""
-    client = Client()
     step = client.authenticator.receive(b"\0\x12\0\x63\0\0\0\x07")
     assert client.read(API_VERSIONS, 0, step)["ErrorCode"] == 35
     bad = client.ask(API_VERSIONS, 3, ClientSoftwareName="!", ClientSoftwareVersion="1")
@@ -215,9 +212,8 @@ def test_a_session_with_an_end_is_renewed() -> None:
     assert client.log_in().principal == "User:alice"
 
 
-def test_without_an_end_there_is_nothing_to_renew() -> None:
+def test_without_an_end_there_is_nothing_to_renew(client: Client) -> None:
     """The handshake is then a request like any other, and refused as one."""
-    client = Client()
     client.log_in()
     assert not client.authenticator.begin_again()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker.log.manager import LogManager
 from tests.support.log_manager import NOW_MS, Brokers
 
 
@@ -20,3 +21,9 @@ def brokers(tmp_path: Path, clock: VirtualClock) -> Iterator[Brokers]:
     yield brokers
     for manager in brokers.open:
         manager.close()
+
+
+@pytest.fixture
+def manager(brokers: Brokers) -> LogManager:
+    """The manager of a broker that has started."""
+    return brokers.start()[0]

@@ -20,6 +20,7 @@ from kbroker.log.log_dirs import Replica
 from kbroker.log.manager import LogManager
 from kbroker.log.replica_mover import ReplicaMover
 from tests.support.compaction import keyed
+from tests.support.errors import error_of
 from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, pass_time
 
 KEY = ("orders", 0)
@@ -376,9 +377,7 @@ def test_refusals(brokers: Brokers, folders: list[Path], tmp_path: Path) -> None
             Errors.INVALID_TOPIC_EXCEPTION,
             "The topic name is too long.",
         )
-    with pytest.raises(KafkaError) as refused:
-        manager.move_partition("\udcff", 0, str(folders[0]))
-    assert refused.value.error is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert error_of(manager.move_partition, "\udcff", 0, str(folders[0])) is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class Crash(BaseException):

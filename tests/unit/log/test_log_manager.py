@@ -36,9 +36,8 @@ def test_clean_restart(brokers: Brokers, tmp_path: Path) -> None:
     assert again.cluster_id == manager.cluster_id
 
 
-def test_restart_after_a_kill(brokers: Brokers, tmp_path: Path) -> None:
+def test_restart_after_a_kill(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
     """After a kill everything that was written is found by reading the logs."""
-    manager, _ = brokers.start()
     append(manager, count=3)
     brokers.kill(manager)
     again, report = brokers.start()
@@ -107,9 +106,8 @@ def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers: Brokers, t
         brokers.kill(manager)
 
 
-def test_two_kills_in_a_row_do_not_count_as_clean(brokers: Brokers) -> None:
+def test_two_kills_in_a_row_do_not_count_as_clean(manager: LogManager, brokers: Brokers) -> None:
     """The mark of an earlier stop is deleted as soon as it was read: a crash while running is unclean."""
-    manager, _ = brokers.start()
     manager.close()
     killed, report = brokers.start()
     assert report.was_clean
@@ -118,9 +116,8 @@ def test_two_kills_in_a_row_do_not_count_as_clean(brokers: Brokers) -> None:
     assert not report.was_clean
 
 
-def test_second_manager_is_refused(brokers: Brokers, tmp_path: Path, clock: VirtualClock) -> None:
+def test_second_manager_is_refused(manager: LogManager, tmp_path: Path, clock: VirtualClock) -> None:
     """A folder in use is refused with the reason, and the first manager is unharmed."""
-    manager, _ = brokers.start()
     with pytest.raises(FolderLockedError, match=str(tmp_path)):
         LogManager([tmp_path], clock, BrokerConfig())
     append(manager)
@@ -141,10 +138,9 @@ def test_unknown_folders_are_left_and_deleted_ones_removed(brokers: Brokers, tmp
 
 @pytest.mark.parametrize("state", ["complete", "no id", "no files", "no index"])
 def test_a_partition_that_a_kill_left_behind_is_removed(
-    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, state: str
+    manager: LogManager, brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     """CreatePartitions makes folders before the metadata knows them; killed in between it left them for ever."""
-    manager, _ = brokers.start()
     append(manager)
     manager.create_partitions("orders", [2], ID, {})
     brokers.kill(manager)
@@ -185,9 +181,8 @@ def test_a_surplus_partition_with_records_stays_and_is_served_again(
     assert (log.log_end_offset, log.read(0).error) == (3, 0)
 
 
-def test_a_surplus_folder_that_had_records_stays(brokers: Brokers, tmp_path: Path) -> None:
+def test_a_surplus_folder_that_had_records_stays(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
     """Retention may have deleted all records of it: its offsets are not used again."""
-    manager, _ = brokers.start()
     brokers.kill(manager)
     folder = tmp_path / "orders-2"
     for name in (f"{5:020}.log", f"{0:020}.snapshot", "leader-epoch-checkpoint", "of-a-user"):
@@ -200,9 +195,8 @@ def test_a_surplus_folder_that_had_records_stays(brokers: Brokers, tmp_path: Pat
         folder.rmdir()
 
 
-def test_records_of_a_deleted_topic_are_not_a_new_ones(brokers: Brokers, tmp_path: Path) -> None:
+def test_records_of_a_deleted_topic_are_not_a_new_ones(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
     """A power cut may leave a deleted topic's folder without its id: a new topic of that name read its records."""
-    manager, _ = brokers.start()
     append(manager, count=3)
     brokers.kill(manager)
     (tmp_path / "orders-0" / "partition.metadata").write_bytes(b"")
@@ -230,9 +224,8 @@ def test_delete_partition(brokers: Brokers, tmp_path: Path, clock: VirtualClock)
     assert not renamed.exists()
 
 
-def test_topic_made_again_is_empty(brokers: Brokers, tmp_path: Path) -> None:
+def test_topic_made_again_is_empty(manager: LogManager, tmp_path: Path) -> None:
     """A topic deleted and made again under its name starts at 0, before and after a restart."""
-    manager, _ = brokers.start()
     append(manager)
     delete(manager, "orders", 0)
     config = BrokerConfig().topic_configs({})
@@ -253,9 +246,8 @@ def test_folder_of_another_topic_is_put_aside(brokers: Brokers, tmp_path: Path) 
     assert (stray / f"{0:020}.log").read_bytes() == batch()
 
 
-def test_bad_names_are_refused(brokers: Brokers) -> None:
+def test_bad_names_are_refused(manager: LogManager) -> None:
     """A name that no folder can have is refused before anything is made."""
-    manager, _ = brokers.start()
     for topic, partition in (("../x", 0), ("a/b", 0), ("", 0), ("x", -1)):
         with pytest.raises(ValueError, match="not a valid partition"):
             create(manager, topic, partition, ID, {})
@@ -361,9 +353,8 @@ def test_a_folder_forgets_only_what_it_misses_itself(brokers: Brokers, tmp_path:
     assert checkpoints.offset_checkpoint(other / checkpoints.LOG_START_CHECKPOINT).read() == {}
 
 
-def test_an_unused_start_leaves_the_clean_mark(brokers: Brokers, tmp_path: Path) -> None:
+def test_an_unused_start_leaves_the_clean_mark(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
     """A port that is taken costs no recovery at the next start."""
-    manager, _ = brokers.start()
     manager.close()
     LogManager([tmp_path], brokers.clock, BrokerConfig({})).close()
     assert brokers.start()[1].was_clean
@@ -392,9 +383,8 @@ def test_flush_is_due_after_the_interval_and_not_before(brokers: Brokers, clock:
     assert log.flushed_offset == 2
 
 
-def test_no_flush_by_time_by_default(brokers: Brokers, clock: VirtualClock) -> None:
+def test_no_flush_by_time_by_default(manager: LogManager, clock: VirtualClock) -> None:
     """By default nothing is flushed by time."""
-    manager, _ = brokers.start()
     append(manager)
     pass_time(manager, clock, 10_000_000)
     assert manager.partition("orders", 0).flushed_offset == 0
@@ -427,9 +417,8 @@ def test_producers_expire_by_the_clock(brokers: Brokers, clock: VirtualClock) ->
     assert log.producer_count == 0
 
 
-def test_producers_survive_a_restart(brokers: Brokers) -> None:
+def test_producers_survive_a_restart(manager: LogManager, brokers: Brokers) -> None:
     """A repeat sent again after a clean restart, and after a kill, is still known as one."""
-    manager, _ = brokers.start()
     append(manager, producer_id=7, producer_epoch=0, base_sequence=0)
     manager.close()
     manager, _ = brokers.start()
@@ -458,9 +447,8 @@ def test_in_memory_keeps_nothing(brokers: Brokers, tmp_path: Path, clock: Virtua
         LogManager([], clock, BrokerConfig())
 
 
-def test_new_configuration_counts_at_once(brokers: Brokers) -> None:
+def test_new_configuration_counts_at_once(manager: LogManager) -> None:
     """A changed max.message.bytes is obeyed by the next append."""
-    manager, _ = brokers.start()
     append(manager)
     manager.update_configs({"orders": BrokerConfig().topic_configs({"max.message.bytes": "70"})})
     assert manager.partition("orders", 0).append(batch(value=b"x" * 100)).error == 10
@@ -468,9 +456,8 @@ def test_new_configuration_counts_at_once(brokers: Brokers) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_forked_child_writes_nothing(brokers: Brokers, tmp_path: Path) -> None:
+def test_forked_child_writes_nothing(manager: LogManager, tmp_path: Path) -> None:
     """Closing the manager in a child made by fork leaves every file as it is."""
-    manager, _ = brokers.start()
     append(manager)
     before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
     pid = os.fork()
@@ -486,9 +473,8 @@ def test_forked_child_writes_nothing(brokers: Brokers, tmp_path: Path) -> None:
     append(manager)
 
 
-def test_close_is_idempotent_and_final(brokers: Brokers) -> None:
+def test_close_is_idempotent_and_final(manager: LogManager) -> None:
     """A second close does nothing; a closed manager refuses work with a clear word."""
-    manager, _ = brokers.start()
     manager.close()
     manager.close()
     with pytest.raises(RuntimeError, match="closed"):

@@ -34,10 +34,9 @@ def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers: Brokers, tmp
 
 
 def test_full_disk_is_survived_without_a_restart(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """When the disk is full, failed checkpoints are logged and tried again; the folder stays online."""
-    manager, _ = brokers.start()
     append(manager)
 
     def full(path: Path, data: object) -> None:
@@ -60,9 +59,8 @@ def test_full_disk_is_survived_without_a_restart(
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_folder_of_a_log_that_was_not_flushed_is_not_clean(brokers: Brokers, tmp_path: Path) -> None:
+def test_folder_of_a_log_that_was_not_flushed_is_not_clean(manager: LogManager, tmp_path: Path) -> None:
     """A full disk leaves the folder online, but without the mark of a clean stop: the next start checks the log."""
-    manager, _ = brokers.start()
     append(manager)
     manager.partition("orders", 0)._inject_fault(sync_errno=errno.ENOSPC)
     manager.close()

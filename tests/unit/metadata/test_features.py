@@ -35,9 +35,8 @@ def in_force(bench: Bench) -> tuple[dict[str, int], int]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_feature_goes_down_and_up(version: int) -> None:
+def test_a_feature_goes_down_and_up(bench: Bench, version: int) -> None:
     """A level goes down only by a downgrade and up only by an upgrade; each change has a new epoch."""
-    bench = make_bench()
     before, epoch = in_force(bench)
     assert (before[TRANSACTIONS], epoch) == (2, bench.ctx.image.offset)
     assert update(bench, (TRANSACTIONS, 1, 2), version=version, ValidateOnly=True) == (0, None)
@@ -76,16 +75,14 @@ def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
     assert in_force(bench) == before
 
 
-def test_the_version_of_the_quorum_has_no_record() -> None:
+def test_the_version_of_the_quorum_has_no_record(bench: Bench) -> None:
     """Control records have it: its present level is accepted, and nothing is stored."""
-    bench = make_bench()
     assert update(bench, ("kraft.version", 1, 1)) == (0, None)
     assert bench.storage.appended == []
 
 
-def test_consumer_groups_are_off_at_level_0() -> None:
+def test_consumer_groups_are_off_at_level_0(bench: Bench) -> None:
     """Their requests are still advertised, as by Kafka."""
-    bench = make_bench()
     assert update(bench, ("group.version", 0, 2)) == (0, None)
     response = bench.ask("ConsumerGroupHeartbeat", 1, {"GroupId": "g", "MemberId": "m", "MemberEpoch": 0})
     assert response["ErrorCode"] == Errors.UNSUPPORTED_VERSION
@@ -93,9 +90,8 @@ def test_consumer_groups_are_off_at_level_0() -> None:
     assert group["ErrorCode"] == Errors.UNSUPPORTED_VERSION
 
 
-def test_share_groups_are_off_at_level_0() -> None:
+def test_share_groups_are_off_at_level_0(bench: Bench) -> None:
     """Requests about the state of share partitions are served nevertheless, as by Kafka."""
-    bench = make_bench()
     assert update(bench, ("share.version", 0, 2)) == (0, None)
     beat = {"GroupId": "g", "MemberId": "m", "MemberEpoch": 0, "RackId": None, "SubscribedTopicNames": ["t"]}
     assert bench.ask("ShareGroupHeartbeat", 1, beat)["ErrorCode"] == Errors.UNSUPPORTED_VERSION

@@ -12,10 +12,7 @@ from kbroker.metadata.image.partition_registration import MIGRATING, RECOVERING
 from kbroker.metadata.image.registrations import Endpoint, VersionRange
 from kbroker.metadata.log.servable import UnservableMetadataError, check_servable
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
-from kbroker.metadata.registration import (
-    fencing_records,
-    registration_records,
-)
+from kbroker.metadata.registration import fencing_records, registration_records
 from tests.support.metadata import MemoryController, change, store_configs
 
 NODE, FOLDER, OTHER = 1, uuid.UUID(int=77), uuid.UUID(int=78)

@@ -14,8 +14,9 @@ from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Plan
 from kbroker.metadata.topic_rules import NewTopic, TopicNames
 from kbroker.metadata.topics import TopicRegistry, TopicView
+from tests.support.errors import error_of
 from tests.support.metadata import MemoryController, StoredTopic, check_same_change, following, store_configs, together
-from tests.support.server import FakeLog, FakeLogs, make_bench
+from tests.support.server import Bench, FakeLog, FakeLogs, make_bench
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 
@@ -41,9 +42,8 @@ def test_names_that_collide(name: str, names: list[str], other: str | None) -> N
     assert TopicNames(names).colliding(name) == other
 
 
-def test_a_new_topic_is_open_remembered_and_published() -> None:
+def test_a_new_topic_is_open_remembered_and_published(bench: Bench) -> None:
     """When create returns, the topic is stored, open, and published to handlers and native handlers."""
-    bench = make_bench()
     created = bench.ctx.topics.create(NewTopic("t", 2, configs={"retention.ms": "5"}))
     view = bench.ctx.topics.get("t")
     assert view is bench.ctx.topics.get_by_id(created.topic_id)
@@ -53,9 +53,8 @@ def test_a_new_topic_is_open_remembered_and_published() -> None:
     assert bench.stored == [StoredTopic("t", created.topic_id, 2, {"retention.ms": "5"})]
 
 
-def test_validate_only_changes_nothing() -> None:
+def test_validate_only_changes_nothing(bench: Bench) -> None:
     """A checked topic is not there, although it gets an id."""
-    bench = make_bench()
     assert bench.ctx.topics.create(NewTopic("t", 2), validate_only=True).topic_id.int
     assert (bench.ctx.topics.get("t"), bench.logs.open, bench.published, bench.stored) == (None, {}, [], [])
 
@@ -74,9 +73,8 @@ def test_topics_come_back_with_their_ids() -> None:
     assert len(published) == 1
 
 
-def test_a_recreated_topic_has_another_id() -> None:
+def test_a_recreated_topic_has_another_id(bench: Bench) -> None:
     """A client that holds the old id must not write into the new topic (quirk 6)."""
-    bench = make_bench()
     first = bench.ctx.topics.create(NewTopic("t")).topic_id
     assert bench.ctx.topics.delete("t") == first
     assert bench.logs.open == {}
@@ -85,9 +83,8 @@ def test_a_recreated_topic_has_another_id() -> None:
     assert bench.ctx.topics.create(NewTopic("t")).topic_id != first
 
 
-def test_many_topics_are_deleted_together() -> None:
+def test_many_topics_are_deleted_together(bench: Bench) -> None:
     """One transaction and one new table for a hundred: 5,000 in one request took minutes."""
-    bench = make_bench()
     topics = bench.ctx.topics
     made = {one.name: one.topic_id for one in (bench.create(f"t{number}") for number in range(150))}
     deleted: list[str] = []
@@ -112,9 +109,8 @@ def test_many_topics_are_deleted_together() -> None:
     assert {one.name for one in bench.stored} == set(list(made)[120:])
 
 
-def test_a_failing_disk_leaves_no_half_topic() -> None:
+def test_a_failing_disk_leaves_no_half_topic(bench: Bench) -> None:
     """When the third folder cannot be made, the topic is not there at all, and the error says why."""
-    bench = make_bench()
     bench.logs.fail_at = ("t", 2)
     with pytest.raises(KafkaError, match="No space left") as caught:
         bench.ctx.topics.create(NewTopic("t", 3))
@@ -122,9 +118,8 @@ def test_a_failing_disk_leaves_no_half_topic() -> None:
     assert (bench.ctx.topics.get("t"), bench.stored, bench.logs.open) == (None, [], {})
 
 
-def test_growing_keeps_the_partitions_there_are() -> None:
+def test_growing_keeps_the_partitions_there_are(bench: Bench) -> None:
     """Old partitions keep their open logs; the new ones are remembered."""
-    bench = make_bench()
     bench.ctx.topics.create(NewTopic("t", 1))
     old = bench.ctx.topics.get("t").partitions[0]
     bench.ctx.topics.add_partitions("t", 3)
@@ -134,9 +129,8 @@ def test_growing_keeps_the_partitions_there_are() -> None:
     assert bench.published[-1] == [view]
 
 
-def test_a_topic_that_cannot_grow_stays_as_it_was() -> None:
+def test_a_topic_that_cannot_grow_stays_as_it_was(bench: Bench) -> None:
     """A failure while growing changes neither the view nor the metadata."""
-    bench = make_bench()
     bench.ctx.topics.create(NewTopic("t", 1))
     bench.logs.fail_at = ("t", 2)
     with pytest.raises(KafkaError):
@@ -160,14 +154,11 @@ def test_a_topic_that_cannot_grow_stays_as_it_was() -> None:
         (NewTopic("t", -1, -1, [(0, [1]), (1, [2])]), Errors.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_the_first_failing_check_decides_the_error(topic: NewTopic, error: Errors) -> None:
+def test_the_first_failing_check_decides_the_error(bench: Bench, topic: NewTopic, error: Errors) -> None:
     """Kafka's order: name, existence, collision, configs, then numbers and assignments."""
-    bench = make_bench()
     bench.ctx.topics.create(NewTopic("there"))
     bench.ctx.topics.create(NewTopic("a.b"))
-    with pytest.raises(KafkaError) as caught:
-        bench.ctx.topics.create(topic)
-    assert caught.value.error == error
+    assert error_of(bench.ctx.topics.create, topic) == error
 
 
 def test_defaults_come_from_the_broker() -> None:
@@ -177,17 +168,15 @@ def test_defaults_come_from_the_broker() -> None:
     assert [log.configs["retention.ms"] for log in bench.ctx.topics.get("t").partitions] == [7] * 4
 
 
-def test_auto_creation_of_the_offsets_topic() -> None:
+def test_auto_creation_of_the_offsets_topic(bench: Bench) -> None:
     """Kafka gives it 50 partitions and calls it internal."""
-    bench = make_bench()
     bench.ctx.topics.auto_create(["__consumer_offsets", "bad name"])
     (view,) = bench.ctx.topics.all()
     assert (view.is_internal, len(view.partitions)) == (True, 50)
 
 
-def test_topics_of_one_request_are_published_together() -> None:
+def test_topics_of_one_request_are_published_together(bench: Bench) -> None:
     """A swap costs as much as there are topics: one for each of 2,000 new ones took 10 s."""
-    bench = make_bench()
     bench.ctx.topics.auto_create([f"t{number}" for number in range(50)])
     assert [len(views) for views in bench.published] == [50]
     rows = [{"Name": f"u{number}", "NumPartitions": 1, "ReplicationFactor": 1} for number in range(50)]
@@ -197,9 +186,8 @@ def test_topics_of_one_request_are_published_together() -> None:
     assert len(bench.stored) == 100
 
 
-def test_topics_of_one_request_that_collide() -> None:
+def test_topics_of_one_request_that_collide(bench: Bench) -> None:
     """The second of two that differ by dots only is refused, although the first is not published yet."""
-    bench = make_bench()
     first, second, third = bench.ctx.topics.create_all([NewTopic("a.b"), NewTopic("a_b"), NewTopic("c")])
     assert (first.num_partitions, third.num_partitions) == (1, 1)
     assert (second.error, str(second.message)) == (
@@ -210,9 +198,8 @@ def test_topics_of_one_request_that_collide() -> None:
     assert bench.ctx.topics.get("d") is None
 
 
-def test_a_disk_that_fails_in_the_middle_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_in_the_middle_of_a_request(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was made before and after is there; a bug of ours is the error of its topic alone."""
-    bench = make_bench()
     bench.logs.fail_at = ("b", 0)
     made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b"), NewTopic("c")])
     assert made[1].error == Errors.KAFKA_STORAGE_ERROR
@@ -233,9 +220,8 @@ def test_a_disk_that_fails_in_the_middle_of_a_request(monkeypatch: pytest.Monkey
     assert [topic.name for topic in bench.stored] == ["a", "c", "d"]
 
 
-def test_topics_of_one_request_are_remembered_and_synced_together() -> None:
+def test_topics_of_one_request_are_remembered_and_synced_together(bench: Bench) -> None:
     """A transaction and a sync of the log folder each is what made 5,000 partitions take 14 s: one of each does."""
-    bench = make_bench()
     rows = [{"Name": f"t{number}", "NumPartitions": 20, "ReplicationFactor": 1} for number in range(50)]
     response = bench.ask("CreateTopics", 7, {"Topics": rows})
     assert {row["ErrorCode"] for row in response["Topics"]} == {0}
@@ -249,9 +235,8 @@ def test_topics_of_one_request_are_remembered_and_synced_together() -> None:
     assert (len(bench.storage.appended), bench.storage.flushes, len(bench.logs.open)) == (2, 2, 1020)
 
 
-def test_topics_whose_folders_cannot_be_synced_are_not_there() -> None:
+def test_topics_whose_folders_cannot_be_synced_are_not_there(bench: Bench) -> None:
     """What the disk may not have is not acknowledged: 56 for all, and nothing of them is left."""
-    bench = make_bench()
     bench.logs.fail_sync = True
     made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b", 0), NewTopic("c")])
     assert [one.error for one in made] == [
@@ -267,9 +252,8 @@ def refuse_five(config: Mapping[str, object]) -> str:
     return "five is too few" if 5 in (config["retention.bytes"], config["segment.ms"]) else ""
 
 
-def test_what_no_log_takes_is_never_stored() -> None:
+def test_what_no_log_takes_is_never_stored(bench: Bench) -> None:
     """A value that passes the table and fails the log: refused for topic, new topic and broker, and nothing is kept."""
-    bench = make_bench()
     topics = bench.ctx.topics
     topics.create(NewTopic("t", configs={"retention.bytes": "6"}))
     bench.logs.refuse = refuse_five
@@ -286,9 +270,8 @@ def test_what_no_log_takes_is_never_stored() -> None:
     assert (list(bench.logs.open), bench.logs.open["t", 0].configs["retention.bytes"]) == ([("t", 0)], 6)
 
 
-def test_what_could_not_be_put_in_force_is_taken_back() -> None:
+def test_what_could_not_be_put_in_force_is_taken_back(bench: Bench) -> None:
     """A topic's logs, or a part of the broker, fail to follow: the values from before are stored and in force."""
-    bench = make_bench()
     bench.ctx.topics.create(NewTopic("t", configs={"retention.ms": "6"}))
     update = bench.logs.update_configs
 
@@ -316,9 +299,8 @@ def test_what_could_not_be_put_in_force_is_taken_back() -> None:
     assert bench.logs.open["t", 0].configs["max.message.bytes"] == 1_048_588
 
 
-def test_a_config_that_another_request_has_stored_is_in_force() -> None:
+def test_a_config_that_another_request_has_stored_is_in_force(bench: Bench) -> None:
     """A second request for the same value, which stores nothing, returns once the value is in force."""
-    bench = make_bench()
     bench.create("t")
     alter = bench.ctx.dynamic.alter
     check_same_change(bench.ctx.topics, lambda: alter(TOPIC, "t", [ConfigChange("retention.ms", 0, "7")]))
@@ -327,9 +309,8 @@ def test_a_config_that_another_request_has_stored_is_in_force() -> None:
     assert (configs["retention.ms"], configs["retention.bytes"]) == (7, 9)
 
 
-def test_taking_a_config_back_leaves_those_of_others() -> None:
+def test_taking_a_config_back_leaves_those_of_others(bench: Bench) -> None:
     """Two changes of one sync, of which only the first is not in force: the second is stored and in force."""
-    bench = make_bench()
 
     def follow(changed: frozenset[str]) -> None:
         if "message.max.bytes" in changed and bench.ctx.config.integer("message.max.bytes") == 99:
@@ -404,9 +385,8 @@ def test_a_stored_config_that_is_no_longer_valid_counts_as_unset() -> None:
     assert logs.open["t", 0].configs["segment.ms"] == 604_800_000
 
 
-def test_a_failed_topic_that_another_client_deletes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_topic_that_another_client_deletes_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others of its request are removed all the same."""
-    bench = make_bench()
     create, controller = bench.logs.create_partitions, bench.ctx.controller
     change = controller.change
     is_deleted: list[bool] = []
@@ -430,16 +410,14 @@ def test_a_failed_topic_that_another_client_deletes_first(monkeypatch: pytest.Mo
     assert [topic.name for topic in bench.stored] == ["good"]
 
 
-def test_a_topic_that_exists_is_open() -> None:
+def test_a_topic_that_exists_is_open(bench: Bench) -> None:
     """A request that loses the race for the creation of a topic returns once the topic can be used."""
-    bench = make_bench()
     check_same_change(bench.ctx.topics, lambda: bench.ctx.topics.auto_create(["t"]))
     assert [view.name for view in bench.ctx.topics.all()] == ["t"]
 
 
-def test_a_failed_topic_that_grows_before_it_is_published() -> None:
+def test_a_failed_topic_that_grows_before_it_is_published(bench: Bench) -> None:
     """The logs of its added partitions are removed with it."""
-    bench = make_bench()
     bench.logs.fail_at = ("t", 0)
     topics = bench.ctx.topics
     made: list[Any] = []

@@ -4,6 +4,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from email.message import Message
 from types import SimpleNamespace
 from typing import Any
@@ -33,13 +34,10 @@ class Port:
 
     def ask(self, target: str, method: str = "GET", **headers: str) -> tuple[int, str, Message]:
         """Status, body and headers; a Host of None is left out."""
-        connection = http.client.HTTPConnection(self.server.url.removeprefix("http://"), timeout=20)
-        try:
+        with closing(http.client.HTTPConnection(self.server.url.removeprefix("http://"), timeout=20)) as connection:
             connection.request(method, target, headers={k.replace("_", "-"): v for k, v in headers.items()})
             response = connection.getresponse()
             return response.status, response.read().decode(), response.headers
-        finally:
-            connection.close()
 
 
 @pytest.fixture

@@ -54,6 +54,12 @@ def tokens(of: Sensor, time: Time) -> float:
     return of.metrics["tokens"].measure(time.now)
 
 
+@pytest.fixture
+def broker() -> Limited:
+    """A broker that allows one change of a partition a second."""
+    return Limited.of(1.0)
+
+
 # ---------------------------------------------------------------- the objects
 
 
@@ -220,9 +226,8 @@ OK, REFUSED = (0, None), (89, None)
 
 
 @pytest.mark.parametrize("version", [6, 7])
-def test_create_topics_refuses_newer_clients(version: int) -> None:
+def test_create_topics_refuses_newer_clients(broker: Limited, version: int) -> None:
     """1/s, burst 11: 15 partitions pass whole, the next topics are refused one by one, and nothing is charged."""
-    broker = Limited.of(1.0)
     assert broker.create(version, ("a", 15)) == (0, [OK])
     assert broker.create(version, ("b", 1), ("c", 1)) == (4000, [REFUSED, REFUSED])
     assert (broker.names, broker.tokens()) == (["a"], -4)
@@ -232,18 +237,16 @@ def test_create_topics_refuses_newer_clients(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
-def test_create_topics_delays_older_clients(version: int) -> None:
+def test_create_topics_delays_older_clients(broker: Limited, version: int) -> None:
     """Below v6 everything is made and charged, and the delay is what the last topic left behind."""
-    broker = Limited.of(1.0)
     assert broker.create(version, ("a", 15)) == (4000, [OK])
     assert broker.create(version, ("b", 1), ("c", 1)) == (6000, [OK, OK])
     assert (broker.names, broker.tokens()) == (["a", "b", "c"], -6)
 
 
 @pytest.mark.parametrize(("version", "is_strict"), [(0, False), (1, False), (2, False), (3, True)])
-def test_create_partitions(version: int, is_strict: bool) -> None:
+def test_create_partitions(broker: Limited, version: int, is_strict: bool) -> None:
     """Only the partitions added count; v3 is refused, older versions are delayed."""
-    broker = Limited.of(1.0)
     broker.create(7, ("a", 1), ("b", 1))
     broker.clock.advance_ms(2000)
     result = broker.grow(version, ("a", 15), ("b", 3))
@@ -256,9 +259,8 @@ def test_create_partitions(version: int, is_strict: bool) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_delete_topics(version: int) -> None:
+def test_delete_topics(broker: Limited, version: int) -> None:
     """Each topic costs its partitions; from v5 on what is refused stays, below all are deleted and the client waits."""
-    broker = Limited.of(1.0)
     broker.create(5, ("a", 15), ("b", 2), client_id="free")
     result = broker.delete(version, "a", "b")
     if version >= 5:
@@ -269,9 +271,8 @@ def test_delete_topics(version: int) -> None:
         assert (broker.names, broker.tokens()) == ([], -6)
 
 
-def test_delete_by_id_reports_what_was_refused() -> None:
+def test_delete_by_id_reports_what_was_refused(broker: Limited) -> None:
     """v6 by id: the response names the topic that stays."""
-    broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
     topic_id = broker.bench.ctx.topics.get("a").topic_id
     body = {"Topics": [{"Name": None, "TopicId": topic_id}]}
@@ -279,9 +280,8 @@ def test_delete_by_id_reports_what_was_refused() -> None:
     assert (row["Name"], row["TopicId"], row["ErrorCode"], row["ErrorMessage"]) == ("a", topic_id, 89, None)
 
 
-def test_only_what_passed_its_own_checks_is_charged() -> None:
+def test_only_what_passed_its_own_checks_is_charged(broker: Limited) -> None:
     """Bad names, counts, configs, topics that exist, are not there, or are duplicates cost nothing."""
-    broker = Limited.of(1.0)
     broker.create(7, ("a", 1))
     assert broker.tokens() == 10
     codes = [code for code, _ in broker.create(7, ("a", 1), ("no good", 1), ("z", 0), ("d", 1), ("d", 1))[1]]
@@ -292,18 +292,16 @@ def test_only_what_passed_its_own_checks_is_charged() -> None:
     assert broker.tokens() == 10
 
 
-def test_what_is_wrong_stays_wrong_over_the_quota() -> None:
+def test_what_is_wrong_stays_wrong_over_the_quota(broker: Limited) -> None:
     """A client over its quota still hears what is wrong with a topic, not that it should try again."""
-    broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
     assert [code for code, _ in broker.create(7, ("a", 1), ("no good", 1), ("b", 1))[1]] == [36, 17, 89]
     assert [code for code, _ in broker.grow(3, ("a", 3), ("a2", 3))[1]] == [37, 3]
     assert [code for code, _ in broker.delete(6, "none", "a")[1]] == [3, 89]
 
 
-def test_validate_only_is_free() -> None:
+def test_validate_only_is_free(broker: Limited) -> None:
     """Contrary to Kafka 4.3.1, as KIP-599 wants it: checks cost nothing, and are not refused either."""
-    broker = Limited.of(1.0)
     assert broker.create(7, ("a", 100), validate=True) == (0, [OK])
     broker.create(7, ("a", 15))
     before = broker.tokens()
@@ -312,9 +310,8 @@ def test_validate_only_is_free() -> None:
     assert broker.tokens() == before
 
 
-def test_other_clients_are_not_charged() -> None:
+def test_other_clients_are_not_charged(broker: Limited) -> None:
     """The quota is that of client id c; another one is unlimited, and has its own counter."""
-    broker = Limited.of(1.0)
     assert broker.create(7, ("a", 100), client_id="other") == (0, [OK])
     assert broker.create(7, ("b", 100), client_id="other") == (0, [OK])
     assert broker.create(7, ("c", 5)) == (0, [OK])
@@ -347,9 +344,8 @@ def test_topics_made_by_metadata_are_charged_strictly_and_silently() -> None:
     assert "d" in broker.names
 
 
-def test_the_brokers_own_topics_are_free() -> None:
+def test_the_brokers_own_topics_are_free(broker: Limited) -> None:
     """__consumer_offsets belongs to no client's quota."""
-    broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
     before = broker.tokens()
     assert metadata(broker, "__consumer_offsets") == (0, [("__consumer_offsets", 0)])
@@ -415,9 +411,8 @@ def test_a_storm_of_older_clients_is_all_accepted_and_muted(api: str, version: i
     assert made >= BURST + RATE * (STORM_S - 1) - COST
 
 
-def test_ids_in_responses_are_real() -> None:
+def test_ids_in_responses_are_real(broker: Limited) -> None:
     """A refused deletion by name shows no id that is made up."""
-    broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
     topic_id = broker.bench.ctx.topics.get("a").topic_id
     (row,) = broker.ask("DeleteTopics", 6, {"Topics": [{"Name": "a"}]})["Responses"]

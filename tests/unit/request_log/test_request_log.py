@@ -26,9 +26,14 @@ def json_names(columns: tuple[Column, ...]) -> set[str]:
     return {column.json for column in columns}
 
 
-def test_every_field_of_a_record_is_what_happened() -> None:
+@pytest.fixture
+def bench() -> Bench:
+    """A request log and its clock."""
+    return Bench()
+
+
+def test_every_field_of_a_record_is_what_happened(bench: Bench) -> None:
     """Times are differences of the stamps, in milliseconds; the time is when the response was away, in UTC."""
-    bench = Bench()
     at = bench.now_ns()
     one = bench.connect(local_port=9092, remote_host=b"10.0.0.9", remote_port=51000, processor_id=2, index=4)
     one.record(
@@ -96,9 +101,8 @@ def test_every_field_of_a_record_is_what_happened() -> None:
     assert names_in(record["quota"]["verdicts"][0]) == json_names(VERDICT) - {"ip"}
 
 
-def test_steps_that_were_not_taken_took_no_time() -> None:
+def test_steps_that_were_not_taken_took_no_time(bench: Bench) -> None:
     """A request completed at once has stamps of zero between."""
-    bench = Bench()
     at = bench.now_ns()
     bench.connect().record(start_ns=at, dequeue_ns=at + 5_000, response_sent_ns=at + 9_000)
     (record,) = bench.lines()
@@ -106,9 +110,8 @@ def test_steps_that_were_not_taken_took_no_time() -> None:
     assert [record[name] for name in times] == [0.005, 0.0, 0.0, 0.0, 0.004, 0.009]
 
 
-def test_two_quotas_at_once_leave_two_verdicts() -> None:
+def test_two_quotas_at_once_leave_two_verdicts(bench: Bench) -> None:
     """Each with its own counter's names; the longer delay is served by one of them."""
-    bench = Bench()
     bench.connect().record(
         throttle_ms=300,
         verdicts=[
@@ -125,9 +128,8 @@ def test_two_quotas_at_once_leave_two_verdicts() -> None:
 
 
 @pytest.mark.parametrize("value", [1 / 3, -1e-7, 2.0**63, 1e300, 123456789.125, -4096.0, 5e-324])
-def test_values_read_back_as_the_same_number(value: float) -> None:
+def test_values_read_back_as_the_same_number(bench: Bench, value: float) -> None:
     """A replay needs every bit of what was recorded."""
-    bench = Bench()
     bench.connect().record(updates=[(REQUEST, b"a", b"b", 1, 2, value, False)])
     (record,) = bench.lines()
     assert record["quota"]["updates"][0]["value"] == value
@@ -137,9 +139,8 @@ EDGES = [0, 9, 10, 99, 100, 999, 1000, 999_999, 10**6, 10**9 - 1, 10**9, 10**12,
 
 
 @pytest.mark.parametrize("value", [*EDGES, -1, -1000, -(2**63)])
-def test_whole_numbers_have_all_their_digits(value: int) -> None:
+def test_whole_numbers_have_all_their_digits(bench: Bench, value: int) -> None:
     """None more, none less, no zero in front."""
-    bench = Bench()
     bench.connect().record(updates=[(REQUEST, b"a", b"b", value, value, 1.0, False)], request_bytes=value)
     (record,) = bench.lines()
     (update,) = record["quota"]["updates"]
@@ -147,9 +148,8 @@ def test_whole_numbers_have_all_their_digits(value: int) -> None:
 
 
 @pytest.mark.parametrize("us", [0, 1, 10, 999, 1000, 1001, 59_999, 60_000, 999_999, 1_000_000, 86_399_999_999])
-def test_a_time_is_its_own_second_and_fraction(us: int) -> None:
+def test_a_time_is_its_own_second_and_fraction(bench: Bench, us: int) -> None:
     """Records of different seconds, also of an earlier one than the last."""
-    bench = Bench()
     start = bench.now_ns()
     one = bench.connect()
     for after in (us, 5, us):
@@ -161,9 +161,8 @@ def test_a_time_is_its_own_second_and_fraction(us: int) -> None:
     assert [r["totalTimeMs"] for r in found] == [us / 1000, 0.005, us / 1000]
 
 
-def test_percents_of_time_read_back_as_the_same_number() -> None:
+def test_percents_of_time_read_back_as_the_same_number(bench: Bench) -> None:
     """Any number of nanoseconds, as a share of a thread; in as few characters as there can be."""
-    bench = Bench()
     one = bench.connect()
     spans_ns = [*range(1, 400, 7), *range(999, 60_000, 613), 10**6, 10**7 + 1, 123_456_789, 10**12 + 7, 10**15 - 1]
     for ns in spans_ns:
@@ -178,9 +177,8 @@ def test_percents_of_time_read_back_as_the_same_number() -> None:
     assert all(len(text) <= len(repr(float(text))) for text in texts)
 
 
-def test_what_is_no_number_is_null() -> None:
+def test_what_is_no_number_is_null(bench: Bench) -> None:
     """JSON has neither infinity nor NaN."""
-    bench = Bench()
     bench.connect().record(verdicts=[(PRODUCE, b"", b"", 0, 1, float("nan"), float("inf"), 0, 1, 1, False)])
     (record,) = bench.lines()
     assert (record["quota"]["verdicts"][0]["observed"], record["quota"]["verdicts"][0]["limit"]) == (None, None)
@@ -194,9 +192,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_names_stay_names(name: bytes) -> None:
+def test_hostile_names_stay_names(bench: Bench, name: bytes) -> None:
     """Any bytes in a client id, a user or a principal give one valid line, and read as Python's replacing decoder."""
-    bench = Bench()
     one = bench.connect(b"User:" + name.replace(b"\0", b""))
     one.record(
         client_id=name, transactional_id=name, updates=[(PRODUCE, name, name, 1, 2, 3.0, True)],
@@ -212,18 +209,16 @@ def test_hostile_names_stay_names(name: bytes) -> None:
         assert (note["user"], note["clientId"]) == (text, text)
 
 
-def test_a_request_without_transactional_id_says_nothing_of_one() -> None:
+def test_a_request_without_transactional_id_says_nothing_of_one(bench: Bench) -> None:
     """Not an empty one: most requests have none, and their lines stay as short as they were."""
-    bench = Bench()
     bench.connect().record()
     bench.connect().record(transactional_id=b"")
     assert ["request" in record for record in bench.lines()] == [False, False]
 
 
 @pytest.mark.parametrize(("character", "kept"), [("a", 1024), ("ü", 512), ("€", 341), ("🎉", 256)])
-def test_a_long_transactional_id_is_cut_between_two_characters(character: str, kept: int) -> None:
+def test_a_long_transactional_id_is_cut_between_two_characters(bench: Bench, character: str, kept: int) -> None:
     """Clients make it up, and it may be as long as a request."""
-    bench = Bench()
     one = bench.connect()
     one.record(client_id=b"before", transactional_id=(character * 40_000).encode())
     one.record(client_id=b"after")
@@ -232,9 +227,8 @@ def test_a_long_transactional_id_is_cut_between_two_characters(character: str, k
     assert [one["requestHeader"]["clientId"] for one in (first, second)] == ["before", "after"]
 
 
-def test_every_byte_at_every_place_of_a_name() -> None:
+def test_every_byte_at_every_place_of_a_name(bench: Bench) -> None:
     """Names are copied by eights where nothing is to be escaped."""
-    bench = Bench()
     one = bench.connect()
     for byte in range(256):
         names = [b"a" * place + bytes([byte]) + b"z" * (17 - place) for place in range(18)]
@@ -243,9 +237,8 @@ def test_every_byte_at_every_place_of_a_name() -> None:
         assert [r["requestHeader"]["clientId"] for r in bench.lines()] == [n.decode("utf-8", "replace") for n in names]
 
 
-def test_software_is_known_from_its_request_on() -> None:
+def test_software_is_known_from_its_request_on(bench: Bench) -> None:
     """ApiVersions has it; another login on the connection keeps it."""
-    bench = Bench()
     one = bench.connect(b"User:ANONYMOUS")
     one.record()
     one.record(api_key=18, software=(b"librdkafka", b"2.10.0"))
@@ -255,9 +248,8 @@ def test_software_is_known_from_its_request_on() -> None:
     assert found == [("User:ANONYMOUS", "unknown"), ("User:ANONYMOUS", "librdkafka"), ("User:bob", "librdkafka")]
 
 
-def test_what_no_handler_has_seen_is_not_recorded() -> None:
+def test_what_no_handler_has_seen_is_not_recorded(bench: Bench) -> None:
     """Nor is what asks for the log's own topic, nor an API that is not served."""
-    bench = Bench()
     one = bench.connect()
     one.record(dequeue_ns=0)
     one.record(leave_out=True)
@@ -266,9 +258,8 @@ def test_what_no_handler_has_seen_is_not_recorded() -> None:
     assert bench.lines() == []
 
 
-def test_a_late_request_is_recorded_too() -> None:
+def test_a_late_request_is_recorded_too(bench: Bench) -> None:
     """Its network thread has ended: it goes through the ring that all share."""
-    bench = Bench()
     bench.connect().record(is_late=True, correlation_id=5)
     (record,) = bench.lines()
     assert record["requestHeader"]["correlationId"] == 5
@@ -327,9 +318,8 @@ def poll(one: SampleConnection, at_ns: int, **facts: Any) -> None:
                request_bytes=50, response_bytes=20, network_ns=1000, **facts)  # fmt: skip
 
 
-def test_idle_polls_of_a_second_are_one_record() -> None:
+def test_idle_polls_of_a_second_are_one_record(bench: Bench) -> None:
     """It stands for all of them: sizes and network time are their sums, the rest is the last one's."""
-    bench = Bench()
     one, other = bench.connect(index=1), bench.connect(index=2)
     offset = bench.clock.epoch_ms() * 10**6 - bench.now_ns()
     second = ((bench.now_ns() + offset) // 10**9 + 1) * 10**9 - offset  # the next whole one
@@ -345,9 +335,8 @@ def test_idle_polls_of_a_second_are_one_record() -> None:
     assert found[0]["networkTimeMs"] == 0.005
 
 
-def test_an_idle_poll_waits_for_the_end_of_its_second() -> None:
+def test_an_idle_poll_waits_for_the_end_of_its_second(bench: Bench) -> None:
     """Another may come; when time has passed it is written without one."""
-    bench = Bench()
     one = bench.connect()
     poll(one, bench.now_ns())
     assert bench.lines(unfolds=False) == []
@@ -366,27 +355,24 @@ def test_an_idle_poll_waits_for_the_end_of_its_second() -> None:
     ],
     ids=["error", "throttled", "update", "verdict"],
 )
-def test_a_poll_with_something_to_report_is_not_folded(facts: dict[str, Any]) -> None:
+def test_a_poll_with_something_to_report_is_not_folded(bench: Bench, facts: dict[str, Any]) -> None:
     """An error, a delay or what was charged is a separate record."""
-    bench = Bench()
     one = bench.connect()
     for _ in range(3):
         poll(one, bench.now_ns(), **facts)
     assert len(bench.lines(unfolds=False)) == 3
 
 
-def test_polls_of_another_client_or_version_are_not_folded_together() -> None:
+def test_polls_of_another_client_or_version_are_not_folded_together(bench: Bench) -> None:
     """One connection may speak for several client ids."""
-    bench = Bench()
     one = bench.connect()
     for client_id, version in ((b"a", 4), (b"b", 4), (b"b", 5)):
         poll(one, bench.now_ns(), client_id=client_id, api_version=version)
     assert len(bench.lines()) == 3
 
 
-def test_nothing_is_kept_of_closed_connections() -> None:
+def test_nothing_is_kept_of_closed_connections(bench: Bench) -> None:
     """Records outlive their connection, and those never drained go with the log."""
-    bench = Bench()
     one = bench.connect()
     one.record(count=3)
     poll(one, bench.now_ns())
@@ -414,9 +400,8 @@ def test_a_share_is_between_none_and_all(sampling: float) -> None:
         Bench(sampling=sampling)
 
 
-def test_a_refusal_has_its_own_kind_of_record() -> None:
+def test_a_refusal_has_its_own_kind_of_record(bench: Bench) -> None:
     """No request: no api key, no principal, no times; what is guessed of the request has its own columns."""
-    bench = Bench()
     bench.connect().record()
     bench.core.note_refusal(Refusal("unknown-api", 999, 7, 1, 0, 14, "a:1-b:2-0-3", "PLAINTEXT", "b"))
     bench.core.note_refusal(Refusal("malformed-header", -1, -1, -1, 0, -1, "", ""), 290)

@@ -45,6 +45,12 @@ def rows(log: PartitionLog) -> list[tuple[bytes, dict[str, Any]]]:
     return [(key, json.loads(value)) for key, value in zip(table.keys, table.values, strict=True)]  # type: ignore[call-overload]
 
 
+@pytest.fixture
+def bench() -> Bench:
+    """A writer and its files."""
+    return Bench()
+
+
 def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path: Path) -> None:
     """Names sort by their number, also those of an earlier life."""
     files = rolling(tmp_path, file_bytes=10, file_count=2)
@@ -71,9 +77,8 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert file_name(START_MS, 3, ".jsonl") == "requests-20260102T030405Z-000003.jsonl"
 
 
-def test_records_are_in_files_and_topic(tmp_path: Path) -> None:
+def test_records_are_in_files_and_topic(bench: Bench, tmp_path: Path) -> None:
     """The same object in both; the key says whose it is, and a client's records are in one partition."""
-    bench = Bench()
     logs = [open_log("log", number, bench.clock) for number in range(4)]
     writer = make_writer(bench, rolling(tmp_path), lambda: logs, 4)
     for number in range(40):
@@ -127,9 +132,8 @@ class FullDisk:
         pass
 
 
-def test_what_a_disk_refuses_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_disk_refuses_is_counted_and_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """One line a minute at most; what comes later is written."""
-    bench = Bench()
     disk = FullDisk()
     writer = make_writer(bench, disk)
     one = bench.connect()
@@ -150,9 +154,8 @@ def test_what_a_disk_refuses_is_counted_and_logged(caplog: pytest.LogCaptureFixt
     assert (writer.written, writer.dropped) == (1, 15)
 
 
-def test_a_partition_that_is_not_there_is_a_drop_and_no_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_partition_that_is_not_there_is_a_drop_and_no_end(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """The topic may be deleted while it is written to."""
-    bench = Bench()
     logs: list[Any] = [None]
     writer = make_writer(bench, None, lambda: logs, 1)
     one = bench.connect()
@@ -259,9 +262,8 @@ def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
     assert [(tmp_path / "log" / name).read_bytes() for name in files_in(tmp_path / "log")] == [b"kept\n"]
 
 
-def test_a_stop_writes_what_is_there() -> None:
+def test_a_stop_writes_what_is_there(bench: Bench) -> None:
     """Also the idle polls of a second that is not over."""
-    bench = Bench()
     disk = FullDisk()
     disk.is_full = False
     writer = make_writer(bench, disk)
@@ -273,9 +275,8 @@ def test_a_stop_writes_what_is_there() -> None:
     assert [json.loads(line)["sequence"] for line in disk.data.splitlines()] == [1, 2]
 
 
-def test_the_thread_writes_when_time_passes() -> None:
+def test_the_thread_writes_when_time_passes(bench: Bench) -> None:
     """Every 100 ms of the broker's clock, whatever the real time is."""
-    bench = Bench()
     disk = FullDisk()
     disk.is_full = False
     wrote = threading.Event()

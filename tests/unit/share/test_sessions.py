@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.share.sessions import FINAL_EPOCH, SharedPartition, ShareSession, ShareSessionCache
+from tests.support.errors import error_of
 
 P0, P1, P2 = (SharedPartition(UUID(int=1), index, "t") for index in range(3))
 
@@ -20,13 +21,16 @@ class Bench:
         self.left.append(session.key)
 
     def refused(self, member: str, epoch: int) -> Errors:
-        with pytest.raises(KafkaError) as caught:
-            self.cache.advance("g", member, epoch)
-        return caught.value.error
+        return error_of(self.cache.advance, "g", member, epoch)
 
 
-def test_epochs_rise_by_one() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    """Sessions for ten members."""
+    return Bench()
+
+
+def test_epochs_rise_by_one(bench: Bench) -> None:
     assert bench.refused("m", 1) is Errors.SHARE_SESSION_NOT_FOUND
     session = bench.cache.open("g", "m", [P0], "c")
     assert bench.refused("m", 2) is Errors.INVALID_SHARE_SESSION_EPOCH
@@ -41,8 +45,7 @@ def test_epochs_rise_by_one() -> None:
     assert session.epoch == 1
 
 
-def test_partitions_are_added_and_forgotten() -> None:
-    bench = Bench()
+def test_partitions_are_added_and_forgotten(bench: Bench) -> None:
     session = bench.cache.open("g", "m", [P0], "c")
     bench.cache.advance("g", "m", 1, [P0, P1], [])
     assert list(session.partitions.values()) == [P0, P1]
@@ -61,15 +64,12 @@ def test_a_new_session_replaces_the_former_one_at_the_limit() -> None:
     bench = Bench(1)
     bench.cache.open("g", "m", [P0], "c")
     bench.cache.open("g", "m", [P1], "d")
-    with pytest.raises(KafkaError) as caught:
-        bench.cache.open("g", "n", [P1], "e")
-    assert caught.value.error is Errors.SHARE_SESSION_LIMIT_REACHED
+    assert error_of(bench.cache.open, "g", "n", [P1], "e") is Errors.SHARE_SESSION_LIMIT_REACHED
     bench.cache.disconnected("c")  # of the former session
     assert (len(bench.cache), bench.left) == (1, [])
 
 
-def test_a_closed_connection_ends_its_session_and_the_last_one_its_group() -> None:
-    bench = Bench()
+def test_a_closed_connection_ends_its_session_and_the_last_one_its_group(bench: Bench) -> None:
     bench.cache.open("g", "m", [P0], "c")
     bench.cache.open("g", "n", [P0], "d")
     assert sorted(bench.cache.connections()) == ["c", "d"]
@@ -83,8 +83,7 @@ def test_a_closed_connection_ends_its_session_and_the_last_one_its_group() -> No
     assert bench.cache.evictions == 1
 
 
-def test_a_member_that_is_back_before_its_closed_connection_is_handled_keeps_its_new_session() -> None:
-    bench = Bench()
+def test_a_member_that_is_back_before_its_closed_connection_is_handled_keeps_its_new_session(bench: Bench) -> None:
     cache = ShareSessionCache(10, lambda session: cache.open(*session.key, [P0], "d"), bench.empty.append)
     cache.open("g", "m", [P0], "c")
     cache.disconnected("c")  # the member returns while its records are released
@@ -92,8 +91,7 @@ def test_a_member_that_is_back_before_its_closed_connection_is_handled_keeps_its
     assert bench.empty == []
 
 
-def test_a_closed_connection_ends_all_of_its_sessions() -> None:
-    bench = Bench()
+def test_a_closed_connection_ends_all_of_its_sessions(bench: Bench) -> None:
     for group, member in (("g", "m"), ("g", "n"), ("h", "m")):
         bench.cache.open(group, member, [P0], "c")
     bench.cache.disconnected("c")
@@ -101,8 +99,7 @@ def test_a_closed_connection_ends_all_of_its_sessions() -> None:
     assert sorted(bench.empty) == ["g", "h"]
 
 
-def test_a_connection_that_opens_and_ends_sessions_takes_no_more_memory() -> None:
-    bench = Bench()
+def test_a_connection_that_opens_and_ends_sessions_takes_no_more_memory(bench: Bench) -> None:
     for number in range(1000):
         bench.cache.open(f"g{number}", "m", [P0], "c")
         bench.cache.remove(f"g{number}", "m")
@@ -111,9 +108,8 @@ def test_a_connection_that_opens_and_ends_sessions_takes_no_more_memory() -> Non
     assert sorted(bench.empty) == sorted(f"g{number}" for number in range(1000))
 
 
-def test_the_partitions_of_all_sessions_are_limited() -> None:
+def test_the_partitions_of_all_sessions_are_limited(bench: Bench) -> None:
     """A session that would exceed the limit is not opened or changed; those that end make room."""
-    bench = Bench()
     cache = ShareSessionCache(10, bench.leave, bench.empty.append, max_partitions=3)
     cache.open("g", "a", [P0, P1, P1], "c")
     with pytest.raises(KafkaError):

@@ -25,6 +25,12 @@ from tests.support.share import (
 LIMIT = AcquireMode.RECORD_LIMIT
 
 
+@pytest.fixture
+def bench() -> ShareBench:
+    """A partition with one batch of ten records."""
+    return ShareBench((0, 9))
+
+
 def test_batches_are_delivered_once_and_the_start_moves_past_accepted_ones() -> None:
     bench = ShareBench((0, 9), (10, 19))
     assert bench.fetch("a", 5) == [(0, 9, 1)]  # whole batches
@@ -37,8 +43,7 @@ def test_batches_are_delivered_once_and_the_start_moves_past_accepted_ones() -> 
     assert bench.timer.size == 0
 
 
-def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
-    bench = ShareBench((0, 9))
+def test_an_acknowledgement_is_answered_when_it_is_stored(bench: ShareBench) -> None:
     bench.fetch()
     bench.persister.is_held = True
     answers: list[KafkaError | None] = []
@@ -51,8 +56,7 @@ def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
     assert bench.partition.window.start_offset == 10
 
 
-def test_a_write_that_fails_leaves_the_records_acquired() -> None:
-    bench = ShareBench((0, 9))
+def test_a_write_that_fails_leaves_the_records_acquired(bench: ShareBench) -> None:
     bench.fetch()
     bench.persister.error = Errors.FENCED_STATE_EPOCH
     assert bench.ack("m", 0, 9, ACCEPT) is Errors.NOT_LEADER_OR_FOLLOWER
@@ -62,8 +66,7 @@ def test_a_write_that_fails_leaves_the_records_acquired() -> None:
     assert bench.ack("m", 0, 9, ACCEPT) is Errors.NONE
 
 
-def test_a_lock_that_expires_during_a_failed_write_releases_the_records() -> None:
-    bench = ShareBench((0, 9))
+def test_a_lock_that_expires_during_a_failed_write_releases_the_records(bench: ShareBench) -> None:
     bench.fetch()
     bench.persister.is_held = True
     assert bench.ack("m", 0, 9, REJECT) is None
@@ -88,8 +91,7 @@ def test_expired_locks_make_records_available_until_the_delivery_limit() -> None
     assert bench.wakes == 5
 
 
-def test_released_records_are_delivered_again_with_the_next_count() -> None:
-    bench = ShareBench((0, 9))
+def test_released_records_are_delivered_again_with_the_next_count(bench: ShareBench) -> None:
     bench.fetch("a")
     assert bench.ack("a", 2, 4, RELEASE) is Errors.NONE
     assert bench.wakes == 1
@@ -99,8 +101,7 @@ def test_released_records_are_delivered_again_with_the_next_count() -> None:
     assert bench.states()[3] == ("k", 2)
 
 
-def test_each_offset_may_have_its_type() -> None:
-    bench = ShareBench((0, 9))
+def test_each_offset_may_have_its_type(bench: ShareBench) -> None:
     bench.fetch()
     types = [ACCEPT, ACCEPT, RELEASE, REJECT, 0, 0, ACCEPT, RELEASE, RENEW, ACCEPT]
     assert bench.ack("m", 0, 9, *types) is Errors.NONE
@@ -133,8 +134,7 @@ def test_offsets_that_are_not_in_flight() -> None:
     assert bench.ack("m", 10, 19, ACCEPT) is Errors.NONE
 
 
-def test_a_renewed_lock_lasts_for_another_duration() -> None:
-    bench = ShareBench((0, 9))
+def test_a_renewed_lock_lasts_for_another_duration(bench: ShareBench) -> None:
     bench.fetch()
     bench.after(20_000)
     assert bench.ack("m", 0, 4, RENEW) is Errors.NONE

@@ -5,11 +5,12 @@ from uuid import UUID
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.telemetry.instances import MIN_EXPIRY_MS, ClientInstance, InstanceCache
 from kbroker.telemetry.manager import Granted
 from kbroker.telemetry.subscriptions import Requested
+from tests.support.errors import error_of
 from tests.support.telemetry import Rig
 
 INTERVAL_MS = 300_000
@@ -27,11 +28,7 @@ def rig(clock: VirtualClock) -> Rig:
 
 
 def error_of_get(rig: Rig, uuid: UUID, **client: str) -> Errors:
-    try:
-        rig.get(uuid, rig.client(**client))
-    except KafkaError as error:
-        return error.error
-    return Errors.NONE
+    return error_of(rig.get, uuid, rig.client(**client))
 
 
 def test_a_client_without_a_subscription(rig: Rig) -> None:

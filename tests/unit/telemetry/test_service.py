@@ -15,13 +15,14 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.log.scheduler import Scheduler
 from kbroker.metrics.registry import Metrics
 from kbroker.network.connections.closed_connections import ClosedConnections
 from kbroker.telemetry.manager import Client
 from kbroker.telemetry.series import Value
 from kbroker.telemetry.service import TelemetryService
+from tests.support.errors import error_of
 from tests.support.metadata import MemoryController
 from tests.support.telemetry import DELTA, counter, gauges
 
@@ -52,11 +53,7 @@ class Rig:
         manager = self.service.manager
         self.clock.advance_ms(300_000)
         granted = manager.get_subscription(SAME, CLIENT)
-        try:
-            manager.push(SAME, granted.subscription_id, is_last, codec, data, CLIENT)
-        except KafkaError as error:
-            return error.error
-        return Errors.NONE
+        return error_of(manager.push, SAME, granted.subscription_id, is_last, codec, data, CLIENT)
 
     def logged(self) -> list[dict[str, object]]:
         return [json.loads(line) for file in sorted(self.folder.iterdir()) for line in file.read_text().splitlines()]

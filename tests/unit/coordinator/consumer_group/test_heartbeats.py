@@ -66,9 +66,8 @@ def test_the_topics_of_a_group_are_read_once_for_all_members_that_join() -> None
     assert bench.epochs() == (102, 102)  # the topic with another partition was read again
 
 
-def test_topics_are_read_again_after_an_hour_and_not_before() -> None:
+def test_topics_are_read_again_after_an_hour_and_not_before(bench: ConsumerGroupBench) -> None:
     """Even if the image reports no change."""
-    bench = ConsumerGroupBench()
     bench.join("a")
     version = bench.image.version
     bench.image.grow("t", 5)
@@ -79,8 +78,7 @@ def test_topics_are_read_again_after_an_hour_and_not_before() -> None:
     assert bench.beat("a", 2) == Beat("a", 3, {"t": [0, 1, 2, 3, 4]})
 
 
-def test_epochs_that_do_not_fit_are_fenced() -> None:
-    bench = ConsumerGroupBench()
+def test_epochs_that_do_not_fit_are_fenced(bench: ConsumerGroupBench) -> None:
     stable_pair(bench)
     assert bench.refused("a", 4) is Errors.FENCED_MEMBER_EPOCH
     assert bench.refused("a", 1) is Errors.FENCED_MEMBER_EPOCH
@@ -91,15 +89,13 @@ def test_epochs_that_do_not_fit_are_fenced() -> None:
     assert bench.refused("a", 3, group="other") is Errors.GROUP_ID_NOT_FOUND
 
 
-def test_a_fenced_member_joins_again_and_keeps_its_place() -> None:
-    bench = ConsumerGroupBench()
+def test_a_fenced_member_joins_again_and_keeps_its_place(bench: ConsumerGroupBench) -> None:
     stable_pair(bench)
     assert bench.join("a") == Beat("a", 3, {"t": [0, 1]})
     assert bench.epochs() == (3, 3)
 
 
-def test_a_session_ends_after_its_time_and_not_before() -> None:
-    bench = ConsumerGroupBench()
+def test_a_session_ends_after_its_time_and_not_before(bench: ConsumerGroupBench) -> None:
     stable_pair(bench)
     bench.after(30_000)
     bench.beat("b", 3)
@@ -132,9 +128,8 @@ def test_heartbeats_move_the_end_of_a_session_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 60_000])
-def test_a_heartbeat_that_says_nothing_new_costs_no_record(timeout_ms: int) -> None:
+def test_a_heartbeat_that_says_nothing_new_costs_no_record(bench: ConsumerGroupBench, timeout_ms: int) -> None:
     """In short or in full; one from elsewhere, or of another client id, is written down."""
-    bench = ConsumerGroupBench()
     epoch = bench.join("a").epoch
     assert bench.topic is not None
     before = bench.topic.record_count
@@ -148,8 +143,7 @@ def test_a_heartbeat_that_says_nothing_new_costs_no_record(timeout_ms: int) -> N
     assert refused.value.error is Errors.UNKNOWN_MEMBER_ID
 
 
-def test_the_last_session_leaves_an_empty_group_that_expires() -> None:
-    bench = ConsumerGroupBench()
+def test_the_last_session_leaves_an_empty_group_that_expires(bench: ConsumerGroupBench) -> None:
     bench.join("a")
     bench.after(44_900)
     assert bench.described().members
@@ -163,8 +157,7 @@ def test_the_last_session_leaves_an_empty_group_that_expires() -> None:
         bench.restart().described()
 
 
-def test_a_member_that_keeps_what_it_should_give_up_is_removed() -> None:
-    bench = ConsumerGroupBench()
+def test_a_member_that_keeps_what_it_should_give_up_is_removed(bench: ConsumerGroupBench) -> None:
     bench.join("a", timeout_ms=10_000)
     bench.join("b")
     bench.beat("a", 2, has={"t": [0, 1, 2, 3]})
@@ -175,8 +168,7 @@ def test_a_member_that_keeps_what_it_should_give_up_is_removed() -> None:
     assert bench.beat("b", 3) == Beat("b", 4, {"t": [0, 1, 2, 3]})
 
 
-def test_giving_up_in_time_ends_the_rebalance_time_out() -> None:
-    bench = ConsumerGroupBench()
+def test_giving_up_in_time_ends_the_rebalance_time_out(bench: ConsumerGroupBench) -> None:
     bench.join("a", timeout_ms=10_000)
     bench.join("b")
     bench.beat("a", 2, has={"t": [0, 1, 2, 3]})
@@ -194,8 +186,7 @@ def test_a_group_has_room_for_its_members_only() -> None:
     assert bench.join("a").epoch == 2
 
 
-def test_a_refused_join_leaves_no_group() -> None:
-    bench = ConsumerGroupBench()
+def test_a_refused_join_leaves_no_group(bench: ConsumerGroupBench) -> None:
     with pytest.raises(KafkaError):
         bench.join("a", regex="(")
     assert bench.coordinator.list_groups() == []
@@ -220,8 +211,7 @@ def test_an_unsubscribed_topic_is_given_up_before_the_target_follows() -> None:
     assert bench.epochs() == (3, 2)
 
 
-def test_a_topic_that_grows_is_assigned_with_the_next_heartbeat() -> None:
-    bench = ConsumerGroupBench()
+def test_a_topic_that_grows_is_assigned_with_the_next_heartbeat(bench: ConsumerGroupBench) -> None:
     bench.join("a")
     bench.image.grow("t", 6)
     assert bench.beat("a", 2) == Beat("a", 3, {"t": [0, 1, 2, 3, 4, 5]})
@@ -244,8 +234,7 @@ def test_a_deleted_topic_leaves_the_assignment() -> None:
     assert (beat.epoch, beat.has) == (3, {"u": [0]})
 
 
-def test_a_topic_made_again_is_another_topic() -> None:
-    bench = ConsumerGroupBench()
+def test_a_topic_made_again_is_another_topic(bench: ConsumerGroupBench) -> None:
     bench.join("a")
     bench.image.delete("t")
     bench.image.create("t", 1)
@@ -257,8 +246,7 @@ def test_a_topic_made_again_is_another_topic() -> None:
 # ------------------------------------------------------------ static members
 
 
-def test_a_static_member_that_stays_away_is_removed() -> None:
-    bench = ConsumerGroupBench()
+def test_a_static_member_that_stays_away_is_removed(bench: ConsumerGroupBench) -> None:
     bench.join("a", instance="i")
     bench.join("b")
     bench.beat("a", -2, instance="i")
@@ -282,8 +270,7 @@ def test_everything_is_there_after_a_restart() -> None:
     assert again.beat("a", 2, has={"t": [0, 1], "u": [0, 1]}) == bench.beat("a", 2, has={"t": [0, 1], "u": [0, 1]})
 
 
-def test_loaded_members_have_a_session_and_a_rebalance_time_out() -> None:
-    bench = ConsumerGroupBench()
+def test_loaded_members_have_a_session_and_a_rebalance_time_out(bench: ConsumerGroupBench) -> None:
     bench.join("a", timeout_ms=10_000)
     bench.join("b")
     bench.beat("a", 2, has={"t": [0, 1, 2, 3]})
@@ -294,8 +281,7 @@ def test_loaded_members_have_a_session_and_a_rebalance_time_out() -> None:
     assert again.described().state.value == "Empty"
 
 
-def test_an_unloaded_partition_has_no_groups_until_it_is_loaded() -> None:
-    bench = ConsumerGroupBench()
+def test_an_unloaded_partition_has_no_groups_until_it_is_loaded(bench: ConsumerGroupBench) -> None:
     stable_pair(bench)
     before = bench.described()
     index = bench.coordinator.runtime.index_of("g")
@@ -376,8 +362,7 @@ def test_a_clock_that_is_set_back_holds_no_assignment_up() -> None:
     assert again.beat("a", epoch).has == {"foo": [0, 1], "fool": [0]}
 
 
-def test_a_static_member_whose_place_is_taken_leaves_no_time_out() -> None:
-    bench = ConsumerGroupBench()
+def test_a_static_member_whose_place_is_taken_leaves_no_time_out(bench: ConsumerGroupBench) -> None:
     bench.join("a", instance="i")
     bench.beat("a", -2, instance="i")
     bench.join("b", instance="i")
@@ -386,9 +371,8 @@ def test_a_static_member_whose_place_is_taken_leaves_no_time_out() -> None:
     assert list(group.timers) == [(timers.SESSION, "b")]
 
 
-def test_a_slow_assignment_is_followed_by_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_assignment_is_followed_by_a_pause(bench: ConsumerGroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interval of 0 makes an assignment for each join; in a flood of joins they would cost its square."""
-    bench = ConsumerGroupBench()
     uniform, made = target_assignment.ASSIGNORS["uniform"], []
 
     def slow(group: GroupSpec) -> Mapping[str, Target]:

@@ -49,8 +49,7 @@ def classic_pair(bench: ConsumerGroupBench, **how: Any) -> tuple[str, str]:
     return again.member_id, two.member_id
 
 
-def test_a_classic_group_becomes_a_consumer_group_with_its_members() -> None:
-    bench = ConsumerGroupBench()
+def test_a_classic_group_becomes_a_consumer_group_with_its_members(bench: ConsumerGroupBench) -> None:
     one, two = classic_pair(bench)
     assert bench.join("new") == Beat("new", 3, {})
     assert bench.kind() == "consumer"
@@ -75,8 +74,7 @@ def test_a_classic_group_becomes_a_consumer_group_with_its_members() -> None:
     assert again.groups.beat(one, 3) is Errors.NONE
 
 
-def test_the_last_consumer_that_leaves_takes_the_new_protocol_along() -> None:
-    bench = ConsumerGroupBench()
+def test_the_last_consumer_that_leaves_takes_the_new_protocol_along(bench: ConsumerGroupBench) -> None:
     one, two = classic_pair(bench)
     bench.join("new")
     assert bench.beat("new", -1) == Beat("new", -1, None)
@@ -89,8 +87,7 @@ def test_the_last_consumer_that_leaves_takes_the_new_protocol_along() -> None:
     assert ConsumerGroupBench.kind(bench.restart()) == "classic"
 
 
-def test_a_session_that_ends_downgrades_too() -> None:
-    bench = ConsumerGroupBench()
+def test_a_session_that_ends_downgrades_too(bench: ConsumerGroupBench) -> None:
     one, two = classic_pair(bench, rebalance_ms=60_000)
     bench.join("new")
     for _ in range(9):
@@ -100,8 +97,7 @@ def test_a_session_that_ends_downgrades_too() -> None:
     assert bench.kind() == "classic"
 
 
-def test_offsets_stay_with_the_group() -> None:
-    bench = ConsumerGroupBench()
+def test_offsets_stay_with_the_group(bench: ConsumerGroupBench) -> None:
     one, _ = classic_pair(bench)
     bench.coordinator.offsets.commit("g", one, None, 2, {("t", 0): CommittedOffset(7, -1, "", 1)})
     bench.join("new")
@@ -146,8 +142,7 @@ def test_an_empty_group_is_of_the_protocol_of_who_comes_next() -> None:
     assert bench.kind() == "classic"
 
 
-def test_a_classic_member_joins_a_consumer_group() -> None:
-    bench = ConsumerGroupBench()
+def test_a_classic_member_joins_a_consumer_group(bench: ConsumerGroupBench) -> None:
     bench.join("new")
     required = bench.groups.join(protocols=protocols(), known=True).one
     assert required.error is Errors.MEMBER_ID_REQUIRED
@@ -163,8 +158,7 @@ def test_a_classic_member_joins_a_consumer_group() -> None:
     assert bench.groups.beat(member_id, 3) is Errors.NONE
 
 
-def test_what_a_classic_member_is_refused() -> None:
-    bench = ConsumerGroupBench()
+def test_what_a_classic_member_is_refused(bench: ConsumerGroupBench) -> None:
     bench.join("new")
     assert bench.groups.join(protocols=protocols(), kind="connect").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
     assert bench.groups.sync("new", 2).one.error is Errors.UNKNOWN_MEMBER_ID
@@ -180,16 +174,14 @@ def test_what_a_classic_member_is_refused() -> None:
     assert closed.groups.join(protocols=protocols()).one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_classic_member_that_does_not_sync_is_removed() -> None:
-    bench = ConsumerGroupBench()
+def test_a_classic_member_that_does_not_sync_is_removed(bench: ConsumerGroupBench) -> None:
     bench.join("new")
     joined = bench.groups.join(protocols=protocols(), rebalance_ms=5000, session_ms=30_000).one
     bench.after(5000)
     assert bench.groups.beat(joined.member_id, joined.generation_id) is Errors.UNKNOWN_MEMBER_ID
 
 
-def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
-    bench = ConsumerGroupBench()
+def test_a_classic_member_that_does_not_join_again_is_removed(bench: ConsumerGroupBench) -> None:
     one, _ = classic_pair(bench, session_ms=60_000, rebalance_ms=5000)
     bench.join("new")
     assert bench.groups.beat(one, 2) is Errors.REBALANCE_IN_PROGRESS
@@ -197,9 +189,8 @@ def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
     assert one not in {row.member.member_id for row in bench.described().members}
 
 
-def test_a_classic_static_member_takes_the_place_of_a_consumer() -> None:
+def test_a_classic_static_member_takes_the_place_of_a_consumer(bench: ConsumerGroupBench) -> None:
     """The last member of the consumer protocol is replaced: the group is a classic one again, without a rebalance."""
-    bench = ConsumerGroupBench()
     bench.join("new", instance="i")
     joined = bench.groups.join(instance="i", protocols=protocols()).one
     assert joined.error is Errors.NONE
@@ -210,8 +201,7 @@ def test_a_classic_static_member_takes_the_place_of_a_consumer() -> None:
     assert ConsumerGroupBench.kind(bench.restart()) == "classic"
 
 
-def test_data_of_a_custom_assignor_stops_an_upgrade() -> None:
-    bench = ConsumerGroupBench()
+def test_data_of_a_custom_assignor_stops_an_upgrade(bench: ConsumerGroupBench) -> None:
     joined = bench.groups.join(protocols=protocols()).one
     bench.groups.sync(joined.member_id, 1, {joined.member_id: assignment({"t": [0]}, b"own")})
     with pytest.raises(KafkaError, match="unsupported custom assignor"):
@@ -223,8 +213,7 @@ def test_data_of_a_custom_assignor_stops_an_upgrade() -> None:
         malformed.join("new")
 
 
-def test_an_upgrade_during_a_rebalance_sends_the_members_back() -> None:
-    bench = ConsumerGroupBench()
+def test_an_upgrade_during_a_rebalance_sends_the_members_back(bench: ConsumerGroupBench) -> None:
     one, two = classic_pair(bench)
     waiting = bench.groups.join(one, protocols=protocols())  # the leader joins again
     assert bench.groups.state() == "PreparingRebalance"
@@ -274,9 +263,8 @@ def test_an_upgrade_reads_the_next_protocol_of_members_that_do_not_support_the_p
     assert len(bench.described().members) == 3
 
 
-def test_a_protocol_named_twice_counts_once() -> None:
+def test_a_protocol_named_twice_counts_once(bench: ConsumerGroupBench) -> None:
     """Otherwise members could join that have no protocol in common, and nothing could be made of them."""
-    bench = ConsumerGroupBench()
     bench.join("new")
     ((_, data),) = protocols()
     assert bench.groups.join(protocols=[("a", data)]).one.error is Errors.NONE
@@ -288,9 +276,8 @@ def test_a_protocol_named_twice_counts_once() -> None:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_metadata_that_cannot_be_read_keeps_no_member_in_the_group(leaves: bool) -> None:
+def test_metadata_that_cannot_be_read_keeps_no_member_in_the_group(bench: ConsumerGroupBench, leaves: bool) -> None:
     """The last member of the consumer protocol leaves, or its session ends; the group cannot become a classic one."""
-    bench = ConsumerGroupBench()
     bench.join("new")
     ((_, data),) = protocols()
     how: dict[str, Any] = {"session_ms": 300_000, "rebalance_ms": 300_000}
@@ -331,8 +318,7 @@ def test_members_of_the_classic_protocol_alone_share_what_another_had() -> None:
     assert bench.groups.beat(one, joined.generation_id) is Errors.NONE
 
 
-def test_a_classic_member_that_takes_up_the_new_protocol_need_not_sync() -> None:
-    bench = ConsumerGroupBench()
+def test_a_classic_member_that_takes_up_the_new_protocol_need_not_sync(bench: ConsumerGroupBench) -> None:
     bench.join("new")
     joined = bench.groups.join(protocols=protocols(), rebalance_ms=5000).one
     epoch = bench.join(joined.member_id).epoch

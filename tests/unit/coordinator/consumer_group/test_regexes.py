@@ -44,8 +44,7 @@ def test_the_whole_name_must_match() -> None:
 
 
 @pytest.mark.parametrize("regex", ["(", "a{2,1}", "[b-a]", "a(?=b)", "(a)\\1"])
-def test_what_re2_does_not_know_is_refused(regex: str) -> None:
-    bench = ConsumerGroupBench()
+def test_what_re2_does_not_know_is_refused(bench: ConsumerGroupBench, regex: str) -> None:
     with pytest.raises(KafkaError) as refused:
         bench.join("a", regex=regex)
     assert refused.value.error is Errors.INVALID_REGULAR_EXPRESSION

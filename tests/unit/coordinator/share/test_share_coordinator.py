@@ -11,9 +11,9 @@ from kbroker.coordinator.share.persister import ShareState, StateBatch, StateCha
 from kbroker.coordinator.share.share_coordinator import SNAPSHOT_INTERVAL_MS, ShareSettings, ShareStatePersister
 from kbroker.coordinator.share.share_records import SNAPSHOT, SharePartitionKey, encode_key, is_key_text
 from kbroker.protocol.records import iter_batches
+from tests.support.errors import error_of
 from tests.support.groups import MemoryTopic
 from tests.support.share_groups import KEY, TOPIC_ID, Share
-from tests.support.transactions import refused
 
 AVAILABLE, ACKNOWLEDGED = 0, 2
 NO_EPOCH = -1
@@ -55,14 +55,14 @@ def test_epochs_fence() -> None:
     """A read with a higher leader epoch fences the leader before; a new state epoch fences writes of the old state."""
     share = initialized()
     share.coordinator.read(KEY, 3)
-    assert refused(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
-    assert refused(share.coordinator.write, KEY, StateChange(0, 2, 0, 0, [])) is Errors.FENCED_LEADER_EPOCH
+    assert error_of(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
+    assert error_of(share.coordinator.write, KEY, StateChange(0, 2, 0, 0, [])) is Errors.FENCED_LEADER_EPOCH
     share.coordinator.initialize(KEY, 5, 30)
-    assert refused(share.coordinator.write, KEY, StateChange(4, 3, 0, 0, [])) is Errors.FENCED_STATE_EPOCH
-    assert refused(share.coordinator.initialize, KEY, 4, 0) is Errors.FENCED_STATE_EPOCH
+    assert error_of(share.coordinator.write, KEY, StateChange(4, 3, 0, 0, [])) is Errors.FENCED_STATE_EPOCH
+    assert error_of(share.coordinator.initialize, KEY, 4, 0) is Errors.FENCED_STATE_EPOCH
     share = share.restart()
-    assert refused(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
-    assert refused(share.coordinator.write, KEY, StateChange(4, 3, 0, 0, [])) is Errors.FENCED_STATE_EPOCH
+    assert error_of(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
+    assert error_of(share.coordinator.write, KEY, StateChange(4, 3, 0, 0, [])) is Errors.FENCED_STATE_EPOCH
     found = share.stored()
     assert (found.state_epoch, found.start_offset, found.delivery_complete_count, found.batches) == (5, 30, 0, ())
 
@@ -88,9 +88,9 @@ def test_refused_share_partitions(key: SharePartitionKey, error: Errors, text: s
 def test_unknown_topics_and_partitions() -> None:
     share = initialized()
     for key in (KEY._replace(topic_id=UUID(int=9)), KEY._replace(partition=3)):
-        assert refused(share.coordinator.initialize, key, 0, 0) is Errors.UNKNOWN_TOPIC_OR_PARTITION
-        assert refused(share.coordinator.summary, key) is Errors.UNKNOWN_TOPIC_OR_PARTITION
-        assert refused(share.coordinator.delete, key) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+        assert error_of(share.coordinator.initialize, key, 0, 0) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+        assert error_of(share.coordinator.summary, key) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+        assert error_of(share.coordinator.delete, key) is Errors.UNKNOWN_TOPIC_OR_PARTITION
     assert share.coordinator.summary(KEY._replace(partition=2)) == ShareState()
 
 
@@ -131,8 +131,8 @@ def test_deletion() -> None:
     share.coordinator.delete(KEY)
     share.coordinator.delete(KEY)
     assert kinds(share) == [0, 0]
-    assert refused(share.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
-    assert refused(share.restart().coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
+    assert error_of(share.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
+    assert error_of(share.restart().coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
     share.coordinator.initialize(KEY, 0, -1)
     assert share.restart().stored().start_offset == -1
 
@@ -143,12 +143,12 @@ def test_share_partitions_of_deleted_topics_are_deleted() -> None:
     share.topics.clear()
     share.coordinator.topic_deleted("t")
     share.topics[TOPIC_ID] = 1
-    assert refused(share.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
+    assert error_of(share.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
     share.coordinator.initialize(KEY, 0, -1)
     share.topics.clear()
     again = share.restart()
     again.topics[TOPIC_ID] = 1
-    assert refused(again.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
+    assert error_of(again.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
 
 
 def test_a_malformed_value_fences_its_partition(caplog: pytest.LogCaptureFixture) -> None:

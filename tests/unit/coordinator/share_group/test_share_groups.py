@@ -8,16 +8,21 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 from tests.support.consumer_groups import FakeImage
+from tests.support.errors import error_of
 from tests.support.groups import Groups
 from tests.support.share_groups import AT_ONCE, ShareGroupBench
-from tests.support.transactions import refused
 
 ALL = {"t": [0, 1, 2, 3]}
 
 
-def test_a_lone_member_gets_everything_once_its_partitions_are_initialized() -> None:
+@pytest.fixture
+def bench() -> ShareGroupBench:
+    """Both coordinators, with topic t of four partitions."""
+    return ShareGroupBench()
+
+
+def test_a_lone_member_gets_everything_once_its_partitions_are_initialized(bench: ShareGroupBench) -> None:
     """The response to the first heartbeat has no partitions, as Kafka's."""
-    bench = ShareGroupBench()
     joined = bench.join("a")
     assert (joined.epoch, joined.has) == (2, {})
     assert bench.partitions() == ({}, ALL, [])
@@ -44,8 +49,7 @@ def test_target_assignments_are_an_interval_apart() -> None:
     assert bench.beat("a", epoch).has == ALL
 
 
-def test_a_new_topic_and_more_partitions_are_noticed() -> None:
-    bench = ShareGroupBench()
+def test_a_new_topic_and_more_partitions_are_noticed(bench: ShareGroupBench) -> None:
     bench.settled("a", topics=("t", "u"))
     bench.image.create("u", 1)
     bench.image.grow("t", 5)
@@ -55,25 +59,23 @@ def test_a_new_topic_and_more_partitions_are_noticed() -> None:
     assert bench.assigned() == {"a": {"t": [0, 1, 2, 3, 4], "u": [0]}}
 
 
-def test_leave_and_session_timeout() -> None:
-    bench = ShareGroupBench()
+def test_leave_and_session_timeout(bench: ShareGroupBench) -> None:
     bench.settled("a", "b")
     bench.beat("a", -1)
     assert bench.groups.describe("g").state.value == "Stable"
-    assert refused(bench.beat, "a", 3) is Errors.UNKNOWN_MEMBER_ID
+    assert error_of(bench.beat, "a", 3) is Errors.UNKNOWN_MEMBER_ID
     bench.after(44_999)
     assert bench.assigned().keys() == {"b"}
     bench.after(1)
     assert (bench.assigned(), bench.groups.describe("g").state.value) == ({}, "Empty")
 
 
-def test_a_member_is_removed_by_an_operator() -> None:
-    bench = ShareGroupBench()
+def test_a_member_is_removed_by_an_operator(bench: ShareGroupBench) -> None:
     bench.settled("a")
     bench.coordinator.remove_member("g", "a")
-    assert refused(bench.beat, "a", 3) is Errors.UNKNOWN_MEMBER_ID
-    assert refused(bench.coordinator.remove_member, "g", "a") is Errors.UNKNOWN_MEMBER_ID
-    assert refused(bench.coordinator.remove_member, "other", "a") is Errors.GROUP_ID_NOT_FOUND
+    assert error_of(bench.beat, "a", 3) is Errors.UNKNOWN_MEMBER_ID
+    assert error_of(bench.coordinator.remove_member, "g", "a") is Errors.UNKNOWN_MEMBER_ID
+    assert error_of(bench.coordinator.remove_member, "other", "a") is Errors.GROUP_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -83,8 +85,7 @@ def test_a_member_is_removed_by_an_operator() -> None:
         (1, r"has a smaller member epoch \(1\) .* \(3\), and it does not match the previous member epoch \(2\)\. The"),
     ],
 )
-def test_wrong_epochs_are_fenced(epoch: int, text: str) -> None:
-    bench = ShareGroupBench()
+def test_wrong_epochs_are_fenced(bench: ShareGroupBench, epoch: int, text: str) -> None:
     bench.settled("a")
     with pytest.raises(KafkaError, match=text) as raised:
         bench.beat("a", epoch)
@@ -100,8 +101,7 @@ def test_a_full_group_refuses_new_members() -> None:
     assert bench.join("a").epoch == 3
 
 
-def test_unknown_groups_and_members() -> None:
-    bench = ShareGroupBench()
+def test_unknown_groups_and_members(bench: ShareGroupBench) -> None:
     for run, text in (
         (lambda: bench.beat("a", 1), "Share group g not found."),
         (lambda: bench.beat("a", -1), "Group g not found."),
@@ -113,8 +113,7 @@ def test_unknown_groups_and_members() -> None:
     assert bench.coordinator.list_groups() == []
 
 
-def test_everything_survives_a_restart() -> None:
-    bench = ShareGroupBench()
+def test_everything_survives_a_restart(bench: ShareGroupBench) -> None:
     assigned = bench.settled("a", "b")
     again = bench.restart()
     assert again.assigned() == assigned
@@ -126,9 +125,8 @@ def test_everything_survives_a_restart() -> None:
     assert again.assigned() == {}
 
 
-def test_the_kinds_of_groups_exclude_each_other() -> None:
+def test_the_kinds_of_groups_exclude_each_other(bench: ShareGroupBench) -> None:
     """An empty share group stays one too."""
-    bench = ShareGroupBench()
     classic = Groups(clock=bench.clock)
     classic.coordinator = bench.coordinator
     bench.settled("a")
@@ -150,11 +148,10 @@ def test_the_kinds_of_groups_exclude_each_other() -> None:
         bench.join("a", group="c")
 
 
-def test_an_empty_group_stays_until_it_is_deleted() -> None:
+def test_an_empty_group_stays_until_it_is_deleted(bench: ShareGroupBench) -> None:
     """Its share partitions are deleted with it."""
-    bench = ShareGroupBench()
     bench.settled("a")
-    assert refused(bench.coordinator.delete, "g") is Errors.NON_EMPTY_GROUP
+    assert error_of(bench.coordinator.delete, "g") is Errors.NON_EMPTY_GROUP
     bench.beat("a", -1)
     bench.after(30 * 86_400_000)
     bench.coordinator.offsets.expire()
@@ -163,11 +160,10 @@ def test_an_empty_group_stays_until_it_is_deleted() -> None:
     assert bench.restart().coordinator.list_groups() == []
     assert bench.share is not None
     key = SharePartitionKey("g", bench.image.id("t"), 0)
-    assert refused(bench.share.read, key, 0) is Errors.INVALID_REQUEST
+    assert error_of(bench.share.read, key, 0) is Errors.INVALID_REQUEST
 
 
-def test_a_failed_initialization_is_tried_again() -> None:
-    bench = ShareGroupBench()
+def test_a_failed_initialization_is_tried_again(bench: ShareGroupBench) -> None:
     kept, bench.share = bench.share, None
     epoch = bench.join("a").epoch
     assert bench.partitions() == ({}, {}, [])
@@ -199,9 +195,8 @@ def test_a_deleted_topic_leaves_the_group() -> None:
     assert bench.restart().partitions() == ({}, {}, [])
 
 
-def test_altered_offsets() -> None:
+def test_altered_offsets(bench: ShareGroupBench) -> None:
     """The group is created, and refuses changes once it has members."""
-    bench = ShareGroupBench()
     results = bench.groups.alter_offsets("g", {"t": {0: 5, 9: 0}, "v": {0: 1}})
     assert {place: error and error.error for place, error in results.items()} == {
         ("t", 0): None,
@@ -216,7 +211,7 @@ def test_altered_offsets() -> None:
     assert [one.state.value for one in again.coordinator.list_groups()] == ["Empty"]
     again.settled("a")
     assert again.assigned() == {"a": ALL}
-    assert refused(again.groups.alter_offsets, "g", {"t": {0: 1}}) is Errors.NON_EMPTY_GROUP
+    assert error_of(again.groups.alter_offsets, "g", {"t": {0: 1}}) is Errors.NON_EMPTY_GROUP
     assert again.share is not None
     assert again.share.summary(key).start_offset == 5
 
@@ -224,7 +219,7 @@ def test_altered_offsets() -> None:
 def test_deleted_offsets() -> None:
     bench = ShareGroupBench(FakeImage(t=2, u=1))
     bench.settled("a")
-    assert refused(bench.groups.delete_offsets, "g", ["t"]) is Errors.NON_EMPTY_GROUP
+    assert error_of(bench.groups.delete_offsets, "g", ["t"]) is Errors.NON_EMPTY_GROUP
     bench.beat("a", -1)
     results = bench.groups.delete_offsets("g", ["t", "u", "v"])
     assert results.pop("t") == bench.image.id("t")
@@ -237,20 +232,18 @@ def test_deleted_offsets() -> None:
     assert bench.restart().partitions() == ({}, {}, [])
 
 
-def test_a_failed_deletion_is_completed_later() -> None:
-    bench = ShareGroupBench()
+def test_a_failed_deletion_is_completed_later(bench: ShareGroupBench) -> None:
     bench.settled("a")
     bench.beat("a", -1)
     kept, bench.share = bench.share, None
-    assert refused(bench.coordinator.delete, "g") is Errors.COORDINATOR_NOT_AVAILABLE
+    assert error_of(bench.coordinator.delete, "g") is Errors.COORDINATOR_NOT_AVAILABLE
     assert bench.partitions() == ({}, {}, ["t"])
     bench.share = kept
     bench.coordinator.delete("g")
     assert bench.coordinator.list_groups() == []
 
 
-def test_a_topic_that_is_read_again_is_no_longer_deleted() -> None:
-    bench = ShareGroupBench()
+def test_a_topic_that_is_read_again_is_no_longer_deleted(bench: ShareGroupBench) -> None:
     bench.settled("a")
     bench.beat("a", -1)
     kept, bench.share = bench.share, None
@@ -273,9 +266,8 @@ def test_a_member_loses_a_topic_at_once() -> None:
     assert (followed.epoch, followed.has) == (epoch, {"t": [0]})
 
 
-def test_a_group_of_a_deleted_topic_can_be_deleted() -> None:
+def test_a_group_of_a_deleted_topic_can_be_deleted(bench: ShareGroupBench) -> None:
     """Before the coordinator has noticed the deletion of the topic, too."""
-    bench = ShareGroupBench()
     bench.settled("a")
     bench.beat("a", -1)
     bench.image.delete("t")

@@ -10,6 +10,7 @@ from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.streams_group.internal_topics import Status
 from tests.support.consumer_groups import FakeImage
+from tests.support.errors import error_of
 from tests.support.groups import RANGE
 from tests.support.streams_groups import AT_ONCE, Beat, StreamsGroupBench, subtopology, topic, topology
 
@@ -24,8 +25,13 @@ def stateful(bench: StreamsGroupBench) -> None:
 SHAPE = topology(subtopology(changelogs=["changelog"]))
 
 
-def test_a_member_gets_all_tasks_and_shares_them_with_the_next() -> None:
-    bench = StreamsGroupBench()
+@pytest.fixture
+def bench() -> StreamsGroupBench:
+    """A coordinator of streams groups, with topic t of four partitions."""
+    return StreamsGroupBench()
+
+
+def test_a_member_gets_all_tasks_and_shares_them_with_the_next(bench: StreamsGroupBench) -> None:
     assert bench.join("a") == Beat(2, {"0": [0, 1, 2, 3]}, {})
     assert (bench.state(), bench.epochs()) == ("Stable", (2, 2))
     assert bench.join("b") == Beat(3, {}, {})
@@ -130,8 +136,7 @@ def test_another_topology_is_refused_and_an_older_one_is_stale() -> None:
     assert bench.texts == ["The member's topology epoch 0 is behind the group's topology epoch 1."]
 
 
-def test_epochs_that_do_not_fit_are_fenced() -> None:
-    bench = StreamsGroupBench()
+def test_epochs_that_do_not_fit_are_fenced(bench: StreamsGroupBench) -> None:
     bench.join("a")
     bench.join("b")
     bench.beat("a", 2, active={"0": [0, 1]})
@@ -145,8 +150,7 @@ def test_epochs_that_do_not_fit_are_fenced() -> None:
     assert bench.refused("a", 3, active={"9": [0]}) is Errors.INVALID_REQUEST
 
 
-def test_sessions_and_rebalances_end() -> None:
-    bench = StreamsGroupBench()
+def test_sessions_and_rebalances_end(bench: StreamsGroupBench) -> None:
     bench.join("a", timeout_ms=10_000)
     bench.join("b")
     bench.beat("a", 2)
@@ -159,8 +163,7 @@ def test_sessions_and_rebalances_end() -> None:
     assert bench.state() == "Empty"
 
 
-def test_a_shutdown_reaches_every_member_until_the_last_one_left() -> None:
-    bench = StreamsGroupBench()
+def test_a_shutdown_reaches_every_member_until_the_last_one_left(bench: StreamsGroupBench) -> None:
     bench.join("a")
     bench.join("b")
     assert bench.beat("a", -1, shuts_down=True).epoch == -1
@@ -205,9 +208,8 @@ def test_everything_is_there_after_a_restart() -> None:
     assert again.state() == "Empty"
 
 
-def test_tasks_of_a_lost_response_are_assigned_again() -> None:
+def test_tasks_of_a_lost_response_are_assigned_again(bench: StreamsGroupBench) -> None:
     """The epoch is the same, and the member reports what it has."""
-    bench = StreamsGroupBench()
     bench.join("a")
     bench.join("b")
     bench.beat("a", 2, active={"0": [0, 1]})
@@ -227,15 +229,12 @@ def test_a_full_group_and_groups_of_other_kinds() -> None:
         bench.coordinator.consumer_groups.describe("g")
 
 
-def test_an_empty_group_changes_its_kind() -> None:
+def test_an_empty_group_changes_its_kind(bench: StreamsGroupBench) -> None:
     """In both directions; the offsets stay."""
-    bench = StreamsGroupBench()
     offset = CommittedOffset(5, -1, "", 1)
     bench.coordinator.offsets.commit("g", "", None, -1, {("t", 0): offset})
     assert bench.join("a").epoch == 2
-    with pytest.raises(KafkaError) as refused:
-        bench.coordinator.offsets.commit("g", "", None, -1, {("t", 0): offset})
-    assert refused.value.error is Errors.UNKNOWN_MEMBER_ID
+    assert error_of(bench.coordinator.offsets.commit, "g", "", None, -1, {("t", 0): offset}) is Errors.UNKNOWN_MEMBER_ID
     bench.coordinator.offsets.commit("g", "a", None, 2, {("t", 1): offset})
     assert bench.groups.join(group="g", known=False, protocols=RANGE).one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
     bench.beat("a", -1)
@@ -245,8 +244,7 @@ def test_an_empty_group_changes_its_kind() -> None:
     assert set(again.coordinator.offsets.fetch("g").committed) == {("t", 0), ("t", 1)}
 
 
-def test_commits_of_an_older_epoch_count_for_tasks_the_member_had_then() -> None:
-    bench = StreamsGroupBench()
+def test_commits_of_an_older_epoch_count_for_tasks_the_member_had_then(bench: StreamsGroupBench) -> None:
     bench.join("a")
     bench.join("b")
     bench.beat("a", 2, active={"0": [0, 1]})
@@ -255,28 +253,20 @@ def test_commits_of_an_older_epoch_count_for_tasks_the_member_had_then() -> None
     commit = bench.coordinator.offsets.commit
     commit("g", "a", None, 2, {("t", 0): offset})
     for member, epoch, place in (("a", 2, ("t", 2)), ("b", 2, ("t", 2)), ("a", 4, ("t", 0)), ("a", 2, ("other", 0))):
-        with pytest.raises(KafkaError) as refused:
-            commit("g", member, None, epoch, {place: offset})
-        assert refused.value.error is Errors.STALE_MEMBER_EPOCH
-    with pytest.raises(KafkaError) as refused:
-        bench.coordinator.offsets.fetch("g", None, False, "a", 2)
-    assert refused.value.error is Errors.STALE_MEMBER_EPOCH
+        assert error_of(commit, "g", member, None, epoch, {place: offset}) is Errors.STALE_MEMBER_EPOCH
+    assert error_of(bench.coordinator.offsets.fetch, "g", None, False, "a", 2) is Errors.STALE_MEMBER_EPOCH
     assert set(bench.coordinator.offsets.fetch("g", None, False, "a", 3).committed) == {("t", 0)}
 
 
-def test_a_deleted_group_leaves_nothing() -> None:
-    bench = StreamsGroupBench()
+def test_a_deleted_group_leaves_nothing(bench: StreamsGroupBench) -> None:
     bench.join("a")
-    with pytest.raises(KafkaError) as refused:
-        bench.coordinator.delete("g")
-    assert refused.value.error is Errors.NON_EMPTY_GROUP
+    assert error_of(bench.coordinator.delete, "g") is Errors.NON_EMPTY_GROUP
     bench.beat("a", -1)
     bench.coordinator.delete("g")
     assert bench.restart().coordinator.list_groups() == []
 
 
-def test_a_write_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = StreamsGroupBench()
+def test_a_write_that_fails_changes_nothing(bench: StreamsGroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.join("a")
     bench.image.grow("t", 6)
 

@@ -9,7 +9,8 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.transaction.marker_sender import RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import Move, TransactionMetadata, TransactionState
-from tests.support.transactions import T0, T1, T2, Transactions, refused
+from tests.support.errors import error_of
+from tests.support.transactions import T0, T1, T2, Transactions
 
 NOT_NOW = (
     Errors.KAFKA_STORAGE_ERROR,
@@ -172,7 +173,7 @@ def test_many_transactions_that_wait(tx: Transactions) -> None:
         tx.end(mine, name=f"id-{number}")
     assert tx.coordinator.queue_sizes == (500, 0)
     assert len(tx.scheduler.task_names) == 3
-    assert refused(tx.init, "id-7") is Errors.CONCURRENT_TRANSACTIONS
+    assert error_of(tx.init, "id-7") is Errors.CONCURRENT_TRANSACTIONS
     tx.markers.errors.clear()
     tx.after(RETRY_BACKOFF_MS)
     assert tx.coordinator.queue_sizes == (0, 0)

@@ -8,7 +8,8 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH, TransactionState
-from tests.support.transactions import T0, T1, T2, Transactions, refused
+from tests.support.errors import error_of
+from tests.support.transactions import T0, T1, T2, Transactions
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_producer_gets_the_next_epoch(tx: Transactions) -> None:
 )
 def test_bad_inits(tx: Transactions, name: str, timeout_ms: int, error: Errors) -> None:
     """A refused transactional id, such as one that no record can hold, leaves no trace."""
-    assert refused(tx.init, name, None, timeout_ms) is error
+    assert error_of(tx.init, name, None, timeout_ms) is error
     assert tx.coordinator.counts() == (0, 0)
     assert tx.records() == []
 
@@ -47,8 +48,8 @@ def test_the_longest_name_and_timeout_are_taken(tx: Transactions) -> None:
 def test_two_phase_commit_needs_its_setting(tx: Transactions) -> None:
     """KIP-939: refused without the setting; with it the time-out is unlimited; prepared transactions are not kept."""
     ask = tx.coordinator.init_producer_id
-    assert refused(ask, "x", 1, enable_two_phase_commit=True) is Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert refused(ask, "x", 1, keep_prepared=True) is Errors.UNSUPPORTED_VERSION
+    assert error_of(ask, "x", 1, enable_two_phase_commit=True) is Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert error_of(ask, "x", 1, keep_prepared=True) is Errors.UNSUPPORTED_VERSION
     tx = Transactions(TransactionSettings(two_phase_commit=True))
     producer = tx.coordinator.init_producer_id("x", -5, enable_two_phase_commit=True)
     tx.add(producer)
@@ -62,10 +63,10 @@ def test_a_producer_goes_on_after_an_error(tx: Transactions) -> None:
     mine = tx.init()
     assert tx.init(expected=mine) == Producer(1000, 1)
     assert tx.init(expected=mine) == Producer(1000, 1)
-    assert refused(tx.init, expected=Producer(1001, 1)) is Errors.PRODUCER_FENCED
+    assert error_of(tx.init, expected=Producer(1001, 1)) is Errors.PRODUCER_FENCED
     assert tx.init() == Producer(1000, 2)
-    assert refused(tx.init, expected=mine) is Errors.PRODUCER_FENCED
-    assert refused(tx.init, expected=Producer(1000, 1)) is Errors.PRODUCER_FENCED
+    assert error_of(tx.init, expected=mine) is Errors.PRODUCER_FENCED
+    assert error_of(tx.init, expected=Producer(1000, 1)) is Errors.PRODUCER_FENCED
 
 
 def test_an_unknown_id_takes_any_producer(tx: Transactions) -> None:
@@ -82,17 +83,17 @@ def test_an_exhausted_epoch_brings_another_producer_id(tx: Transactions) -> None
     assert tx.init(expected=mine) == Producer(1001, 0)
     assert tx.init(expected=mine) == Producer(1001, 0)
     assert tx.init() == Producer(1001, 1)
-    assert refused(tx.init, expected=mine) is Errors.PRODUCER_FENCED
+    assert error_of(tx.init, expected=mine) is Errors.PRODUCER_FENCED
 
 
 def test_an_open_transaction_is_aborted_first(tx: Transactions) -> None:
     """Error 51 at first; the old producer is fenced, and its partitions get an abort marker of the bumped epoch."""
     old = tx.init()
     assert tx.add(old, T0, T1) is Errors.NONE
-    assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
+    assert error_of(tx.init) is Errors.CONCURRENT_TRANSACTIONS
     assert tx.state() == "CompleteAbort"
     assert tx.markers.written == [(T0, 1000, 1, 0, False, 2), (T1, 1000, 1, 0, False, 2)]
-    assert refused(tx.end, old, version=0) is Errors.PRODUCER_FENCED
+    assert error_of(tx.end, old, version=0) is Errors.PRODUCER_FENCED
     assert tx.add(old) is Errors.PRODUCER_FENCED
     assert tx.init() == Producer(1000, 2)
 
@@ -102,7 +103,7 @@ def test_fencing_the_last_epoch(tx: Transactions) -> None:
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH
     assert tx.add(Producer(1000, EXHAUSTED_EPOCH)) is Errors.NONE
-    assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
+    assert error_of(tx.init) is Errors.CONCURRENT_TRANSACTIONS
     assert tx.markers.written == [(T0, 1000, MAX_EPOCH, 0, False, 2)]
     assert tx.init() == Producer(1001, 0)
 
@@ -117,8 +118,8 @@ def test_after_the_last_fence(tx: Transactions) -> None:
     assert tx.see().producer_epoch == MAX_EPOCH
     forged = Producer(1000, MAX_EPOCH)
     assert tx.add(forged) is Errors.PRODUCER_FENCED
-    assert refused(tx.end, forged, True) is Errors.PRODUCER_FENCED
-    assert refused(tx.end, forged, False) is Errors.PRODUCER_FENCED
+    assert error_of(tx.end, forged, True) is Errors.PRODUCER_FENCED
+    assert error_of(tx.end, forged, False) is Errors.PRODUCER_FENCED
     assert tx.init(expected=last) == Producer(1001, 0)
     assert tx.init(expected=last) == Producer(1001, 0)
 
@@ -130,7 +131,7 @@ def test_a_retry_at_the_last_epoch(tx: Transactions) -> None:
     before = Producer(1000, EXHAUSTED_EPOCH - 1)
     assert tx.init(expected=before) == Producer(1000, EXHAUSTED_EPOCH)
     assert tx.init(expected=before) == Producer(1000, EXHAUSTED_EPOCH)
-    assert refused(tx.init, expected=Producer(1000, 3)) is Errors.PRODUCER_FENCED
+    assert error_of(tx.init, expected=Producer(1000, 3)) is Errors.PRODUCER_FENCED
 
 
 # ---- partitions
@@ -179,7 +180,7 @@ def test_a_classic_end(tx: Transactions, commit: bool) -> None:
     assert tx.state() == ("CompleteCommit" if commit else "CompleteAbort")
     assert tx.see().partitions == frozenset()
     assert tx.end(mine, commit, version=0) == Producer(-1, -1)
-    assert refused(tx.end, mine, not commit, version=0) is Errors.INVALID_TXN_STATE
+    assert error_of(tx.end, mine, not commit, version=0) is Errors.INVALID_TXN_STATE
     assert len(tx.markers.written) == 2
 
 
@@ -192,9 +193,9 @@ def test_an_end_with_version_2_bumps_the_epoch(tx: Transactions, commit: bool) -
     assert bumped == Producer(1000, 1)
     assert tx.markers.written == [(T0, 1000, 1, 0, commit, 2)]
     assert tx.end(mine, commit) == bumped
-    assert refused(tx.end, mine, not commit) is Errors.INVALID_TXN_STATE
-    assert refused(tx.end, bumped, True) is Errors.INVALID_TXN_STATE
-    assert refused(tx.end, Producer(1000, 2), commit) is Errors.PRODUCER_FENCED
+    assert error_of(tx.end, mine, not commit) is Errors.INVALID_TXN_STATE
+    assert error_of(tx.end, bumped, True) is Errors.INVALID_TXN_STATE
+    assert error_of(tx.end, Producer(1000, 2), commit) is Errors.PRODUCER_FENCED
     assert tx.add(mine) is Errors.PRODUCER_FENCED
     assert tx.add(bumped) is Errors.NONE
 
@@ -202,8 +203,8 @@ def test_an_end_with_version_2_bumps_the_epoch(tx: Transactions, commit: bool) -
 def test_the_abort_of_nothing_bumps_the_epoch(tx: Transactions) -> None:
     """From Empty, and after either end; the classic protocol refuses it."""
     mine = tx.init()
-    assert refused(tx.end, mine, False, version=0) is Errors.INVALID_TXN_STATE
-    assert refused(tx.end, mine, True) is Errors.INVALID_TXN_STATE
+    assert error_of(tx.end, mine, False, version=0) is Errors.INVALID_TXN_STATE
+    assert error_of(tx.end, mine, True) is Errors.INVALID_TXN_STATE
     one = tx.end(mine, False)
     assert one == Producer(1000, 1)
     assert tx.end(one, False) == Producer(1000, 2)
@@ -222,7 +223,7 @@ def test_the_end_of_the_last_epoch_brings_another_producer_id(tx: Transactions) 
     assert tx.end(last) == Producer(1001, 0)
     assert tx.markers.written == [(T0, 1000, MAX_EPOCH, 0, True, 2)]
     assert tx.end(last) == Producer(1001, 0)
-    assert refused(tx.end, last, False) is Errors.INVALID_TXN_STATE
+    assert error_of(tx.end, last, False) is Errors.INVALID_TXN_STATE
     assert tx.add(Producer(1001, 0)) is Errors.NONE
 
 
@@ -239,9 +240,9 @@ def test_a_marker_that_waits(tx: Transactions) -> None:
     assert tx.state() == "PrepareCommit"
     assert tx.see().partitions == {T1}
     assert tx.coordinator.queue_sizes == (1, 0)
-    assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
+    assert error_of(tx.init) is Errors.CONCURRENT_TRANSACTIONS
     assert tx.add(bumped) is Errors.CONCURRENT_TRANSACTIONS
-    assert refused(tx.end, mine) is Errors.CONCURRENT_TRANSACTIONS
+    assert error_of(tx.end, mine) is Errors.CONCURRENT_TRANSACTIONS
     tx.after(1000)
     assert tx.state() == "PrepareCommit"
     del tx.markers.errors[T1]
@@ -274,7 +275,7 @@ def test_a_record_that_waits(tx: Transactions) -> None:
     tx.end(mine)
     assert tx.state() == "PrepareCommit"
     assert tx.coordinator.queue_sizes == (0, 1)
-    assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
+    assert error_of(tx.init) is Errors.CONCURRENT_TRANSACTIONS
 
 
 def test_a_kill_between_the_decision_and_the_markers(tx: Transactions) -> None:
@@ -310,7 +311,7 @@ def test_a_transaction_times_out(tx: Transactions) -> None:
     tx.after(10_001)
     assert tx.state() == "CompleteAbort"
     assert tx.markers.written == [(T0, 1000, 1, 0, False, 2)]
-    assert refused(tx.end, mine, version=0) is Errors.PRODUCER_FENCED
+    assert error_of(tx.end, mine, version=0) is Errors.PRODUCER_FENCED
     assert tx.add(mine) is Errors.PRODUCER_FENCED
     assert tx.init(expected=mine) == Producer(1000, 1)  # its last epoch: it has not begun anew since
 
@@ -342,7 +343,7 @@ def test_ids_expire() -> None:
     tx.after(3_600_000)
     assert tx.state() == "Empty"
     tx.after(3_600_000)
-    assert refused(tx.see) is Errors.TRANSACTIONAL_ID_NOT_FOUND
+    assert error_of(tx.see) is Errors.TRANSACTIONAL_ID_NOT_FOUND
     assert tx.state("y") == "Ongoing"
     assert ("x", None) in tx.records()
     again = tx.restart()
@@ -371,8 +372,8 @@ def test_partitions_are_dropped_and_loaded(tx: Transactions) -> None:
     home = tx.coordinator.runtime.index_of("x")
     other = next(name for name in "abcdefgh" if tx.coordinator.runtime.index_of(name) != home)
     tx.coordinator.runtime.unload(home, 1)
-    assert refused(tx.init) is Errors.NOT_COORDINATOR
-    assert refused(tx.coordinator.runtime.find, "x") is Errors.NOT_COORDINATOR
+    assert error_of(tx.init) is Errors.NOT_COORDINATOR
+    assert error_of(tx.coordinator.runtime.find, "x") is Errors.NOT_COORDINATOR
     assert tx.init(other).producer_epoch == 0
     tx.coordinator.runtime.load(home, 2)
     assert tx.init() == Producer(1000, 1)
@@ -383,7 +384,7 @@ def test_nothing_is_served_before_the_topic_exists() -> None:
     tx = Transactions()
     assert tx.topic is not None
     fresh = Transactions(topic=type(tx.topic)(tx.clock), clock=tx.clock)
-    assert refused(fresh.init) is Errors.NOT_COORDINATOR
+    assert error_of(fresh.init) is Errors.NOT_COORDINATOR
     fresh.coordinator.runtime.prepare()
     assert fresh.init() == Producer(1000, 0)
 
@@ -394,13 +395,13 @@ def test_the_topic_is_deleted(tx: Transactions) -> None:
     assert tx.topic is not None
     tx.topic.created = False
     tx.coordinator.runtime.topic_deleted()
-    assert refused(tx.init) is Errors.NOT_COORDINATOR
+    assert error_of(tx.init) is Errors.NOT_COORDINATOR
     assert tx.coordinator.counts() == (0, 0)
 
 
 def test_a_closed_coordinator_serves_nothing(tx: Transactions) -> None:
     tx.coordinator.runtime.close()
-    assert refused(tx.init) is Errors.COORDINATOR_NOT_AVAILABLE
+    assert error_of(tx.init) is Errors.COORDINATOR_NOT_AVAILABLE
     assert tx.add(Producer(1000, 0)) is Errors.COORDINATOR_NOT_AVAILABLE
 
 
@@ -428,8 +429,8 @@ def test_lists(tx: Transactions) -> None:
 
 
 def test_descriptions(tx: Transactions) -> None:
-    assert refused(tx.see, "") is Errors.INVALID_REQUEST
-    assert refused(tx.see, "unknown") is Errors.TRANSACTIONAL_ID_NOT_FOUND
+    assert error_of(tx.see, "") is Errors.INVALID_REQUEST
+    assert error_of(tx.see, "unknown") is Errors.TRANSACTIONAL_ID_NOT_FOUND
     tx.init(timeout_ms=1234)
     seen = tx.see()
     assert (seen.timeout_ms, seen.start_ms, seen.producer_id, seen.producer_epoch) == (1234, -1, 1000, 0)

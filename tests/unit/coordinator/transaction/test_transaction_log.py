@@ -8,8 +8,9 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionSettings
+from tests.support.errors import error_of
 from tests.support.groups import MemoryTopic
-from tests.support.transactions import T0, Transactions, refused
+from tests.support.transactions import T0, Transactions
 
 
 def over(topic: MemoryTopic) -> Transactions:
@@ -24,7 +25,7 @@ def test_a_value_that_cannot_be_decoded_fences_its_partition(caplog: pytest.LogC
     internal_topic.append(topic.logs[0], [(b"\0\0\0\1x", value)], 5)
     tx = over(topic)
     assert tx.coordinator.runtime.counts == (0, 0, 1)
-    assert refused(tx.init) is Errors.NOT_COORDINATOR
+    assert error_of(tx.init) is Errors.NOT_COORDINATOR
     assert (
         "__transaction_state-0 in memory/0 cannot be read: the state of transactional id 'x' is malformed: "
         in caplog.text
@@ -89,7 +90,7 @@ def test_no_lock_is_held_while_a_disk_is_waited_for() -> None:
             return self.log.append(data, **how)._replace(flush_offset=1)  # type: ignore[attr-defined]
 
         def flush(self, offset: int) -> None:
-            thread = threading.Thread(target=lambda: self.seen.append(refused(tx.init)))
+            thread = threading.Thread(target=lambda: self.seen.append(error_of(tx.init)))
             thread.start()
             thread.join(5)
 
@@ -111,4 +112,4 @@ def test_an_id_whose_tombstone_cannot_be_written_stays() -> None:
     assert (tx.state(), tx.metadata().pending) == ("Empty", None)
     log._inject_fault()
     assert tx.coordinator.expire_ids() == 1
-    assert refused(tx.see) is Errors.TRANSACTIONAL_ID_NOT_FOUND
+    assert error_of(tx.see) is Errors.TRANSACTIONAL_ID_NOT_FOUND

@@ -11,7 +11,8 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     TransactionState,
 )
-from tests.support.transactions import T0, T1, refused
+from tests.support.errors import error_of
+from tests.support.transactions import T0, T1
 
 S = TransactionState
 
@@ -127,7 +128,7 @@ def test_an_expected_epoch() -> None:
     assert (one.producer_epoch, one.last_producer_epoch, one.timeout_ms) == (5, 4, 50)
     one.complete(one.prepare_increment_epoch(50, 4, 9))
     assert (one.producer_epoch, one.last_producer_epoch) == (5, 4)
-    assert refused(one.prepare_increment_epoch, 50, 3, 9) is Errors.PRODUCER_FENCED
+    assert error_of(one.prepare_increment_epoch, 50, 3, 9) is Errors.PRODUCER_FENCED
     one.complete(one.prepare_increment_epoch(50, None, 9))
     assert (one.producer_epoch, one.last_producer_epoch) == (6, -1)
 

@@ -38,9 +38,14 @@ def purgatory_of(**settings: Any) -> tuple[VirtualClock, Purgatory]:
     return clock, Purgatory("mock", clock, **settings)
 
 
-def test_request_satisfaction() -> None:
+@pytest.fixture
+def purgatory() -> Purgatory:
+    """A purgatory whose clock stands still."""
+    return purgatory_of()[1]
+
+
+def test_request_satisfaction(purgatory: Purgatory) -> None:
     """PG-1 to PG-4: a check completes what has become completable, once, and only under its own key."""
-    _, purgatory = purgatory_of()
     assert purgatory.check_and_complete("test1") == 0
     first, second = Operation(), Operation()
     assert not purgatory.try_complete_else_watch(first, ["test1"])
@@ -72,9 +77,8 @@ def test_request_expiry() -> None:
     assert (second.is_completed, second.events, purgatory.delayed) == (False, [], 1)
 
 
-def test_request_purge() -> None:
+def test_request_purge(purgatory: Purgatory) -> None:
     """PG-6 to PG-8: watched counts list entries until they are checked, delayed counts pending operations exactly."""
-    _, purgatory = purgatory_of()
     first, second, third = Operation(), Operation(), Operation()
     for op, keys in ((first, [1]), (second, [1, 2]), (third, [1, 2, 3])):
         assert not purgatory.try_complete_else_watch(op, keys)
@@ -112,9 +116,8 @@ def test_lock_is_held_in_both_tries() -> None:
     assert lock.acquire(blocking=False)
 
 
-def test_completable_at_once_is_not_watched() -> None:
+def test_completable_at_once_is_not_watched(purgatory: Purgatory) -> None:
     """PG-10: nothing is listed or timed for what completes in the first test."""
-    _, purgatory = purgatory_of()
     op = Operation()
     op.completable = True
     assert purgatory.try_complete_else_watch(op, ["key"])
@@ -137,9 +140,8 @@ def test_completed_in_the_second_try_stays_listed() -> None:
     assert purgatory.watched == 1
 
 
-def test_key_given_twice_is_watched_twice() -> None:
+def test_key_given_twice_is_watched_twice(purgatory: Purgatory) -> None:
     """The same key twice puts the operation twice in its list; it is completed once."""
-    _, purgatory = purgatory_of()
     op = Operation()
     purgatory.try_complete_else_watch(op, ["k", "k"])
     assert purgatory.watched == 2
@@ -186,9 +188,8 @@ def test_cancel_for_key_returns_and_forgets() -> None:
     assert seen() is None
 
 
-def test_keys_of_one_hash_are_not_confused_by_cancel() -> None:
+def test_keys_of_one_hash_are_not_confused_by_cancel(purgatory: Purgatory) -> None:
     """hash(-1) == hash(-2): a stranger under the other key stays watched and timed."""
-    _, purgatory = purgatory_of()
     minus_one, minus_two = Operation(), Operation()
     purgatory.try_complete_else_watch(minus_one, [-1])
     purgatory.try_complete_else_watch(minus_two, [-2])
@@ -198,9 +199,8 @@ def test_keys_of_one_hash_are_not_confused_by_cancel() -> None:
     assert purgatory.check_and_complete(-2) == 1
 
 
-def test_completion_frees_the_operation_at_once() -> None:
+def test_completion_frees_the_operation_at_once(purgatory: Purgatory) -> None:
     """A completed operation is freed although its list entry waits for a purge; a watched one is kept alive."""
-    _, purgatory = purgatory_of()
     op = Operation()
     seen = weakref.ref(op)
     purgatory.try_complete_else_watch(op, ["k"])
@@ -257,9 +257,8 @@ def test_failures_of_an_operation_harm_no_other(monkeypatch: pytest.MonkeyPatch)
     assert reported == [ZeroDivisionError, KeyError]
 
 
-def test_failing_first_try_is_the_callers() -> None:
+def test_failing_first_try_is_the_callers(purgatory: Purgatory) -> None:
     """try_complete_else_watch passes on the exception of try_complete and watches nothing."""
-    _, purgatory = purgatory_of()
     with pytest.raises(NotImplementedError):
         purgatory.try_complete_else_watch(DelayedOperation(10), ["k"])
     assert (purgatory.watched, purgatory.delayed) == (0, 0)
@@ -281,9 +280,8 @@ def test_shared_timer_stays_open() -> None:
     assert (one.events, two.events) == ([], ["complete", "expire"])
 
 
-def test_close_drops_and_ends_the_reaper() -> None:
+def test_close_drops_and_ends_the_reaper(purgatory: Purgatory) -> None:
     """Close ends run_reaper, drops what waits without completing it, and refuses more."""
-    _, purgatory = purgatory_of()
     op = Operation(10)
     seen = weakref.ref(op)
     purgatory.try_complete_else_watch(op, ["k"])
@@ -312,9 +310,8 @@ def test_dropped_purgatory_drops_its_operations() -> None:
     assert seen() is None
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_refused(purgatory: Purgatory) -> None:
     """Wrong arguments raise and watch nothing."""
-    _, purgatory = purgatory_of()
     with pytest.raises(ValueError, match="keys must not be empty"):
         purgatory.try_complete_else_watch(Operation(), [])
     with pytest.raises(TypeError):

@@ -1,0 +1,11 @@
+"""Fixtures of the consumer groups' tests."""
+
+import pytest
+
+from tests.support.consumer_groups import ConsumerGroupBench
+
+
+@pytest.fixture
+def bench() -> ConsumerGroupBench:
+    """A coordinator of consumer groups, with topic t of four partitions."""
+    return ConsumerGroupBench()
