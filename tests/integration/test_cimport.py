@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kbroker._core
+from tests.support.broker import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 FOREIGN = ROOT / "examples" / "foreign_cimport"
@@ -44,16 +44,7 @@ pytestmark = pytest.mark.slow
 def run(*command: object, **environment: str) -> str:
     """Run, and show everything if it fails."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    done = subprocess.run(
-        [str(c) for c in command],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**clean, **environment},
-        timeout=280,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
-    return done.stdout
+    return run_to_end([str(c) for c in command], seconds=280, env={**clean, **environment})
 
 
 def copied_tree(into: Path) -> Path:

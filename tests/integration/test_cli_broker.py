@@ -14,6 +14,7 @@ from typing import ClassVar
 import pytest
 
 import kbroker
+from tests.support.broker import run_to_end
 
 pytestmark = pytest.mark.slow
 
@@ -291,10 +292,7 @@ def test_serve_never_imports_numpy(tmp_path: Path) -> None:
         pytest.fail(f"no ready line: {process.communicate()}")
     environment = {**os.environ, "KBROKER_BOOTSTRAP": match[1]}
     for args in (["produce", "t"], ["consume", "t", "--from-beginning", "-n", "1"], ["topics", "describe"]):
-        done = subprocess.run(
-            [*COMMAND, *args], input="x\n", capture_output=True, text=True, env=environment, timeout=PATIENCE_S
-        )
-        assert done.returncode == 0, done.stderr
+        run_to_end([*COMMAND, *args], stdin="x\n", seconds=PATIENCE_S, env=environment)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors.splitlines()[-1]) == (0, "False")

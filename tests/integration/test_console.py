@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from kbroker.observe.wrong_tokens import GUESSES
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.support import console as support
 from tests.support import wire
-from tests.support.broker import wait_for
+from tests.support.broker import run_to_end, wait_for
 from tests.support.console import TOKEN, apply, ask, pages_of, post, secret_of, served, was_of
 from tests.support.streams_groups import subtopology, topology
 
@@ -174,8 +173,7 @@ broker.stop(); broker.start()
 assert b"Overview" in urllib.request.urlopen(broker.metrics_url + "/console/").read()
 broker.stop()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    run_to_end([sys.executable, "-c", program], seconds=60)
 
 
 # ---------------------------------------------------------------- who may

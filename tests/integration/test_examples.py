@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.broker import run_to_end
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -79,12 +81,9 @@ def test_http_like() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads memory from /proc")
 def test_line_load() -> None:
     """The load program with few connections; the documentation's figures are of 10,000."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "line_load.py"), "300", "0.3"], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "300 opened" in done.stdout
-    assert "connections=300" in done.stdout
+    output = run_to_end([sys.executable, str(EXAMPLES / "line_load.py"), "300", "0.3"], seconds=120)
+    assert "300 opened" in output
+    assert "connections=300" in output
 
 
 @pytest.mark.slow
@@ -92,12 +91,9 @@ def test_line_load() -> None:
 def test_exactly_once() -> None:
     """A program that crashes at each step has each record in its output once; without transactions some twice."""
     pytest.importorskip("confluent_kafka")
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "exactly_once.py"], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    output = run_to_end([sys.executable, EXAMPLES / "exactly_once.py"], seconds=100)
     crashes = [f"crashed behind '{step}'" for step in ("begun", "produced", "offsets", "committed")]
-    lines = done.stdout.splitlines()
+    lines = output.splitlines()
     assert [line.strip().partition(":")[0] for line in lines if "records written" in line] == [*crashes, "ended"] * 2
     with_transaction, without = (line.strip() for line in lines if "invoices" in line)
     assert with_transaction == "20 orders, 20 invoices, 0 of them written more than once"
@@ -123,6 +119,5 @@ def test_every_program_explains_itself(name: str) -> None:
 def test_pytest_project() -> None:
     """The example of a project whose tests use kbroker's fixtures passes, with the fixtures found by pytest itself."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=EXAMPLES / "pytest_project", capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout.splitlines()[-1]
+    output = run_to_end(command, seconds=120, cwd=EXAMPLES / "pytest_project")
+    assert "2 passed" in output.splitlines()[-1]

@@ -1,14 +1,13 @@
 """Kafka's own kafka-configs, kafka-topics and Admin with quotas, unmodified, against our broker."""
 
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support import need
-from tests.support.broker import BrokerProcess
+from tests.support.broker import BrokerProcess, run_to_end
 from tests.support.kafka import compiled, java_command
 from tests.support.kafka.tools import TOOLS
 from tests.support.kafka.tools import Tools as KafkaTools
@@ -27,9 +26,7 @@ class Tools(KafkaTools):
     def java(self, program: str, *args: str) -> str:
         """Run one of our Java programs with Kafka's classes."""
         command = java_command(Path(program).stem, *args, classes=compiled(JAVA_PROGRAMS / program))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout
+        return run_to_end(command, seconds=200)
 
     def configs(self, *calls: Sequence[str]) -> list[list[str]]:
         """Call kafka-configs; return the lines that each call printed, sorted."""

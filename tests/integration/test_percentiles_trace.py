@@ -3,7 +3,6 @@
 import math
 import random
 import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from kbroker._core.metrics.metric_config import MetricConfig
 from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.metrics.stats import Percentiles
 from tests.support import need
+from tests.support.broker import run_to_end
 from tests.support.kafka import compiled, java_command
 
 PROGRAM = Path(__file__).parents[1] / "support" / "java" / "PercentilesTrace.java"
@@ -77,11 +77,7 @@ def test_percentiles_are_kafkas() -> None:
     """Both ways of sizing the bins, values beyond both ends, NaN, samples that leave the window."""
     need.program("java", "javac", "mvn")
     lines = [line for seed in range(SCRIPTS) for line in script(seed)]
-    done = subprocess.run(
-        java_command(PROGRAM.stem, classes=compiled(PROGRAM)),
-        input="\n".join(lines), capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    theirs = done.stdout.splitlines()
+    output = run_to_end(java_command(PROGRAM.stem, classes=compiled(PROGRAM)), stdin="\n".join(lines), seconds=150)
+    theirs = output.splitlines()
     assert len(theirs) > SCRIPTS * 20
     assert ours(lines) == theirs

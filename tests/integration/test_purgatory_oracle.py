@@ -9,15 +9,15 @@ import pytest
 from bench.purgatory.build import native
 from bench.purgatory.run import kafka_command
 from tests.support import need
+from tests.support.broker import run_to_end
 
 pytestmark = pytest.mark.slow
 
 
 def run(*options: str) -> dict[str, Any]:
     need.program("java", "javac", "mvn")
-    done = subprocess.run([*kafka_command(), *options], capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
+    output = run_to_end([*kafka_command(), *options], seconds=200)
+    found: dict[str, Any] = json.loads(output)
     return found
 
 

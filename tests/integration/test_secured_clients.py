@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from aiokafka.errors import KafkaError as AioKafkaError
 from kafka.errors import KafkaError as PythonKafkaError
 
 from tests.support import need
+from tests.support.broker import run_to_end
 from tests.support.certificates import Certificates
 from tests.support.kafka.tools import TOOLS, Tools
 from tests.support.secured import LISTENERS, PASSWORDS, SecuredBroker
@@ -206,15 +206,10 @@ def test_librdkafka_renews_its_sessions(certificates: Certificates, client: Path
 
 
 def run(secured: SecuredBroker, listener: str, properties: Path, *words: str) -> str:
-    done = subprocess.run(
+    return run_to_end(
         [sys.executable, "-m", "kbroker", *words, "-b", secured.address(listener), "--command-config", str(properties)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        seconds=60,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def write(path: Path, properties: dict[str, str]) -> Path:

@@ -1,12 +1,12 @@
 """Scripts through our sensors and through Apache Kafka's own classes: every result equal, floats to the last bit."""
 
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import need
+from tests.support.broker import run_to_end
 from tests.support.kafka import compiled, java_command
 from tests.support.sensor_random import random_script
 from tests.support.sensor_scenarios import SCENARIOS
@@ -21,9 +21,7 @@ def kafkas(lines: Iterable[str]) -> list[str]:
     need.program("java", "javac", "mvn")
     command = java_command(PROGRAM.stem, classes=compiled(PROGRAM), log_level="error")
     script = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+    return run_to_end(command, stdin=script, seconds=1800).splitlines()
 
 
 def compare(lines: list[str]) -> int:

@@ -1,11 +1,12 @@
 """What Windows does not have is asked for nowhere at import, nor on the way of a record on the portable loop."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.broker import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -14,16 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_without_posix(tmp_path: Path) -> None:
     """No module of ours imports fcntl and its like; a broker keeps its folder locked and its records without them."""
     (tmp_path / "data").mkdir()
-    done = subprocess.run(
+    output = run_to_end(
         [sys.executable, "-m", "tests.support.no_posix", str(tmp_path / "data")],
-        capture_output=True,
-        text=True,
-        timeout=120,
+        seconds=120,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
     )
-    assert done.returncode == 0, done.stderr
-    modules, locked, end = done.stdout.splitlines()
+    modules, locked, end = output.splitlines()
     wanted = {"kbroker._core.network.selector", "kbroker.client.admin", "kbroker.cli.serve", "kbroker.testing.plugin"}
     assert wanted <= set(modules.split())
     assert "in use by this process" in locked

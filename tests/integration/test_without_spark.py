@@ -1,9 +1,10 @@
 """Where the extra `spark` is not installed, as when wheels are tested: fast tests and the command line still run."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.broker import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDE = "import sys\nfor name in ('pyspark', 'pyarrow', 'pandas', 'py4j', 'google.protobuf'): sys.modules[name] = None\n"
@@ -12,9 +13,7 @@ HIDE = "import sys\nfor name in ('pyspark', 'pyarrow', 'pandas', 'py4j', 'google
 def run(program: str) -> str:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     command = [sys.executable, "-c", HIDE + program]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, check=False, timeout=250)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    return done.stdout
+    return run_to_end(command, seconds=250, cwd=ROOT, env=env)
 
 
 def test_fast_tests_of_the_pipeline() -> None:

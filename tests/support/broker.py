@@ -187,10 +187,17 @@ class ConfiguredBroker(BrokerProcess):
         return [self.python, *SERVE, "--config", str(self.properties)]
 
 
-def run_to_end(command: Sequence[str], *, stdin: str | bytes | None = None, seconds: float = 120.0) -> str:
+def run_to_end(
+    command: Sequence[str | Path],
+    *,
+    stdin: str | bytes | None = None,
+    seconds: float = 120.0,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
     """Run a program to its end and return its standard output; a failure shows all it printed."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    done = subprocess.run(command, input=data, capture_output=True, timeout=seconds, check=False)
+    done = subprocess.run(command, input=data, capture_output=True, timeout=seconds, check=False, cwd=cwd, env=env)
     if done.returncode != 0:
         raise AssertionError(
             f"{' '.join(map(str, command))} ended with {done.returncode}\n"

@@ -3,7 +3,6 @@
 import ast
 import graphlib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -19,6 +18,7 @@ else:
 from kbroker.common.errors import Errors
 from kbroker.protocol import batch_format
 from kbroker.protocol.compression import CompressionType
+from tests.support.broker import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
@@ -300,9 +300,8 @@ def test_serving_does_not_load_numpy() -> None:
         "heavy = sorted(name for name in names if name in sys.modules)\n"
         "print(heavy)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    output = run_to_end([sys.executable, "-c", program])
+    assert output.strip() == "[]"
 
 
 def test_locked_versions_are_exact_and_name_no_host() -> None:

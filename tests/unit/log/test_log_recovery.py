@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.segment._segment import OpenFileCache
+from tests.support.broker import run_to_end
 from tests.support.log_files import NOW_MS, base_of, batch, open_log, read_all, split
 
 SMALL: dict[str, object] = {"segment.bytes": 1000, "index.interval.bytes": 200}
@@ -323,8 +323,7 @@ assert all(map(crc_ok, read_all(log))) and len(read_all(log)) == count + 1
 log.close()
 """
     root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    run_to_end([sys.executable, "-c", script], seconds=60, cwd=root)
 
 
 def test_speed_of_recovery(tmp_path: Path) -> None:
