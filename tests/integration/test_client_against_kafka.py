@@ -376,7 +376,7 @@ quotas:
     pruned = plan_changes(cluster, read_cluster_file(path), prune=True)
     mine = [step for step in pruned.steps if step.changes[0].name == name]
     for step in mine:
-        step.make(False)
+        step.make()
     assert [step.changes[0][1:] for step in mine] == [
         (name, "partitions", "2", "3"),
         (name, "cleanup.policy", "compact", None),

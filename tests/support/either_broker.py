@@ -11,7 +11,7 @@ from tests.support import wire
 from tests.support.broker import BrokerProcess, ConfiguredBroker, wait_for
 from tests.support.kafka.broker import ALONE, ApacheKafka, new_id
 from tests.support.kafka.jars import VERSION
-from tests.support.kafka.tools import storage_tool
+from tests.support.kafka.tool_server import storage_tool
 from tests.support.ports import free_run
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -15,6 +15,7 @@ from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
 from kbroker.cli.record_options import ENCODERS, RegistryOptions, registry_options
 from kbroker.client.producer import CODECS, Delivery, Producer
+from kbroker.common.errors import KafkaError, UserError
 from kbroker.common.units import counted
 
 if TYPE_CHECKING:
@@ -124,12 +125,18 @@ def produce(
                 value = None if text == null else text
                 if encoded is not None:
                     key, value = encoded(number, key, value)
-                producer.send(topic, value, key, partition=partition, headers=headers)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--partition") from None
+                try:
+                    producer.send(topic, value, key, partition=partition, headers=headers)
+                except ValueError as error:
+                    raise click.BadParameter(str(error), param_hint="--partition") from None
+        except click.BadParameter:
+            raise
         except click.ClickException as error:
-            producer.flush()
             sent = f"; sent the {counted(number - 1, 'record')} before it" if number > 1 else ""
+            try:
+                producer.flush()
+            except (KafkaError, UserError) as failure:
+                sent = f"; not all records before it were sent: {failure}"
             raise click.ClickException(f"{error.message}{sent}") from None
         if not number:
             cluster.topic(topic)  # without a record nothing has looked it up: a misspelled name is an error here too
@@ -181,9 +188,8 @@ def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
         return None, line
     key, found, value = line.partition(separator)
     if not found:
-        raise click.ClickException(
-            f"expected the separator {separator.decode()!r} in each line, got {line[:80].decode(errors='replace')!r}"
-        )
+        wanted, got = separator.decode(errors="replace"), line[:80].decode(errors="replace")
+        raise click.ClickException(f"expected the separator {wanted!r} in each line, got {got!r}")
     return key, value
 
 

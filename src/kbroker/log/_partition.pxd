@@ -174,7 +174,6 @@ cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept 
 cdef bint advance_watermarks(Partition *partition) noexcept nogil
 # Call partition_flush without a hook; return 1 if the high watermark moved.
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil
-# Return the offset up to which a flush is needed; none is needed when it is at or below the flushed offset.
 # Sync the records below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno,
 # after which the partition refuses appends until it is opened again.
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil

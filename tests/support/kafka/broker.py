@@ -16,7 +16,7 @@ from typing import IO
 
 from tests.support import wire
 from tests.support.kafka.jars import QUICK_START, VERSION, ClassArchive, classpath, java_command
-from tests.support.kafka.tools import storage_tool
+from tests.support.kafka.tool_server import storage_tool
 from tests.support.ports import free_pair
 
 HEAP = "512m"

@@ -1,87 +1,19 @@
-"""Kafka's command line tools in one JVM per process of the tests: its start costs more than most tools do."""
+"""Kafka's command line tools, for tests that need them."""
 
-import atexit
-import shutil
-import struct
 import subprocess
-import threading
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from tests.support import need
-from tests.support.kafka.jars import SHORT_LIVED, VERSION, compiled, java_command
+from tests.support.kafka import tool_server
 
-SOURCE = Path(__file__).parents[1] / "java" / "ToolServer.java"
-OPTIONS = (*SHORT_LIVED, "--add-opens=java.base/java.lang=ALL-UNNAMED")  # for the hooks that a tool adds
 TOOLS = "org.apache.kafka.tools."
 
-_lock = threading.Lock()
-_running: list[subprocess.Popen[bytes]] = []
 
-
-def run_tool(main: str, *arguments: object, stdin: str = "", seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run the main method of a class, as `java CLASS ARGUMENT...` would; return its output and exit status.
-
-    Safe in several threads; one tool runs at a time. Raises: subprocess.TimeoutExpired.
-    """
+def run_tool(main: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a tool as `tool_server.run_tool` does; the test lacks something where that is not possible."""
     need.kafka_tools()
-    words = [main, *map(str, arguments)]
-    with _lock:
-        if not _running:
-            command = java_command(SOURCE.stem, options=OPTIONS, classes=compiled(SOURCE))
-            pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-            _running.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing))
-        jvm = _running[0]
-        assert jvm.stdin is not None
-        assert jvm.stdout is not None
-        limit = threading.Timer(seconds, jvm.kill)
-        limit.start()
-        try:
-            for text in (str(len(words)), *words, stdin):
-                data = text.encode()
-                jvm.stdin.write(struct.pack(">i", len(data)) + data)
-            jvm.stdin.flush()
-            status, output, errors = (_item(jvm.stdout) for _ in range(3))
-        except (OSError, EOFError):
-            _close()
-            raise subprocess.TimeoutExpired(words, seconds) from None
-        finally:
-            limit.cancel()
-    return subprocess.CompletedProcess(words, int(status), output, errors)
-
-
-def storage_tool(
-    *words: str, version: str = VERSION, shared: bool = True, seconds: float = 120
-) -> subprocess.CompletedProcess[str]:
-    """Run kafka-storage of a version; raises as `run_tool` does.
-
-    Args:
-        shared: whether the JVM of the other tools may run it, where that has this version and javac is installed.
-    """
-    main = "kafka.tools.StorageTool"
-    if shared and version == VERSION and shutil.which("javac") is not None:
-        return run_tool(main, *words, seconds=seconds)
-    command = java_command(main, *words, version=version)
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-
-
-def _item(stream: IO[bytes]) -> str:
-    head = stream.read(4)
-    size = struct.unpack(">i", head)[0] if len(head) == 4 else 0
-    data = stream.read(size)
-    if len(head) < 4 or len(data) < size:
-        raise EOFError
-    return data.decode(errors="replace")
-
-
-def _close() -> None:
-    for jvm in _running:
-        jvm.kill()
-        jvm.communicate()
-    _running.clear()
-
-
-atexit.register(_close)
+    return tool_server.run_tool(main, *arguments, **options)
 
 
 class Tools:

@@ -78,11 +78,15 @@ class Batch(NamedTuple):
 
 
 class DamagedBatch(ValueError):
-    """Bytes at ``position`` that are not a batch; ``str()`` gives the reason."""
+    """Bytes at ``position`` that are not a batch; ``str()`` gives the reason.
 
-    def __init__(self, position: int, fault: str) -> None:
+    ``batch``: the one there if only its offsets are impossible, of which the checksum does not cover the first.
+    """
+
+    def __init__(self, position: int, fault: str, batch: Batch | None = None) -> None:
         super().__init__(fault)
         self.position = position
+        self.batch = batch
 
 
 class BatchFile:
@@ -122,7 +126,7 @@ class BatchFile:
                 is_valid = crc32c(checked) == crc
         batch = Batch._make((position, size, base, epoch, crc, attributes, delta, *rest, is_valid))
         if base < 0 or batch.last_offset_delta < 0 or batch.last_offset > MAX_OFFSET:
-            raise DamagedBatch(position, f"impossible offsets {base} + {batch.last_offset_delta}")
+            raise DamagedBatch(position, f"impossible offsets {base} + {batch.last_offset_delta}", batch)
         return batch
 
     def batches(self, position: int = 0) -> Iterator[Batch]:

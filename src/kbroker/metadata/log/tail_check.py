@@ -56,9 +56,12 @@ def _check(file: BatchFile, offset: int, last_epoch: int, is_clean: bool) -> int
 
 
 def _batch_at(file: BatchFile, position: int, *, is_checked: bool) -> Batch | None:
-    """Return the batch at a position, None without any."""
+    """Return the batch at a position, also one of impossible offsets; None without any."""
+    batch: Batch | None
     try:
         batch = file.batch_at(position, is_checked=is_checked)
-    except DamagedBatch:
+    except DamagedBatch as damage:
+        batch = damage.batch
+    if batch is None or not batch.is_valid or not 0 <= batch.last_offset_delta == batch.record_count - 1:
         return None
-    return batch if batch.is_valid and batch.record_count == batch.last_offset_delta + 1 else None
+    return batch

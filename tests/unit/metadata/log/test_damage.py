@@ -182,6 +182,19 @@ def test_each_byte_of_a_header_counts(filled: Path, tmp_path: Path) -> None:
             start(tmp_path / "data", is_clean=True)
 
 
+def test_a_batch_at_a_wrong_offset_is_not_the_tail_of_a_crash(filled: Path, tmp_path: Path) -> None:
+    """The checksum of the last batch is correct: it was written whole, and may have been acknowledged."""
+    whole = (filled / FOLDER_NAME / LOG).read_bytes()
+    begin = batch_ends(whole)[-2]
+    log = copy(filled, tmp_path / "data")
+    for at in range(begin, begin + 8):
+        data = bytearray(whole)
+        data[at] ^= 0x80
+        (log / LOG).write_bytes(data)
+        with pytest.raises(MetadataLogError, match=r"found one of offset .* since the checksum is correct"):
+            start(tmp_path / "data", is_clean=False)
+
+
 def test_the_last_batch_of_a_log_that_was_closed_is_not_cut_off(filled: Path, tmp_path: Path) -> None:
     """It was on disk: what is not there is damage."""
     log = copy(filled, tmp_path)
