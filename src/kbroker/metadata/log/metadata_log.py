@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -211,8 +212,8 @@ class StartableLog(LogFiles):
         self._check_end(self.end_offset)
 
 
-class SnapshotWriter:
-    """The part of a metadata log that writes snapshots. Base class. Threads: `write_snapshot` by one thread.
+class SnapshotWriter(ABC):
+    """The part of a metadata log that writes snapshots. Threads: `write_snapshot` by one thread.
 
     Attributes:
         new_bytes: of the batches after the snapshot that was loaded, and of those that were appended since.
@@ -229,13 +230,13 @@ class SnapshotWriter:
         self._retention_ms = config.integer("metadata.max.retention.ms")
 
     @property
+    @abstractmethod
     def size_bytes(self) -> int:
         """Size of the segments."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _remove_below(self, offset: int, now_ms: int) -> None:
         """Remove the segments whose records are all below an offset."""
-        raise NotImplementedError
 
     def snapshots(self) -> list[SnapshotFile]:
         """Return the snapshots of records, the oldest first."""
