@@ -164,3 +164,14 @@ def test_lines_before_one_that_does_not_fit_are_sent(
     assert re.fullmatch(f"kbroker: {reason}; sent the 2 records before it\n", done.stderr)
     decoder = ("--decode", "int64") if options else ()
     assert lines(bootstrap, topic, "--from-beginning", "--end", *decoder) == ["1", "2"]
+
+
+def test_records_that_are_refused_before_a_line_that_does_not_fit_are_reported_too(bootstrap: str) -> None:
+    """The message names both failures: the line, and what the broker said to the records before it."""
+    created = run(None, "topics", "create", "narrow", "-b", bootstrap, "--config", "max.message.bytes=120")
+    assert created.exit_code == 0, created.output
+    done = run(None, "produce", "narrow", "-b", bootstrap, "-K", "=", input=f"k={'x' * 400}\nfive\n")
+    assert done.exit_code == 1
+    reason = "not all records before it were sent: MESSAGE_TOO_LARGE: partition narrow-0: "
+    assert f"got 'five'; {reason}" in done.stderr
+    assert lines(bootstrap, "narrow", "--from-beginning", "--end") == []

@@ -62,6 +62,16 @@ def test_records_are_kafkas_bytes() -> None:
     )
 
 
+def test_keys_of_long_group_ids_are_not_kept() -> None:
+    """A client chooses the id, so that a cache of 4,096 keys must not hold 4,096 times 32 KiB."""
+    kept = group_records._offset_key.cache_info
+    before = kept().misses
+    group_records.offset_key("h" * 255, "t", 5)
+    assert kept().misses == before + 1
+    assert group_records.offset_key("h" * 256, "t", 5)[4:260] == b"h" * 256
+    assert kept().misses == before + 1
+
+
 def test_every_version_of_kafkas_values_can_be_read() -> None:
     """Old brokers wrote 0 to 2, newer ones may write 4 (flexible); what a version lacks has its default."""
     body = {"Offset": 7, "LeaderEpoch": 3, "Metadata": "n", "CommitTimestamp": 9, "ExpireTimestamp": 11}
