@@ -196,6 +196,38 @@ def test_a_topic_deleted_while_a_session_waits_is_3(broker: VirtualBroker) -> No
         assert code_by_id(one) == (session, 3)
 
 
+def throttle_time_ms(response: bytes) -> int:
+    return int(struct.unpack(">i", response[-4:])[0])
+
+
+def test_frames_behind_a_throttled_one_are_not_executed(broker: VirtualBroker) -> None:
+    """A client with headroom gets several frames appended at once; near its quota each is judged before the next."""
+    request = produce("t", 0, batch([b"x" * 4000]))
+    broker.context.quotas.update("ANONYMOUS", None, "producer_byte_rate", 1000)  # the third of 4 kB in 10 s is too much
+    log = broker.context.topics.get("t").partitions[0]
+    with Connection(broker.bootstrap_servers) as one:
+        one.send_raw(4 * framed(request))
+        throttled = [throttle_time_ms(one.receive()) for _ in range(3)]
+        assert throttled[:2] == [0, 0] < throttled[2:]
+        assert log.log_end_offset == 3
+        broker.advance_ms(throttled[2])
+        assert throttle_time_ms(one.receive()) > 0
+        assert log.log_end_offset == 4
+
+
+def test_frames_of_another_client_id_have_its_quota(broker: VirtualBroker) -> None:
+    """Frames behind one of a client without a quota are judged by the quota of their client id."""
+    request = produce("t", 0, batch([b"x" * 4000]))
+    other = request.replace(wire.text("raw"), wire.text("poor"), 1)
+    broker.context.quotas.update(None, "poor", "producer_byte_rate", 100)
+    log = broker.context.topics.get("t").partitions[0]
+    with Connection(broker.bootstrap_servers) as one:
+        one.send_raw(framed(request) + 2 * framed(other))
+        throttled = [throttle_time_ms(one.receive()) for _ in range(2)]
+        assert throttled[0] == 0 < throttled[1]
+        assert log.log_end_offset == 2
+
+
 def test_malformed_produce_appends_nothing(broker: VirtualBroker) -> None:
     """A request whose second partition is cut off closes the connection, and its first partition got nothing."""
     good = batch([b"never"])

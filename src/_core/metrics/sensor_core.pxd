@@ -83,6 +83,8 @@ cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, 
 # formula).
 cdef int64_t sensor_throttle_ms(SensorCore *sensor, double value, int64_t now_ms, int64_t cap_ms) noexcept nogil
 cdef double metric_measure(MetricCore *metric, int64_t now_ms) noexcept nogil
+# Return a measured value as a share of the bound of its quota.
+cdef double metric_used(MetricCore *metric, int64_t now_ms) noexcept nogil
 cdef bint metric_is_rate(const MetricCore *metric) noexcept nogil
 cdef int64_t metric_window_ms(MetricCore *metric, int64_t now_ms) noexcept nogil     # of a rate
 cdef int64_t metric_throttle_ms(MetricCore *metric, double observed, int64_t now_ms) noexcept nogil

@@ -259,6 +259,14 @@ cdef double metric_measure(MetricCore *metric, int64_t now_ms) noexcept nogil:
     return value
 
 
+cdef double metric_used(MetricCore *metric, int64_t now_ms) noexcept nogil:
+    cdef double used
+    mutex_lock(&metric.sensor.lock)
+    used = stat_measure(metric.stat, metric.part, metric.quantile, &metric.config, now_ms) / metric.config.bound
+    mutex_unlock(&metric.sensor.lock)
+    return used
+
+
 cdef bint metric_is_rate(const MetricCore *metric) noexcept nogil:
     return stat_part_is_rate(metric.stat, metric.part)
 

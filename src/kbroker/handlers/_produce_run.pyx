@@ -1,7 +1,8 @@
 """A run of Produce requests for one partition, which one write appends; see the contract in the .pxd.
 
-The batches of the run take turns, frame by frame, so that a throttled client's next frames are not executed; without
-any quota all frames of a batch are appended at once. Each request is charged its share of the time of the append.
+All frames of a batch are appended at once if its client uses at most half of each quota. Those of other clients take
+turns, frame by frame, so that a throttled client's next frames are not executed. Each request is charged its share of
+the time of the append.
 """
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
@@ -18,7 +19,7 @@ from kbroker.handlers._batch_progress cimport (
 from kbroker.log._append cimport RUN_PARTS, AppendPart, partition_append_run
 from kbroker.log._partition cimport Partition
 from kbroker.network._kafka_request cimport kafka_request
-from kbroker.quota._quota_enforcement cimport quotas_are_set
+from kbroker.quota._quota_enforcement cimport has_headroom
 from kbroker.requests._native_types cimport (
     PRODUCE, Api, Handler, NativeApisCore, OUTCOME_RESPONDED, Outcome,
 )
@@ -90,10 +91,9 @@ cdef bint run_add(Handler *handler, Request *head) noexcept nogil:
     return True
 
 
-cdef int32_t begin_turn(Handler *handler, ProduceRun *run, int32_t *appended) noexcept nogil:
+cdef int32_t begin_turn(Handler *handler, ProduceRun *run, int32_t *appended, int64_t now_ns) noexcept nogil:
     """Choose the requests of the next turn; return their number, and how many of them are to be appended."""
     cdef RunBatch *batch
-    cdef bint takes_all = not quotas_are_set(handler.native_apis.quotas)
     cdef int32_t b, chosen = 0, parts = 0, end
     cdef Request *request
     run.turn_bytes = 0
@@ -101,8 +101,10 @@ cdef int32_t begin_turn(Handler *handler, ProduceRun *run, int32_t *appended) no
         batch = &run.batches[b]
         if batch.progress.outcome != OUTCOME_RESPONDED or batch.next == batch.end:
             continue
-        end = batch.end if takes_all else batch.next + 1
+        end = batch.next + 1
         request = batch.progress.rest
+        if end < batch.end and has_headroom(handler.native_apis.quotas, handler.clients, request, now_ns):
+            end = batch.end
         while batch.next < end:
             run.batch_of[chosen] = b
             run.frame_of[chosen] = batch.next
@@ -152,14 +154,14 @@ cdef void run_flush(Handler *handler) noexcept nogil:
     if run_is_empty(handler):
         return
     started = clock_now_ns(native_apis.clock)
-    chosen = begin_turn(handler, run, &appended)
+    chosen = begin_turn(handler, run, &appended, started)
     while chosen > 0:
         partition_append_run(run.partition, run.parts, appended)
         ended = clock_now_ns(native_apis.clock)
         note_slow_append(native_apis, started, ended)
         end_turn(handler, run, chosen, ended - started)
         started = clock_now_ns(native_apis.clock)
-        chosen = begin_turn(handler, run, &appended)
+        chosen = begin_turn(handler, run, &appended, started)
     for i in range(run.frame_count):
         free_produce(&run.requests[i])
     for i in range(run.batch_count):

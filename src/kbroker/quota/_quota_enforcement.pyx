@@ -5,11 +5,12 @@ Source: ``KafkaApis.handleProduceRequest``, ``KafkaApis.handleFetchRequest``, ``
 """
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, int8_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, strlen
+from libc.string cimport memcpy, strlen
 
 from kbroker._core.codec.bytes cimport store_32
 from kbroker._core.metrics.sensor_core cimport (
-    NO_CAP, RECORD_ACCEPTED, Violation, sensor_is_removed, sensor_record, sensor_record_numbered, sensor_record_strict,
+    NO_CAP, RECORD_ACCEPTED, Violation, metric_used, sensor_is_removed, sensor_record, sensor_record_numbered,
+    sensor_record_strict,
 )
 from kbroker._core.requests.request cimport Request, Session, session_release, session_retain
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load, atomic_load_relaxed
@@ -20,7 +21,7 @@ from kbroker.quota._client_sensors cimport (
     Judgement, QuotaManager, client_sensors, epoch_ms_of, give_counts, is_enabled, max_value_in_window, quotas_release,
     quotas_retain, quotas_retain_used, record_and_judge, sensors_release, sensors_retain, throttle_channel,
 )
-from kbroker.common._text cimport Text
+from kbroker.common._text cimport Text, same_text, text_at
 from kbroker.quota._quota_events cimport (
     EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, QuotaEvents, VerdictEvent, publish_verdicts,
     quota_event_at, quota_events_add,
@@ -91,7 +92,7 @@ cdef inline void forget_sensors(CachedClient *client, int place) noexcept nogil:
     client.spare_counts[place] = 0
 
 
-cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept nogil:
+cdef inline uint64_t small_hash(const char *data, int64_t size_bytes) noexcept nogil:
     """Hash the first and the last eight bytes, which is good enough for 64 slots."""
     cdef uint64_t first = 0, last = 0
     cdef size_t n = <size_t>(size_bytes if size_bytes < 8 else 8)
@@ -99,6 +100,26 @@ cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept n
         memcpy(&first, data, n)
         memcpy(&last, data + size_bytes - n, n)
     return ((first * <uint64_t>0x9E3779B97F4A7C15) ^ last) * <uint64_t>0xBF58476D1CE4E5B9 >> 40
+
+
+cdef inline bint is_of(const CachedClient *client, const Request *request, Text client_id) noexcept nogil:
+    return client.session == request.session and same_text(text_at(client.client_id, client.client_id_bytes), client_id)
+
+
+cdef inline CachedClient *cached_client(ClientCache *cache, Request *request, Text client_id) noexcept nogil:
+    """Return the entry of a request's client, which most often is that of the request before it."""
+    cdef CachedClient *client = cache.latest
+    if client != NULL and is_of(client, request, client_id):
+        return client
+    client = &cache.clients[small_hash(client_id.data, client_id.size_bytes) & (CACHED_CLIENTS - 1)]
+    cache.latest = client
+    if not is_of(client, request, client_id):
+        forget(client)
+        client.session = session_retain(request.session)
+        client.client_id_bytes = <int32_t>client_id.size_bytes
+        if client_id.size_bytes > 0:
+            memcpy(client.client_id, client_id.data, <size_t>client_id.size_bytes)
+    return client
 
 
 cdef void find(Charge *charge, QuotaManager *manager, ClientCache *cache, Request *request,
@@ -115,15 +136,7 @@ cdef void find(Charge *charge, QuotaManager *manager, ClientCache *cache, Reques
     if charge.is_counted:
         charge.sensors = client_sensors(manager, user_of(request.session), client_id, now_ms)
         return
-    client = &cache.clients[small_hash(client_id.data, client_id.size_bytes) & (CACHED_CLIENTS - 1)]
-    cache.latest = client
-    if client.session != request.session or client.client_id_bytes != client_id.size_bytes or (
-            client_id.size_bytes > 0 and memcmp(client.client_id, client_id.data, <size_t>client_id.size_bytes) != 0):
-        forget(client)
-        client.session = session_retain(request.session)
-        client.client_id_bytes = client_id.size_bytes
-        if client_id.size_bytes > 0:
-            memcpy(client.client_id, client_id.data, <size_t>client_id.size_bytes)
+    client = cached_client(cache, request, client_id)
     charge.sensors = client.sensors[manager.place]
     if charge.sensors != NULL and (
             client.generation[manager.place] != charge.generation or sensor_is_removed(charge.sensors.quota)):
@@ -407,6 +420,39 @@ cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *req
     if not has_response:
         gate_exempt(quotas, request, now_ns)
     return judge_produce(quotas, quotas.managers, cache, request, has_response, now_ns, now_ms)
+
+
+cdef inline bint uses_half(QuotaManager *manager, ClientCache *cache, Request *request, int64_t size_bytes,
+                           int64_t now_ms) noexcept nogil:
+    """Return whether a client would use at most half of its quota of one type."""
+    cdef Charge by
+    cdef bint is_kept
+    if not is_enabled(manager):
+        return True
+    find(&by, manager, cache, request, now_ms)
+    if by.sensors == NULL:
+        return True
+    is_kept = metric_used(by.sensors.limited, now_ms) + <double>size_bytes / max_value_in_window(
+        manager, by.sensors) <= 0.5
+    give_back(&by)
+    return is_kept
+
+
+cdef bint has_headroom(ClientQuotas *quotas, ClientCache *cache, Request *head, int64_t now_ns) noexcept nogil:
+    cdef Text client_id
+    cdef Request *request = head
+    cdef int64_t now_ms, size_bytes = 0
+    if not quotas_are_set(quotas):
+        return True
+    client_id = client_id_of(head)
+    while request != NULL:
+        if not same_text(client_id_of(request), client_id):
+            return False
+        size_bytes += request.size_bytes
+        request = request.batch_next
+    now_ms = epoch_ms_of(quotas.clock, now_ns)
+    return (uses_half(&quotas.managers[KIND_PRODUCE], cache, head, size_bytes, now_ms)
+            and uses_half(&quotas.managers[KIND_REQUEST], cache, head, 0, now_ms))
 
 
 cdef inline void unrecord(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache,
