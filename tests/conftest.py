@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import parallel, poller
+from tests.support import long_forms, parallel, poller
 from tests.support.broker import BrokerProcess
 
 # A busy machine is not a failure. A change gate gives the same verdict twice; new examples are for runs by hand and
@@ -43,7 +43,10 @@ def no_descriptors_of_garbage() -> Iterator[None]:
         gc.collect()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if SOAK:
+        long_forms.mark(items)
     if hasattr(config, "workerinput"):
         parallel.sort(items)
 

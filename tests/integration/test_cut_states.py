@@ -68,6 +68,7 @@ def test_each_state_after_a_power_cut(tmp_path: Path, mode: str, soak: bool) -> 
             states += 1
             found = check(folder, settings, Keeps(mode == "each record", expected.flushed), expected)
             wrong += [f"call {number}, {cut.name}: {one}" for one in found]
+    print(f"{states} states of {len(recorded)} calls")
     assert states > 6 * len(chosen)
     assert wrong == []
 

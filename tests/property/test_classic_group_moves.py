@@ -173,7 +173,9 @@ def explore(limit: int) -> int:
 
 
 def test_no_step_and_no_move_breaks_a_classic_group(soak: bool) -> None:
-    assert explore(5000 if soak else 400) >= 400
+    explored = explore(5000 if soak else 400)
+    print(f"{explored} states")
+    assert explored >= 400
 
 
 NEXT_GENERATION = ClassicGroup.next_generation

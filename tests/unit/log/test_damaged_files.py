@@ -157,5 +157,6 @@ def test_a_damaged_file(partition: tuple[Partition, bool], kind: str, tmp_path: 
         tried += 1
         if found:
             wrong.append(f"{path.name}, {what}: {found}")
+    print(f"{tried} damaged files")
     assert wrong == []
     assert tried > FLIPS
