@@ -33,11 +33,15 @@ run: $(VENV)/.built ## build what is missing and serve a broker on 127.0.0.1:909
 build: $(VENV)/.built ## compile into .venv
 
 .PHONY: test
-test: $(VENV)/.built $(VENV)/.locked build/spark-classes.jsa ## the whole suite: what any change can break
+test: $(VENV)/.built $(VENV)/.locked spark-classes ## the whole suite: what any change can break
 	$(BIN)/python -m pytest -m "not soak" --benchmark-disable $(PARALLEL) $(ARGS)
 
 # It saves each start of Spark 3 s of CPU. The tests do without it where there is no Java; only CI demands that it can be made.
-build/spark-classes.jsa: $(LOCK) | $(VENV)/.built $(VENV)/.locked
+# A JVM ignores without a word an archive that was written in another folder, so that the folder is in the name.
+CLASSES := build/spark-classes-$(shell pwd -P | tr -d '\n' | sha256sum | cut -c 1-8).jsa
+.PHONY: spark-classes
+spark-classes: $(CLASSES)
+$(CLASSES): $(LOCK) | $(VENV)/.built $(VENV)/.locked
 	@if command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" > /dev/null; then \
 	  $(BIN)/python -m tests.spark.class_archive $@ || [ -z "$$KBROKER_REQUIRE_ALL" ]; fi
 

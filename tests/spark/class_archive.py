@@ -2,9 +2,11 @@
 
     python -m tests.spark.class_archive FILE
 
-Without the file, or with one of another Java or Spark, a JVM loads its classes one by one.
+Without the file, or with one of another Java or Spark, a JVM loads its classes one by one. So does it with a file
+that was written in another folder: its name contains a hash of the folder's.
 """
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -13,7 +15,8 @@ from pathlib import Path
 
 from tests.spark.day import make_day
 
-ARCHIVE = Path(__file__).resolve().parents[2] / "build" / "spark-classes.jsa"
+_ROOT = Path(__file__).resolve().parents[2]
+ARCHIVE = _ROOT / "build" / f"spark-classes-{hashlib.sha256(os.fsencode(_ROOT)).hexdigest()[:8]}.jsa"
 # Less start-up, less memory: tests run short programs.
 _SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 JVM = (*_SHORT, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable") if ARCHIVE.exists() else _SHORT

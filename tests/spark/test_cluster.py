@@ -89,7 +89,7 @@ def test_a_python_is_sent_to_executors(cluster: Standalone, places: tuple[Path, 
     assert json.loads(done.stdout)["table"]["rows"] == ROWS
 
 
-@pytest.mark.skipif(not ARCHIVE.exists(), reason="needs build/spark-classes.jsa, which `make test` writes")
+@pytest.mark.skipif(not ARCHIVE.exists(), reason="needs build/spark-classes-*.jsa, which `make spark-classes` writes")
 def test_the_jvms_use_the_archive_of_classes(cluster: Standalone) -> None:
     """A JVM that cannot use it says nothing and takes 2 s of CPU more to start."""
     unused = [one.args for one in cluster.processes if str(ARCHIVE) not in Path(f"/proc/{one.pid}/maps").read_text()]

@@ -280,6 +280,12 @@ def _moment(text: str) -> int:
     return _microseconds(moment.replace(tzinfo=moment.tzinfo or timezone.utc) - EPOCH, text)
 
 
+def _local_moment(text: str) -> int:
+    if datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is not None:
+        raise ValueError
+    return _moment(text)
+
+
 def _nanoseconds(text: str) -> int:
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     if fraction and not (fraction.isdecimal() and len(fraction) <= 9):
@@ -301,6 +307,6 @@ _TIMES: dict[str, Callable[[str], int]] = {
     "timestamp-millis": lambda text: _exact(_moment(text), 1000),
     "timestamp-micros": _moment,
     "timestamp-nanos": _nanoseconds,
-    "local-timestamp-millis": lambda text: _exact(_moment(text), 1000),
-    "local-timestamp-micros": _moment,
+    "local-timestamp-millis": lambda text: _exact(_local_moment(text), 1000),
+    "local-timestamp-micros": _local_moment,
 }

@@ -108,6 +108,8 @@ def test_every_type() -> None:
         ({"type": "long", "logicalType": "timestamp-micros"}, "2026-01-02T03:04:05.0000001Z", "timestamp-micros, got"),
         ({"type": "long", "logicalType": "timestamp-nanos"}, "2026-01-02T03:04:05.0000000001Z", "timestamp-nanos, got"),
         ({"type": "long", "logicalType": "local-timestamp-millis"}, "1969-01-02T03:04:05.000001", "millis, got"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, "1969-01-02T03:04:05Z", "millis, got"),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, "1969-01-02T03:04:05+02:00", "micros, got"),
         ({"type": "int", "logicalType": "time-millis"}, "03:04:05.678900", "expected time-millis, got"),
         ({"type": "long", "logicalType": "time-micros"}, "03:04:05.000000001", "expected time-micros, got"),
         ({"type": "long", "logicalType": "time-micros"}, "03:04:05+02:00", "expected time-micros, got"),
