@@ -14,7 +14,8 @@ import pytest
 from kbroker.log.segment._segment import OpenFileCache
 from kbroker.testing import EmbeddedBroker
 from tests.support import need, wire
-from tests.support.broker import SERVE, BrokerProcess, socket_count, wait_for
+from tests.support.broker import SERVE, BrokerProcess, wait_for
+from tests.support.descriptors import descriptors, socket_count
 from tests.support.wire import Connection
 
 LIMIT = 256
@@ -26,10 +27,6 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="us
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
-
-
-def descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def wait_for_checkpoints(broker: BrokerProcess, count: int) -> None:
@@ -76,7 +73,7 @@ def crowd_comes_and_goes(broker: BrokerProcess, client: Connection, turn: int) -
     """400 connections that say nothing: who is connected produces on, topics are made, the acceptor does not spin, and
     newcomers are served as soon as the crowd has left."""
     with idle_connections(broker, 400):
-        wait_for("no descriptor is left for sockets", lambda: descriptors(broker.pid) > LIMIT / 2)
+        wait_for("no descriptor is left for sockets", lambda: len(descriptors(broker.pid)) > LIMIT / 2)
         used, since = cpu_seconds(broker.pid), time.monotonic()
         wait_for_checkpoints(broker, 8)  # what these and an acceptor do meanwhile is what is looked at
         assert (cpu_seconds(broker.pid) - used) / (time.monotonic() - since) < 0.2
@@ -85,7 +82,7 @@ def crowd_comes_and_goes(broker: BrokerProcess, client: Connection, turn: int) -
         assert wire.first_topic_error(client.ask(wire.create_topic(f"made-{turn}", 4))) == 0
         assert produce(client, f"made-{turn}") == 0
         assert not wire.responses(broker.bootstrap, 0.2)
-        assert descriptors(broker.pid) < LIMIT
+        assert len(descriptors(broker.pid)) < LIMIT
     wait_for("newcomers are served", lambda: wire.responses(broker.bootstrap))
 
 
@@ -177,7 +174,7 @@ def test_open_segments_follow_the_raised_limit(start_broker: Callable[..., Broke
         assert wire.first_topic_error(client.ask(wire.create_topic(TOPIC, partitions))) == 0
         for index in range(partitions):
             assert wire.produced(client.ask(wire.produce(TOPIC, index, wire.batch()))).error_code == 0
-    files = [one.readlink() for one in Path(f"/proc/{broker.pid}/fd").iterdir()]
+    files = [Path(target) for _, target in descriptors(broker.pid)]
     assert sum(one.suffix == ".log" and one.parent.name.startswith(f"{TOPIC}-") for one in files) == partitions
 
 

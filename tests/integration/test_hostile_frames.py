@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import hostile, wire
-from tests.support.broker import BrokerProcess, rss_bytes, socket_count, wait_for
+from tests.support.broker import BrokerProcess, rss_bytes, wait_for
 from tests.support.client import SteadyProducer
+from tests.support.descriptors import socket_count
 from tests.support.wire import Closed, Connection
 
 MAX_GROWTH_BYTES = 32 << 20

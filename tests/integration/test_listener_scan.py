@@ -13,7 +13,8 @@ import pytest
 from tests.integration.test_tls import client_hello
 from tests.support.broker import wait_for
 from tests.support.certificates import Certificates
-from tests.support.secured import SecuredBroker, open_descriptors
+from tests.support.descriptors import socket_count
+from tests.support.secured import SecuredBroker
 from tests.support.wire import API_VERSIONS, header
 
 OPENSSL = shutil.which("openssl")
@@ -85,7 +86,7 @@ def test_half_open_connections_are_closed_in_time(secured: SecuredBroker) -> Non
     hello = client_hello(secured.tls_context())[2].read()
     frame = struct.pack(">i", 1000) + b"\0\x12\0\0"
     kinds = [("TLS", b""), ("TLS", hello[:50]), ("BOTH", hello[:-1]), ("SASL", frame), ("PLAINTEXT", frame)]
-    before = open_descriptors()
+    before = socket_count()
     begun = time.monotonic()
     crowd = []
     try:
@@ -103,4 +104,4 @@ def test_half_open_connections_are_closed_in_time(secured: SecuredBroker) -> Non
     finally:
         for connection in crowd:
             connection.close()
-    wait_for("the descriptors", lambda: open_descriptors() <= before)
+    wait_for("the descriptors", lambda: socket_count() <= before)

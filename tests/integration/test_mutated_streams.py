@@ -12,8 +12,9 @@ import pytest
 from kbroker._core.requests.request_queue import Queue
 from tests.native.mutated_frames import MutatedFrames
 from tests.support import wire
-from tests.support.broker import BrokerProcess, rss_bytes, socket_count, wait_for
+from tests.support.broker import BrokerProcess, rss_bytes, wait_for
 from tests.support.client import Client, SteadyProducer
+from tests.support.descriptors import socket_count
 from tests.support.frames import TOPICS, Corpus
 from tests.support.seeds import random_seed
 

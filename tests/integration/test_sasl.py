@@ -16,7 +16,8 @@ from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.certificates import Certificates
 from tests.support.client import Body, Client
-from tests.support.secured import PASSWORDS, SecuredBroker, is_closed, open_descriptors
+from tests.support.descriptors import socket_count
+from tests.support.secured import PASSWORDS, SecuredBroker, is_closed
 from tests.support.wire import Closed
 
 HANDSHAKE, API_VERSIONS, METADATA, AUTHENTICATE = 17, 18, 3, 36
@@ -219,7 +220,7 @@ def test_the_default_delay_passes(secured: SecuredBroker) -> None:
 
 def test_refused_clients_that_leave_take_nothing_along(secured: SecuredBroker) -> None:
     """Closed while they wait for the bad news, or never reading it: every descriptor comes back."""
-    before = open_descriptors()
+    before = socket_count()
     for number in range(40):
         connection = secured.connect("SASL")
         connection.send_raw(
@@ -230,7 +231,7 @@ def test_refused_clients_that_leave_take_nothing_along(secured: SecuredBroker) -
             connection.reset()
         else:
             connection.close()
-    wait_for("the descriptors", lambda: open_descriptors() <= before)
+    wait_for("the descriptors", lambda: socket_count() <= before)
 
 
 # ---- sessions that end

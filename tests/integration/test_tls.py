@@ -21,7 +21,8 @@ from kbroker.common.configs.config_def import ConfigError
 from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.certificates import Certificates
-from tests.support.secured import SecuredBroker, dribble, is_closed, open_descriptors
+from tests.support.descriptors import socket_count
+from tests.support.secured import SecuredBroker, dribble, is_closed
 from tests.support.wire import API_VERSIONS, Connection, header
 
 CLIENT_NAME = "CN=alice,OU=Clients,O=Example\\, Inc."
@@ -304,7 +305,7 @@ def test_a_half_open_handshake_is_given_up(certificates: Certificates) -> None:
 
 def test_clients_killed_in_mid_handshake(secured: SecuredBroker) -> None:
     """At every step, by close and by reset: every descriptor comes back, and the listener serves on."""
-    before = open_descriptors()
+    before = socket_count()
     for steps in range(3):
         for reset in (True, False):
             for _ in range(10):
@@ -318,7 +319,7 @@ def test_clients_killed_in_mid_handshake(secured: SecuredBroker) -> None:
                     connection.reset()
                 else:
                     connection.close()
-    wait_for("the descriptors", lambda: open_descriptors() <= before)
+    wait_for("the descriptors", lambda: socket_count() <= before)
     with secured.connect_tls("TLS") as connection:
         assert connection.ask(header(API_VERSIONS, 0))
 
@@ -475,7 +476,7 @@ def test_any_poller_will_do(certificates: Certificates) -> None:
 def test_clients_that_do_not_read(secured: SecuredBroker, filled: tuple[str, bytes]) -> None:
     """Closed with megabytes encrypted and unsent: no descriptor stays, the listener serves on."""
     topic, _ = filled
-    before = open_descriptors()
+    before = socket_count()
     connections = [secured.connect_tls("TLS") for _ in range(5)]
     for connection in connections:
         connection.send(wire.fetch(topic, max_bytes=1 << 25, partition_max_bytes=1 << 25))
@@ -483,7 +484,7 @@ def test_clients_that_do_not_read(secured: SecuredBroker, filled: tuple[str, byt
         assert other.ask(header(API_VERSIONS, 0))
     for connection in connections:
         connection.reset()
-    wait_for("the descriptors", lambda: open_descriptors() <= before)
+    wait_for("the descriptors", lambda: socket_count() <= before)
 
 
 def test_a_stop_with_tls_connections(certificates: Certificates) -> None:

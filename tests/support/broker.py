@@ -36,17 +36,6 @@ def rss_bytes(pid: int) -> int:
     raise ProcessLookupError(pid)
 
 
-def socket_count(pid: int) -> int:
-    """Return the number of open sockets of a process; log files are opened and closed at any time."""
-    count = 0
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            count += os.readlink(entry).startswith("socket:")
-        except FileNotFoundError:
-            continue
-    return count
-
-
 class BrokerProcess:
     """`kbroker serve` on 127.0.0.1; the system chooses the port at the first start, later starts keep it.
 

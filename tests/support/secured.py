@@ -122,17 +122,6 @@ def is_closed(connection: Connection, seconds: float = 10) -> bool:
         connection.close()
 
 
-def open_descriptors() -> int:
-    """Sockets of this process."""
-    count = 0
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            count += str(entry.readlink()).startswith("socket:")
-        except OSError:
-            continue
-    return count
-
-
 def dribble(sock: socket.socket, data: bytes) -> None:
     """Send byte by byte."""
     for at in range(len(data)):

@@ -1,7 +1,6 @@
 """Start and stop of a socket server: names, addresses, which responses arrived, nothing left behind."""
 
 import gc
-import os
 import socket
 import sys
 import threading
@@ -15,6 +14,7 @@ from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
 from kbroker.network.transport.authentication import ListenerSecurity
+from tests.support.descriptors import descriptors
 from tests.support.socket_rig import Rig, assert_closed, frame, response, until
 
 
@@ -61,17 +61,6 @@ def serve_and_drop(rig: Rig) -> None:
             client.close()
     until(lambda: rig.count("connections_created") == 50, "all accepted")
     rig.close()
-
-
-def descriptors() -> set[tuple[str, str]]:
-    """Number and target of each descriptor of this process: another socket at the same number is another one."""
-    found = set()
-    for entry in os.scandir("/proc/self/fd"):
-        try:
-            found.add((entry.name, os.readlink(entry.path)))
-        except FileNotFoundError:  # the listing's own, or one that just ended
-            continue
-    return {(number, target) for number, target in found if not target.endswith("/fd")}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/fd")
