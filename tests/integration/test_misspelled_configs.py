@@ -25,6 +25,12 @@ def test_a_misspelled_config_names_the_known_one() -> None:
         assert failure("topics", "alter", "t", "--config", "retention.mss=1") == refused
         assert failure("configs", "alter", "topic", "t", "--set", "retention.mss=1") == refused
         assert failure("configs", "alter", "topic", "t", "--set", "nix=1") == "nix"
+        for resource, change, text in (
+            (("broker", "default"), "num.partitions=3", "INVALID_REQUEST: all brokers: Cannot update these configs"),
+            (("broker-logger", "1"), "kafka.nix=DEBUG", "INVALID_CONFIG: broker logger '1': Logger kafka.nix does not"),
+        ):
+            found = run("configs", "alter", *resource, "--set", change)
+            assert (found.exit_code, found.stderr.startswith(f"kbroker: {text}")) == (1, True), found.stderr
         ignored = run("configs", "alter", "broker", "default", "--set", "num.io.thread=4")
         assert (ignored.exit_code, ignored.stdout) == (0, "altered broker default\n")
         assert ignored.stderr == (

@@ -15,6 +15,10 @@ import pytest
 from aiokafka.errors import KafkaError as AioKafkaError
 from kafka.errors import KafkaError as PythonKafkaError
 
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.client.security import ClientSecurity
+from kbroker.common.errors import KafkaError
 from tests.support import need
 from tests.support.broker import run_to_end
 from tests.support.certificates import Certificates
@@ -79,6 +83,39 @@ def python(secured: SecuredBroker, way: tuple[str, str], client: Path) -> dict[s
         **({"sasl_mechanism": mechanism, "sasl_plain_username": "bob"} if mechanism else {}),
         **({"sasl_plain_password": PASSWORDS["bob"]} if mechanism else {}),
     }
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"), [("TLS", "with TLS, got none"), ("SASL", "with SASL, got one without")]
+)
+def test_the_security_of_another_listener(secured: SecuredBroker, protocol: str, expected: str) -> None:
+    """TLS or a login on the plaintext listener: the error names the cause and the remedy."""
+    security = ClientSecurity(secured.properties(protocol))
+    with (
+        pytest.raises(
+            (BrokerConnectionError, KafkaError), match=f"expected a listener {expected}: change security.protocol"
+        ),
+        Cluster(
+            secured.address("PLAINTEXT"),
+            open_stream=security.open_stream,
+            authenticate=security.authenticate,
+            retry_timeout_s=0,
+        ) as cluster,
+    ):
+        cluster.fetch_metadata([])
+
+
+def test_no_login_at_a_listener_that_requires_one(secured: SecuredBroker) -> None:
+    """The broker closes the connection; the error asks the question, until a response has shown that it is none."""
+    with Cluster(secured.address("SASL")) as cluster:
+        for _ in range(2):
+            with pytest.raises(
+                BrokerConnectionError, match=r"closed the connection \(does this listener require SASL\?\)"
+            ):
+                cluster.fetch_metadata([])
+    with Cluster(secured.address("PLAINTEXT")) as cluster:
+        cluster.fetch_metadata([])
+        assert cluster.connection_to(None).closed_hint == ""
 
 
 def test_confluent_kafka(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:

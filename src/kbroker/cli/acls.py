@@ -76,7 +76,7 @@ def acls() -> None:
 def list_acls(bootstrap_server: str, principal: str | None, match: bool, as_json: bool, **named: Any) -> None:
     """List rules: all, or those about some resources or of a principal."""
     if principal is not None:
-        principal_of(principal)
+        principal_of(principal, "--principal")
     pattern = PatternType.MATCH if match else PatternType.ANY
     filters = [AclFilter(kind, name, pattern, principal) for kind, name in resources(**named)]
     with connect(bootstrap_server) as cluster:
@@ -110,8 +110,8 @@ def add(
     about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
     whom = [(name, Permission.ALLOW) for name in allowed] + [(name, Permission.DENY) for name in denied]
     need(whom, "--allow or --deny")
-    for name, _ in whom:
-        principal_of(name)
+    for name, permission in whom:
+        principal_of(name, "--allow" if permission is Permission.ALLOW else "--deny")
     for host in hosts:
         if host != "*":
             address_of(host, "* or an address")
@@ -152,7 +152,7 @@ def remove(
     Without further options, the rules of all operations, principals and hosts are removed.
     """
     if principal is not None:
-        principal_of(principal)
+        principal_of(principal, "--principal")
     if host is not None:
         host = java_host(host)  # as `add` writes it; a name stays, so that a rule with one can be removed
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
@@ -189,7 +189,7 @@ def explain(
     The decision is computed from the rules and settings that the broker describes. The exit status is 0 if the
     operation is allowed, 1 if it is denied.
     """
-    principal_of(principal)
+    principal_of(principal, "PRINCIPAL")
     address_of(host, "an address")
     about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
     answers: list[dict[str, Any]] = []
@@ -248,12 +248,12 @@ def words(operations: Iterable[str]) -> "list[Operation]":
     return [by_title[word.lower()] for word in operations]
 
 
-def principal_of(text: str) -> str:
-    """Return the validated principal. Raises: BadParameter."""
+def principal_of(text: str, option: str) -> str:
+    """Return the validated principal of an option. Raises: BadParameter."""
     try:
         check_principal(text)
     except ValueError:
-        raise click.BadParameter(f"expected User:NAME, got {text!r}") from None
+        raise click.BadParameter(f"expected User:NAME, got {text!r}", param_hint=option) from None
     return text
 
 
@@ -264,7 +264,8 @@ def address_of(host: str, expected: str) -> None:
     try:
         ip_address(host)
     except ValueError:
-        raise click.BadParameter(f"expected {expected}, such as 10.0.0.7 or ::1, got {host!r}") from None
+        message = f"expected {expected}, such as 10.0.0.7 or ::1, got {host!r}"
+        raise click.BadParameter(message, param_hint="--host") from None
 
 
 T = TypeVar("T")

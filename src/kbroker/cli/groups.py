@@ -10,11 +10,25 @@ from kbroker.cli.output import fields, print_deleted, print_json, print_rows, pr
 from kbroker.cli.reset import reset
 from kbroker.client.cluster import Cluster
 from kbroker.client.group_lag import partition_lags
-from kbroker.client.groups import SHARE, STREAMS, WITH_OFFSETS, GroupDescription, GroupMember, Groups, Tasks
+from kbroker.client.groups import (
+    CLASSIC,
+    CONSUMER,
+    SHARE,
+    STREAMS,
+    WITH_OFFSETS,
+    GroupDescription,
+    GroupMember,
+    Groups,
+    Tasks,
+)
 from kbroker.common.errors import Errors
 from kbroker.common.topic_names import TopicPartition
 
 ROLES = ("active", "standby", "warmup")
+TYPES = (CLASSIC, CONSUMER, SHARE, STREAMS)
+STATES = (  # of all types, as Kafka's tool accepts them
+    *("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Assigning", "Reconciling", "NotReady"),
+)
 
 
 @click.group(cls=CommandGroup)
@@ -27,8 +41,22 @@ groups.add_command(reset)
 
 @groups.command("list")
 @bootstrap_option
-@click.option("--state", "states", multiple=True, help="List only groups in this state, such as Stable. Repeatable.")
-@click.option("--type", "types", multiple=True, help="List only groups of this type, such as classic. Repeatable.")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES, case_sensitive=False),
+    metavar="STATE",
+    multiple=True,
+    help="List only groups in this state, such as Stable. Repeatable.",
+)
+@click.option(
+    "--type",
+    "types",
+    type=click.Choice(TYPES, case_sensitive=False),
+    metavar="TYPE",
+    multiple=True,
+    help="List only groups of this type, such as classic. Repeatable.",
+)
 @json_option
 def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str, ...], as_json: bool) -> None:
     """List groups by name."""

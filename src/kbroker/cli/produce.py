@@ -13,7 +13,7 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
-from kbroker.cli.record_options import ENCODERS, RegistryOptions, registry_options
+from kbroker.cli.record_options import BY_SCHEMA, ENCODERS, RegistryOptions, registry_options
 from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.common.errors import KafkaError, UserError
 from kbroker.common.units import counted
@@ -102,7 +102,8 @@ def produce(
     null = None if null_value is None else os.fsencode(null_value)
     encoded: _Encode | None = None
     if value_encoder or key_encoder:
-        encoded = _encoder(topic, key_encoder, value_encoder, registry.client())
+        by_schema = BY_SCHEMA & {value_encoder, key_encoder}
+        encoded = _encoder(topic, key_encoder, value_encoder, registry.needed() if by_schema else registry.client())
     with (
         connect(bootstrap_server) as cluster,
         Producer(

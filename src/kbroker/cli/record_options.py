@@ -31,6 +31,9 @@ ENCODERS = (
     *("avro", "protobuf", "json-schema", "registry"),
 )
 
+#: Encoders that need a Schema Registry.
+BY_SCHEMA = frozenset(ENCODERS[-4:])
+
 
 def _gathered(name: str, make: Callable[..., object], *options: str) -> Callable[[F], F]:
     """Return a decorator that passes the values of some options as one argument of the command."""

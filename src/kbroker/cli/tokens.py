@@ -19,8 +19,8 @@ YEAR_10000_MS = 253_402_300_800_000
 HEAD = ["TOKEN", "OWNER", "REQUESTER", "RENEWERS", "ISSUED", "EXPIRES", "MAX"]
 
 
-def _principals(names: tuple[str, ...]) -> list[Principal]:
-    return [Principal.parse(principal_of(name)) for name in names]
+def _principals(names: tuple[str, ...], option: str) -> list[Principal]:
+    return [Principal.parse(principal_of(name, option)) for name in names]
 
 
 @click.group(cls=CommandGroup)
@@ -42,7 +42,7 @@ def list_tokens(bootstrap_server: str, owners: tuple[str, ...], with_hmac: bool,
 
     These are the user's own tokens, and those that ACLs let the user describe.
     """
-    wanted = _principals(owners)
+    wanted = _principals(owners, "--owner")
     with connect(bootstrap_server) as cluster:
         found = Tokens(cluster).list(wanted or None)
     if as_json:
@@ -79,7 +79,7 @@ def create(
 
     The HMAC is the password of clients that log in by the token.
     """
-    owners, others = _principals(() if owner is None else (owner,)), _principals(renewers)
+    owners, others = _principals(() if owner is None else (owner,), "--owner"), _principals(renewers, "--renewer")
     with connect(bootstrap_server) as cluster:
         made = Tokens(cluster).create(owners[0] if owners else None, others, max_lifetime)
     if as_json:

@@ -1,5 +1,6 @@
 """`kbroker users`: SCRAM users, on any Kafka."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -61,6 +62,8 @@ def add(
     """
     if password_file is not None:
         password = password_file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    elif not sys.stdin.isatty():
+        raise click.UsageError("expected --password-file FILE, or a terminal on which to type the password")
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     if not password:

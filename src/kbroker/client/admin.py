@@ -250,7 +250,7 @@ class Admin:
         found = {}
         for result in response["Results"]:
             name = result["ResourceName"]
-            check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
+            check(result["ErrorCode"], resource_text(resource_type, name), result.get("ErrorMessage"))
             found[name] = sorted((_config_entry(entry) for entry in result["Configs"]), key=lambda e: e.name)
         return found
 
@@ -300,7 +300,7 @@ class Admin:
         else:
             response = self.cluster.request(INCREMENTAL_ALTER_CONFIGS, body, node_id=node_id)
         for result in response["Responses"]:
-            check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
+            check(result["ErrorCode"], resource_text(resource_type, name), result.get("ErrorMessage"))
 
     def _broker_of(self, resource_type: ConfigResourceType, name: str) -> int | None:
         """Return the node to which a request about configs must be sent; None for any node.
@@ -460,6 +460,13 @@ def _check_topic(row: Body, response: Body) -> None:
     if row["ErrorCode"] == Errors.THROTTLING_QUOTA_EXCEEDED:
         raise MutationThrottledError(what, response["ThrottleTimeMs"])
     check(row["ErrorCode"], what, row.get("ErrorMessage"))
+
+
+def resource_text(resource_type: ConfigResourceType, name: str) -> str:
+    """Return the kind and name of a resource with configs, for messages."""
+    if resource_type is ConfigResourceType.BROKER and not name:
+        return "all brokers"
+    return f"{resource_type.name.lower().replace('_', ' ')} {name!r}"
 
 
 def _config_source(code: int) -> ConfigSource:

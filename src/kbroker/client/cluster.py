@@ -188,6 +188,8 @@ class Cluster(Closing):
             negotiate(connection, self.request_timeout_s)
             if self._authenticate is not None:
                 self._authenticate(connection)
+            else:
+                connection.closed_hint = " (does this listener require SASL?)"
         except BaseException:
             connection.close()
             raise

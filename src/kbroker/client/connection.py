@@ -132,6 +132,7 @@ class Connection:
         self.client_id = client_id
         self.max_frame_bytes = max_frame_bytes
         self.versions: dict[int, tuple[int, int]] = {}  # filled by Cluster's negotiation: api key -> broker's range
+        self.closed_hint = ""  # end of the error if the broker closes the connection before the next response
         self.throttled_until_s = 0.0  # by this connection's clock: the broker does not read until then
         self._renew_at_s: float | None = None
         self._clock = clock
@@ -276,6 +277,7 @@ class Connection:
 
     def decode(self, api_key: int, api_version: int, frame: bytearray | memoryview) -> Body:
         """Decode the frame of a response; record the throttle time, during which the broker does not read."""
+        self.closed_hint = ""
         try:
             _, response = codec.decode_response_frame(api_key, api_version, frame)
         except ProtocolError as error:
@@ -317,7 +319,7 @@ class Connection:
             self._arm(deadline)
             received = self._sock.recv_into(view) if read is None else read(len(view), view)
             if not received:
-                raise BrokerConnectionError(self.address, "the broker closed the connection")
+                raise BrokerConnectionError(self.address, f"the broker closed the connection{self.closed_hint}")
             view = view[received:]
 
     def _arm(self, deadline: float) -> None:

@@ -1,6 +1,7 @@
 """TLS and SASL of a client, from the properties that Apache Kafka's tools accept with ``--command-config``.
 
-The names of librdkafka (``sasl.username``, ``ssl.ca.location`` ...) are accepted too; other properties are ignored.
+The names of librdkafka (``sasl.username``, ``ssl.ca.location`` ...) are accepted too; other properties are ignored,
+unless they are misspelled names of these.
 """
 
 import copy
@@ -10,16 +11,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kbroker.client.cluster import check
-from kbroker.client.connection import Address, Connection, format_address, open_plaintext
+from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address, open_plaintext
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import parse_jaas
 from kbroker.common.security.pem import normal_pem, pem_file
+from kbroker.common.similar_names import misspelled_name
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", *scram.MECHANISMS)
 RENEW_AFTER = 0.85  # of a session's lifetime, as Java clients do at the earliest
+#: Names that have an effect here, by Kafka and by librdkafka.
+PROPERTIES = (
+    *("security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sasl.username", "sasl.password"),
+    *("ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.certificates", "ssl.ca.location", "ssl.ca.pem"),
+    *("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"),
+    *("ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
+    *("ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification"),
+)
+#: Properties of other clients without effect here, whose names are similar to these.
+OTHER_PROPERTIES = ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.pem", "ssl.certificate.pem")
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,11 @@ class Sasl:
             raise KafkaError(
                 Errors.UNSUPPORTED_SASL_MECHANISM,
                 f"{where}: expected one of its mechanisms ({offered}), got {self.mechanism}",
+            )
+        if response["ErrorCode"] == Errors.ILLEGAL_SASL_STATE:
+            raise KafkaError(
+                Errors.ILLEGAL_SASL_STATE,
+                f"{where}: expected a listener with SASL, got one without: change security.protocol or the port",
             )
         check(response["ErrorCode"], f"{where}: SaslHandshake")
         if self.mechanism == "PLAIN":
@@ -72,6 +89,11 @@ class ClientSecurity:
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
+        for name in properties:
+            if name not in PROPERTIES and name not in OTHER_PROPERTIES:
+                meant = misspelled_name(name, PROPERTIES)
+                if meant is not None:
+                    raise ValueError(f"unknown property {name}; did you mean {meant}?")
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in PROTOCOLS:
             raise ValueError(f"security.protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
@@ -94,14 +116,24 @@ class ClientSecurity:
             return sock
         try:
             return self._context.wrap_socket(sock, server_hostname=address[0])
-        except BaseException:
+        except BaseException as error:
             sock.close()
+            if _is_without_tls(error):
+                text = "expected a listener with TLS, got none: change security.protocol or the port"
+                raise BrokerConnectionError(address, text) from None
             raise
 
     def authenticate(self, connection: Connection) -> None:
         """Log in, if the protocol requires it."""
         if self.sasl is not None:
             self.sasl.authenticate(connection)
+
+
+def _is_without_tls(error: BaseException) -> bool:
+    """Return whether a handshake failed as with a peer without TLS: it closes the connection, or sends other bytes."""
+    if isinstance(error, ssl.SSLError):
+        return isinstance(error, ssl.SSLEOFError) or error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+    return isinstance(error, ConnectionResetError)
 
 
 def _sasl(properties: Mapping[str, str]) -> Sasl:

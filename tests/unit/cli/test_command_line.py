@@ -57,6 +57,54 @@ def test_a_missing_argument_shows_the_usage(words: str, usage: str) -> None:
     assert result.stderr.splitlines()[1:] == [usage]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("acls add --topic t --operation Read --allow alice", "for --allow: expected User:NAME, got 'alice'"),
+        ("acls add --topic t --operation Read --deny alice", "for --deny: expected User:NAME, got 'alice'"),
+        ("acls explain bob --topic t --operation Read", "for PRINCIPAL: expected User:NAME, got 'bob'"),
+        ("acls explain User:bob --topic t --operation Read --host 1.2.3.400", "for --host: expected an address,"),
+        ("groups list --state Stabel", "for '--state': 'Stabel' is not one of 'empty',"),
+        ("groups list --type clasic", "for '--type': 'clasic' is not one of 'classic',"),
+    ],
+)
+def test_a_wrong_value_names_its_option(words: str, message: str) -> None:
+    """Before a broker is looked for."""
+    result = run(*words.split(), "-b", "127.0.0.1:1")
+    assert (result.exit_code, f"kbroker: Invalid value {message}" in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("users add alice", "expected --password-file FILE, or a terminal on which to type the password"),
+        ("produce t --encode avro", "expected --registry URL or the variable KBROKER_REGISTRY"),
+    ],
+)
+def test_a_missing_option_is_named(words: str, message: str) -> None:
+    """Before a broker is looked for, and without a prompt that no person can see."""
+    result = run(*words.split(), "-b", "127.0.0.1:1")
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (2, f"kbroker: {message}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("security.protocl=SASL_SSL", "unknown property security.protocl; did you mean security.protocol?"),
+        (
+            "ssl.trustore.location=ca.pem",
+            "unknown property ssl.trustore.location; did you mean ssl.truststore.location?",
+        ),
+    ],
+)
+def test_a_misspelled_client_property_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    """A client without it would connect in plaintext, or trust other certificates."""
+    file = tmp_path / "client.properties"
+    file.write_text(f"ssl.keystore.password=x\nacks=all\nssl.provider=y\n{line}\n")
+    result = run("topics", "list", "--command-config", str(file), "-b", "127.0.0.1:1")
+    assert (result.exit_code, result.stderr) == (2, f"kbroker: Invalid value for --command-config: {file}: {message}\n")
+
+
 def test_a_group_is_read_as_it_says() -> None:
     """--group excludes what would move it."""
     for option in (["--offset", "1"], ["--timestamp", "0"], ["--partition", "0"]):

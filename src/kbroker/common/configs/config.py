@@ -62,6 +62,7 @@ FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
 #: Variables with kbroker's prefix that are not settings of the broker.
 _NOT_SETTINGS = frozenset(
     {"KAFKA_HOME", "KAFKA_OPTS", "KAFKA_VERSION", "KAFKA_URI", "KAFKA_ROOT", "KAFKA_PATH", "KAFKA_DEBUG"}
+    | {"KBROKER_BOOTSTRAP"}
 )
 
 
@@ -426,7 +427,10 @@ def _unescape(text: str) -> str:
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in an environment; unknown names count, for a warning, only with a ``_CFG_`` prefix."""
+    """Return the settings in an environment.
+
+    Unknown names count, for a warning, if they have a ``_CFG_`` prefix or are misspelled names of settings.
+    """
     found: dict[str, str] = {}
     for name in sorted(environ):
         for prefix, own, sure in (
@@ -437,7 +441,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         ):
             if name.startswith(prefix) and name not in _NOT_SETTINGS:
                 key = own + name[len(prefix) :].lower().replace("_", ".")
-                if sure or broker_key(key) is not None:
+                if sure or broker_key(key) is not None or misspelled_key(key) is not None:
                     found[key] = environ[name]
                 break
     return found

@@ -155,7 +155,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_environment_names() -> None:
-    """Kafka's images, ours, and our own keys; what is not a setting is left alone."""
+    """Kafka's images, ours, and our own keys; misspelled names count too, but no other variables."""
     environ = {
         "KAFKA_LOG_DIRS": "a",
         "KAFKA_CFG_NUM_PARTITIONS": "2",
@@ -165,6 +165,9 @@ def test_environment_names() -> None:
         "KAFKA_HOME": "/opt",
         "KBROKER_SANITIZE": "x",
         "KAFKA_CFG_NO_SUCH": "y",
+        "KAFKA_NUM_PARTITONS": "4",
+        "KBROKER_CONSOLE_EDITT": "true",
+        "KBROKER_BOOTSTRAP": "localhost:9092",
     }
     assert from_environment(environ) == {
         "log.dirs": "a",
@@ -172,6 +175,8 @@ def test_environment_names() -> None:
         "num.io.threads": "3",
         "kbroker.request.batch.max": "1",
         "no.such": "y",
+        "num.partitons": "4",
+        "kbroker.console.editt": "true",
     }
 
 
