@@ -41,7 +41,7 @@ def test_a_search_goes_on_until_the_end(browser: Browser, root: str) -> None:
     browser.show(f"{root}messages?{query}", NARROW)
     browser.wait_for("all matches", f"{ARTICLES} === 3")
     browser.wait_for("the end", "document.getElementById('looked').textContent.includes('to the beginning')")
-    assert browser.text("#looked").startswith("Looked at 30,000 records, back to the beginning. Matches: 3.")
+    assert browser.text("#looked").startswith("Examined 30,000 records, back to the beginning. Matches: 3.")
     numbers = browser.script("return [...document.querySelectorAll('#found article pre')].map((p) => p.innerText)")
     assert ['"n": 0' in numbers[0], '"n": 10000' in numbers[1], '"n": 20000' in numbers[2]] == [True] * 3
     assert browser.script("return document.documentElement.scrollWidth <= window.innerWidth")
@@ -53,7 +53,7 @@ def test_new_records_are_followed_and_paused(browser: Browser, root: str, broker
     send(broker, "followed", "yes 1", "no", "yes 2 <img src=x onerror=alert(1)>")
     browser.wait_for("two records", f"{ARTICLES} === 2")
     assert "yes 2 <img src=x" in browser.text("#found article:last-of-type")
-    assert "Looked at 3 records, up to the end. Matches: 2. New records appear below." in browser.text("#looked")
+    assert "Examined 3 records, up to the end. Matches: 2. New records appear below." in browser.text("#looked")
     browser.find("#pause").send_keys(" ")
     assert browser.find("#pause").get_attribute("aria-pressed") == "true"
     before = browser.script("return performance.getEntriesByType('resource').length")

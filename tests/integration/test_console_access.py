@@ -112,7 +112,7 @@ def test_acls_are_added_listed_and_removed(pages: Console, broker: Broker, opera
         prefixed = literal._replace(pattern_type=PatternType.PREFIXED, host="0:0:0:0:0:0:0:1")
         assert {literal, prefixed} <= set(acls.list())
         again = preview(pages, operator, "acl-add", **RULE)
-        assert "None: it is so already" in text(again)
+        assert "None: nothing would change" in text(again)
         page = text(show(pages, operator, "acls", q="BOB", type="Topic"))
         assert re.search(
             r"User:bob Read Topic orders anywhere .*User:bob Read Topic orders and all that begin so", page

@@ -284,7 +284,7 @@ def test_a_chart_has_its_times_and_gaps() -> None:
 
 def test_the_chart_of_a_page(pages: Console, cluster: Cluster) -> None:
     Groups(cluster).commit("charted", {("orders", 0): 1})
-    assert "It begins now" in text(ask(pages, "group?group=charted"))
+    assert "The chart begins now" in text(ask(pages, "group?group=charted"))
     pages._lags.look_once()
     again = ask(pages, "group?group=charted&page=1").body.decode()
     assert 'aria-label="Lag of the last 10 minutes, at most 4, now 4"' in again

@@ -110,7 +110,7 @@ def test_filters(pages: Console, query: dict[str, str], wanted: list[int] | None
         assert "No" not in text.partition('id="looked"')[2].partition("</p>")[0]
         return
     assert numbers(text) == wanted
-    assert "Looked at " in text
+    assert "Examined " in text
 
 
 def test_a_step_says_how_far_it_has_looked(pages: Console, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_step_says_how_far_it_has_looked(pages: Console, monkeypatch: pytest.M
     text = page(pages, topic="orders", partition=1, offset=0, value='"n": 999')
     looked, where = 0, ""
     for _ in range(10):
-        found = re.search(r"Looked at (\d+) records, ([^.]*)\. Matches: (\d)", text)
+        found = re.search(r"Examined (\d+) records, ([^.]*)\. Matches: (\d)", text)
         assert found is not None
         looked, where = looked + int(found[1]), found[2]
         if "Look further" not in text:

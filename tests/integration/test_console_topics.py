@@ -130,7 +130,7 @@ def test_records_are_deleted_up_to_an_offset(broker: Broker, pages: Console) -> 
     for more, why in (({"offset": "6"}, "ends at offset 5"), ({"offset": ""}, "Give an"), ({"partition": "2"}, "no 2")):
         refused = post(pages, "topic/records/preview", {**fields, **more})
         assert (refused.status, why in words_of(refused.body.decode())) == (400, True), words_of(refused.body.decode())
-    assert "None: it is so already." in words_of(post(pages, "topic/records/preview", fields).body.decode())
+    assert "None: nothing would change." in words_of(post(pages, "topic/records/preview", fields).body.decode())
 
 
 def test_a_topic_is_emptied_by_typing_its_name(broker: Broker, pages: Console) -> None:
@@ -225,7 +225,7 @@ def test_a_config_of_a_topic_is_set_and_removed(broker: Broker, pages: Console) 
     assert apply(pages, "config", fields).status == 303
     assert broker.context.topics.get("tuned").configs == {"retention.ms": "1000"}
     assert "1000" in words_of(page(pages, "configs?kind=topic&name=tuned&set=1"))
-    assert "None: it is so already." in words_of(post(pages, "config/check", fields).body.decode())
+    assert "None: nothing would change." in words_of(post(pages, "config/check", fields).body.decode())
     refused = post(pages, "config/preview", {**fields, "value": MARKUP})
     assert (refused.status, MARKUP in refused.body.decode()) == (400, False)
     assert apply(pages, "config", {**fields, "effect": "remove"}).status == 303
@@ -255,7 +255,7 @@ def test_several_configs_are_edited_at_once(broker: Broker, pages: Console) -> N
     assert ("segment.bytes 2097152" in shown, "retention.ms" in shown) == (True, False)
     assert apply(pages, "configs-edit", second).status == 303
     assert broker.context.topics.get("several").configs == {"retention.ms": "1000", "max.message.bytes": "5000"}
-    assert "so already" in words_of(post(pages, "configs-edit/check", second).body.decode())
+    assert "nothing would change" in words_of(post(pages, "configs-edit/check", second).body.decode())
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_config_that_a_line_would_change_has_none(
     fields = {**hidden_fields(form), "configs": unescape(lines[1])}
     had = set(fields["had"].split())
     assert (had >= plain.keys(), had.isdisjoint(odd)) == (True, True)
-    assert "so already" in words_of(post(pages, "configs-edit/check", fields).body.decode())
+    assert "nothing would change" in words_of(post(pages, "configs-edit/check", fields).body.decode())
     Admin(cluster).alter_configs(KINDS[kind], name, [ConfigChange(one.name, 1) for one in changes])
 
 

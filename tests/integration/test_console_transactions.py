@@ -75,7 +75,7 @@ def test_a_hanging_transaction_is_found_and_aborted(
     with monkeypatch.context() as patch:
         patch.setattr(Transactions, "list_transactions", lambda self, **more: [])
         page = ask(pages, "hanging?search=1&minutes=0&topic=orders")
-        assert re.search(r"orders , 1 0 \d+ 0 .* ago Abort 1 to 2 of 2 partitions were looked at", text(page)), text(
+        assert re.search(r"orders , 1 0 \d+ 0 .* ago Abort 1 to 2 of 2 partitions were examined", text(page)), text(
             page
         )
         assert "No hanging transactions" in text(ask(pages, "hanging?search=1&minutes=15"))

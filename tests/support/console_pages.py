@@ -53,7 +53,7 @@ def check_pages(browser: Browser, topic: str) -> None:
     given = {"topic": topic, "partition": "1", "key": "k", "value": '{"n": 7}', "headers": "a=b", "repeat": "3"}
     assert browser.apply("produce", given)[0] == 303
     matching = f"messages?{urlencode({'topic': topic, 'filter': 'value.n == `7`', 'header': 'a=b'})}"
-    wait_for("the records", lambda: "Looked at 3 records, back to the beginning. Matches: 3." in page(matching))
+    wait_for("the records", lambda: "Examined 3 records, back to the beginning. Matches: 3." in page(matching))
     assert "Partition 1, offset 2" in page(matching)
     assert "key: text, 1 B" in page(f"message?topic={topic}&partition=1&offset=2")
     lines = browser.ask(f"records?topic={topic}&partition=1&offset=1&form=jsonl")[1].splitlines()

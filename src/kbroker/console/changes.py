@@ -145,7 +145,7 @@ def apply(site: Site, name: str, action: Action, form: Query) -> tuple[Change, V
 def _made(site: Site, action: Action, form: Query) -> Change:
     """Return the change of a form. Raises: PageError, 400 for invalid fields."""
     if not site.parts.may_edit:
-        raise PageError(403, f"These pages only show: {site.parts.edit_setting} is off.")
+        raise PageError(403, f"These pages are read-only: {site.parts.edit_setting} is off.")
     try:
         return action.make(site, form)
     except (KafkaError, ValueError) as error:

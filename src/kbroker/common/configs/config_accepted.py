@@ -12,7 +12,7 @@ from functools import partial
 from kbroker.common.configs.config_def import INT64_MAX, ConfigKey, between, key
 
 TIERED = "Accepted without effect; tiered storage is not supported."
-GROUPS = "Accepted without effect; groups of this kind are not supported."
+NO_EFFECT = "Accepted without effect."
 ONE_BROKER = "Accepted without effect; there is one broker."
 _NOT_SERVED = "Accepted without effect; Kerberos and bearer tokens are not supported."
 _OWN_TLS = "Accepted without effect; OpenSSL provides TLS."
@@ -33,9 +33,8 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _cluster_wide("remote.log.manager.copy.max.bytes.per.second", "long", INT64_MAX, TIERED, between(1)),
     _cluster_wide("remote.log.manager.fetch.max.bytes.per.second", "long", INT64_MAX, TIERED, between(1)),
     _cluster_wide("remote.log.reader.threads", "int", 10, TIERED, between(1)),
-    _cluster_wide("group.coordinator.cached.buffer.max.bytes", "int", 1_048_588, "Accepted without effect.",
-        between(512 * 1024)),
-    _cluster_wide("share.coordinator.cached.buffer.max.bytes", "int", 1_048_588, GROUPS, between(512 * 1024)),
+    _cluster_wide("group.coordinator.cached.buffer.max.bytes", "int", 1_048_588, NO_EFFECT, between(512 * 1024)),
+    _cluster_wide("share.coordinator.cached.buffer.max.bytes", "int", 1_048_588, NO_EFFECT, between(512 * 1024)),
     _cluster_wide("transaction.partition.verification.enable", "boolean", True,
         "Whether a partition takes transactional records only once it is in the producer's transaction; producers of "
         "transaction.version 2 add it by writing."),

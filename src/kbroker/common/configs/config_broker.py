@@ -209,7 +209,7 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "SCRAM users instead. Unset: those clients that need it have no access."),
     key("kbroker.console.edit", "boolean", False,
         "Whether the pages at /console of the HTTP port can change topics, configs, quotas and more; otherwise they "
-        "only show."),
+        "are read-only."),
     key("kbroker.console.registry.url", "password", None,
         "URL of the Schema Registry by which the pages at /console decode messages, with USER:PASSWORD@ before the "
         "host if it needs them: Confluent's API, or Apicurio's if the path ends with /apis/registry/v2 or v3."),

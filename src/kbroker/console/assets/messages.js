@@ -13,7 +13,7 @@
   const isPaused = () => document.getElementById("pause").getAttribute("aria-pressed") === "true";
 
   function tell(where, end) {
-    line.replaceChildren(`Looked at ${looked.toLocaleString("en")} records, ${where}. Matches: ${found.toLocaleString("en")}. ${end}`);
+    line.replaceChildren(`Examined ${looked.toLocaleString("en")} records, ${where}. Matches: ${found.toLocaleString("en")}. ${end}`);
     if (more) {
       const link = document.createElement("a");
       link.href = more;

@@ -13,7 +13,7 @@ SHOWN = 50
 
 #: Sort orders of requests.
 ORDERS: Mapping[str, tuple[str, Callable[[LoggedRequest], float]]] = {
-    "total": ("all of their time", lambda one: one.total_ms),
+    "total": ("total time", lambda one: one.total_ms),
     "work": ("time without waiting for records or quotas", lambda one: one.work_ms),
     "throttle": ("delay by a quota", lambda one: one.throttle_ms),
     "queue": ("time in the request queue", lambda one: one.queue_ms),
