@@ -43,7 +43,6 @@ from kbroker.listeners.refusal_watch import RefusalWatch
 from kbroker.listeners.socket_options import endpoints_of, network_threads, socket_options
 from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.features import Features
-from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
 from kbroker.observe.broker_parts import BrokerParts
 from kbroker.observe.http_routes import limit_of, only
@@ -467,7 +466,6 @@ class BrokerRuntime:
         """Start the request handlers, in Python and native."""
         config, requests = self.config, self._requests
         native_apis, handlers = self.parts.native_apis, self.parts.handlers
-        channel = RequestChannel(self._python_requests)
         self._verifier = TransactionVerifier(
             lambda: self.ctx.add_partitions_to_txn, lambda request: request.hand_over(requests)
         )
@@ -476,7 +474,7 @@ class BrokerRuntime:
         pool = RequestHandlerPool(
             self.ctx,
             self.apis,
-            channel.receive,
+            native_apis.receiver,
             config.integer("kbroker.python.threads"),
             self._server.refused_requests,
             self._intercept,
@@ -488,7 +486,7 @@ class BrokerRuntime:
             self._wait_until(lambda: not requests.helpers)
 
         def stop_python() -> None:
-            channel.close()
+            self._python_requests.close()
             if not pool.stop(self._timeout_s):
                 logger.error("a Python request handler did not end within %.1f s", self._timeout_s)
 

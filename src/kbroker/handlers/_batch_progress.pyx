@@ -1,6 +1,7 @@
 """Request batches in execution: headers, outcomes, and the responses that a batch sends together.
 
-A delayed or declined request ends its batch, and the frames behind it return to their channel.
+A delayed request ends its batch, and the frames behind it return to their channel; those behind a declined one go with
+it to the Python handlers.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -142,6 +143,9 @@ cdef void hand_over(RequestQueue *queue, Request *head) noexcept nogil:
 cdef void batch_end(BatchProgress *batch, NativeApisCore *native_apis) noexcept nogil:
     cdef Request *request = batch.rest
     cdef Request *following
+    if batch.declined != NULL:
+        batch.declined.batch_next = request
+        request = NULL
     while request != NULL:
         following = request.batch_next
         request.batch_next = NULL

@@ -34,6 +34,7 @@ from kbroker.apis.api01_fetch._fetch_session cimport (
 from kbroker.requests._native_types cimport (
     API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_LISTENERS, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore, Peers,
 )
+from kbroker.handlers._batch_receiver cimport new_receiver
 from kbroker.handlers._native_handler cimport HandlerExecutor, executor_free, executor_new, handler_loop
 from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce_source
 from kbroker.apis.api00_produce._transactional_produce cimport (
@@ -481,6 +482,10 @@ cdef class NativeApis:
             raise MemoryError
         return made
 
+    def receiver(self):
+        """Return a new BatchReceiver, for one Python handler thread. Threads: any."""
+        return new_receiver(self, self._queues[1], self.native_apis)
+
     def stop_handlers(self, int count):
         """End ``count`` handler threads, each after its present request or within a third of a second."""
         if count < 0:
@@ -588,7 +593,6 @@ cdef class NativeApis:
 
 cdef class NativeExecutor(RequestExecutor):
     """Executor of natively served requests; it keeps the native handlers alive."""
-
     cdef NativeApis apis
 
     def __dealloc__(self):

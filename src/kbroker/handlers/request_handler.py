@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError, ProtocolError
@@ -112,12 +113,21 @@ class PendingResponse:
         return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
 
 
+class Receiver(Protocol):
+    """Source of the requests of one thread."""
+
+    def receive(self, timeout_s: float) -> InboundRequest | None:
+        """Return a request once the previous one was served; None at the time-out, or once closed."""
+
+    def close(self) -> None:
+        """Send the responses that were kept, and return what was taken but not received."""
+
+
 class RequestHandlerPool:
     """Threads that take requests and respond to them.
 
-    Args: ``receive`` waits up to a number of seconds and returns a request, or None at the time-out or once closed;
-    ``count``: the number of threads; ``refused`` counts malformed requests; ``intercept`` is called first and returns
-    True for a request that it has taken over.
+    Args: ``new_receiver`` makes the receiver of a thread; ``count``: the number of threads; ``refused`` counts
+    malformed requests; ``intercept`` is called first and returns True for a request that it has taken over.
     Threads: start and stop from one thread.
     """
 
@@ -125,14 +135,14 @@ class RequestHandlerPool:
         self,
         ctx: ApiContext,
         apis: KafkaApis,
-        receive: Callable[[float], InboundRequest | None],
+        new_receiver: Callable[[], Receiver],
         count: int,
         refused: RefusedRequests,
         intercept: Callable[[InboundRequest], bool] | None = None,
     ) -> None:
         self._ctx = ctx
         self._apis = apis
-        self._receive = receive
+        self._new_receiver = new_receiver
         self._intercept = intercept
         self._refused = refused
         self._log_topic = ctx.config.text("kbroker.request.log.topic")
@@ -158,10 +168,12 @@ class RequestHandlerPool:
 
     def _run(self) -> None:
         process_memory.note_thread("python-handler")
+        receiver = self._new_receiver()
         while not self._stopping.is_set():
-            request = self._receive(TAKE_TIMEOUT_S)
+            request = receiver.receive(TAKE_TIMEOUT_S)
             if request is not None and not (self._intercept is not None and self._intercept(request)):
                 self.serve(request)
+        receiver.close()
 
     def serve(self, request: InboundRequest) -> None:
         """Respond to one request, or close its connection if no response is possible. Never raises."""

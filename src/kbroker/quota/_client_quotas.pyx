@@ -491,6 +491,7 @@ cdef class ClientQuotaManagers:
         if by.is_shadow:
             raise ValueError("a shadow quota throttles nothing")
         if throttle_time_ms > 0:
+            request.is_muted = True
             with nogil:
                 throttle_request(quotas, by, judged, throttle_time_ms, clock_now_ns(quotas.clock))
 

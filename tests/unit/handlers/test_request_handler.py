@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers.api_table import KafkaApis
-from kbroker.handlers.request_handler import RequestHandlerPool
+from kbroker.handlers.request_handler import Receiver, RequestHandlerPool
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -67,16 +67,22 @@ def request(key: int, version: int, body: Body | None = None, raw: bytes | None 
     return FakeRequest(key, version, memoryview(data))
 
 
-def nothing(timeout_s: float) -> None:
-    """Take no request."""
+class NoRequests:
+    """A receiver without requests."""
+
+    closed = 0
+
+    def receive(self, timeout_s: float) -> None:
+        """Return None."""
+
+    def close(self) -> None:
+        self.closed += 1
 
 
-def pool(
-    apis: KafkaApis, receive: Callable[[float], FakeRequest | None] = nothing, count: int = 0
-) -> RequestHandlerPool:
+def pool(apis: KafkaApis, new_receiver: Callable[[], Receiver] = NoRequests, count: int = 0) -> RequestHandlerPool:
     ctx = make_bench().ctx
     ctx.quotas = NoQuotas()  # type: ignore[assignment]
-    return RequestHandlerPool(ctx, apis, receive, count, RefusedRequests())  # type: ignore[arg-type]
+    return RequestHandlerPool(ctx, apis, new_receiver, count, RefusedRequests())
 
 
 def serve(one: FakeRequest, apis: KafkaApis | None = None) -> bytes | None:
@@ -131,7 +137,7 @@ def test_an_unknown_outcome_has_no_response() -> None:
     bench = make_bench()
     bench.storage.is_broken = True
     bench.ctx.quotas = NoQuotas()  # type: ignore[assignment]
-    handlers = RequestHandlerPool(bench.ctx, KafkaApis(), nothing, 0, RefusedRequests())
+    handlers = RequestHandlerPool(bench.ctx, KafkaApis(), NoRequests, 0, RefusedRequests())
     before = bench.ctx.features.finalized
     for _ in range(2):
         one = request(57, 1, {"FeatureUpdates": [{"Feature": "group.version", "MaxVersionLevel": 0, "UpgradeType": 2}]})
@@ -164,23 +170,30 @@ def test_a_response_the_wire_cannot_carry_closes(caplog: pytest.LogCaptureFixtur
 
 
 def test_threads_serve_until_stopped() -> None:
-    """Requests are taken from the queue; stop waits for the threads."""
+    """Requests are taken from the queue; stop waits for the threads, each of which closes its receiver."""
     done = threading.Event()
     waiting = [request(60, 0) for _ in range(3)]
     ones = list(waiting)
+    receivers: list[NoRequests] = []
 
-    def receive(timeout_s: float) -> FakeRequest | None:
-        try:
-            return waiting.pop()
-        except IndexError:
-            done.set()
-            return None
+    class Waiting(NoRequests):
+        def receive(self, timeout_s: float) -> FakeRequest | None:  # type: ignore[override]
+            try:
+                return waiting.pop()
+            except IndexError:
+                done.set()
+                return None
 
-    handlers = pool(KafkaApis(), receive, 2)
+    def new_receiver() -> Waiting:
+        receivers.append(Waiting())
+        return receivers[-1]  # type: ignore[return-value]
+
+    handlers = pool(KafkaApis(), new_receiver, 2)  # type: ignore[arg-type]
     handlers.start()
     assert done.wait(10)
     assert handlers.stop(10)
     assert [len(one.ended) for one in ones] == [1, 1, 1]
+    assert [one.closed for one in receivers] == [1, 1]
 
 
 # ---------------------------------------------------------------- responses that come later

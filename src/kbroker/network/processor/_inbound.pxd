@@ -27,6 +27,16 @@ cdef void suppress_response(SuppressedResponses lost, Request *request) noexcept
 
 # ---------------------------------------------------- requests
 
+cdef class ResponseGatherer:
+    """Responses of one thread's requests, sent together."""
+    cdef:
+        unsigned long thread
+        Request *first          # owned list by ``next``
+        Request *last
+        int64_t first_ready_ns  # of the first one
+    cdef void add(self, Request *request) noexcept
+    cdef void send(self) noexcept
+
 cdef class InboundRequest:
     cdef:
         Request *request        # owned until completed
@@ -49,7 +59,13 @@ cdef class InboundRequest:
         int connection_index
         readonly int size_bytes
         bint examined
+        ResponseGatherer gatherer       # receives the response if its thread completes the request; None: it is sent
+        bint is_muted           # its connection is muted beyond the response
+        bint lets_next_run      # completed: the next frame of its batch may be executed
     cdef bint is_open_kafka(self) noexcept
     cdef int check_open(self) except -1
     cdef int check_kafka(self) except -1
     cdef int finish(self, int action) except -1
+
+# Return the handle of a request, which the queue's taker owned.
+cdef InboundRequest wrap(Queue queue, Request *request)

@@ -24,6 +24,9 @@ class OwnedPayload:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
+class ResponseGatherer: ...
+
+@final
 class InboundRequest:
     @property
     def api_key(self) -> int: ...

@@ -5,6 +5,7 @@ Responses can be suppressed, which simulates a network that fails after the brok
 cimport cython
 
 from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -160,6 +161,31 @@ cdef class ChannelThrottle:
 
 
 @cython.final
+@cython.no_gc
+cdef class ResponseGatherer:
+    """Responses of requests of one connection that one thread completes; ``send`` sends them together."""
+
+    cdef void add(self, Request *request) noexcept:
+        if self.last is NULL:
+            self.first = request
+            self.first_ready_ns = request.response_ready_ns
+        else:
+            self.last.next = request
+        self.last = request
+
+    cdef void send(self) noexcept:
+        cdef Request *first = self.first
+        self.first = NULL
+        self.last = NULL
+        if first is not NULL:
+            with nogil:
+                first.responder.respond(first.responder, first)
+
+    def __dealloc__(self):
+        self.send()
+
+
+@cython.final
 cdef class InboundRequest:
     """One frame. Any thread may send its response, once. Made by ``RequestChannel.receive``.
 
@@ -241,16 +267,21 @@ cdef class InboundRequest:
     cdef int finish(self, int action) except -1:
         cdef Request *request = self.request
         cdef Clock *clock = self.clock
+        cdef ResponseGatherer gatherer = self.gatherer
         self.request = NULL
-        with nogil:
-            if self.held is not None:
-                request.payload = NULL
-            request.action = action
-            request.response_ready_ns = clock_now_ns(clock)
-            if is_kafka_request(request) and kafka_request(request).local_done_ns == 0:
-                kafka_request(request).local_done_ns = request.response_ready_ns
-            request.next = NULL
-            request.responder.respond(request.responder, request)
+        self.lets_next_run = action != ACTION_CLOSE and not self.is_muted and request.response_hook is NULL
+        if self.held is not None:
+            request.payload = NULL
+        request.action = action
+        request.response_ready_ns = clock_now_ns(clock)
+        if is_kafka_request(request) and kafka_request(request).local_done_ns == 0:
+            kafka_request(request).local_done_ns = request.response_ready_ns
+        request.next = NULL
+        if gatherer is not None and gatherer.thread == PyThread_get_thread_ident():
+            gatherer.add(request)
+        else:
+            with nogil:
+                request.responder.respond(request.responder, request)
         return 0
 
     def respond(self, response):
@@ -397,6 +428,7 @@ cdef class InboundRequest:
             free(throttle.ending)
             throttle.ending = NULL
             raise MemoryError
+        self.is_muted = True
         with nogil:
             starting.responder.respond(starting.responder, starting)
         return throttle

@@ -1,0 +1,361 @@
+"""Request batches that Python handlers execute: order, and what ends a batch before its last frame."""
+
+import random
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.metrics.stats import CumulativeSum
+from kbroker.metrics.registry import MetricName
+from kbroker.network.request_channel import InboundRequest
+from kbroker.protocol import codec
+from kbroker.requests.context import ApiContext, RequestContext
+from kbroker.testing import EmbeddedBroker, VirtualBroker
+from kbroker.testing.waiting import wait_until
+from tests.support.client import Body, Client, fetch_body, produce_body, row_of
+from tests.support.throttling import SETTINGS
+from tests.support.wire import Closed
+
+HEARTBEAT, LIST_GROUPS, METADATA, PRODUCE = 12, 16, 3, 0
+UNKNOWN_MEMBER_ID = 25
+ILL_FORMED = struct.pack(">hhih", METADATA, 1, 7, -1) + struct.pack(">i", 2**31 - 1)
+
+Frame = tuple[str, int, Body]
+LOOK: Frame = ("Metadata", 8, {"Topics": [], "AllowAutoTopicCreation": False})
+GROUPS: Frame = ("ListGroups", 2, {})
+
+
+def heartbeat(group: str = "none") -> Frame:
+    return "Heartbeat", 3, {"GroupId": group, "GenerationId": 1, "MemberId": "x"}
+
+
+def creation(topic: str, partitions: int = 1) -> Frame:
+    topics = [{"Name": topic, "NumPartitions": partitions, "ReplicationFactor": 1}]
+    return "CreateTopics", 5, {"Topics": topics, "timeoutMs": 1000}
+
+
+class Pipeline(Client):
+    """A client that sends several requests by one call, so that one read receives them all."""
+
+    _kept: list[bytes] | None = None
+
+    def send_raw(self, data: bytes) -> None:
+        if self._kept is None:
+            super().send_raw(data)
+        else:
+            self._kept.append(data)
+
+    def send_together(self, *frames: Frame) -> None:
+        kept = self._kept = []
+        for api, version, body in frames:
+            self.begin(api, version, body)
+        self._kept = None
+        self.send_raw(b"".join(kept))
+
+
+@pytest.fixture
+def broker() -> Iterator[VirtualBroker]:
+    with VirtualBroker({**SETTINGS, "group.initial.rebalance.delay.ms": "3000"}) as running:
+        running.create_topic("t")
+        running.context.groups.runtime.prepare()
+        yield running
+
+
+@pytest.fixture
+def client(broker: VirtualBroker) -> Iterator[Pipeline]:
+    with Pipeline(broker.bootstrap_servers) as connection:
+        yield connection
+
+
+def with_handler(broker: EmbeddedBroker, key: int, handle: Callable[[ApiContext, Body, RequestContext], Body]) -> None:
+    broker.apis.entries[key] = broker.apis.entries[key]._replace(handle=handle)
+
+
+def test_one_handler_executes_a_batch(broker: VirtualBroker, client: Pipeline) -> None:
+    """Frames that arrived together wake one handler once, and their responses come in order."""
+    broker.wait_until_quiet()
+    native_apis, queue = broker.parts.native_apis, broker.parts.python_requests
+    declined, wakeups = native_apis.declined, queue.wakeups
+    client.send_together(LOOK, heartbeat(), creation("new"), LOOK)
+    assert client.end()["Topics"] == []
+    assert client.end()["ErrorCode"] == UNKNOWN_MEMBER_ID
+    assert client.end()["Topics"][0]["ErrorCode"] == 0
+    assert client.end()["Topics"] == []
+    assert native_apis.declined - declined == 4
+    assert queue.wakeups - wakeups == 1
+    assert len(queue) == 0
+
+
+def test_frames_of_native_handlers_are_executed_in_their_turn(broker: VirtualBroker, client: Pipeline) -> None:
+    """A Produce between two Python frames is appended after the first and before the second."""
+    client.send_together(
+        LOOK,
+        ("Produce", 7, produce_body("t")),
+        ("ListOffsets", 1, {"ReplicaId": -1, "Topics": [{"Name": "t", "Partitions": [{"Timestamp": -1}]}]}),
+        ("Fetch", 11, fetch_body("t")),
+        ("Produce", 7, produce_body("t")),
+        GROUPS,
+    )
+    client.end()
+    assert row_of(client.end())["BaseOffset"] == 0
+    assert client.end()["Topics"][0]["Partitions"][0]["Offset"] == 1
+    assert len(row_of(client.end())["Records"]) > 0
+    assert row_of(client.end())["BaseOffset"] == 1
+    assert client.end()["ErrorCode"] == 0
+
+
+def test_a_delayed_frame_ends_its_batch(broker: VirtualBroker, client: Pipeline) -> None:
+    """Frames behind a join that waits for other members are executed after its response."""
+    join = {
+        "GroupId": "g",
+        "SessionTimeoutMs": 10_000,
+        "RebalanceTimeoutMs": 10_000,
+        "MemberId": "",
+        "ProtocolType": "consumer",
+        "Protocols": [{"Name": "range", "Metadata": b""}],
+    }
+    client.send_together(LOOK, ("JoinGroup", 3, join), creation("late"), heartbeat())
+    client.end()
+    broker.wait_until_quiet()
+    assert not client.has_response
+    assert "late" not in broker.topics
+    broker.advance_ms(3000)
+    assert client.end()["ErrorCode"] == 0
+    assert client.end()["Topics"][0]["ErrorCode"] == 0
+    assert client.end()["ErrorCode"] == UNKNOWN_MEMBER_ID
+
+
+def test_a_throttled_frame_ends_its_batch(broker: VirtualBroker, client: Pipeline) -> None:
+    """Its response is sent at once, and the frames behind it are executed at the end of the throttle."""
+    broker.context.quotas.update(None, "client", "controller_mutation_rate", 1)
+    client.send_together(LOOK, creation("many", 20), creation("late"), LOOK)
+    client.end()
+    assert client.end()["ThrottleTimeMs"] == 9000
+    broker.wait_until_quiet()
+    assert "late" not in broker.topics
+    broker.context.quotas.update(None, "client", "controller_mutation_rate", None)
+    broker.advance_ms(8999)
+    assert not client.has_response
+    broker.advance_ms(1)
+    assert client.end()["Topics"][0]["ErrorCode"] == 0
+    client.end()
+
+
+def test_a_closed_connection_ends_its_batch(broker: VirtualBroker, client: Pipeline) -> None:
+    """A frame that cannot be decoded closes the connection behind earlier responses; later frames are not executed."""
+    first, last = (
+        codec.encode_request_frame(codec.api_by_name(api).key, version, 0, "client", body)
+        for api, version, body in (LOOK, creation("never"))
+    )
+    client.send_raw(first + struct.pack(">i", len(ILL_FORMED)) + ILL_FORMED + last)
+    assert client.receive()[:4] == bytes(4)
+    with pytest.raises(Closed):
+        client.receive()
+    broker.wait_until_quiet()
+    assert "never" not in broker.topics
+
+
+def test_frames_of_a_client_that_left_are_not_executed(broker: VirtualBroker, client: Pipeline) -> None:
+    """The frames behind the one in execution return to the closed channel."""
+
+    def leave(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+        client.reset()
+        return {"ErrorCode": UNKNOWN_MEMBER_ID}
+
+    def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+        wait_until(lambda: cast(InboundRequest, request.inbound).is_disconnected, 10, "the end of the connection")
+        return {"ErrorCode": 0, "Groups": []}
+
+    with_handler(broker, HEARTBEAT, leave)
+    with_handler(broker, LIST_GROUPS, handle)
+    client.send_together(heartbeat(), GROUPS, creation("never"))
+    broker.wait_until_quiet()
+    assert "never" not in broker.topics
+
+
+def test_a_fault_meets_the_frame_that_it_names(broker: VirtualBroker, client: Pipeline) -> None:
+    """Rules see each frame of a batch: the second fails, the fourth is executed a second later, in order."""
+    second = broker.faults.add("Heartbeat", error="COORDINATOR_NOT_AVAILABLE", skip=1)
+    with second, broker.faults.add("CreateTopics", delay_ms=1000):
+        client.send_together(heartbeat(), heartbeat(), LOOK, creation("late"), heartbeat())
+        assert [client.end()["ErrorCode"] for _ in range(3)] == [UNKNOWN_MEMBER_ID, 15, 0]
+        broker.wait_until_quiet()
+        assert not client.has_response
+        assert "late" not in broker.topics
+        broker.advance_ms(1000)
+        assert client.end()["Topics"][0]["ErrorCode"] == 0
+        assert client.end()["ErrorCode"] == UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("is_intercepted", [False, True])
+def test_a_response_does_not_wait_for_a_slow_frame(
+    broker: VirtualBroker, client: Pipeline, is_intercepted: bool
+) -> None:
+    """A frame of an API whose time is unknown, or that an interceptor sees, starts after the earlier responses."""
+    entered, left = threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        entered.set()
+        assert left.wait(10)
+        return False
+
+    def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+        wait()
+        return {"ErrorCode": 0, "Groups": []}
+
+    if is_intercepted:
+        client.send_together(GROUPS, GROUPS, LOOK)
+        for _ in range(3):
+            client.end()
+        broker.intercept(lambda request: wait() if request.api_key == LIST_GROUPS else False, [LIST_GROUPS])
+    else:
+        with_handler(broker, LIST_GROUPS, handle)
+    try:
+        client.send_together(LOOK, LOOK, GROUPS, LOOK)
+        assert entered.wait(10)
+        client.end()
+        client.end()
+        assert not client.has_response
+    finally:
+        left.set()
+        broker.intercept(None)
+    assert client.end()["ErrorCode"] == 0
+    client.end()
+
+
+def test_each_frame_is_charged_its_own_time(broker: VirtualBroker, client: Pipeline) -> None:
+    """A frame's handler time begins at the end of the frame before it (KIP-124)."""
+    clock = broker.clock
+    assert isinstance(clock, VirtualClock)
+    broker.context.quotas.update(None, "client", "request_percentage", 1e6)
+    name = MetricName.of("total", "test", {"client-id": "client"})
+    broker.context.quotas.request.sensor("ANONYMOUS", "client").add(name, CumulativeSum())
+    metric = broker.context.metrics.get(name)
+    assert metric is not None
+
+    def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+        clock.advance_ms(5)
+        return {"ErrorCode": 0, "Groups": []}
+
+    with_handler(broker, LIST_GROUPS, handle)
+    client.send_together(*[GROUPS] * 4)
+    for _ in range(4):
+        client.end()
+    broker.wait_until_quiet()
+    assert float(metric.measure()) * 10 == pytest.approx(20)
+
+
+def test_a_batch_leaves_its_handler_to_requests_that_wait() -> None:
+    """With one handler, a request of another connection is not behind all frames of a long batch."""
+    executed: list[str] = []
+    entered, left = threading.Event(), threading.Event()
+    with VirtualBroker({"kbroker.python.threads": "1"}) as broker:
+        clock = broker.clock
+        assert isinstance(clock, VirtualClock)
+
+        def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+            executed.append(request.client_id)
+            entered.set()
+            assert left.wait(10)
+            clock.advance_ms(3)
+            return {"ErrorCode": 0, "Groups": []}
+
+        with_handler(broker, LIST_GROUPS, handle)
+        with Pipeline(broker.bootstrap_servers, "long") as one, Pipeline(broker.bootstrap_servers, "short") as other:
+            one.send_together(*[GROUPS] * 8)
+            assert entered.wait(10)
+            other.send_together(GROUPS)
+            wait_until(lambda: len(broker.parts.python_requests) == 1, 10, "the second request")
+            left.set()
+            other.end()
+            for _ in range(8):
+                one.end()
+    assert executed[:2] == ["long", "short"]
+    assert executed.count("long") == 8
+
+
+def test_a_stop_leaves_the_frames_that_wait() -> None:
+    """The frame in execution gets its response; those behind it are not executed, and the connection is closed."""
+    entered, left = threading.Event(), threading.Event()
+    executed: list[InboundRequest] = []
+
+    def look(request: InboundRequest) -> bool:
+        if request.api_key == LIST_GROUPS:
+            executed.append(request)
+            entered.set()
+            assert left.wait(10)
+        return False
+
+    broker = EmbeddedBroker()
+    broker.start()
+    with Pipeline(broker.bootstrap_servers) as client:
+        broker.intercept(look, [LIST_GROUPS])
+        queue = broker.parts.python_requests
+        client.send_together(GROUPS, GROUPS, GROUPS)
+        assert entered.wait(10)
+        stopping = threading.Thread(target=broker.stop)
+        stopping.start()
+        wait_until(lambda: queue.closed, 10, "the stop of the Python handlers")
+        left.set()
+        assert client.end()["ErrorCode"] == 0
+        with pytest.raises(Closed):
+            client.end()
+        stopping.join(20)
+    assert len(executed) == 1
+
+
+def test_a_thousand_mixed_frames_are_answered_in_order() -> None:
+    """Connections that send all kinds of frames at once: each gets its responses, in order, and nothing is lost."""
+    kinds: list[Frame] = [
+        LOOK,
+        heartbeat(),
+        GROUPS,
+        ("ApiVersions", 2, {}),
+        ("Produce", 7, produce_body("t")),
+        ("Fetch", 11, fetch_body("t", 1 << 40)),
+        ("FindCoordinator", 2, {"Key": "g", "KeyType": 0}),
+        ("DescribeConfigs", 1, {"Resources": [{"ResourceType": 2, "ResourceName": "t"}]}),
+        ("CreateTopics", 5, {"Topics": [{"Name": "t", "NumPartitions": 1, "ReplicationFactor": 1}], "timeoutMs": 1}),
+    ]
+    places = [{"Name": "t", "Partitions": [{"PartitionIndex": 0, "CommittedOffset": 0}]}]
+    with EmbeddedBroker() as broker:
+        broker.create_topic("t")
+        broker.context.groups.runtime.prepare()
+
+        def run(number: int) -> None:
+            rng = random.Random(number)
+            group = f"g-{number}"
+            frames: list[Frame] = []
+            for at in range(1000):
+                if rng.random() < 0.3:
+                    places_at = [{**places[0], "Partitions": [{"PartitionIndex": 0, "CommittedOffset": at}]}]
+                    frames.append(("OffsetCommit", 7, {"GroupId": group, "Topics": places_at}))
+                else:
+                    frames.append(rng.choice(kinds))
+            frames.append(("OffsetFetch", 5, {"GroupId": group, "Topics": [{"Name": "t", "PartitionIndexes": [0]}]}))
+            committed = max(at for at, (api, _, _) in enumerate(frames[:-1]) if api == "OffsetCommit")
+            offsets = []
+            with Pipeline(broker.bootstrap_servers) as client:
+                client.send_together(*frames)
+                for api, _, _ in frames[:-1]:
+                    found = client.end()
+                    if api == "Produce":
+                        offsets.append(row_of(found)["BaseOffset"])
+                    elif api == "OffsetCommit":
+                        assert found["Topics"][0]["Partitions"][0]["ErrorCode"] == 0
+                assert client.end()["Topics"][0]["Partitions"][0]["CommittedOffset"] == committed
+            assert offsets == sorted(set(offsets))
+            done.append(len(offsets))
+
+        done: list[int] = []
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(done) == 4
+        assert len(broker.records("t")) == sum(done)
