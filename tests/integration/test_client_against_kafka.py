@@ -24,11 +24,12 @@ from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.client.quotas import AsyncQuotaClient, QuotaClient
 from kbroker.client.security import ClientSecurity
 from kbroker.client.share_offsets import alter_share_offsets
-from kbroker.client.tokens import SCRAM_LOGIN, Tokens
+from kbroker.client.tokens import Tokens
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.delegation_token import Principal
+from kbroker.common.security.jaas import SCRAM_MODULE
 from kbroker.console.server import ConsoleServer
 from kbroker.protocol.records import iter_batches
 from tests.support import need
@@ -49,7 +50,7 @@ SECURED = {
     "delegation.token.secret.key": "the-key",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{LOGIN} user_alice="secret";',
-    "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{SCRAM_LOGIN} required;",
+    "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
 }
 
 

@@ -23,10 +23,7 @@ from kbroker.common.units import counted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OPERATIONS = (
-    "All", "Read", "Write", "Create", "Delete", "Alter", "Describe", "ClusterAction", "DescribeConfigs", "AlterConfigs",
-    "IdempotentWrite", "CreateTokens", "DescribeTokens", "TwoPhaseCommit",
-)  # fmt: skip
+OPERATIONS = {one.title: one for one in Operation if one > Operation.ANY}
 HEAD = ["PERMISSION", "PRINCIPAL", "HOST", "OPERATION", "RESOURCE", "PATTERN", "NAME"]
 
 
@@ -52,7 +49,7 @@ operation_option = click.option(
     "--operation",
     "operations",
     multiple=True,
-    type=click.Choice(OPERATIONS, case_sensitive=False),
+    type=click.Choice(list(OPERATIONS), case_sensitive=False),
     help="An operation. Repeatable.",
 )
 pattern_option = click.option(
@@ -107,7 +104,7 @@ def add(
     **named: Any,
 ) -> None:
     """Add rules: one for each resource, operation, principal and host."""
-    about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
+    about = needed_resources(**named)
     whom = [(name, Permission.ALLOW) for name in allowed] + [(name, Permission.DENY) for name in denied]
     need(whom, "--allow or --deny")
     for name, permission in whom:
@@ -116,10 +113,11 @@ def add(
         if host != "*":
             address_of(host, "* or an address")
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+    need(operations, "--operation")
     made = [
-        Acl(kind, name, pattern, principal, java_host(host), operation, permission)
+        Acl(kind, name, pattern, principal, java_host(host), OPERATIONS[operation], permission)
         for kind, name in about
-        for operation in need(words(operations), "--operation")
+        for operation in operations
         for principal, permission in whom
         for host in hosts
     ]
@@ -156,11 +154,11 @@ def remove(
     if host is not None:
         host = java_host(host)  # as `add` writes it; a name stays, so that a rule with one can be removed
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
-    about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
+    about = needed_resources(**named)
     filters: list[AclFilter] = [
         AclFilter(kind, name, pattern, principal, host, operation)
         for kind, name in about
-        for operation in words(operations) or [Operation.ANY]
+        for operation in [OPERATIONS[word] for word in operations] or [Operation.ANY]
     ]
     with connect(bootstrap_server) as cluster:
         known = Acls(cluster)
@@ -191,12 +189,13 @@ def explain(
     """
     principal_of(principal, "PRINCIPAL")
     address_of(host, "an address")
-    about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
+    about = needed_resources(**named)
+    need(operations, "--operation")
     answers: list[dict[str, Any]] = []
     with connect(bootstrap_server) as cluster:
         known = Acls(cluster)
         for kind, name in about:
-            for operation in need(words(operations), "--operation"):
+            for operation in (OPERATIONS[word] for word in operations):
                 decision = known.explain(principal, host, operation, kind, name)
                 answers.append(
                     {
@@ -242,10 +241,9 @@ def resources(
     return [(kind, name) for kind, names in named for name in names]
 
 
-def words(operations: Iterable[str]) -> "list[Operation]":
-    """Return operations by their names."""
-    by_title = {one.name.replace("_", "").lower(): one for one in Operation}
-    return [by_title[word.lower()] for word in operations]
+def needed_resources(**named: Any) -> "list[tuple[ResourceType, str]]":
+    """Return the resources that options name. Raises: UsageError if there is none."""
+    return need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
 
 
 def principal_of(text: str, option: str) -> str:
@@ -271,7 +269,7 @@ def address_of(host: str, expected: str) -> None:
 T = TypeVar("T")
 
 
-def need(found: list[T], options: str) -> list[T]:
+def need(found: T, options: str) -> T:
     """Return the given value. Raises: UsageError if there is none."""
     if not found:
         raise click.UsageError(f"expected {options}, got none")

@@ -20,7 +20,7 @@ from kbroker.cli.record_output import Format, RecordPrinter
 from kbroker.cli.reset import datetime_ms
 from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.consumer import Consumer, Record
-from kbroker.client.record_range import RecordRange, end_offsets, last_records
+from kbroker.client.record_range import RecordRange, last_records
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -166,7 +166,7 @@ def consume(
             until = dict.fromkeys(chosen, end_offset)
         elif to_end or ends_ms is not None:
             wanted = LATEST if ends_ms is None else ends_ms
-            until = end_offsets(cluster, chosen, wanted, read_committed=read_committed)
+            until = Admin(cluster).offsets_at(chosen, wanted, read_committed=read_committed)
         for _ in lines.of(RecordRange(consumer, until), timeout):
             pass
 

@@ -152,27 +152,41 @@ def log_source(
 
 
 def _stream(common: dict[str, Any], table: TablePlace, topic: str | None) -> Callable[[], StreamOptions]:
-    """Check `stream_options`. Raises: PipelineError, UsageError for errors that can be found before Spark starts."""
+    return stream_of(
+        common,
+        table,
+        topic,
+        buckets=common["buckets"],
+        follow=common["follow"],
+        interval_ms=int(common["interval"] * 1000),
+        watermark_ms=int(common["watermark"] * 60_000),
+    )
+
+
+def stream_of(
+    common: dict[str, Any],
+    table: TablePlace,
+    topic: str | None,
+    default_limit: Callable[[], int | None] = lambda: None,
+    **settings: Any,
+) -> Callable[[], StreamOptions]:
+    """Return a function that makes the options of a stream into a table; calling it needs PySpark.
+
+    Args: `default_limit`: returns the limit of a batch without `--max-per-batch`; `settings`: of `StreamOptions`.
+    Raises: PipelineError, UsageError for errors that can be found before Spark starts.
+    """
     from kbroker.spark.tables.checkpoint import place_of_checkpoint
     from kbroker.spark.tables.delta_table import require_usable
 
     require_usable(table)
     place_of_checkpoint(common["checkpoint"], table)
     retention = retention_of(common)
-    limit = max_per_batch_of(common["max_per_batch"], topic)
+    limit = max_per_batch_of(common["max_per_batch"], topic) or default_limit()
 
     def chosen() -> StreamOptions:
         from kbroker.spark.tables.table_stream import StreamOptions
 
-        return StreamOptions(
-            buckets=common["buckets"],
-            follow=common["follow"],
-            interval_ms=int(common["interval"] * 1000),
-            max_per_batch=limit,
-            watermark_ms=int(common["watermark"] * 60_000),
-            **retention,
-            checkpoint=common["checkpoint"],
-        )
+        return StreamOptions(max_per_batch=limit, checkpoint=common["checkpoint"], **retention, **settings)
 
     return chosen
 

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import Duration, connect
-from kbroker.cli.pipeline_jobs import described, log_source, run_stream, summary
+from kbroker.cli.pipeline_jobs import described, log_source, run_stream, stream_of, summary
 from kbroker.cli.pipeline_options import (
     RESULT,
     kept_options,
     logs_argument,
-    max_per_batch_of,
     option,
     options,
     place_of,
-    retention_of,
     source_options,
     spark_options,
     table_argument,
@@ -102,37 +100,22 @@ def watch(
     such limit for several LOGs, or for several partitions with --connector kafka: records would be read out of order
     and come late.
     """
-    from kbroker.spark.tables.checkpoint import place_of_checkpoint
-    from kbroker.spark.tables.delta_table import require_usable
-
     if bool(logs) == bool(topic):
         raise click.UsageError("name either LOGs or a --topic")
     place = place_of(table, common)
     source = log_source(topic, logs, log_format, common)
-    require_usable(place)
-    place_of_checkpoint(common["checkpoint"], place)
-    retention = retention_of(common)
-    limit = max_per_batch_of(common["max_per_batch"], topic)
-    limit = limit or default_limit(topic, logs, common["connector"], common["bootstrap_server"])
+    limit = partial(default_limit, topic, logs, common["connector"], common["bootstrap_server"])
+    times = {"interval_ms": every, "watermark_ms": watermark}
+    chosen = stream_of(common, place, topic, limit, buckets=1, follow=True, **times)
 
     def run(spark: SparkSession, **more: Any) -> Watched:
-        from kbroker.spark.tables.table_stream import StreamOptions
         from kbroker.spark.watch.live_page import write_live_page
         from kbroker.spark.watch.watch import watch as run_watch
 
-        options = StreamOptions(
-            buckets=1,
-            follow=True,
-            interval_ms=every,
-            max_per_batch=limit,
-            watermark_ms=watermark,
-            **retention,
-            checkpoint=common["checkpoint"],
-        )
         refresh = None
         if page is not None:
             refresh = partial(write_live_page, spark, place, page, span_ms=last, every_ms=every)
-        return run_watch(spark, source(), place, options, refresh=refresh, **more)
+        return run_watch(spark, source(), place, chosen(), refresh=refresh, **more)
 
     done = run_stream(run, common, "watching")
     names = ("batches", "records", "rejected", "late", "rows", "pages", "state_rows")

@@ -114,15 +114,14 @@ def check(
     client = registry.needed()
     uses: Counter[tuple[str, SchemaId | None]] = Counter()
     with connect(bootstrap_server) as cluster:
-        from kbroker.client.admin import EARLIEST
+        from kbroker.client.admin import EARLIEST, Admin
         from kbroker.client.consumer import Consumer
-        from kbroker.client.record_range import RecordRange, end_offsets, last_records
+        from kbroker.client.record_range import RecordRange, last_records
 
         partitions = [(topic, one.partition) for one in cluster.topic(topic).partitions]
         if from_beginning:
-            found = RecordRange(
-                Consumer(cluster, dict.fromkeys(partitions, EARLIEST)), end_offsets(cluster, partitions)
-            )
+            consumer = Consumer(cluster, dict.fromkeys(partitions, EARLIEST))
+            found = RecordRange(consumer, Admin(cluster).offsets_at(partitions))
             while not found.is_ended:
                 _count(found.poll(), uses)
         else:

@@ -10,7 +10,7 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import note, print_deleted, print_json, print_rows, print_table
-from kbroker.client.admin import EARLIEST, LATEST, Admin, MutationThrottledError, NewTopic
+from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 
@@ -86,8 +86,7 @@ def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
     admin = Admin(cluster)
     described = admin.describe_topics(names or None)
     led = [(t.name, p.partition) for t in described for p in t.partitions if p.leader >= 0]
-    starts = admin.list_offsets(dict.fromkeys(led, EARLIEST))
-    ends = admin.list_offsets(dict.fromkeys(led, LATEST))
+    starts, ends = admin.offsets_at(led, EARLIEST), admin.offsets_at(led)
     found = []
     for t in described:
         partitions = [
@@ -97,8 +96,8 @@ def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
                 "leader_epoch": p.leader_epoch,
                 "replicas": list(p.replicas),
                 "isr": list(p.isr),
-                "start_offset": starts[t.name, p.partition].offset if p.leader >= 0 else None,
-                "end_offset": ends[t.name, p.partition].offset if p.leader >= 0 else None,
+                "start_offset": starts.get((t.name, p.partition)),
+                "end_offset": ends.get((t.name, p.partition)),
             }
             for p in t.partitions
         ]

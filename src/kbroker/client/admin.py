@@ -6,6 +6,7 @@ from uuid import UUID
 
 from kbroker.client.cluster import BodyFor, Cluster, TopicMetadata, check, to_error, to_uuid
 from kbroker.client.connection import Body, BrokerConnectionError
+from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
@@ -333,11 +334,7 @@ class Admin:
         found: dict[TopicPartition, OffsetInfo] = {}
 
         def attempt() -> None:
-            by_leader: dict[int, list[TopicPartition]] = {}
-            for tp in wanted:
-                if tp not in found:
-                    by_leader.setdefault(self.cluster.leader(*tp), []).append(tp)
-            for node_id, partitions in by_leader.items():
+            for node_id, partitions in by_leader(self.cluster, (tp for tp in wanted if tp not in found)).items():
                 some = self._list_offsets_of(node_id, {tp: wanted[tp] for tp in partitions}, read_committed)
                 for tp, info in some.items():
                     if isinstance(info, KafkaError):
@@ -347,16 +344,31 @@ class Admin:
         self.cluster.retry(attempt)
         return found
 
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], timestamp: int = LATEST, *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset at or after a timestamp, or at EARLIEST or LATEST; the end if no record is that late.
+
+        Args: as ``list_offsets``.
+        """
+        found: dict[TopicPartition, int] = {}
+        wanted = list(partitions)
+        for at in dict.fromkeys((timestamp, LATEST)):
+            rows = self.list_offsets(dict.fromkeys(wanted, at), read_committed=read_committed)
+            found.update({tp: info.offset for tp, info in rows.items()})
+            wanted = [tp for tp in wanted if found[tp] < 0]
+        return found
+
     def try_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo | KafkaError]:
         """Return offsets by time as ``list_offsets``, once, with the error of each partition in its place."""
         found: dict[TopicPartition, OffsetInfo | KafkaError] = {}
-        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        led: dict[int, dict[TopicPartition, int]] = {}
         for tp, timestamp in wanted.items():
             try:
-                by_leader.setdefault(self.cluster.leader(*tp), {})[tp] = timestamp
+                led.setdefault(self.cluster.leader(*tp), {})[tp] = timestamp
             except KafkaError as error:
                 found[tp] = error
-        for node_id, some in by_leader.items():
+        for node_id, some in led.items():
             try:
                 found.update(self._list_offsets_of(node_id, some, False))
             except BrokerConnectionError as error:  # the other leaders may respond
@@ -366,35 +378,33 @@ class Admin:
     def _list_offsets_of(
         self, node_id: int, wanted: Mapping[TopicPartition, int], read_committed: bool
     ) -> dict[TopicPartition, OffsetInfo | KafkaError]:
-        topics: dict[str, list[Body]] = {}
-        for (topic, partition), timestamp in wanted.items():
-            topics.setdefault(topic, []).append({"PartitionIndex": partition, "Timestamp": timestamp})
+        topics = topic_rows(
+            (topic, {"PartitionIndex": partition, "Timestamp": timestamp})
+            for (topic, partition), timestamp in wanted.items()
+        )
 
         def body(version: int) -> Body:
             if version < 7 and MAX_TIMESTAMP in wanted.values():
                 raise KafkaError(
                     Errors.UNSUPPORTED_VERSION, "this broker is too old to look up the maximum timestamp (Kafka 3.0)"
                 )
-            listed = [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()]
             isolation: Body = {"IsolationLevel": int(read_committed)} if version >= 2 else {}
             return {
                 "ReplicaId": -1,
-                "Topics": listed,
+                "Topics": topics,
                 **isolation,
                 "TimeoutMs": int(self.cluster.request_timeout_s * 1000),
             }
 
         response = self.cluster.request(LIST_OFFSETS, body, node_id=node_id)
         found: dict[TopicPartition, OffsetInfo | KafkaError] = {}
-        for t in response["Topics"]:
-            for p in t["Partitions"]:
-                tp = t["Name"], p["PartitionIndex"]
-                error = to_error(p["ErrorCode"])
-                found[tp] = (
-                    OffsetInfo(p["Offset"], p["Timestamp"], p["LeaderEpoch"])
-                    if error is Errors.NONE
-                    else KafkaError(error, f"partition {tp[0]}-{tp[1]}: {error.message}")
-                )
+        for tp, p in partition_rows(response["Topics"]):
+            error = to_error(p["ErrorCode"])
+            found[tp] = (
+                OffsetInfo(p["Offset"], p["Timestamp"], p["LeaderEpoch"])
+                if error is Errors.NONE
+                else KafkaError(error, f"partition {tp[0]}-{tp[1]}: {error.message}")
+            )
         return found
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -404,25 +414,19 @@ class Admin:
         Raises: KafkaError OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a compacted topic) ... for the first partition that
             failed; the records of the other partitions are deleted.
         """
-        by_leader: dict[int, dict[str, list[Body]]] = {}
-        for (topic, partition), offset in before.items():
-            of_leader = by_leader.setdefault(self.cluster.leader(topic, partition), {})
-            of_leader.setdefault(topic, []).append({"PartitionIndex": partition, "Offset": offset})
         found = {}
         failure: KafkaError | None = None
-        for node_id, topics in by_leader.items():
-            listed = [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()]
-            body: Body = {"Topics": listed, "TimeoutMs": TIMEOUT_MS}
+        for node_id, places in by_leader(self.cluster, before).items():
+            topics = topic_rows((tp[0], {"PartitionIndex": tp[1], "Offset": before[tp]}) for tp in places)
+            body: Body = {"Topics": topics, "TimeoutMs": TIMEOUT_MS}
             limit_s = TIMEOUT_MS / 1000 + self.cluster.request_timeout_s
             response = self.cluster.request(DELETE_RECORDS, body, node_id=node_id, timeout_s=limit_s)
-            for t in response["Topics"]:
-                for p in t["Partitions"]:
-                    error = to_error(p["ErrorCode"])
-                    if error is Errors.NONE:
-                        found[t["Name"], p["PartitionIndex"]] = p["LowWatermark"]
-                    else:
-                        name = f"partition {t['Name']}-{p['PartitionIndex']}"
-                        failure = failure or KafkaError(error, f"{name}: {error.message}")
+            for (topic, partition), p in partition_rows(response["Topics"]):
+                error = to_error(p["ErrorCode"])
+                if error is Errors.NONE:
+                    found[topic, partition] = p["LowWatermark"]
+                else:
+                    failure = failure or KafkaError(error, f"partition {topic}-{partition}: {error.message}")
         if failure is not None:
             raise failure
         return found
@@ -445,13 +449,10 @@ class Admin:
             response = self.cluster.request(DESCRIBE_LOG_DIRS, {"Topics": wanted}, node_id=node_id)
             check(response.get("ErrorCode", 0), f"log folders of node {node_id}")
             for folder in response["Results"]:
-                for t in folder["Topics"]:
-                    for p in t["Partitions"]:
-                        if leaders.get((t["Name"], p["PartitionIndex"])) == node_id and not p["IsFutureKey"]:
-                            found[t["Name"], p["PartitionIndex"]] = p["PartitionSize"]
+                for tp, p in partition_rows(folder["Topics"]):
+                    if leaders.get(tp) == node_id and not p["IsFutureKey"]:
+                        found[tp] = p["PartitionSize"]
         return found
-
-    # ---- cluster
 
 
 def _check_topic(row: Body, response: Body) -> None:

@@ -13,7 +13,7 @@ from kbroker.client.users import Users
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quota_limits import limit_text
-from kbroker.common.security.acls import Acl, AclFilter, Permission
+from kbroker.common.security.acls import Acl, AclFilter
 from kbroker.common.units import counted
 
 UNAUTHORIZED = (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED)
@@ -267,10 +267,10 @@ class _Planner:
         added = sorted((acl for acl in wanted if acl not in known), key=lambda acl: acl.permission)  # DENY first
         removed = sorted((acl for acl in known if acl not in wanted), key=lambda acl: -acl.permission)
         if added:
-            rows = [Change("acl", describe(acl), "", None, title_of(acl)) for acl in added]
+            rows = [Change("acl", describe(acl), "", None, acl.permission.title) for acl in added]
             self.steps.append(Step(rows, partial(client.add, added)))
         if removed:
-            rows = [Change("acl", describe(acl), "", title_of(acl), None) for acl in removed]
+            rows = [Change("acl", describe(acl), "", acl.permission.title, None) for acl in removed]
             self.removals.append(Step(rows, partial(client.remove, [AclFilter(*acl) for acl in removed])))
 
     def quotas(self) -> None:
@@ -305,11 +305,6 @@ class _Planner:
         for user, mechanism in sorted(known.keys() - self._wanted.users.keys()):
             change = Change("user", user, mechanism, "credential", None)
             self.removals.append(Step([change], partial(client.remove, user, mechanism)))
-
-
-def title_of(acl: Acl) -> str:
-    """Return the permission of a rule: Allow or Deny."""
-    return Permission(acl.permission).name.capitalize()
 
 
 def _quota_change(one: Difference) -> Change:

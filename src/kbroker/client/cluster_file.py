@@ -204,19 +204,14 @@ class _Entry:
         """Return a word of Kafka's, in any case, with or without underscores."""
         if key not in self._fields and default is not None:
             return default
-        by_name = {title(one).lower(): one for one in known}
+        by_name = {one.title.lower(): one for one in known}
         given = self.text(key)
         found = by_name.get(given.replace("_", "").lower())
         if found is None:
-            listed = ", ".join(map(title, known))
+            listed = ", ".join(one.title for one in known)
             text = f"{self.where}{key}: expected one of {listed}, got {short(repr(given))}"
             raise self._wrong(self._fields[key][1], text)
         return found
-
-
-def title(word: ResourceType | PatternType | Operation | Permission) -> str:
-    """Return a word as files have it: TransactionalId."""
-    return "".join(part.capitalize() for part in word.name.split("_"))
 
 
 # ---------------------------------------------------------------- writing
@@ -249,13 +244,13 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _acl_fields(acl: Acl) -> dict[str, str]:
     fields = {
         "principal": acl.principal,
-        "permission": title(acl.permission),
-        "operation": title(acl.operation),
-        "resource": title(acl.resource_type),
+        "permission": acl.permission.title,
+        "operation": acl.operation.title,
+        "resource": acl.resource_type.title,
         "name": acl.resource_name,
     }
     if acl.pattern_type != PatternType.LITERAL:
-        fields["pattern"] = title(acl.pattern_type)
+        fields["pattern"] = acl.pattern_type.title
     return fields if acl.host == "*" else {**fields, "host": acl.host}
 
 

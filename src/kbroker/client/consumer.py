@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
+from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol.records import RecordBatch, iter_batches
@@ -106,10 +107,7 @@ class Consumer:
 
     def seek_to_timestamp(self, timestamp_ms: int) -> None:
         """Move every partition to its first record at or after a time; to its end if no record is that late."""
-        found = self._admin.list_offsets(
-            dict.fromkeys(self.positions, timestamp_ms), read_committed=self.read_committed
-        )
-        self.seek({tp: info.offset if info.offset >= 0 else LATEST for tp, info in found.items()})
+        self.seek(self._admin.offsets_at(self.positions, timestamp_ms, read_committed=self.read_committed))
 
     def fetch(self) -> list[FetchedPartition]:
         """Send one request per leader; return the partitions with bytes. Positions do not move.
@@ -154,36 +152,25 @@ class Consumer:
     # ---- the wire
 
     def _fetch_once(self) -> list[FetchedPartition]:
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for tp in self.positions:
-            by_leader.setdefault(self.cluster.leader(*tp), []).append(tp)
         found: list[FetchedPartition] = []
-        for node_id, partitions in by_leader.items():
+        led = by_leader(self.cluster, self.positions)
+        for node_id, partitions in led.items():
             # the broker fills a response in request order: rotate the partitions, so that each gets its share
             self._turn += 1
             start = self._turn % len(partitions)
-            found += self._fetch_from(
-                node_id, partitions[start:] + partitions[:start], self.max_wait_ms // len(by_leader)
-            )
+            found += self._fetch_from(node_id, partitions[start:] + partitions[:start], self.max_wait_ms // len(led))
         return found
 
     def _fetch_from(self, node_id: int, partitions: list[TopicPartition], max_wait_ms: int) -> list[FetchedPartition]:
-        topics: dict[str, list[Body]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(
-                {
-                    "Partition": partition,
-                    "FetchOffset": self.positions[topic, partition],
-                    "PartitionMaxBytes": self.max_partition_bytes,
-                }
-            )
+        limit = {"PartitionMaxBytes": self.max_partition_bytes}
+        rows = ((tp[0], {"Partition": tp[1], "FetchOffset": self.positions[tp], **limit}) for tp in partitions)
         body: Body = {
             "ReplicaId": -1,
             "MaxWaitMs": max_wait_ms,
             "MinBytes": self.min_bytes,
             "MaxBytes": self.max_bytes,
             "IsolationLevel": int(self.read_committed),
-            "Topics": [{"Topic": name, "Partitions": listed} for name, listed in topics.items()],
+            "Topics": topic_rows(rows, "Topic"),
         }
         response = self.cluster.request(
             FETCH,
@@ -193,23 +180,17 @@ class Consumer:
             timeout_s=max_wait_ms / 1000 + self.cluster.request_timeout_s,
         )
         check(response.get("ErrorCode", 0), "fetch")
-        found = []
-        for t in response["Responses"]:
-            for p in t["Partitions"]:
-                part = self._take(t["Topic"], p)
-                if part is not None:
-                    found.append(part)
-        return found
+        taken = [self._take(tp, row) for tp, row in partition_rows(response["Responses"], "Topic")]
+        return [part for part in taken if part is not None]
 
-    def _take(self, topic: str, p: Body) -> FetchedPartition | None:
-        tp = (topic, p["PartitionIndex"])
+    def _take(self, tp: TopicPartition, p: Body) -> FetchedPartition | None:
         if p["ErrorCode"] == Errors.OFFSET_OUT_OF_RANGE and self.reset is not None:
             self.seek({tp: self.reset})
             return None
         if p["ErrorCode"]:
             error = to_error(p["ErrorCode"])
-            raise KafkaError(error, f"partition {topic}-{tp[1]} at offset {self.positions[tp]}: {error.message}")
-        return fetched_partition(topic, self.positions[tp], p)
+            raise KafkaError(error, f"partition {tp[0]}-{tp[1]} at offset {self.positions[tp]}: {error.message}")
+        return fetched_partition(tp[0], self.positions[tp], p)
 
 
 def fetched_partition(topic: str, fetch_offset: int, fields: Body) -> FetchedPartition | None:

@@ -13,6 +13,7 @@ from kbroker.client.groups import (
     SHARE,
     CommittedOffset,
     Groups,
+    committed_offsets,
 )
 from kbroker.client.share_offsets import ShareOffset, share_offsets
 from kbroker.common.errors import KafkaError
@@ -44,10 +45,10 @@ def partition_lags(
     """Return the partitions of a group with an offset, and ``further`` ones, in order. Raises: as ``Groups``."""
     if group_type == SHARE:
         shared = share_offsets(groups, group_id)
-        ends = _ends(groups, shared.keys() | set(further))
+        ends = groups.end_offsets(shared.keys() | set(further))
         return [_shared(place, shared.get(place), ends) for place in sorted(shared.keys() | set(further))]
     committed = groups.committed(group_id)
-    return _of_committed(committed, set(further), _ends(groups, committed.keys() | set(further)))
+    return _of_committed(committed, set(further), groups.end_offsets(committed.keys() | set(further)))
 
 
 def lags_of(groups: Groups, group_types: Mapping[str, str]) -> dict[str, list[PartitionLag]]:
@@ -67,7 +68,7 @@ def lags_of(groups: Groups, group_types: Mapping[str, str]) -> dict[str, list[Pa
                 shared[group_id] = share_offsets(groups, group_id)
             except KafkaError:  # it was just deleted, or its partition is being loaded
                 continue
-    ends = _ends(groups, {place for offsets in (*committed.values(), *shared.values()) for place in offsets})
+    ends = groups.end_offsets({place for offsets in (*committed.values(), *shared.values()) for place in offsets})
     found = {group_id: _of_committed(offsets, set(), ends) for group_id, offsets in committed.items()}
     for group_id, offsets in shared.items():
         found[group_id] = [_shared(place, offset, ends) for place, offset in sorted(offsets.items())]
@@ -89,22 +90,7 @@ def _committed_of(
         return {group_id: groups.committed(group_id) for group_id in group_ids}
     body = {"Groups": [{"GroupId": group_id, "Topics": None} for group_id in group_ids]}
     response = cluster.request(OFFSET_FETCH, body, node_id=node_id, max_version=NAMED_TOPICS_MAX_VERSION)
-    return {
-        row["GroupId"]: {
-            (topic["Name"], p["PartitionIndex"]): CommittedOffset(
-                p["CommittedOffset"], p["CommittedLeaderEpoch"], p["Metadata"] or ""
-            )
-            for topic in row["Topics"]
-            for p in topic["Partitions"]
-            if p["CommittedOffset"] >= 0 and not p["ErrorCode"]
-        }
-        for row in response["Groups"]
-        if not row["ErrorCode"]
-    }
-
-
-def _ends(groups: Groups, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    return {place: info.offset for place, info in groups.end_offsets(places).items()}
+    return {row["GroupId"]: committed_offsets(row) for row in response["Groups"] if not row["ErrorCode"]}
 
 
 def _of_committed(

@@ -14,7 +14,8 @@ from uuid import uuid4
 
 from kbroker.client.cluster import check, to_error
 from kbroker.client.connection import Body, BrokerConnectionError
-from kbroker.client.groups import Groups, by_topic
+from kbroker.client.groups import Groups
+from kbroker.client.partitions import topic_rows
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol import codec
@@ -206,8 +207,7 @@ class ClassicMember:
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """Return the bytes of an assignment to a member of the classic protocol."""
-    rows = [{"Topic": topic, "Partitions": list(some)} for topic, some in by_topic(dict.fromkeys(partitions)).items()]
-    fields = {"AssignedPartitions": rows, "UserData": None}
+    fields = {"AssignedPartitions": topic_rows(sorted({*partitions}), "Topic"), "UserData": None}
     return codec.encode_versioned("ConsumerProtocolAssignment", SUBSCRIPTION_VERSION, fields)
 
 

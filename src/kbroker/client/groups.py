@@ -6,12 +6,12 @@ Requests for a group's coordinator look it up first, and again when it has moved
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
-from kbroker.client.admin import LATEST, Admin, OffsetInfo
+from kbroker.client.admin import Admin
 from kbroker.client.cluster import BodyFor, Cluster, check, to_error
 from kbroker.client.connection import MAX_FRAME_BYTES, Body
 from kbroker.client.coordinators import GROUP, find_coordinator
+from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol import codec
@@ -25,8 +25,6 @@ DEAD, EMPTY = "Dead", "Empty"
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 WITH_OFFSETS = (CLASSIC, CONSUMER, STREAMS)  # types of groups whose members commit offsets
 CLASSIC_MEMBER = 0  # MemberType of ConsumerGroupDescribe 1
-
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +182,7 @@ class Groups:
             committed offsets of ``partitions`` (Kafka 2.5); if None, Kafka leaves out partitions whose first offset
             was committed in such a transaction.
         """
-        wanted = (
-            None
-            if partitions is None
-            else [
-                {"Name": topic, "PartitionIndexes": list(indexes)}
-                for topic, indexes in by_topic(dict.fromkeys(partitions)).items()
-            ]
-        )
+        wanted = None if partitions is None else topic_rows(sorted({*partitions}), partitions="PartitionIndexes")
 
         def body(version: int) -> Body:
             stable = {"RequireStable": True} if require_stable else {}
@@ -205,25 +196,16 @@ class Groups:
                 )
             return {"GroupId": group_id, "Topics": wanted, **stable}
 
-        def attempt() -> list[Body]:
+        def attempt() -> dict[TopicPartition, CommittedOffset]:
             response = self.ask(group_id, OFFSET_FETCH, body, NAMED_TOPICS_MAX_VERSION)
             rows = response.get("Groups")
             row = rows[0] if rows else response
             check(row["ErrorCode"], f"group {group_id!r}")
-            topics: list[Body] = row["Topics"]
-            for topic in topics:
-                for p in topic["Partitions"]:
-                    check(p["ErrorCode"], f"partition {topic['Name']}-{p['PartitionIndex']}")
-            return topics
+            for (topic, partition), p in partition_rows(row["Topics"]):
+                check(p["ErrorCode"], f"partition {topic}-{partition}")
+            return committed_offsets(row)
 
-        return {
-            (topic["Name"], p["PartitionIndex"]): CommittedOffset(
-                p["CommittedOffset"], p.get("CommittedLeaderEpoch", -1), p["Metadata"] or ""
-            )
-            for topic in self.cluster.retry(attempt)
-            for p in topic["Partitions"]
-            if p["CommittedOffset"] >= 0
-        }
+        return self.cluster.retry(attempt)
 
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, int], *, generation_id: int = -1, member_id: str = ""
@@ -234,16 +216,10 @@ class Groups:
         Raises: KafkaError UNKNOWN_MEMBER_ID if the group has members and this is not one of them, ILLEGAL_GENERATION,
             UNKNOWN_TOPIC_OR_PARTITION ...; offsets of other partitions may have been committed.
         """
-        topics = [
-            {
-                "Name": topic,
-                "Partitions": [
-                    {"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": ""}
-                    for partition, offset in partitions.items()
-                ],
-            }
-            for topic, partitions in by_topic(offsets).items()
-        ]
+        topics = topic_rows(
+            (topic, {"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": ""})
+            for (topic, partition), offset in sorted(offsets.items())
+        )
 
         def attempt() -> None:
             body = {
@@ -253,9 +229,8 @@ class Groups:
                 "Topics": topics,
             }
             response = self.ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
-            for topic in response["Topics"]:
-                for p in topic["Partitions"]:
-                    check(p["ErrorCode"], f"group {group_id!r}, partition {topic['Name']}-{p['PartitionIndex']}")
+            for (topic, partition), p in partition_rows(response["Topics"]):
+                check(p["ErrorCode"], f"group {group_id!r}, partition {topic}-{partition}")
 
         if topics:
             self.cluster.retry(attempt)
@@ -272,24 +247,25 @@ class Groups:
 
         self.cluster.retry(attempt)
 
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetInfo]:
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end offsets of partitions, without those of deleted topics and those without a leader."""
         wanted = set(partitions)
         topics = self.cluster.fetch_metadata(sorted({topic for topic, _ in wanted})) if wanted else []
         led = {(t.name, p.partition) for t in topics for p in t.partitions if p.leader >= 0}
-        return Admin(self.cluster).list_offsets(dict.fromkeys(sorted(wanted & led), LATEST))
+        return Admin(self.cluster).offsets_at(sorted(wanted & led))
 
     def ask(self, group_id: str, api_key: int, body: BodyFor, max_version: int | None = None) -> Body:
         """Send a request to the coordinator of a group, without retries."""
         return self.cluster.request(api_key, body, node_id=self.coordinator(group_id), max_version=max_version)
 
 
-def by_topic(partitions: Mapping[TopicPartition, V]) -> dict[str, dict[int, V]]:
-    """Return the values by topic and partition, in order."""
-    found: dict[str, dict[int, V]] = {}
-    for topic, partition in sorted(partitions):
-        found.setdefault(topic, {})[partition] = partitions[topic, partition]
-    return found
+def committed_offsets(group: Body) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets of a group in a response of OffsetFetch, without partitions that have none or an error."""
+    return {
+        tp: CommittedOffset(p["CommittedOffset"], p.get("CommittedLeaderEpoch", -1), p["Metadata"] or "")
+        for tp, p in partition_rows(group["Topics"])
+        if p["CommittedOffset"] >= 0 and not p["ErrorCode"]
+    }
 
 
 def _classic(row: Body, node_id: int, assignment_bytes: int) -> GroupDescription:

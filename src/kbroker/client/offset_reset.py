@@ -51,16 +51,11 @@ def plan_reset(
         without a committed offset.
     """
     wanted = sorted(set(partitions))
-    if to is ResetTo.EARLIEST:
-        return _ask(admin, wanted, EARLIEST)
-    if to is ResetTo.LATEST:
-        return _ask(admin, wanted, LATEST)
     if to is ResetTo.CURRENT:
         kept = {tp: committed[tp] for tp in wanted if tp in committed}
-        return kept | _ask(admin, [tp for tp in wanted if tp not in committed], LATEST)
-    if to is ResetTo.TIMESTAMP:
-        found = _ask(admin, wanted, value)
-        return found | _ask(admin, [tp for tp, offset in found.items() if offset < 0], LATEST)
+        return kept | admin.offsets_at(tp for tp in wanted if tp not in committed)
+    if to in (ResetTo.EARLIEST, ResetTo.LATEST, ResetTo.TIMESTAMP):
+        return admin.offsets_at(wanted, {ResetTo.EARLIEST: EARLIEST, ResetTo.LATEST: LATEST}.get(to, value))
     if to is ResetTo.SHIFT_BY:
         for topic, partition in wanted:
             if (topic, partition) not in committed:
@@ -72,13 +67,8 @@ def plan_reset(
 
 def keep_between_ends(admin: Admin, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Return the offsets limited to the log start offset and the end offset of each partition."""
-    starts, ends = _ask(admin, offsets, EARLIEST), _ask(admin, offsets, LATEST)
+    starts, ends = admin.offsets_at(offsets, EARLIEST), admin.offsets_at(offsets)
     return {tp: max(starts[tp], min(ends[tp], offset)) for tp, offset in offsets.items()}
-
-
-def _ask(admin: Admin, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    wanted = dict.fromkeys(partitions, timestamp)
-    return {tp: found.offset for tp, found in admin.list_offsets(wanted).items()} if wanted else {}
 
 
 # ---------------------------------------------------------------- one group

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
+from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol._arrow_rows import ArrowRows, partition_of_key
@@ -268,14 +269,12 @@ class Producer:
             raise failure
 
     def _send_to(self, node_id: int, batches: list[_Batch]) -> dict[TopicPartition, tuple[int, int, str | None]]:
-        topics: dict[str, list[Body]] = {}
-        for batch in batches:
-            topics.setdefault(batch.topic, []).append({"Index": batch.partition, "Records": batch.data})
+        rows = ((batch.topic, {"Index": batch.partition, "Records": batch.data}) for batch in batches)
         body: Body = {
             "TransactionalId": self.transactional_id,
             "Acks": self.acks,
             "TimeoutMs": self.timeout_ms,
-            "TopicData": [{"Name": name, "PartitionData": partitions} for name, partitions in topics.items()],
+            "TopicData": topic_rows(rows, partitions="PartitionData"),
         }
         response = self.cluster.request(
             PRODUCE,
@@ -288,7 +287,6 @@ class Producer:
         if self.acks == 0:
             return {(b.topic, b.partition): (0, -1, None) for b in batches}
         return {
-            (t["Name"], p["Index"]): (p["ErrorCode"], p["BaseOffset"], p.get("ErrorMessage"))
-            for t in response["Responses"]
-            for p in t["PartitionResponses"]
+            tp: (p["ErrorCode"], p["BaseOffset"], p.get("ErrorMessage"))
+            for tp, p in partition_rows(response["Responses"], partitions="PartitionResponses", index="Index")
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kbroker.client.admin import EARLIEST, LATEST, Admin
+from kbroker.client.admin import EARLIEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.common.topic_names import TopicPartition
@@ -43,26 +43,14 @@ class RecordRange:
             del positions[tp]
 
 
-def end_offsets(
-    cluster: Cluster, partitions: Iterable[TopicPartition], timestamp: int = LATEST, *, read_committed: bool = False
-) -> dict[TopicPartition, int]:
-    """Return the first offset at or after a timestamp, per partition; the end if no record is that late."""
-    admin = Admin(cluster)
-    wanted = dict.fromkeys(partitions, timestamp)
-    found = {tp: i.offset for tp, i in admin.list_offsets(wanted, read_committed=read_committed).items()}
-    late = dict.fromkeys((tp for tp, offset in found.items() if offset < 0), LATEST)
-    if late:
-        found.update({tp: i.offset for tp, i in admin.list_offsets(late, read_committed=read_committed).items()})
-    return found
-
-
 def last_records(
     cluster: Cluster, partitions: Iterable[TopicPartition], count: int, *, read_committed: bool = False
 ) -> list[Record]:
     """Return the last ``count`` records of partitions together, the oldest first, by timestamp."""
     chosen = list(partitions)
-    ends = end_offsets(cluster, chosen, read_committed=read_committed)
-    starts = end_offsets(cluster, chosen, EARLIEST)
+    admin = Admin(cluster)
+    ends = admin.offsets_at(chosen, read_committed=read_committed)
+    starts = admin.offsets_at(chosen, EARLIEST)
     kept: dict[TopicPartition, list[Record]] = {}
     width = count
     while chosen:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kbroker.client.admin import EARLIEST, LATEST, Admin
+from kbroker.client.admin import EARLIEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer
 from kbroker.common.errors import Errors, KafkaError, UserError
@@ -178,25 +178,21 @@ def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterato
             raise
         raise RequestLogError(f"topic {topic} does not exist: kbroker.request.log.topic sets it") from None
     admin = Admin(cluster)
-    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = {place: info.offset for place, info in admin.list_offsets(dict.fromkeys(partitions, LATEST)).items()}
-    positions = {place: max(starts[place].offset, end - back) for place, end in ends.items()}
-    left = {place for place, end in ends.items() if positions[place] < end}
-    if not left and not follow:
-        return
-    is_at_end = False
+    starts, ends = admin.offsets_at(partitions, EARLIEST), admin.offsets_at(partitions)
+    positions = {place: max(starts[place], end - back) for place, end in ends.items()}
     consumer = Consumer(cluster, positions, max_wait_ms=500, reset=EARLIEST)
-    while follow or left:
+
+    def is_read() -> bool:  # by positions: the last offsets may be those of a marker, or deleted
+        return all(consumer.positions[place] >= end for place, end in ends.items())
+
+    is_at_end = False
+    while follow or not is_read():
         rows: list[Row] = []
         for record in consumer.poll():
-            place = record.topic, record.partition
-            if record.offset + 1 >= ends[place]:
-                left.discard(place)
-            if not follow and record.offset >= ends[place]:
-                continue
-            rows.extend(_rows_of(record.value or b"", dict(record.headers).get(FORMAT_HEADER)))
+            if follow or record.offset < ends[record.topic, record.partition]:
+                rows.extend(_rows_of(record.value or b"", dict(record.headers).get(FORMAT_HEADER)))
         yield rows
-        if not left and not is_at_end:
+        if not is_at_end and is_read():
             is_at_end = True
             yield []
 

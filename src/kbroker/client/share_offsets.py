@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kbroker.client.cluster import check
-from kbroker.client.groups import Groups, by_topic
+from kbroker.client.groups import Groups
+from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
@@ -27,11 +28,9 @@ def share_offsets(groups: Groups, group_id: str) -> dict[TopicPartition, ShareOf
         (row,) = groups.ask(group_id, DESCRIBE_SHARE_GROUP_OFFSETS, body)["Groups"]
         check(row["ErrorCode"], f"group {group_id!r}", row["ErrorMessage"])
         found = {}
-        for topic in row["Topics"]:
-            for one in topic["Partitions"]:
-                place = topic["TopicName"], one["PartitionIndex"]
-                check(one["ErrorCode"], f"partition {place[0]}-{place[1]}", one["ErrorMessage"])
-                found[place] = ShareOffset(_known(one["StartOffset"]), _known(one.get("Lag", -1)))
+        for place, one in partition_rows(row["Topics"], "TopicName"):
+            check(one["ErrorCode"], f"partition {place[0]}-{place[1]}", one["ErrorMessage"])
+            found[place] = ShareOffset(_known(one["StartOffset"]), _known(one.get("Lag", -1)))
         return found
 
     return groups.cluster.retry(attempt)
@@ -42,26 +41,19 @@ def alter_share_offsets(groups: Groups, group_id: str, offsets: Mapping[TopicPar
 
     Raises: as ``Groups``; KafkaError NON_EMPTY_GROUP; offsets of other partitions may have been set.
     """
-    topics = [
-        {
-            "TopicName": topic,
-            "Partitions": [{"PartitionIndex": index, "StartOffset": at} for index, at in partitions.items()],
-        }
-        for topic, partitions in by_topic(offsets).items()
-    ]
+    rows = ((tp[0], {"PartitionIndex": tp[1], "StartOffset": at}) for tp, at in sorted(offsets.items()))
+    topics = topic_rows(rows, "TopicName")
 
     def attempt() -> KafkaError | None:
         response = groups.ask(group_id, ALTER_SHARE_GROUP_OFFSETS, {"GroupId": group_id, "Topics": topics})
         check(response["ErrorCode"], f"group {group_id!r}", response["ErrorMessage"])
-        for topic in response["Responses"]:
-            for one in topic["Partitions"]:
-                name = f"partition {topic['TopicName']}-{one['PartitionIndex']}"
-                if one["ErrorCode"]:
-                    error = Errors.of(one["ErrorCode"])
-                    failure = KafkaError(error, f"group {group_id!r}, {name}: {one['ErrorMessage']}")
-                    if error is Errors.UNKNOWN_TOPIC_OR_PARTITION:  # it was just listed: deleted since
-                        return failure
-                    raise failure
+        for (topic, partition), one in partition_rows(response["Responses"], "TopicName"):
+            if one["ErrorCode"]:
+                error = Errors.of(one["ErrorCode"])
+                failure = KafkaError(error, f"group {group_id!r}, partition {topic}-{partition}: {one['ErrorMessage']}")
+                if error is Errors.UNKNOWN_TOPIC_OR_PARTITION:  # it was just listed: deleted since
+                    return failure
+                raise failure
         return None
 
     failure = groups.cluster.retry(attempt) if topics else None

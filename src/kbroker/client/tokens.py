@@ -9,12 +9,12 @@ from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.delegation_token import DelegationToken, Principal
+from kbroker.common.security.jaas import SCRAM_MODULE
 
 CREATE, RENEW, EXPIRE, DESCRIBE = 38, 39, 40, 41
 FIRST_WITH_OWNER = 3  # of CreateDelegationToken
 BROKERS_DEFAULT = -1  # as a lifetime or period
 AT_ONCE = -1  # as the period of ExpireDelegationToken
-SCRAM_LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 class SecretToken(NamedTuple):
@@ -31,7 +31,7 @@ class SecretToken(NamedTuple):
     @property
     def login(self) -> str:
         """Return the value of `sasl.jaas.config` of a client that logs in by this token."""
-        return f'{SCRAM_LOGIN} required username="{self.token.token_id}" password="{self.secret}" tokenauth="true";'
+        return f'{SCRAM_MODULE} required username="{self.token.token_id}" password="{self.secret}" tokenauth="true";'
 
 
 def hmac_of(text: str) -> bytes:

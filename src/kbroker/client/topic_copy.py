@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kbroker.client.admin import EARLIEST, LATEST, Admin, NewTopic
+from kbroker.client.admin import EARLIEST, Admin, NewTopic
 from kbroker.client.cluster import Cluster, TopicMetadata
 from kbroker.client.consumer import Consumer
 from kbroker.client.groups import Groups
@@ -113,20 +113,20 @@ class TopicCopier:
             self._topic_ids[topic.name] = "" if topic.topic_id is None else topic.topic_id.hex
             self._make(topic, admin)
         places = [(topic.name, part.partition) for topic in topics for part in topic.partitions]
-        starts = admin.list_offsets(dict.fromkeys(places, EARLIEST))
-        ends = admin.list_offsets(dict.fromkeys(places, LATEST), read_committed=self._read_committed)
+        starts = admin.offsets_at(places, EARLIEST)
+        ends = admin.offsets_at(places, read_committed=self._read_committed)
         copies = {place: (self._names[place[0]], place[1]) for place in places}
         known = Groups(self._target).committed(self.group_id, copies.values(), require_stable=True)
         unknown = [place for place, copy in copies.items() if copy not in known]
         self._check_unknown([copies[place] for place in unknown])
         for place, copy in copies.items():
-            begin = starts[place].offset
+            begin = starts[place]
             if (committed := known.get(copy)) is not None:
                 self._check_topic_id(place[0], committed.metadata or "")
                 begin = max(begin, committed.offset)  # records before it are deleted by now
-            self.parts.append(Part(place, copy, begin, max(begin, ends[place].offset)))
+            self.parts.append(Part(place, copy, begin, max(begin, ends[place])))
         self._producer.begin_transaction()  # from now on a kill leaves a copy whose progress is known
-        self._producer.send_offsets(self.group_id, self._progress({place: starts[place].offset for place in unknown}))
+        self._producer.send_offsets(self.group_id, self._progress({place: starts[place] for place in unknown}))
         self._producer.commit_transaction()
 
     def _progress(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, str]]:
@@ -226,10 +226,9 @@ class TopicCopier:
         if self._is_append or not copies:
             return
         admin = Admin(self._target)
-        starts = admin.list_offsets(dict.fromkeys(copies, EARLIEST))
-        ends = admin.list_offsets(dict.fromkeys(copies, LATEST))
+        starts, ends = admin.offsets_at(copies, EARLIEST), admin.offsets_at(copies)
         for place in copies:
-            if starts[place].offset < ends[place].offset:
+            if starts[place] < ends[place]:
                 raise CopyError(
                     f"{place[0]}-{place[1]} has records in the target, and group {self.group_id} has no offset for it: "
                     "give --append to copy all records behind them"

@@ -12,6 +12,7 @@ from enum import Enum
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
 from kbroker.client.coordinators import GROUP, TRANSACTION, find_coordinator
+from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.client.producer import INIT_PRODUCER_ID, Delivery, Producer
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
@@ -135,15 +136,11 @@ class TransactionalProducer(Producer):
         self._expect(State.IN_TRANSACTION)
         if not offsets:
             return
-        topics: dict[str, list[Body]] = {}
-        for (topic, partition), (offset, metadata) in sorted(offsets.items()):
-            one = {"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": metadata}
-            topics.setdefault(topic, []).append(one)
-        commit = {
-            **self._ids(),
-            "GroupId": group_id,
-            "Topics": [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()],
-        }
+        rows = (
+            (topic, {"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": metadata})
+            for (topic, partition), (offset, metadata) in sorted(offsets.items())
+        )
+        commit = {**self._ids(), "GroupId": group_id, "Topics": topic_rows(rows)}
 
         def attempt() -> None:
             response = self.cluster.request(
@@ -152,9 +149,8 @@ class TransactionalProducer(Producer):
                 node_id=find_coordinator(self.cluster, GROUP, group_id),
                 max_version=MAX_VERSIONS[TXN_OFFSET_COMMIT],
             )
-            for topic in response["Topics"]:
-                for one in topic["Partitions"]:
-                    check(one["ErrorCode"], f"group {group_id!r}, partition {topic['Name']}-{one['PartitionIndex']}")
+            for (topic, partition), row in partition_rows(response["Topics"]):
+                check(row["ErrorCode"], f"group {group_id!r}, partition {topic}-{partition}")
 
         try:
             self._ask(ADD_OFFSETS, {**self._ids(), "GroupId": group_id})
@@ -198,24 +194,20 @@ class TransactionalProducer(Producer):
     def _add_partitions(self, places: list[TopicPartition]) -> None:
         if not places:
             return
-        topics: dict[str, list[int]] = {}
-        for topic, partition in places:
-            topics.setdefault(topic, []).append(partition)
-        body: Body = {
-            **{f"V3AndBelow{name}": value for name, value in self._ids().items()},
-            "V3AndBelowTopics": [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()],
-        }
+        fields: Body = {**self._ids(), "Topics": topic_rows(places)}
+        body = {f"V3AndBelow{name}": value for name, value in fields.items()}
 
         def attempt() -> None:
             response = self.cluster.request(
                 ADD_PARTITIONS, body, node_id=self._coordinator(), max_version=MAX_VERSIONS[ADD_PARTITIONS]
             )
             failure: tuple[int, str] | None = None
-            for topic in response["ResultsByTopicV3AndBelow"]:
-                for one in topic["ResultsByPartition"]:
-                    code = one["PartitionErrorCode"]
-                    if code and (failure is None or failure[0] == Errors.OPERATION_NOT_ATTEMPTED):
-                        failure = code, f"{topic['Name']}-{one['PartitionIndex']}"
+            for (topic, partition), row in partition_rows(
+                response["ResultsByTopicV3AndBelow"], partitions="ResultsByPartition"
+            ):
+                code = row["PartitionErrorCode"]
+                if code and (failure is None or failure[0] == Errors.OPERATION_NOT_ATTEMPTED):
+                    failure = code, f"{topic}-{partition}"
             if failure is not None:
                 check(failure[0], f"{self._what()}, partition {failure[1]}")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
 from kbroker.client.coordinators import TRANSACTION, find_coordinator
+from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
@@ -163,20 +164,15 @@ class Transactions:
     def _described(
         self, places: Sequence[TopicPartition], broker_id: int | None
     ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
-        by_node: dict[int, dict[str, list[int]]] = {}
-        for topic, index in places:
-            node_id = self._cluster.leader(topic, index) if broker_id is None else broker_id
-            by_node.setdefault(node_id, {}).setdefault(topic, []).append(index)
         found: dict[TopicPartition, Sequence[ActiveProducer]] = {}
-        for node_id, topics in by_node.items():
-            rows = [{"Name": name, "PartitionIndexes": indexes} for name, indexes in topics.items()]
-            response = self._cluster.request(DESCRIBE_PRODUCERS, {"Topics": rows}, node_id=node_id)
-            for topic in response["Topics"]:
-                for row in topic["Partitions"]:
-                    place = topic["Name"], row["PartitionIndex"]
-                    check(row["ErrorCode"], f"partition {place[0]}-{place[1]}", row["ErrorMessage"])
-                    producers = [_producer(one) for one in row["ActiveProducers"]]
-                    found[place] = sorted(producers, key=lambda one: one.producer_id)
+        by_node = by_leader(self._cluster, places) if broker_id is None else {broker_id: places}
+        for node_id, some in by_node.items():
+            topics = topic_rows(some, partitions="PartitionIndexes")
+            response = self._cluster.request(DESCRIBE_PRODUCERS, {"Topics": topics}, node_id=node_id)
+            for place, row in partition_rows(response["Topics"]):
+                check(row["ErrorCode"], f"partition {place[0]}-{place[1]}", row["ErrorMessage"])
+                producers = [_producer(one) for one in row["ActiveProducers"]]
+                found[place] = sorted(producers, key=lambda one: one.producer_id)
         return found
 
     def find_hanging(
@@ -230,9 +226,8 @@ class Transactions:
             node_id = self._cluster.leader(*place)
             response = self._cluster.request(WRITE_TXN_MARKERS, body, node_id=node_id)
             for marker in response["Markers"]:
-                for topic in marker["Topics"]:
-                    for row in topic["Partitions"]:
-                        check(row["ErrorCode"], f"aborting producer {producer_id} in {place[0]}-{place[1]}")
+                for _, row in partition_rows(marker["Topics"]):
+                    check(row["ErrorCode"], f"aborting producer {producer_id} in {place[0]}-{place[1]}")
 
         self._cluster.retry(attempt)
 

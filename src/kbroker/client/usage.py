@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker._core.clock import BaseClock
-from kbroker.client.admin import LATEST, Admin
+from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.groups import WITH_OFFSETS, Groups
@@ -169,16 +169,16 @@ class UsageWatch:
 
     def _look_at_topics(self, cluster: Cluster, usage: Usage) -> None:
         admin = Admin(cluster)
-        wanted: dict[TopicPartition, int] = {}
+        wanted: list[TopicPartition] = []
         counts: dict[str, int] = {}
         for topic in admin.describe_topics():
             if len(wanted) + len(topic.partitions) > MOST_PARTITIONS:
                 usage.topics_truncated = True
                 break
             counts[topic.name] = len(topic.partitions)
-            wanted.update({(topic.name, p.partition): LATEST for p in topic.partitions if p.leader >= 0})
+            wanted += [(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
         ends = dict.fromkeys(counts, 0)
-        self._ends = {place: info.offset for place, info in admin.list_offsets(wanted).items()}
+        self._ends = admin.offsets_at(wanted)
         for (name, _), offset in self._ends.items():
             ends[name] += max(0, offset)
         for name, end in ends.items():

@@ -21,9 +21,9 @@ KINDS = {
 
 def denied(principal: str, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> PageError:
     """Return the page for a missing ACL."""
-    what = "the cluster" if kind is ResourceType.CLUSTER else f"{_title(kind)} {name!r}"
+    what = "the cluster" if kind is ResourceType.CLUSTER else f"{kind.title} {name!r}"
     who = principal or "the user of these pages"
-    return PageError(403, f"No ACL allows {who} the operation {_title(operation)} on {what}.")
+    return PageError(403, f"No ACL allows {who} the operation {operation.title} on {what}.")
 
 
 @contextmanager
@@ -42,10 +42,6 @@ def page_error(error: KafkaError, principal: str) -> PageError:
     kind = KINDS.get(error.error)
     if kind is not None:
         who = principal or "the user of these pages"
-        return PageError(403, f"An ACL of {who} on a {_title(kind)} is missing: {error.message}")
+        return PageError(403, f"An ACL of {who} on a {kind.title} is missing: {error.message}")
     status = 404 if error.error in (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.GROUP_ID_NOT_FOUND) else 400
     return PageError(status, f"The cluster refuses this: {error.message}")
-
-
-def _title(word: ResourceType | Operation) -> str:
-    return "".join(part.capitalize() for part in word.name.split("_"))

@@ -8,6 +8,7 @@ import pytest
 from kbroker.client.admin import EARLIEST, LATEST
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer
+from kbroker.client.request_records import topic_rows
 from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import RecordBatchBuilder
 from tests.support.fake_broker import Body, FakeBroker
@@ -130,3 +131,10 @@ def test_timestamp_after_the_last_record_means_the_end(broker: FakeBroker, clust
     assert consumer.positions == {("t", 0): 0}
     consumer.seek_to_timestamp(123)
     assert consumer.positions == {("t", 0): 77}
+
+
+def test_a_request_log_ends_with_a_marker(broker: FakeBroker, cluster: Cluster) -> None:
+    """Without --follow, the command waited for a record with the last offset before the end."""
+    broker.partitions = {"t": 1}
+    serve_log(broker, marker(0, 7, 1), end=1)
+    assert list(topic_rows(cluster, "t", 10, follow=False)) == [[], []]

@@ -19,7 +19,16 @@ MAX_NAME_BYTES = 32_767  # of each text of a rule, as in Kafka's records
 _MAPPED = bytes(10) + b"\xff\xff"  # prefix of an IPv4 address in IPv6
 
 
-class ResourceType(IntEnum):
+class _Word(IntEnum):
+    """A code of Kafka's protocol with a name."""
+
+    @property
+    def title(self) -> str:
+        """Name in files, on pages and in the log of Kafka's authorizer: ``TransactionalId``."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class ResourceType(_Word):
     """Types of resources."""
 
     UNKNOWN = 0
@@ -31,13 +40,8 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
-    @property
-    def title(self) -> str:
-        """Name in the log of Kafka's authorizer: ``TransactionalId``."""
-        return "".join(word.capitalize() for word in self.name.split("_"))
 
-
-class PatternType(IntEnum):
+class PatternType(_Word):
     """Types of a rule's resource pattern; ANY and MATCH are for filters only."""
 
     UNKNOWN = 0
@@ -47,7 +51,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-class Operation(IntEnum):
+class Operation(_Word):
     """Operations that rules allow or deny."""
 
     UNKNOWN = 0
@@ -68,7 +72,7 @@ class Operation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class Permission(IntEnum):
+class Permission(_Word):
     """Permissions of a rule."""
 
     UNKNOWN = 0

@@ -7,7 +7,6 @@ from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
 
 from kbroker.client.acls import NO_AUTHORIZER, REASONS, Acls, describe
-from kbroker.client.cluster_file import title
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import (
     CLUSTER_NAME,
@@ -27,11 +26,11 @@ from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.site import ROOT, Site, View, address
 
-KINDS = {title(kind): kind for kind in ResourceType if kind > ResourceType.ANY}
-WORDS = {title(one): one for one in Operation if one > Operation.ANY}
-PATTERNS = {title(one): one for one in (PatternType.LITERAL, PatternType.PREFIXED)}
-PERMISSIONS = {title(one): one for one in (Permission.ALLOW, Permission.DENY)}
-OPERATIONS_OF = {title(kind): ["All", *map(title, some)] for kind, some in OPERATIONS.items()}
+KINDS = {kind.title: kind for kind in ResourceType if kind > ResourceType.ANY}
+WORDS = {one.title: one for one in Operation if one > Operation.ANY}
+PATTERNS = {one.title: one for one in (PatternType.LITERAL, PatternType.PREFIXED)}
+PERMISSIONS = {one.title: one for one in (Permission.ALLOW, Permission.DENY)}
+OPERATIONS_OF = {kind.title: ["All", *(one.title for one in some)] for kind, some in OPERATIONS.items()}
 
 T = TypeVar("T")
 
@@ -78,7 +77,7 @@ def acls(site: Site, query: Query) -> View:
         acl
         for acl in found
         if (wanted in acl.principal.lower() or wanted in acl.resource_name.lower())
-        and (not kind or title(acl.resource_type) == kind)
+        and (not kind or acl.resource_type.title == kind)
     ]
     part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/acls", query.values)
     values = {
@@ -127,7 +126,7 @@ def _answer(site: Site, fields: Fields) -> Answer:
         settings = client.settings()
     with site.needs(Operation.DESCRIBE):
         decision = client.explain(fields.principal, host, operation, kind, name, settings)
-    question = f"{fields.principal} from {host}: {title(operation)} on {title(kind)} {name}"
+    question = f"{fields.principal} from {host}: {operation.title} on {kind.title} {name}"
     return Answer(decision.is_allowed, question, _reason(decision, client.hides_super_users(settings)))
 
 
@@ -162,7 +161,7 @@ def add(site: Site, form: Query) -> Change:
         with site.needs(Operation.ALTER):
             client.add([acl])
 
-    lines = [] if exists else [Difference(describe(acl), None, title(acl.permission))]
+    lines = [] if exists else [Difference(describe(acl), None, acl.permission.title)]
     return Change(f"Add the ACL {describe(acl)}", lines, apply, address("acls", q=acl.principal), back=address("acls"))
 
 
@@ -176,7 +175,7 @@ def remove(site: Site, form: Query) -> Change:
         with site.needs(Operation.ALTER):
             client.remove([AclFilter(*acl)])
 
-    lines = [Difference(describe(acl), title(acl.permission), None)] if exists else []
+    lines = [Difference(describe(acl), acl.permission.title, None)] if exists else []
     return Change(f"Remove the ACL {describe(acl)}", lines, apply, address("acls"))
 
 
@@ -185,11 +184,11 @@ def fields_of(acl: Acl) -> Fields:
     return Fields(
         acl.principal,
         acl.host,
-        title(acl.operation),
-        title(acl.resource_type),
+        acl.operation.title,
+        acl.resource_type.title,
         acl.resource_name,
-        title(acl.pattern_type),
-        title(acl.permission),
+        acl.pattern_type.title,
+        acl.permission.title,
     )
 
 
@@ -215,7 +214,7 @@ def _name(kind: ResourceType, text: str) -> str:
     if kind is ResourceType.CLUSTER:
         return CLUSTER_NAME
     if not text:
-        raise ValueError(f"expected a name of a {title(kind)}, or * for all, got none")
+        raise ValueError(f"expected a name of a {kind.title}, or * for all, got none")
     return text
 
 

@@ -188,10 +188,11 @@ def _names(topics: Topics) -> list[str]:
 def _check_names(option: str, named: Iterable[TopicPartition], partitions: list[TopicPartition]) -> None:
     missing, unknown = sorted(set(partitions) - set(named)), sorted(set(named) - set(partitions))
     if missing or unknown:
-        what = [f"lacks {_listed(missing)}"] * bool(missing) + [f"names {_listed(unknown)}, not read"] * bool(unknown)
+        what = [f"lacks {listed(missing)}"] * bool(missing) + [f"names {listed(unknown)}, not read"] * bool(unknown)
         raise PipelineError(f"{option} must name every partition that is read and no other: it {' and '.join(what)}")
 
 
-def _listed(partitions: list[TopicPartition]) -> str:
+def listed(partitions: list[TopicPartition]) -> str:
+    """Return the names of the first five partitions, and the number of the others."""
     shown = ", ".join(f"{topic}-{partition}" for topic, partition in partitions[:5])
     return shown if len(partitions) <= 5 else f"{shown} and {len(partitions) - 5} more"

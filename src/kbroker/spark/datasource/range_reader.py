@@ -133,7 +133,7 @@ class RangeReader:
         """Continue at the log start offset, and end at the end offset."""
         tp = (self.wanted.topic, self.wanted.partition)
         admin = Admin(self.cluster)
-        begin, end = (admin.list_offsets({tp: which})[tp].offset for which in (EARLIEST, LATEST))
+        begin, end = (admin.offsets_at([tp], which)[tp] for which in (EARLIEST, LATEST))
         asked = f"offsets {reader.position} to {reader.until_offset - 1} of {self._name}"
         if begin <= reader.position <= end:
             raise KafkaError(

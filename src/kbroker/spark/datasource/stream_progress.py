@@ -8,7 +8,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from kbroker.common.topic_names import TopicPartition
-from kbroker.spark.datasource.offset_lookup import Found, Lookup
+from kbroker.spark.datasource.offset_lookup import Found, Lookup, listed
 from kbroker.spark.datasource.offsets import SourceOffset
 from kbroker.spark.datasource.options import KEEP_ON, ReadOptions
 from kbroker.spark.datasource.planning import OffsetRange, limited, limited_by_time
@@ -104,7 +104,7 @@ class StreamProgress:
                 found[tp] = start.offsets[tp]
         gone = sorted(set(start.offsets) - set(ends.offsets))
         if gone:
-            self._lost(f"{_listed(gone)} are missing: deleted, or no longer chosen by the options")
+            self._lost(f"partitions {listed(gone)} are missing: deleted, or no longer chosen by the options")
         new = [tp for tp in ends.offsets if tp not in found]
         return {**found, **(self.lookup.earliest(new) if new else {})}
 
@@ -178,9 +178,3 @@ def _replaced(topic: str, before: UUID, now: UUID) -> str:
         f"topic {topic!r} is not the one that was read so far (its id was {before} and is {now}): it was deleted and "
         "created again, or this is another cluster than the checkpoint's"
     )
-
-
-def _listed(partitions: list[TopicPartition]) -> str:
-    shown = ", ".join(f"{topic}-{partition}" for topic, partition in partitions[:5])
-    more = f" and {len(partitions) - 5} more" if len(partitions) > 5 else ""
-    return f"partitions {shown}{more}"

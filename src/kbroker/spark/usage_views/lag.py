@@ -63,8 +63,7 @@ def _rows(kind: str, reader: str, offsets: Mapping[TopicPartition, int | None], 
     ends = groups.end_offsets(offsets)
     rows = []
     for topic, partition in sorted(offsets):
-        offset = offsets[topic, partition]
-        end = ends[topic, partition].offset if (topic, partition) in ends else None
+        offset, end = offsets[topic, partition], ends.get((topic, partition))
         lag = None if offset is None or end is None else max(0, end - offset)
         rows.append(Lag(kind, reader, topic, partition, offset, end, lag))
     return rows
