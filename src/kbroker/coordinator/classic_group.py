@@ -406,11 +406,14 @@ class ClassicGroup:
         self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether the current members support one of these protocols."""
+        """Return whether the current members support one of these protocols.
+
+        Any will do once the last member has left a rebalance that waits for a pending one, or for more to come.
+        """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         total = len(self.members)
-        return self.protocol_type == protocol_type and any(self._supporters.get(name) == total for name in names)
+        return self.protocol_type == protocol_type and any(self._supporters.get(name, 0) == total for name in names)
 
     def select_protocol(self) -> str:
         """Return the protocol most members prefer among those all support; at a tie the first in Kafka's hash map.

@@ -377,6 +377,20 @@ def test_a_static_member_survives_a_rebalance_it_missed(groups: Groups) -> None:
     assert newcomer.one.leader_id == newcomer.one.member_id
 
 
+def test_members_join_a_rebalance_that_all_others_have_left(groups: Groups) -> None:
+    """It waits on for a member that has its id and has not joined with it, and takes others in meanwhile."""
+    alone = groups.lone()
+    pending = groups.join(known=True).one
+    newcomer = groups.join(known=True).one
+    groups.join(newcomer.member_id)
+    assert groups.leave(newcomer.member_id, alone.member_id) == [Errors.NONE] * 2
+    assert (groups.state(), groups.members()) == ("PreparingRebalance", [])
+    assert groups.join(kind="connect").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    other, last = groups.join(), groups.join(pending.member_id)
+    assert {other.one.error, last.one.error} == {Errors.NONE}
+    assert other.one.generation_id == last.one.generation_id == alone.generation_id + 1
+
+
 def test_a_rebalance_that_no_member_rejoins_waits_on(groups: Groups) -> None:
     """All are static and silent: no generation without members is made; their sessions decide."""
     static = groups.lone(instance="i", session_ms=30_000, rebalance_ms=7000)
