@@ -227,6 +227,25 @@ def test_a_response_does_not_wait_for_a_slow_frame(
     client.end()
 
 
+def test_large_responses_wait_for_their_client(broker: VirtualBroker, client: Pipeline) -> None:
+    """A client that does not read keeps one large response in memory, however many requests it has sent."""
+    executed: list[int] = []
+    groups = [{"GroupId": "x" * 30_000, "ProtocolType": "consumer"}] * 1000
+
+    def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+        executed.append(request.correlation_id)
+        return {"ErrorCode": 0, "Groups": groups}
+
+    with_handler(broker, LIST_GROUPS, handle)
+    client.send_together(*[GROUPS] * 4)
+    wait_until(lambda: executed, 10, "the first frame")
+    broker.wait_until_quiet()
+    assert executed == [0]
+    for _ in range(4):
+        assert len(client.end()["Groups"]) == 1000
+    assert executed == [0, 1, 2, 3]
+
+
 def test_each_frame_is_charged_its_own_time(broker: VirtualBroker, client: Pipeline) -> None:
     """A frame's handler time begins at the end of the frame before it (KIP-124)."""
     clock = broker.clock

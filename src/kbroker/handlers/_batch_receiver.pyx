@@ -19,6 +19,7 @@ from kbroker.requests._native_types cimport Api, NativeApisCore
 cdef enum:
     HOLD_NS = 200000            # a completed response waits about as long at most for the frames behind it
     TURN_NS = 2000000           # after which a batch leaves its handler to others that wait
+    RESPONSE_BYTES = 65536      # of a batch; more are in memory only once the client has received these
 
 
 cdef bint is_for_python(NativeApisCore *native_apis, Request *request) noexcept nogil:
@@ -75,6 +76,8 @@ cdef class BatchReceiver:
         before.gatherer = None
         if not before.lets_next_run or request.responder.is_closed(request):
             return None
+        if self.gatherer.total_bytes > RESPONSE_BYTES:
+            return None
         if now - self.batch_begun_ns > TURN_NS and atomic_load(&self.queue.queue.depth) > 0:
             return None
         if not is_for_python(native_apis, request):
@@ -98,6 +101,7 @@ cdef class BatchReceiver:
         if batch == NULL:
             return None
         self.rest = batch.batch_next
+        self.gatherer.total_bytes = 0
         batch.batch_next = NULL
         batch.dequeue_ns = self.batch_begun_ns = self.begun_ns = clock_now_ns(self.native_apis.clock)
         return self.handle_of(batch)

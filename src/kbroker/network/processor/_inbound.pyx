@@ -172,6 +172,7 @@ cdef class ResponseGatherer:
         else:
             self.last.next = request
         self.last = request
+        self.total_bytes += request.response_bytes
 
     cdef void send(self) noexcept:
         cdef Request *first = self.first
