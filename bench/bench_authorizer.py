@@ -1,4 +1,4 @@
-"""What an authorizer costs a Produce, end to end: brokers without one and with 1, 100 and 100,000 rules.
+"""Cost of an authorizer for a Produce, end to end: brokers without one and with 1, 100 and 100,000 rules.
 
 python bench/bench_authorizer.py [--rounds 60] [--seconds 0.5] [--rules 1 100 100000] [--megabytes 20]
 python bench/bench_authorizer.py --instructions [--rules 1 100 10000]

@@ -1,4 +1,4 @@
-"""What open pages of the console cost: produced requests a second with and without 100 browsers, in interleaved pairs.
+"""Cost of open pages of the console: produced requests a second with and without 100 browsers, in interleaved pairs.
 
     python bench/bench_console.py [--pairs 5] [--seconds 4] [--browsers 100] [--page overview|throughput|xray...]
 

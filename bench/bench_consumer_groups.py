@@ -1,4 +1,4 @@
-"""What groups of the consumer protocol cost the coordinator: joins, a rebalance, heartbeats, memory, a start.
+"""Cost of groups of the consumer protocol for the coordinator: joins, a rebalance, heartbeats, memory, a start.
 
 python bench/bench_consumer_groups.py [--members 10000] [--partitions 5000] [--groups 1000]
 

@@ -37,7 +37,7 @@ BATCH_BYTES = MIB - 512  # eight of them, one per partition, make a request of n
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to; sizes in bytes."""
+    """Outcome of one run; sizes in bytes."""
 
     connections: int
     request_bytes: int
@@ -98,7 +98,7 @@ class Client:
                 return
 
     def read(self) -> bool:
-        """Whether a response is complete."""
+        """Return whether a response is complete."""
         try:
             piece = self.socket.recv(65536)
         except (BlockingIOError, ssl.SSLWantReadError):

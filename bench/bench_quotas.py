@@ -1,4 +1,4 @@
-"""What an enforced quota costs: CPU of the broker's process per Produce, quotas off and on in interleaved pairs.
+"""Cost of an enforced quota: CPU of the broker's process per Produce, quotas off and on in interleaved pairs.
 
     python bench/bench_quotas.py [--pairs 9] [--slices 12] [--requests 5000]
 

@@ -1,4 +1,4 @@
-"""What the request log costs: CPU of the broker's process per Produce, with and without it in interleaved pairs.
+"""Cost of the request log: CPU of the broker's process per Produce, with and without it in interleaved pairs.
 
     python bench/bench_request_log.py [--pairs 7] [--seconds 3] [--rate 50000] [--quotas]
         [--format json|arrow] [--to topic|dir|both] [--compression none|lz4] [--connections 8] [--in-flight 5]

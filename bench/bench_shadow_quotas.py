@@ -1,4 +1,4 @@
-"""What shadow quotas cost: CPU of the broker's process per Produce, without quotas, with them, and with their shadows.
+"""Cost of shadow quotas: CPU of the broker's process per Produce, without quotas, with them, and with their shadows.
 
     python bench/bench_shadow_quotas.py [--rounds 9] [--seconds 2] [--rate 20000] [--other FOLDER]
         [--verdicts 1000000] [--connections 8] [--in-flight 64]

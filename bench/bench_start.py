@@ -1,4 +1,4 @@
-"""How soon a broker serves and what it holds when idle: one installation alone, or interleaved with others.
+"""Time of a broker's start, and its idle memory: one installation alone, or interleaved with others.
 
 python bench/bench_start.py --rounds 15
 python bench/bench_start.py --rounds 15 --beside OLD/bin/python        # medians of both, taken in turn

@@ -1,4 +1,4 @@
-"""What many transactional ids cost: memory and time to load 100,000 of them, ends per second, a look at all of them.
+"""Cost of many transactional ids: memory and time to load 100,000 of them, ends per second, a list of all of them.
 
 python bench/bench_transactions.py [--ids 100000] [--open 10000]
 

@@ -1,4 +1,4 @@
-"""What looks at a broker cost it: CPU of its process per Produce, with and without an X-ray each second, interleaved.
+"""Cost of an X-ray for a broker: CPU of its process per Produce, with and without an X-ray each second, interleaved.
 
     python bench/bench_xray.py [--pairs 7] [--seconds 3] [--rate 100000] [--every 1.0] [--connections 8]
 

@@ -76,7 +76,7 @@ def started(name: str, heap: str) -> Iterator[Server]:
 
 @dataclass
 class Member:
-    """What it has, and what it has been asked to say next."""
+    """Assignment of a member, and the content of its next heartbeat."""
 
     group: Group
     member_id: str
@@ -212,7 +212,7 @@ class Crowd:
 
 
 class Figures(NamedTuple):
-    """What one shape took on one broker."""
+    """Figures of one shape of groups on one broker."""
 
     join_s: float
     join_cpu_s: float

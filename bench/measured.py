@@ -1,4 +1,4 @@
-"""What a block of a bench took: time, CPU and memory of this process."""
+"""Cost of a block of a bench: time, CPU and memory of this process."""
 
 from __future__ import annotations
 

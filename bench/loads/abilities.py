@@ -1,4 +1,4 @@
-"""What kbroker does and does not do beside its peers: the same probes, with real clients, against each of them.
+"""Abilities of kbroker and of its peers: the same probes, with real clients, against each of them.
 
     python bench/loads/abilities.py [--only NAME ...] [--probe TEXT ...] [--json FILE] [--markdown FILE] [--short]
 
@@ -134,7 +134,7 @@ def markdown(table: Table, probes: Sequence[Probe]) -> str:
 
 
 def reasons(table: Table, probes: Sequence[Probe]) -> str:
-    """Why each cell is not a "yes"."""
+    """Return the reason for each cell that is not a "yes"."""
     lines = ["| server | what | found |", "|---|---|---|"]
     for server, found in table.items():
         for probe in probes:

@@ -37,7 +37,7 @@ class Skipped(Exception):
 
 
 class Mode(enum.Enum):
-    """How a server is started."""
+    """Ways to start a server."""
 
     PLAIN = "as it is"
     DISK = "with its data on disk, where it can"

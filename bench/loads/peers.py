@@ -211,7 +211,7 @@ def family(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and has not ended."""
+    """Return whether a process exists and has not ended."""
     return pid in (found := _processes()) and found[pid][2] != "Z"
 
 

@@ -1,4 +1,4 @@
-"""What a run of the loads leaves: rows with all figures, facts of the machine, Markdown, JSON, comparison."""
+"""Results of a run of the loads: rows with all figures, facts of the machine, Markdown, JSON, comparison."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What these measurements share: their own broker, quotas, and another client whose latency is taken."""
+"""Common parts of these measurements: their own broker, quotas, and another client whose latency is measured."""
 
 from __future__ import annotations
 

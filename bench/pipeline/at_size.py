@@ -1,4 +1,4 @@
-"""What the pipeline costs at a size: each step over a made-up log, its time, memory, files, and bytes shuffled.
+"""Cost of the pipeline at a size: each step over a generated log, its time, memory, files, and bytes shuffled.
 
     python bench/pipeline/at_size.py --requests 2e6 --requests 20e6 --folder /tmp/at-size --json sizes.json
 
@@ -64,7 +64,7 @@ STEPS = ("usage", "throttles", "replay", "replay-all", "replay-users", "recommen
 
 @dataclass
 class Cost:
-    """What a step took. Times in seconds, memory and bytes in bytes."""
+    """Cost of a step. Times in seconds, memory and bytes in bytes."""
 
     requests: int
     step: str
@@ -170,7 +170,7 @@ class Meter:
 
 
 def steps(spark: Any, table: Path, dates: list[str] | None) -> dict[str, Callable[[], Any]]:
-    """What is measured, by name. Args: `dates`: of the table's days those that are looked at, None: all."""
+    """Return the measured steps by name. Args: `dates`: days of the table to read, None: all."""
 
     def replay(quotas: QuotaSet) -> int:
         clients = replay_clients(spark, table, quotas, dates=dates).cache()

@@ -31,7 +31,7 @@ CLIENTS_OF_A_USER = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """What log to make.
+    """Shape of the log to generate.
 
     `requests`: records of it. `entities`: pairs of user and client id. `hot_share`: of the first entity, 0..1; the
     others' shares fall with their rank, by `skew` (Zipf's exponent). `days`: how long; `start_us`: from when, a full
@@ -61,7 +61,7 @@ class Shape:
 
     @property
     def hours(self) -> int:
-        """How many hours it touches."""
+        """Number of hours that the log touches."""
         return math.ceil(self.days * 24 - 1e-9)
 
     @property
@@ -71,7 +71,7 @@ class Shape:
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are: the parts that are made independently of each other."""
+        """Number of blocks: the parts that are generated independently of each other."""
         return self.hours * self.pieces
 
     def span_us(self, block: int) -> tuple[int, int]:
@@ -83,7 +83,7 @@ class Shape:
         return self.start_us + ends[0], self.start_us + ends[1]
 
     def sent_before(self, time_us: int) -> float:
-        """How many requests there are before a time: more by day than by night."""
+        """Return the number of requests before a time: more by day than by night."""
         total = self.days * DAY_US
         passed = min(max(time_us - self.start_us, 0), total)
         return self.requests if passed >= total else self.requests * self._risen(passed) / self._risen(total)
@@ -133,7 +133,7 @@ class Population:
         self.phase = (mixed(seed, 6, number) % np.uint64(1 << 20)).astype(np.int64)
 
     def counts_before(self, time_us: int) -> Array:
-        """How many requests each entity has sent before a time; at the end they are `requests` together."""
+        """Return the number of requests of each entity before a time; at the end their sum is `requests`."""
         return np.floor(self.share * self.shape.sent_before(time_us) + self._phase).astype(np.int64)
 
     @functools.cached_property

@@ -166,7 +166,7 @@ class _Block:
         return pa.table(arrays, schema=arrow_schema())
 
     def _nth(self, turns: Array, quota: Array) -> Array:
-        """How many requests of its quota a client has sent before a row; of a row that has none, 0."""
+        """Return the number of requests of its quota that a client has sent before a row; of a row that has none, 0."""
         quota_of = _of_api("quota", np.int8)
         own = quota_of[turns] >= 0  # a role has one quota beside Request
         before = np.concatenate([np.zeros((len(turns), 1), np.int64), np.cumsum(own, axis=1)], axis=1)
@@ -175,7 +175,7 @@ class _Block:
         return np.where(quota >= 0, nth, 0)
 
     def _hits(self, quota: Array, nth: Array) -> tuple[Array, Array]:
-        """Whether a row's own quota is exceeded, and how many of its client's were before it."""
+        """Return whether each row exceeds its own quota, and the number of its client's earlier rows that did."""
         people = self.population
         may = people.is_breaching[self.who] & (quota >= 0)
         at, begun = nth + people.phase[self.who], people.phase[self.who]
@@ -234,7 +234,7 @@ _OF_CONNECTIONS = ("time", "broker", "sequence", "address", "listener", "samplin
 
 
 class _Values:
-    """What is recorded into the clients' counters, and what those said, as the log's lists."""
+    """Values and verdicts of the clients' counters, as the log's lists."""
 
     def __init__(
         self, block: _Block, quota: Array, nth: Array, hits_before: Array, hit: Array, is_refused: Array,

@@ -1,4 +1,4 @@
-"""What tasks of generate, replay and recommend do, in one process without Spark: processor time, and memory at most.
+"""Work of the tasks of generate, replay and recommend, in one process without Spark: CPU time, and maximum memory.
 
     python bench/pipeline/task_work.py TABLE --requests 20e6 --days 2
     python bench/pipeline/task_work.py TABLE --requests 10e6 --days 21 --files-per-hour 25 --steps replay,compact,replay

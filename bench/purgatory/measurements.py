@@ -107,7 +107,7 @@ def summed(rows: Iterable[Row]) -> list[Summary]:
 
 
 def disturbed(rows: Iterable[Row]) -> int:
-    """How many runs others disturbed, in the machine or on its host."""
+    """Return the number of runs that others disturbed, in the machine or on its host."""
     return sum(row["error"] is None and is_disturbed(row) for row in rows)
 
 

@@ -105,7 +105,7 @@ def draw_panel(axes: Any, document: dict[str, Any], mix: str, value: Callable[[P
 
 
 def draw_full_speed(axes: Any, document: dict[str, Any], mix: str) -> None:
-    """Where each design ends when nothing holds the generator back."""
+    """Draw the rate of each design at full speed, unless it is saturated."""
     for series, (colour, _, _) in STYLES.items():
         for point in of(document, "sweep", mix, series):
             if not point["rate_target"] and "rate_enqueue" in point and not point["saturated"]:

@@ -1,4 +1,4 @@
-"""What a study says: saturation of a point, the goals, tables. No clock, no process: it works on saved files too."""
+"""Results of a study: saturation of a point, the goals, tables. Without clock and process: saved files are enough."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -63,7 +63,7 @@ def taken(points: list[Point]) -> dict[str, float]:
 
 
 def disturbance(document: dict[str, Any]) -> str:
-    """Whether others had the processors meanwhile."""
+    """Return a sentence about the CPU that other programs used meanwhile."""
     middle = taken([p for p in document["points"] if p["part"] == "goals" and "other_cpus" in p])
     used, withheld = middle["other_cpus"], middle["stolen_cpus"]
     said = f"ther programs used {used:.2f} CPU meanwhile, and the host withheld {withheld:.2f}"

@@ -201,7 +201,7 @@ def measure(point: Point) -> dict[str, Any]:
 
 
 def is_disturbed(figures: Mapping[str, Any]) -> bool:
-    """Whether other work, in the machine or on its host, used so much of the processors that it explains lateness.
+    """Return whether other work, in the machine or on its host, used so much CPU that it explains lateness.
 
     Returns: False for a run without these figures (Kafka's).
     """
@@ -210,7 +210,7 @@ def is_disturbed(figures: Mapping[str, Any]) -> bool:
 
 
 def saturation(figures: Mapping[str, Any]) -> str:
-    """Why a design could not follow: "memory", "time", "rate"; empty if it did. At full speed there is no target."""
+    """Return the cause of saturation: "memory", "time", "rate"; empty without one. At full speed there is no target."""
     if figures.get("given_up"):
         return str(figures["given_up"])
     if figures["rate_target"] and figures["rate_enqueue"] < KEPT_UP * figures["rate_drawn"]:

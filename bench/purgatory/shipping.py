@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Shipped(NamedTuple):
-    """What the driver sent. Args: `archive`: the name of the extension modules' archive; `made_for`: see `platform`."""
+    """Content sent by the driver. Args: `archive`: name of the extension modules' archive; `made_for`: of `platform`."""
 
     archive: str
     made_for: str
 
 
 def platform() -> str:
-    """What the driver and an executor must have in common to use the same extension modules."""
+    """Return the properties that driver and executor must share to use the same extension modules."""
     return f"kbroker {kbroker.__version__}, {sysconfig.get_config_var('SOABI')}"
 
 

@@ -1,4 +1,4 @@
-"""How many rows per second of processor time `ingest` takes, by the form of its log.
+"""Rows per second of CPU time of `ingest`, by the form of its log.
 
     python bench/spark/ingest.py [--rows 200000]
 

@@ -1,4 +1,4 @@
-"""What the table costs: writing, its size, replay from it, compaction; wall time and processor time of each.
+"""Cost of the table: writing, its size, replay from it, compaction; wall time and CPU time of each.
 
     python bench/spark/table_bench.py [--rows 1000000]
 

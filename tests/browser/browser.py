@@ -76,13 +76,13 @@ class Browser:
         waiting.until(lambda _: self.script(f"return Boolean({code})", *arguments), what)
 
     def findings(self, axe: str) -> list[str]:
-        """What axe-core finds on the page: rule and element of each."""
+        """Return the findings of axe-core on the page: rule and element of each."""
         self.script("if (!window.axe) { " + axe + " }")
         found = self.driver.execute_async_script(AXE_RUN)
         return [f"{one['id']}: {one['target']} {one['why']}" for one in found]
 
     def complaints(self) -> list[str]:
-        """What the browser has logged since the last call: script errors, what a policy blocked, files not found."""
+        """Return the browser's log since the last call: script errors, blocked requests, missing files."""
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 

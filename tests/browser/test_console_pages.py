@@ -153,7 +153,7 @@ def test_a_quota_from_shadow_to_enforced(browser: Browser, broker: Broker, root:
 
 
 def test_a_difference_that_is_out_of_date(browser: Browser, broker: Broker, root: str) -> None:
-    """What was changed elsewhere meanwhile is not overwritten."""
+    """A value that another client has changed meanwhile is not overwritten."""
     from kbroker.quota.entity_rules import Alteration, QuotaOp
 
     browser.show(root + "quota?client-id=loader%3Ci%3E")

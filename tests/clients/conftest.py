@@ -1,4 +1,4 @@
-"""What the scenarios share: the table of the everyday scenario at the end of the run."""
+"""Common fixture of the scenarios: the table of the everyday scenario at the end of the run."""
 
 import pytest
 

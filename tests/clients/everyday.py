@@ -41,7 +41,7 @@ def compressible(note: str) -> list[str]:
 
 
 class Lines:
-    """What a program has printed, judged line by line beside what the broker has kept."""
+    """Output of a program, checked line by line against the records in the broker."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.bootstrap = bootstrap

@@ -1,4 +1,4 @@
-"""What the tests of frameworks with exactly-once share: workers that are killed, and a reader of committed records.
+"""Common parts of the tests of frameworks with exactly-once: workers that are killed, a reader of committed records.
 
 A test starts a framework's worker on a topic full of lines, kills worker and broker in mid-work, and compares all that
 was committed with what the input makes of it: each record once.

@@ -1,4 +1,4 @@
-"""What a client does while leaders and coordinators move; one program in the client's language does it.
+"""Load of a client while leaders and coordinators move; one program in the client's language runs it.
 
 A program is called with BOOTSTRAP, TOPIC (of PARTITIONS partitions) and COUNT. Its idempotent producer sends the values
 0 to COUNT - 1, number N to partition N % PARTITIONS, one each PACE_S seconds; its consumer, in the group TOPIC, commits

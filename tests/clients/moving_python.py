@@ -13,7 +13,7 @@ from tests.clients.moving import PACE_S, PARTITIONS
 
 
 class Moving:
-    """What was acknowledged, refused and read. Threads: the producer's and the consumer's."""
+    """Acknowledged, refused and read records. Threads: the producer's and the consumer's."""
 
     def __init__(self, bootstrap: str, topic: str, count: int) -> None:
         self.bootstrap, self.topic, self.count = bootstrap, topic, count

@@ -20,7 +20,7 @@ class Record:
 
 
 class Client:
-    """What the scenario asks of a client; None in `abilities` means the reference client steps in."""
+    """Steps of the scenario for a client; for None in `abilities` the reference client does the step."""
 
     name = ""
     codecs: Sequence[str] = ALL_CODECS

@@ -65,7 +65,7 @@ def create(port: int, config: dict[str, str]) -> bool:
 
 
 def restart_failed(port: int) -> None:
-    """What an operator does: a task does not survive the death of its producer.
+    """Restart the failed task, as an operator does: a task does not survive the death of its producer.
 
     Kafka's producer 4.3.1 dies by itself now and then on a busy machine: its thread can send EndTxn ahead of the
     records (``Sender.maybeSendAndPollTransactionalRequest`` looks for unsent ones before it takes the lock), to which

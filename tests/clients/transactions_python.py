@@ -16,7 +16,7 @@ TIMEOUT_S = 30.0
 
 
 def values(note: str) -> list[str]:
-    """What one transaction writes."""
+    """Return the values of one transaction."""
     return [f"{note} {number}" for number in range(5)]
 
 

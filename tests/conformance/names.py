@@ -1,4 +1,4 @@
-"""What differs from run to run and from broker to broker gets a name that does not, and a response becomes flat.
+"""Names instead of values that differ from run to run and from broker to broker; a response becomes flat.
 
 A flat response maps the path of each value to it: ``Topics[@-t].Partitions[0].ErrorCode``. An element of an array is
 called by what identifies it, so that the order in which a broker lists things does not count, or by its place where the

@@ -102,7 +102,7 @@ def _cases(name: str, script: Script) -> Iterator[Case]:
 
 @dataclass
 class Run:
-    """What happened.
+    """Result of a run.
 
     Args:
         absent: what the broker does not offer. stuck: why the script did not come to its end.

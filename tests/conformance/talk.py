@@ -33,12 +33,12 @@ class Absent(Exception):
 
 
 class Stuck(Exception):
-    """What the script needs did not happen; the text says what."""
+    """Failure of a step that the script needs; the text names the step."""
 
 
 @dataclass(frozen=True)
 class Broker:
-    """Who is talked to, and what it offers; ``sasl``: the address of its listener with the users of ``sasl.py``."""
+    """Broker under test and its abilities; ``sasl``: the address of its listener with the users of ``sasl.py``."""
 
     host: str
     port: int

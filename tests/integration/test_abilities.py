@@ -38,7 +38,7 @@ def cell(page: str, row: str) -> str:
 
 @pytest.mark.parametrize("probe", [*PROBES, *COSTS], ids=lambda probe: probe.name)
 def test_ability(running: Running, probe: Probe) -> None:
-    """What the pages say of kbroker is what a client finds; figures differ from run to run, and are there."""
+    """kbroker's column on the pages equals the results of the clients; figures differ from run to run, and exist."""
     server, was_ended = running.responding()
     assert not was_ended, "the probe before this one has ended the broker"
     result = judged(probe, Place(running.contender, server))

@@ -140,7 +140,7 @@ def test_a_fetch_session_is_its_owners(root: Client, alice: Client) -> None:
 
 
 def test_a_fetch_that_waits_is_asked_again(broker: EmbeddedBroker, root: Client, alice: Client) -> None:
-    """What comes after its rule is removed it does not get; where the rule stays, another one changes nothing."""
+    """A consumer gets no records that arrive after its rule is removed; meanwhile other rules change nothing."""
     (row,) = root.call("Metadata", 12, {"Topics": [{"Name": "mine"}], "AllowAutoTopicCreation": False})["Topics"]
 
     def next_offset() -> int:

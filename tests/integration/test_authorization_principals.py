@@ -1,4 +1,4 @@
-"""Who a rule is about: names of certificates, mapped or not, odd names of users; and the figures of the authorizer."""
+"""Principals of rules: names of certificates, mapped or not, odd names of users; and the figures of the authorizer."""
 
 import re
 import ssl
@@ -126,7 +126,7 @@ def test_each_has_its_own_rules(broker: SecuredBroker) -> None:
 
 
 def test_the_figures_of_the_authorizer(broker: SecuredBroker) -> None:
-    """How many rules there are, and each decision of a native handler and of Python's, once."""
+    """The number of rules, and each decision of a native handler and of Python's, counted once."""
 
     def figures() -> dict[str, float]:
         with urllib.request.urlopen(f"{broker.broker.metrics_url}/metrics", timeout=10) as page:

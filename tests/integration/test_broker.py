@@ -120,7 +120,7 @@ def test_misuse_is_refused() -> None:
 
 
 def test_each_listener_advertises_its_own_address() -> None:
-    """Who comes by a listener is sent back to it; an advertised address replaces the bound one."""
+    """Metadata has the addresses of the listener that the client used; an advertised address replaces the bound one."""
     config = {
         "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
         "advertised.listeners": "OUTSIDE://broker.example:1234",

@@ -80,7 +80,7 @@ class Served:
 
 @pytest.fixture(autouse=True)
 def _none_left() -> Iterator[None]:
-    """Whatever a test left running ends with it."""
+    """End every broker that a test left running."""
     yield
     while Served.started:
         broker = Served.started.pop()
@@ -125,7 +125,7 @@ def test_a_tour(served: Served) -> None:
 
 
 def test_failures_are_one_line(served: Served) -> None:
-    """What the broker refuses is one line with Kafka's name of the code, and status 1."""
+    """A refusal of the broker is one line with Kafka's name of the code, and status 1."""
     served.run("topics", "create", "t", "-p", "1")
     for args, message in (
         (("topics", "create", "t"), "TOPIC_ALREADY_EXISTS"),
@@ -260,7 +260,7 @@ def test_settings_come_from_a_properties_file(tmp_path: Path) -> None:
 
 
 def test_segments_can_be_dumped_and_verified(tmp_path: Path) -> None:
-    """What the broker wrote, the log commands read: a dump shows the batch, verify finds no damage."""
+    """The log commands read the broker's files: a dump shows the batch, verify finds no damage."""
     broker = Served("--data-dir", str(tmp_path))
     broker.run("topics", "create", "t", "-p", "1")
     broker.run("produce", "t", stdin="one\ntwo\n")

@@ -313,7 +313,7 @@ def test_the_quota_library_against_kafka(kafka: str) -> None:
 
 
 def test_explain_says_what_kafka_allows(kafka: str) -> None:
-    """Which quotas apply, and what is missing and why; no number is made up."""
+    """The quotas that apply, and the missing information with its reason; no number is invented."""
     from click.testing import CliRunner
 
     from kbroker.cli import cli

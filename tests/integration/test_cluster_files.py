@@ -106,7 +106,7 @@ def test_a_cluster_becomes_what_its_file_lists(broker: EmbeddedBroker, path: Pat
 
 
 def test_nothing_is_removed_unless_asked(broker: EmbeddedBroker, path: Path, tmp_path: Path) -> None:
-    """What the file does not list is named, removed with --prune once confirmed, and only in sections of the file."""
+    """Entries that the file does not list are named; --prune removes them, once confirmed, in sections of the file."""
     done(broker, "cluster", "apply", str(path))
     done(broker, "topics", "create", "extra", "-p", "2")
     done(broker, "acls", "add", "--topic", "x", "--operation", "read", "--allow", "User:z")

@@ -1,4 +1,4 @@
-"""How fast clients may connect, over real sockets: held and closed, delayed, changed at run time, and a clean stop."""
+"""Rates of connections over real sockets: held and closed, delayed, changed at run time, and a clean stop."""
 
 import contextlib
 import socket
@@ -76,7 +76,7 @@ def rig(clock: VirtualClock) -> Iterator[Rig]:
 
 
 def is_served(client: socket.socket) -> bool:
-    """Whether one request gets its response; False if the server closes the connection."""
+    """Return whether one request gets its response; False if the server closes the connection."""
     with contextlib.suppress(ConnectionError):
         client.sendall(struct.pack(">i", 4) + b"ping")
         return client.recv(8) == struct.pack(">i", 4) + b"ping"
@@ -202,7 +202,7 @@ def test_limits_change_by_configs() -> None:
         quotas, dynamic = broker.context.connection_quotas, broker.context.dynamic
 
         def room(listener: str) -> int:
-            """How many more connections may come."""
+            """Return the number of further connections that are allowed."""
             taken = 0
             while taken < 50 and admission.has_slot(quotas, listener):
                 admission.admit(quotas, listener, "10.0.0.1")

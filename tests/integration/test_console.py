@@ -342,7 +342,7 @@ def test_ten_thousand_topics(pages: Console, broker: Broker, monkeypatch: pytest
 
 
 def test_a_part_alone(pages: Console) -> None:
-    """What an open page asks for again is its live part, and when to come back."""
+    """An open page requests its live part again, and the response has the time of the next request."""
     part = ask(pages, "topics", kb_part="1", kb_viewer="a")
     assert "<html" not in text(part)
     assert 'data-live="/console/topics"' in text(part)

@@ -1,4 +1,4 @@
-"""What protects the console: headers of every response, the secret of forms, and the settings it is mounted with."""
+"""Protection of the console: headers of every response, the secret of forms, and the settings of its mount."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -84,7 +84,7 @@ def fill(bootstrap: str, topic: str, count: int = 40) -> None:
 
 
 def is_shared(topic: str, *members: Member, count: int = 4) -> bool:
-    """Whether these members have all partitions, each once, and about as many each."""
+    """Return whether these members have all partitions, each once, and about as many each."""
     sizes = [len(member.assigned) for member in members]
     whole = {(topic, partition) for partition in range(count)}
     return set().union(*(member.assigned for member in members)) == whole and sum(sizes) == count and min(sizes) > 0

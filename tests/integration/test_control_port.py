@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 class Client:
-    """What a test in another language would do."""
+    """Client of the control port, as a test in another language has it."""
 
     def __init__(self, url: str, token: str) -> None:
         self.address = re.fullmatch(r"http://(.+):(\d+)", url).groups()
@@ -284,7 +284,7 @@ def test_only_loopback(listener: str) -> None:
 
 
 def test_a_port_of_the_system_clock() -> None:
-    """What this broker cannot do is said with what to do: 409."""
+    """An operation that this broker does not support is refused with the remedy: 409."""
     with EmbeddedBroker() as broker, ControlServer(broker, token="mine") as control:
         call = Client(control.url, "mine")
         assert call("POST", "/clock/advance", {"ms": 1})[0] == 409

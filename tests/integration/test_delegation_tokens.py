@@ -104,7 +104,7 @@ def test_a_session_ends_with_its_token(secured: SecuredBroker) -> None:
 
 
 def test_tokens_outlive_a_killed_broker(tmp_path: Path) -> None:
-    """What was acknowledged is in force after kill -9: a made one, a renewed one; an ended one stays ended."""
+    """Acknowledged tokens are in force after kill -9: a created one, a renewed one; an expired one stays expired."""
     users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
     plain = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
     settings = {

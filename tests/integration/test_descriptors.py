@@ -147,7 +147,7 @@ def test_a_start_with_too_few_descriptors_says_so(tmp_path: Path, limit: int) ->
 
 
 def test_the_fewest_descriptors_are_enough(start_broker: Callable[..., BrokerProcess]) -> None:
-    """What the message asks for: a start, a topic, records and a restart, on each of two listeners."""
+    """The limit in the message is enough for a start, a topic, records and a restart, on each of two listeners."""
     need.program("prlimit")
     broker = start_broker(
         wrapper=("prlimit", "--nofile=54"),

@@ -35,7 +35,7 @@ def produce(broker: BrokerProcess, topic: str, value: bytes = VALUE) -> wire.Pro
 
 
 def says(broker: BrokerProcess, text: str) -> bool:
-    """Whether a line of the broker's log has this text."""
+    """Return whether a line of the broker's log has this text."""
     return any(text in line for line in broker.output)
 
 

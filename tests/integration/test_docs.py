@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens: its console sessions and Python snippets are run as they stand."""
+"""The documentation shows real output: its console sessions and Python snippets are run as they are written."""
 
 import doctest
 import os
@@ -243,7 +243,7 @@ def _form(ready: str) -> str:
 
 
 def python(text: str) -> str:
-    """What a program prints on both outputs; it has to end by itself with 0."""
+    """Return the output of a program on both streams; it has to end by itself with 0."""
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

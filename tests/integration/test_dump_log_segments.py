@@ -172,5 +172,5 @@ def test_metadata_records_are_read_as_written(tmp_path: Path) -> None:
 
 
 def test_our_own_check_agrees(partition_folder: Path) -> None:
-    """What Kafka reads without fault, verify finds nothing in."""
+    """Verify finds no fault in files that Kafka reads without fault."""
     assert verify(partition_folder) == []

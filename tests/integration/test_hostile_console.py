@@ -1,4 +1,4 @@
-"""What names, records and addresses of clients do to the console: each gets a sentence, and costs little."""
+"""Hostile names, records and addresses of clients in the console: each gets a sentence, and costs little."""
 
 import logging
 import re
@@ -55,7 +55,7 @@ def pages(broker: Broker) -> Iterator[Console]:
     ],
 )
 def test_a_file_that_cannot_be_is_not_found(pages: Console, caplog: pytest.LogCaptureFixture, name: str) -> None:
-    """Who has no token fills no log with failures, and writes no lines of his own into it."""
+    """A client without a token fills no log with failures, and writes no lines into it."""
     assert ask(pages, f"assets/{name}", "10.1.2.3").status == 404
     assert caplog.records == []
 
@@ -133,7 +133,7 @@ def assignment(topic: str, count: int) -> bytes:
 def test_a_group_whose_members_name_the_longest_topics(
     pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a leader assigns is any text: a page of 200 members had 130 MB."""
+    """A leader may assign any text: a page of 200 members had 130 MB."""
     given = [assignment("t" * 32_767, 7), assignment("t", groups.ASSIGNMENT_BYTES)]
     names = {"MemberId": "m", "GroupInstanceId": None, "ClientId": "c", "ClientHost": "h"}
     members = [{**names, "MemberAssignment": given[i % 2]} for i in range(groups.MEMBERS + 5)]

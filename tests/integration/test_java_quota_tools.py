@@ -166,7 +166,7 @@ def test_broker_configs_of_quotas(tools: Tools) -> None:
 
 
 def test_quotas_survive_a_restart(broker: BrokerProcess, tools: Tools) -> None:
-    """What kafka-configs set is there after a kill."""
+    """Quotas that kafka-configs set are in force after a kill."""
     tools.configs(("--alter", "--user", "dora", "--add-config", "request_percentage=0.25"))
     broker.kill()
     broker.start()

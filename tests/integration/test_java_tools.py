@@ -87,7 +87,7 @@ def test_topics_and_configs(tools: Tools) -> None:
 
 
 def test_console_and_groups(tools: Tools) -> None:
-    """What the console producer sends the console consumer reads in a group, which the group tool moves and deletes."""
+    """The console consumer reads the console producer's records in a group, which the group tool moves and deletes."""
     lines = [f"line {number}" for number in range(20)]
     tools(TOOLS + "ConsoleProducer", "--topic", "lines", stdin="".join(line + "\n" for line in lines))
     consume = ("--topic", "lines", "--group", "readers", "--from-beginning", "--max-messages", "20")

@@ -1,4 +1,4 @@
-"""What hostile clients made the broker hold is given back to the system when they have left."""
+"""Memory that hostile clients made the broker allocate is returned to the system after their connections end."""
 
 import contextlib
 import re

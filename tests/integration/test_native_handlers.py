@@ -60,7 +60,7 @@ def test_produce_wakes_who_waits(broker: VirtualBroker) -> None:
 
 
 def test_a_commit_wakes_who_reads_the_offsets_topic(broker: VirtualBroker) -> None:
-    """What the coordinator appends itself completes the fetches of its partition, as a Produce does."""
+    """An append of the coordinator itself completes the fetches of its partition, as a Produce does."""
     groups = broker.context.groups
     groups.runtime.prepare()
     with Connection(broker.bootstrap_servers) as reader:

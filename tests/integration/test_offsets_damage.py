@@ -112,7 +112,7 @@ def test_garbage_behind_the_last_commit_is_cut(folder: Path, garbage: bytes, cap
 
 
 def batch(data: bytes, offset: int) -> tuple[int, int]:
-    """Where the batch with this offset begins and ends in a segment (each of ours holds one record)."""
+    """Return the range of the batch with this offset in a segment (each of ours holds one record)."""
     at = 0
     while int.from_bytes(data[at : at + 8], "big") != offset:
         at += int.from_bytes(data[at + 8 : at + 12], "big") + 12

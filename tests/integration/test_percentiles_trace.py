@@ -43,7 +43,7 @@ def script(seed: int) -> Iterator[str]:
 
 
 def ours(lines: list[str]) -> list[str]:
-    """What our sensors say to these lines, as the program prints it."""
+    """Return the figures of our sensors for these lines, as the program prints them."""
     found = []
     sensor = Sensor("none")
     for line in lines:

@@ -14,7 +14,7 @@ PID = 7
 
 @pytest.mark.slow
 def test_transaction_index_is_on_disk_with_the_log(tmp_path: Path) -> None:
-    """What was flushed is below the recovery point: its batches, and so its markers, are not looked at again."""
+    """Flushed batches are below the recovery point: they, and so their markers, are not read again."""
     with closing(Disk(tmp_path)) as disk:
         log = open_log(disk.folder / "t-0")
         for sequence in range(3):

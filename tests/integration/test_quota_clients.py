@@ -24,7 +24,7 @@ REQUESTS = 22
 
 
 def predicted_ms(sizes: list[int], limit: float) -> int:
-    """How long a client takes for these requests if it sends each as soon as it is read: the throttles of all but the
+    """Return the time of these requests if the client sends each as soon as it is read: the throttles of all but the
     last."""
     counter = Sensor("model", MetricConfig(11, 1000, quota=Quota.upper(limit)))
     counter.add("rate", Rate())

@@ -74,7 +74,7 @@ class Reader:
         self._client.begin("Fetch", self._version, body)
 
     def end(self) -> dict[int, Body]:
-        """What the response says of each partition that is in it."""
+        """Return the row of each partition in the response."""
         response = self._client.end()
         assert response["ErrorCode"] == 0
         self._id, self._epoch = response["SessionId"], self._epoch + 1

@@ -1,4 +1,4 @@
-"""What request_percentage catches and byte rates miss: the time that TLS, opening, sending and tiny requests take.
+"""Load that request_percentage limits and byte rates do not: the time for TLS, opening, sending and tiny requests.
 
 Time is measured by the wall, so each piece of work is done several times and its cheapest run counts; the bounds are
 wide, and what is compared differs by much more.

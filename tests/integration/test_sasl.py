@@ -104,7 +104,7 @@ def test_software_announced_before_the_login(secured: SecuredBroker) -> None:
 
 
 def test_a_long_name_of_software_is_held_for_no_client(secured: SecuredBroker) -> None:
-    """Who has not logged in fills no memory by it: neither the table of names, nor the page of metrics, nor the log."""
+    """A client that has not logged in fills no memory: not the table of names, nor the page of metrics, nor the log."""
     with secured.connect("SASL") as connection:
         announced = {"ClientSoftwareName": "n" * 4096, "ClientSoftwareVersion": "v" * 4097}
         assert ask(connection, API_VERSIONS, 3, **announced)["ErrorCode"] == 0

@@ -323,7 +323,7 @@ def test_kafka_configs_sets_lists_and_removes_scram_users(java: Java, secured: S
     ("listener", "mechanism"), [("TLS", ""), ("SASL", "PLAIN"), ("BOTH", "PLAIN")], ids=["TLS", "SASL", "BOTH"]
 )
 def test_java_console_tools(java: Java, secured: SecuredBroker, client: Path, listener: str, mechanism: str) -> None:
-    """What the console producer sends the console consumer reads, over each kind of listener."""
+    """The console consumer reads the console producer's records, over each kind of listener."""
     properties = secured.properties(listener, mechanism or "PLAIN")
     if listener == "TLS":
         properties["ssl.keystore.type"] = "PEM"

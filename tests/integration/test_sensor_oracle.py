@@ -17,7 +17,7 @@ CONTEXT_LINES = 12
 
 
 def kafkas(lines: Iterable[str]) -> list[str]:
-    """What Kafka's classes give for each line that has a result."""
+    """Return the results of Kafka's classes, for each line that has one."""
     need.program("java", "javac", "mvn")
     command = java_command(PROGRAM.stem, classes=compiled(PROGRAM), log_level="error")
     script = "".join(f"{line}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""What an import and a `--help` load and take; and processes that end, or fork, with a broker in them."""
+"""Modules and memory of an import and a `--help`; and processes that end, or fork, with a broker in them."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the timer promises in numbers: lateness with a million pending tasks, and asyncio beside it.
+"""Figures that the timer guarantees: lateness with a million pending tasks, and asyncio beside it.
 
 Other users of the machine delay everybody, so time here is what this thread itself used: a clock that follows its CPU
 time. What the timer does late (a cascade that takes too long, a bucket forgotten) shows all the same. The same on real
@@ -28,7 +28,7 @@ def nothing() -> None:
 
 
 def lateness_ms(timer: Timer, clock: VirtualClock, tasks: int) -> list[float]:
-    """How late each of some tasks runs that end within 200 ms of this thread's CPU time, sorted; below zero: early."""
+    """Return the lateness of tasks that end within 200 ms of this thread's CPU time, sorted; negative: early."""
     late: list[float] = []
     begun, start_ms = time.thread_time(), clock.now_ms()
 

@@ -64,7 +64,7 @@ def hide_openssl(context: ssl.SSLContext) -> None:
 
 @contextlib.contextmanager
 def principals(secured: SecuredBroker) -> Iterator[list[str]]:
-    """Who asks for versions meanwhile."""
+    """Yield the principals of ApiVersions requests, in order."""
     seen: list[str] = []
     secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
     try:
@@ -209,7 +209,7 @@ def test_a_slow_handshake(secured: SecuredBroker) -> None:
 
 
 def test_request_in_the_packet_that_ends_the_handshake(secured: SecuredBroker) -> None:
-    """What comes with the last bytes of the handshake is not left lying."""
+    """Bytes that arrive with the last bytes of the handshake are read."""
     with secured.connect("TLS") as connection:
         hello, incoming, outgoing = client_hello(secured.tls_context())
         held = b""
@@ -230,7 +230,7 @@ def test_request_in_the_packet_that_ends_the_handshake(secured: SecuredBroker) -
 
 
 def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
-    """Where TLS cannot begin each connection is closed, and a line a minute says so: clients try again and again."""
+    """Without a TLS handshake each connection is closed, with one line a minute in the log: clients retry often."""
 
     def refuse(*_: object, **__: object) -> None:
         raise MemoryError("no buffers")

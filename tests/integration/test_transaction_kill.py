@@ -20,7 +20,7 @@ NEXT_TRANSACTIONS = 6  # committed between two kills
 
 
 class TransactionLog(Notes):
-    """What the workers wrote down."""
+    """Notes of the workers."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

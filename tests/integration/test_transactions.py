@@ -99,7 +99,7 @@ def test_offsets_are_part_of_a_transaction(broker: BrokerProcess) -> None:
 
 
 def test_kill_9_between_transactions_and_inside_one(broker: BrokerProcess) -> None:
-    """What was committed is there after each kill; what was open is aborted when its producer comes back."""
+    """Committed data exists after each kill; an open transaction is aborted when its producer returns."""
     for number in range(5):
         mine = producer(broker)
         transact(mine, values(number))

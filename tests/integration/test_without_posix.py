@@ -1,4 +1,4 @@
-"""What Windows does not have is asked for nowhere at import, nor on the way of a record on the portable loop."""
+"""No import needs a module that Windows lacks, and neither does a record's path on the portable loop."""
 
 import os
 import sys

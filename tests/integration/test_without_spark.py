@@ -1,4 +1,4 @@
-"""Where the extra `spark` is not installed, as when wheels are tested: fast tests and the command line still run."""
+"""An installation without the extra `spark`, as when wheels are tested: fast tests and the command line still run."""
 
 import os
 import sys

@@ -108,7 +108,7 @@ def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
 
 
 def test_a_client_that_does_not_read_its_response() -> None:
-    """What is ready for it and does not fit its socket is shown, and the connection is not read meanwhile."""
+    """Bytes that are ready and do not fit the socket are shown, and the connection is not read meanwhile."""
     sizes = {"queued.max.request.bytes": -1, "socket.request.max.bytes": 64 << 20, "message.max.bytes": 32 << 20}
     with Broker({**REAL, **sizes}) as broker:
         with Connection(broker.bootstrap_servers) as admin:
@@ -184,7 +184,7 @@ def test_delayed_fetches_with_keys_age_and_whose_they_are(broker: VirtualBroker)
 
 
 def test_members_of_groups_that_wait(broker: VirtualBroker) -> None:
-    """What waits in Python's purgatories is there too, by the group's name."""
+    """Operations in Python's purgatories are shown too, by the group's name."""
     with Client(broker.bootstrap_servers, "member") as member:
         body = {
             "GroupId": "a-group", "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 5000, "MemberId": "",
@@ -229,7 +229,7 @@ def test_requests_with_their_time_line(broker: VirtualBroker) -> None:
 
 
 def test_memory_of_the_pool_by_connection() -> None:
-    """What a frame holds is its connection's until its handler has released it; who gets none is muted for that."""
+    """A frame's memory is its connection's until the handler releases it; a connection without memory is muted."""
     with Broker(REAL) as broker:
         first, second = (socket.create_connection(address_of(broker)) for _ in range(2))
         with first, second:

@@ -91,7 +91,7 @@ def include_folders(target: str) -> list[Path]:
 
 
 def is_current(generated: Path) -> bool:
-    """Whether a file was made of a source that is still there."""
+    """Return whether a file was generated from a source that still exists."""
     return (ROOT / generated.relative_to(GENERATED)).with_suffix(".pyx").exists()
 
 

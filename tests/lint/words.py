@@ -37,10 +37,14 @@ PHRASES = {
 RULES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in PHRASES.items()]
 ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PHRASES), re.IGNORECASE)  # all at once: a fifth of the time
 
-# A docstring begins with a verb in the imperative or with a noun phrase.
+# A docstring begins with a verb in the imperative or with a noun phrase: outside src, at least not with a clause.
 CLAUSE = re.compile(
     r'^[ \t]*"""[ \t]*((?:what|whatever|who|whom|whose|where|when|why|how|which|whether'
     r"|as|by|for|of|under|nothing|nobody)\b)",  # words: ok
+    re.IGNORECASE | re.MULTILINE,
+)
+QUESTION = re.compile(
+    r'^[ \t]*"""[ \t]*((?:what|whatever|who|whom|whose|where|why|how|which|whether)\b)',
     re.IGNORECASE | re.MULTILINE,
 )
 CODE = {".py", ".pyx", ".pxd", ".pyi"}
@@ -65,8 +69,8 @@ def findings(path: Path) -> list[str]:
         if "words: ok" not in line:
             advice = next(advice for rule, advice in RULES if rule.fullmatch(match[0]))
             found.append(f"{shown}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]!r}: say {advice}")
-    if path.suffix in CODE and path.is_relative_to(ROOT / "src"):
-        for match in CLAUSE.finditer(text):
+    if path.suffix in CODE:
+        for match in (CLAUSE if path.is_relative_to(ROOT / "src") else QUESTION).finditer(text):
             number = text.count("\n", 0, match.start(1)) + 1
             found.append(f"{shown}:{number}: docstring begins with {match[1]!r}: say what it returns or is")
     return found

@@ -7,7 +7,7 @@ from kbroker.log.producers._producer_table cimport Entry, ProducerState, find_sl
 
 
 def producer_slots(ids, int64_t capacity):
-    """Where each of the producer ids would be in an empty table with capacity slots."""
+    """Return the slot of each producer id in an empty table with capacity slots."""
     cdef ProducerState *state = producer_state_new()
     cdef Entry **slots = <Entry **>calloc(<size_t>capacity, sizeof(Entry *))
     if state is NULL or slots is NULL:

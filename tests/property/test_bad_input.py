@@ -30,7 +30,7 @@ def test_row(row: Row, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("refusal", [one for _, one in REFUSALS], ids=[name for name, _ in REFUSALS])
 def test_refusal(refusal: Refusal) -> None:
-    """What is refused with one class of error, and no subclass of it."""
+    """Arguments that are refused with one class of error, and no subclass of it."""
     with pytest.raises(refusal.error, match=refusal.match or None) as raised:
         refusal.call()
     assert raised.type is refusal.error

@@ -78,7 +78,7 @@ class Model:
 
 
 def dropped_aborts_are_known(log: PartitionLog, model: Model) -> None:
-    """What is left of aborted data is named in the list of aborted transactions that read_committed gets."""
+    """Aborted data that is left is in the list of aborted transactions that read_committed gets."""
     for data in read_all(log):
         first = base_of(data)
         left = [offset for offset, _, _ in records(log, first) if offset in model.aborted][:1]

@@ -35,7 +35,7 @@ def bodies(key: int, side: str, version: int) -> list[dict[str, Any]]:
 
 
 def with_defaults(part: Any, full: Any) -> bool:
-    """Whether `full` is `part` plus fields that `part` left out."""
+    """Return whether `full` is `part` plus fields that `part` left out."""
     if isinstance(part, dict) and isinstance(full, dict):
         return part.keys() <= full.keys() and all(with_defaults(part[k], full[k]) for k in part)
     if isinstance(part, list) and isinstance(full, list):

@@ -20,7 +20,7 @@ def wrapped(value: int, bits: int) -> int:
 
 
 def model(kind: str, data: bytes) -> tuple[int, int] | None:
-    """What Kafka's ByteUtils reads, but for lengths that its int would make negative: they are malformed."""
+    """Read as Kafka's ByteUtils does, except lengths that its int would make negative: they are malformed."""
     size = next((i + 1 for i, byte in enumerate(data) if byte < 128), 99)
     if size > ROOM[kind]:
         return None

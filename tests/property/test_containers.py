@@ -50,7 +50,7 @@ def test_heap_is_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
 
 @given(st.lists(st.integers(0, 2**64 - 1) | SMALL), st.integers(0, 2**64 - 1))
 def test_latest_index_is_a_dict(keys: list[int], seed: int) -> None:
-    """Whatever the seed, each key learns its own last place."""
+    """Each key finds its own last place, with any seed."""
     model: dict[int, int] = {}
     expected = []
     for index, key in enumerate(keys):

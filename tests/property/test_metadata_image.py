@@ -79,7 +79,7 @@ FIRST = (rows.feature("metadata.version", 30), rows.feature("eligible.leader.rep
 
 
 def accepted(image: MetadataImage, row: Row) -> bool:
-    """Whether a log may go on with the row."""
+    """Return whether a log may continue with the row."""
     try:
         rows.after(row, image=image)
     except MetadataReplayError:

@@ -1,4 +1,4 @@
-"""Whatever a record holds, its line of JSON and its row of Arrow say the same, column by column."""
+"""A record's line of JSON and its row of Arrow have the same values, column by column."""
 
 from typing import Any
 

@@ -156,7 +156,7 @@ def check_counts(state: State) -> None:
 @pytest.mark.parametrize("helps", [True, False])
 @pytest.mark.parametrize("may_stick", [False, True])
 def test_no_batch_is_left_without_a_thread(helps: bool, may_stick: bool) -> None:
-    """Where no thread can take a step any more, nothing waits, also beside threads that are stuck for ever.
+    """When no thread can take a step any more, nothing waits, also beside threads that are stuck for ever.
 
     Without stuck threads no wake-up depends on time. A taker that is stuck before a second one is woken leaves batches
     to the looks of the watch, or, without helping network threads, to the takers' time-out of 300 ms.

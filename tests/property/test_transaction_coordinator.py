@@ -33,7 +33,7 @@ operations = st.one_of(
 
 @dataclass
 class Model:
-    """What one id must be: its producer, the partitions of its open transaction, and what was decided about it."""
+    """Expected state of one id: its producer, the partitions of its open transaction, and the decision about it."""
 
     producer: Producer = NO_PRODUCER
     places: set[TopicPartition] = field(default_factory=set)
@@ -56,7 +56,7 @@ class World:
         model.is_open = False
 
     def settle(self, name: str) -> None:
-        """What the id says after an end that the client did not ask for."""
+        """Compare the state of the id after an end that the client did not request."""
         self.models[name].producer = Producer(*(lambda one: (one.producer_id, one.producer_epoch))(self.tx.see(name)))
 
     # ---- operations

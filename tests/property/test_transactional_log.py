@@ -72,7 +72,7 @@ class Model:
 
 
 def consumed(log: PartitionLog, start: int, max_bytes: int) -> list[int]:
-    """What a consumer with isolation.level=read_committed makes of its fetches."""
+    """Return the values that a consumer with isolation.level=read_committed reads."""
     seen: list[int] = []
     offset = start
     aborted_now: set[int] = set()

@@ -138,7 +138,7 @@ class Bench:
 @settings(max_examples=80, deadline=None)
 @given(steps)
 def test_offsets_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
-    """Whatever is written, ended, deleted, cleaned or loaded again, in any order; when all transactions end too."""
+    """Writes, ends, deletions, cleaning and loads in any order agree with the model, also when all transactions end."""
     with tempfile.TemporaryDirectory() as folder:
         bench, model = Bench(Path(folder)), Model()
         try:

@@ -60,7 +60,7 @@ class Day:
 
     @functools.cached_property
     def usage(self) -> dict[tuple[str | None, str | None], dict[str, float]]:
-        """What each (principal, client id) used: sums of the day, and the highest second of each."""
+        """Return the use of each (principal, client id): sums of the day, and the highest second of each."""
         found: dict[tuple[str | None, str | None], dict[str, float]] = {}
         seconds: dict[tuple[Any, ...], dict[str, float]] = {}
         connected: dict[tuple[Any, ...], int] = {}

@@ -36,7 +36,7 @@ def python_without(folder: Path, base: Path = BASE) -> Path:
 
 
 def packed(folder: Path) -> Path:
-    """What venv-pack makes: a folder with bin/python in it, packed."""
+    """Return an archive as of venv-pack: a folder with bin/python in it, packed."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder / "env")
     bin_folder = folder / "env" / "bin"
     (packages,) = (folder / "env" / "lib").glob("python*/site-packages")

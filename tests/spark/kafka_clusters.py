@@ -1,4 +1,4 @@
-"""What the tests against clusters of real Kafka brokers share: their settings, and what happens to them meanwhile."""
+"""Common parts of the tests against clusters of Kafka brokers: their settings, and the events during them."""
 
 import glob
 import os
@@ -72,7 +72,7 @@ def fill(kafka: KafkaCluster, topic: str, count: int, partitions: int = 4, *, fi
 
 
 def values(kafka: KafkaCluster, topic: str, partitions: int = 4) -> list[int]:
-    """What is committed in a topic, sorted."""
+    """Return the committed values of a topic, sorted."""
     with Cluster(kafka.bootstrap) as cluster:
         ends = Admin(cluster).list_offsets({(topic, p): LATEST for p in range(partitions)})
         consumer = Consumer(cluster, dict.fromkeys(ends, EARLIEST), read_committed=True)
@@ -89,7 +89,7 @@ def logged(kafka: KafkaCluster) -> list[str]:
 
 
 class Disturbance:
-    """What happens to a cluster while jobs run, one step after the other; `done`: the steps that have happened."""
+    """Events of a cluster while jobs run, one step after the other; `done`: the steps that are complete."""
 
     def __init__(self, kafka: KafkaCluster, topics: Iterable[str], partitions: int = 4) -> None:
         self.kafka, self.topics, self.partitions = kafka, tuple(topics), partitions

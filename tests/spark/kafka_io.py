@@ -1,4 +1,4 @@
-"""What the tests of the official connector share: topics with known records, and frames over them."""
+"""Common parts of the tests of the official connector: topics with known records, and frames over them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def batch_sizes(query: StreamingQuery) -> list[int]:
 
 
 def table(spark: SparkSession, folder: Path) -> list[Place]:
-    """What `drain` has written so far."""
+    """Return the positions that `drain` has written so far."""
     found = spark.read.schema("partition int, offset long, value string").parquet(str(folder / "table")).collect()
     return sorted((row.partition, row.offset, row.value) for row in found)
 

@@ -1,4 +1,4 @@
-"""Which command of the pipeline works where: what `docs/pipeline-cluster.md` says, and the commands that show it."""
+"""Commands of the pipeline that work in each place, as `docs/pipeline-cluster.md` lists them, and their words."""
 
 import json
 import subprocess
@@ -75,7 +75,7 @@ def _cell(place: str, store: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """Where a run of all commands has its data, and what it is given for Spark.
+    """Places of the data of a run of all commands, and its settings for Spark.
 
     `base`: of tables and logs; `driver`: a folder of the driver's own; `spark`: words after a command that uses Spark.
     """

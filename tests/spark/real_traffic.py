@@ -57,7 +57,7 @@ def set_quotas(broker: EmbeddedBroker) -> None:
 
 @dataclass
 class Known:
-    """What one client has counted: requests, their bytes, those of the responses, mutations that were let through, and
+    """Counts of one client: requests, their bytes, those of the responses, mutations that were let through, and
     the delays in its responses."""
 
     requests: int = 0
@@ -69,7 +69,7 @@ class Known:
 
 @dataclass
 class Traffic:
-    """What all clients have counted, and the broker's verdicts, those of shadow quotas apart."""
+    """Counts of all clients, and the broker's verdicts, those of shadow quotas apart."""
 
     known: dict[str, Known] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the tests of the Spark source share: topics, records, plans, queries that run to their end."""
+"""Common parts of the tests of the Spark source: topics, records, plans, queries that run to their end."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def fill(cluster: Cluster, topic: str, count: int, partition: int = 0, codec: st
 
 
 def refusal(action: Callable[[], Any]) -> str:
-    """What Spark shows of a failure."""
+    """Return the text of a failure as Spark shows it."""
     with pytest.raises(Exception) as caught:
         action()
     return str(caught.value)

@@ -48,7 +48,7 @@ def send(cluster: Cluster, topic: str, *records: tuple[bytes | None, bytes | Non
 def test_a_topic_is_kept_byte_for_byte(
     spark: SparkSession, broker: BrokerProcess, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Whatever keys and values are; run again, it goes on where it ended."""
+    """Any keys and values are archived; a second run continues at the end of the first."""
     source = LogSource.of_topic(broker.bootstrap, "orders")
     records = [(b"k", b"v\xff"), (None, b""), (b"", None), (b"a" * 300, b"b" * 3000)]
     send(cluster, "orders", *records)
@@ -74,7 +74,7 @@ def test_a_topic_is_kept_byte_for_byte(
 def test_json_values_become_columns(
     spark: SparkSession, broker: BrokerProcess, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """What does not fit is kept aside, a tombstone is null; columns can be added, and not be taken away."""
+    """A value that does not fit is kept aside, a tombstone is null; columns can be added, and not be removed."""
     source = LogSource.of_topic(broker.bootstrap, "orders")
     bad = (b"k5", b'{"id": "no number"}')
     send(
@@ -148,7 +148,7 @@ def test_a_log_topic_with_both_kinds_of_records(
 
 
 def test_lag_of_groups(broker: BrokerProcess, cluster: Cluster) -> None:
-    """What a group has committed against the end; a partition of a deleted topic has no end."""
+    """The committed offsets of a group against the end; a partition of a deleted topic has no end."""
     send(cluster, "orders", *[(None, b"v")] * 10)
     Groups(cluster).commit("readers", {("orders", 0): 2, ("orders", 1): 5})
     assert (

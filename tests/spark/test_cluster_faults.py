@@ -1,4 +1,4 @@
-"""What dies while a batch is in one of its phases, on a cluster that shares nothing but a store with its driver."""
+"""Processes that die while a batch is in one of its phases, on a cluster that shares only a store with its driver."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What goes wrong with Spark's own Kafka connector is a sentence within seconds, or mends itself."""
+"""A failure of Spark's own Kafka connector is a sentence within seconds, or ends by itself."""
 
 from __future__ import annotations
 

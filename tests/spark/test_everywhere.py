@@ -129,7 +129,7 @@ def test_a_store_in_which_spark_keeps_offsets(world: World, command: Callable[..
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("place", PLACES)
 def test_every_command(world: World, place: str, store: str) -> None:
-    """What works gives its result, what does not is refused in one sentence."""
+    """A command that works gives its result, any other is refused in one sentence."""
     made = cell(world, place, store)
     found, _ = run_commands(made.words())
     made.judge(found)

@@ -217,7 +217,7 @@ def test_a_sample_counts_for_what_was_left_out(spark: SparkSession, day: Day) ->
 
 
 def test_throttles_are_exact(spark: SparkSession, table: Path, day: Day) -> None:
-    """Who, by which quota, how often, how long; and each quota's share of all delay."""
+    """Throttled clients, their quotas, numbers and delays; and each quota's share of all delay."""
     rows = throttles(read_table(spark, table))
     found = {tuple(row[key] for key in ("quota_type", "user", "client_id", "ip")): row for row in rows.collect()}
     assert found.keys() == day.throttles.keys()
@@ -440,7 +440,7 @@ def test_other_rows_than_were_read_are_not_committed(
 
 
 class CountedTwice(Observation):
-    """What Spark reports where it has run a task twice."""
+    """Metrics that Spark reports after it has run a task twice."""
 
     @property
     def get(self) -> dict[str, Any]:

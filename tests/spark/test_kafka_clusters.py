@@ -201,7 +201,7 @@ def test_quotas_of_two_brokers(kafka: KafkaCluster, certificates: Certificates) 
 
 @pytest.fixture(scope="module")
 def lines(kafka: KafkaCluster) -> list[str]:
-    """What both brokers' request loggers have printed by now, a throttled client among it."""
+    """Return the lines of both brokers' request loggers so far, with those of a throttled client."""
     create(kafka, "logged", "lines")
     with Cluster(kafka.bootstrap, client_id="slow") as cluster:
         QuotaClient(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"producer_byte_rate": 2_000.0}})

@@ -49,7 +49,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def opened(table: Path, reads: Stream = READS, **options: Any) -> TableStream:
-    """What a run does before it starts Spark's stream, which needs no Spark."""
+    """Do the part of a run before Spark's stream, which needs no Spark."""
     chosen = StreamOptions(buckets=BUCKETS, **options)
     nothing: Any = None
     found = TableStream(nothing, table, chosen, INFO, reads, VirtualClock(), jobs.silent, None)
@@ -58,7 +58,7 @@ def opened(table: Path, reads: Stream = READS, **options: Any) -> TableStream:
 
 
 def test_a_checkpoint_that_knows_the_last_batch(table: Table, tmp_path: Path) -> None:
-    """Whether Spark has committed it, or has planned one more, or has lost its list of commits."""
+    """A batch that Spark has committed, a further planned one, and a lost list of commits."""
     checkpoint = tmp_path / "table" / "_checkpoint"
     opened(tmp_path / "table")
     (checkpoint / "commits" / "2").unlink()

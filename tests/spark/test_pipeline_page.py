@@ -1,4 +1,4 @@
-"""What docs/pipeline.md shows is what happens."""
+"""The output on docs/pipeline.md is real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands say on a terminal, on a pipe, and with --quiet, by separate processes."""
+"""Messages of commands on a terminal, on a pipe, and with --quiet, by separate processes."""
 
 import json
 import os

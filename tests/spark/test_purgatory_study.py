@@ -55,7 +55,7 @@ def test_a_row_for_every_point(points: list[Point], rows: list[dict[str, Any]]) 
 
 
 def test_a_seed_draws_the_same_in_every_executor(rows: list[dict[str, Any]]) -> None:
-    """What is drawn depends on mix, rate and seed, not on who draws it; another seed draws something else."""
+    """The draws depend on mix, rate and seed, not on the executor; another seed draws other values."""
     shares: dict[tuple[Any, ...], set[float]] = {}
     for row in rows:
         shares.setdefault((row["mix"], row["rate"], row["seed"]), set()).add(row["drawn_share"])
@@ -178,7 +178,7 @@ def test_files_keep_rows(rows: list[dict[str, Any]], spark: SparkSession, tmp_pa
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and nothing more", b'{"mix": "low"}\n', b"[]\n", b"\xff\xfe", b"no"])
 def test_a_file_that_is_no_study(tmp_path: Path, content: bytes) -> None:
-    """Whatever else a file holds, it is named as what it is not."""
+    """The error names the kind of file that was expected."""
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(PipelineError, match=r"file is not a file that the purgatory study wrote"):

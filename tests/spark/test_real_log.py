@@ -193,7 +193,7 @@ def test_what_if_and_recommendation(spark: SparkSession, scene: Scene, rows: Dat
 
 
 def test_the_next_run_goes_on_and_lag_says_how_far(spark: SparkSession, scene: Scene, rows: DataFrame) -> None:
-    """What Spark's own reading added to the log since is read once, nothing twice; then no partition is behind."""
+    """Records that Spark's own reading has added to the log are read once, none twice; then no partition is behind."""
     with Cluster(scene.broker.bootstrap_servers) as cluster:
         before = checkpoint_lag(cluster, scene.table)
         assert {(lag.topic, lag.partition) for lag in before} == {(LOG, 0), (LOG, 1)}
@@ -228,7 +228,7 @@ def is_written(broker: EmbeddedBroker, count: int) -> bool:
 
 
 def test_counters_that_expire_or_are_evicted_begin_anew(spark: SparkSession, tmp_path: Path) -> None:
-    """Where a counter's numbers begin at 1 again, the replay has a cold one too."""
+    """When a counter's numbers begin at 1 again, the replay begins with a new counter too."""
     settings = {"num.network.threads": 1, "kbroker.request.log.dir": str(tmp_path), "kbroker.quota.max.counters": 2}
     names, requests = ("a", "b", "c"), 0
     with VirtualBroker(settings) as broker:

@@ -97,7 +97,7 @@ def test_logs_that_lack_a_record(spark: SparkSession, broker: LoggedBroker) -> N
 
 
 def test_a_name_that_is_missing_is_empty(spark: SparkSession) -> None:
-    """Whether a log says null or nothing at all: a verdict belongs to the values of the same counter."""
+    """A null and a missing value mean the same: a verdict belongs to the values of the same counter."""
     broker = logged(traffic(2_000, 12), SETS["client ids"])
     assert {delay[2] for delay in broker.delays} == {""}
     for row in broker.rows:

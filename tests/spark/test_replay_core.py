@@ -78,7 +78,7 @@ def test_other_quotas_give_what_a_broker_with_them_would_do(name: str, how: str)
 
 
 def test_tables_one_after_the_other() -> None:
-    """What the counters hold stays from one table to the next."""
+    """The values of the counters are kept from one table to the next."""
     requests = traffic(2_000, 4)
     while requests[1_000].time_ms <= requests[999].time_ms + 1:  # network time is counted a millisecond later
         for request in requests[1_000:]:
@@ -176,7 +176,7 @@ def test_brokers_have_counters_of_their_own() -> None:
 
 
 def test_verdicts_after_values_that_are_missing_are_unknown() -> None:
-    """Which counters lack how many is reported; other verdicts are equal, and no verdict is taken for a wrong one."""
+    """The number of counters with missing values is reported; other verdicts are equal, and none is mistaken."""
     broker = logged(traffic(2_000, 24), SETS["each client"])
     whole = broker.table()
     dropped = range(900, 905)

@@ -46,7 +46,7 @@ def throttles(*rows: Throttled) -> Throttles:
 
 
 def test_the_first_paragraph() -> None:
-    """Who was throttled, by what, and how much."""
+    """The throttled clients, the quotas that throttled them, and the delays."""
     assert (
         lead(Throttles((), 0, 0, 0, 0, {})) == "No client was throttled: no request was delayed or refused by a quota."
     )

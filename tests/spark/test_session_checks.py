@@ -1,4 +1,4 @@
-"""What a session needs is checked before it starts: each lack is one sentence that says what to do."""
+"""Requirements of a session are checked before its start: each missing one is one sentence with the remedy."""
 
 import hashlib
 import os

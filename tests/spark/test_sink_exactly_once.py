@@ -36,7 +36,7 @@ def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
 
 
 def values(cluster: Cluster, *, read_committed: bool = True) -> list[int]:
-    """What is in `out`, sorted."""
+    """Return the values in `out`, sorted."""
     ends = Admin(cluster).list_offsets({("out", p): -1 for p in range(2)})
     consumer = Consumer(
         cluster, {("out", p): EARLIEST for p in range(2)}, max_wait_ms=10, read_committed=read_committed

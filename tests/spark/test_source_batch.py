@@ -102,7 +102,7 @@ def test_patterns_and_empty_topics(read: Read, cluster: Cluster) -> None:
 
 
 def test_mistakes_end_in_one_sentence(read: Read, cluster: Cluster) -> None:
-    """What Spark shows holds our sentence, and no frame of ours but the one that raised it."""
+    """Spark's message holds our sentence, and no frame of ours but the one that raised it."""
     create(cluster, "t")
     fill(cluster, "t", 10)
     for expected, options in (

@@ -1,4 +1,4 @@
-"""What a source meets in the field: damaged and old records, transactions, logins, a broker that dies under a query."""
+"""Faults that a source meets: damaged and old records, transactions, logins, a broker that dies under a query."""
 
 import struct
 import time

@@ -73,7 +73,7 @@ def test_a_failed_batch_is_read_again(stream: NewStream, cluster: Cluster) -> No
 
 
 def test_new_partitions_are_read_from_their_beginning(stream: NewStream, cluster: Cluster) -> None:
-    """What was written to a partition before the query knew of it is not missed."""
+    """Records that are written to a partition before the query knows of it are read."""
     fill(cluster, "t", 3)
     query = stream(startingOffsets="earliest")
     query.run()

@@ -1,4 +1,4 @@
-"""How a session starts: where its master comes from, what stands on stderr, and an address without a master."""
+"""Start of a session: the place of its master, the output on stderr, and an address without a master."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_a_failure_is_one_line(tmp_path: Path, verbosity: str) -> None:
 
 
 def test_a_throttle_is_reported(tmp_path: Path, start_broker: Callable[..., BrokerProcess]) -> None:
-    """What a task says of a quota reaches the user through Python worker and JVM; the archive is whole."""
+    """The line of a task about a quota reaches the user through Python worker and JVM; the archive is whole."""
     slow = start_broker(quota__window__num="2", quota__window__size__seconds="1")
     with Cluster(slow.bootstrap) as cluster:
         create(cluster, "t")

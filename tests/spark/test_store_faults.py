@@ -41,7 +41,7 @@ def table(store: FaultyStore, tmp_path: Path) -> Iterator[Table]:
 
 
 def sequences(table: Table) -> Counter[int | None]:
-    """How often each row is in the table."""
+    """Count the occurrences of each row in the table."""
     from kbroker.spark.tables.file_reader import read_columns
 
     names = [one.path for one in Table(table.place).files()]

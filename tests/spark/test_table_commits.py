@@ -55,7 +55,7 @@ def said(process: subprocess.Popen[str]) -> list[str]:
 
 
 def sequences(table: Path) -> Counter[int | None]:
-    """How often each row is in the table."""
+    """Count the occurrences of each row in the table."""
     found: Counter[int | None] = Counter()
     for one in Table(table).files():
         rows = pq.ParquetFile(table / one.path).read(["correlation_id"])
@@ -113,7 +113,7 @@ def test_of_two_compactions_of_the_same_files_one_gives_up(table: Path, monkeypa
 
 
 def test_a_commit_starts_from_the_version_that_was_looked_at(table: Path) -> None:
-    """What comes between the look and the commit sends it back to look again."""
+    """A version committed between the read and the commit makes the job read again."""
     rows = placed(day_of_batches().rows)
     mine, other = Table(table), Table(table)
     looks = []
@@ -177,7 +177,7 @@ def test_a_short_retention_is_refused(table: Path) -> None:
 
 
 def test_an_error_of_delta_is_one_line(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever delta-rs raises while it changes a table."""
+    """An error of delta-rs while it changes a table is one sentence."""
 
     def fail(*_: object, **__: object) -> None:
         raise DeltaError("Generic error\n  the disk is on fire")
@@ -279,7 +279,7 @@ def test_what_a_run_leaves_out(before: tuple[str, ...], now: tuple[str, ...], le
 
 
 def test_a_log_of_a_table_that_is_damaged(tmp_path: Path) -> None:
-    """What delta-rs says of it, without the frames of its stack."""
+    """The error has the message of delta-rs, without the frames of its stack."""
     (tmp_path / "_delta_log").mkdir()
     (tmp_path / "_delta_log" / f"{0:020}.json").write_text("{bad")
     with pytest.raises(TableError) as caught:

@@ -1,4 +1,4 @@
-"""Which folders can be tables, and which version a time before the first one is."""
+"""Folders that can be tables, and the version of a time before the first one."""
 
 import os
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_it_is_refused_before_spark_starts(words: list[str], tmp_path: Path, mon
 @pytest.mark.parametrize("words", [["report", "T"], ["recommend", "T"]])
 @pytest.mark.parametrize("folder", ["missing", "a file"])
 def test_a_result_has_a_folder(words: list[str], folder: str, tmp_path: Path) -> None:
-    """What takes hours is not done for a result that has no place."""
+    """A job of hours is refused at once if its result cannot be written."""
     (tmp_path / "a file").touch()
     done = CliRunner().invoke(cli, ["pipeline", *words, "-o", str(tmp_path / folder / "result")])
     assert done.exit_code == 2, done.stderr

@@ -74,7 +74,7 @@ def test_others_see_the_same_rows(table: Path, read: Callable[[Path], pa.Table])
 
 
 def test_deltas_own_jars_see_the_same_rows(delta: SparkSession, table: Path) -> None:
-    """Where they are; the values by which they pass over files are right."""
+    """The files are found, and the values by which readers skip files are right."""
     rows = delta.read.format("delta").load(str(table))
     assert in_order(rows.toArrow().select(arrow_schema().names).cast(arrow_schema())) == in_order(day_of_batches().rows)
     wanted = day_of_batches().rows.to_pylist()

@@ -72,7 +72,7 @@ def test_a_damaged_file(file: Path, data: bytes) -> None:
 
 
 def test_each_byte_of_the_footer(file: Path) -> None:
-    """Whatever has become of it: the file is read, or it is named; a bad name of a column was a UnicodeDecodeError."""
+    """A damaged file is read, or it is named; a bad name of a column was a UnicodeDecodeError."""
     data = file.read_bytes()
     place = TablePlace.of(str(file.parent))
     for at in range(len(data) - 8 - int.from_bytes(data[-8:-4], "little"), len(data)):

@@ -1,4 +1,4 @@
-"""What `watch` takes from the progress of its query, and which ends of a query do not end a stream."""
+"""Use of a query's progress by `watch`, and the ends of a query that do not end a stream."""
 
 import json
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def test_a_stream_goes_on_after_what_passes(said: str, tmp_path: Path) -> None:
 
 
 def test_a_stream_ends_with_its_query(tmp_path: Path) -> None:
-    """Whatever else has ended it."""
+    """A failure of the query ends the stream with the reason."""
     stream = ended_stream(tmp_path, print)
     query: Any = EndedQuery("[STREAM_FAILED] Query terminated with exception: no space left SQLSTATE: XXKST")
     with pytest.raises(PipelineError, match="the stream ended: no space left"):

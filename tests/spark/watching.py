@@ -1,4 +1,4 @@
-"""What the tests of `watch` share: logs whose minutes are closed in known batches, and the views beside the jobs."""
+"""Common parts of the tests of `watch`: logs whose minutes are closed in known batches, views beside the jobs."""
 
 from __future__ import annotations
 

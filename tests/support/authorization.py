@@ -45,7 +45,7 @@ class Situation(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What requests name: ids of topics, and the secret of a delegation token that OWNER has and RENEWER may renew."""
+    """Ids in requests: those of topics, and the secret of a delegation token that OWNER has and RENEWER may renew."""
 
     ids: dict[str, uuid.UUID]
     hmac: bytes = b""
@@ -339,7 +339,7 @@ _LEFT_OUT = frozenset({"Brokers", "Nodes", "Configs", "Synonyms", "ConfigResourc
 
 
 def outcome(api: str, body: Any) -> str:
-    """What a response says that depends on rules: error codes, names, and authorized operations; in any order."""
+    """Return the part of a response that depends on rules: error codes, names, authorized operations; unordered."""
     if isinstance(body, list):
         return "[" + ",".join(sorted(outcome(api, part) for part in body)) + "]"
     if not isinstance(body, dict):
@@ -468,7 +468,7 @@ class Table:
         return [found[user] for user in clients]
 
     def _made_on_the_way(self, clients: Mapping[str, Client]) -> list[str]:
-        """Whether a user's Metadata makes the topic that it names. Kafka says 3 or 5 until that is done, we say 0."""
+        """Check whether a user's Metadata creates the named topic. Kafka returns 3 or 5 until then, kbroker 0."""
         refused = {}
         for user, client in clients.items():
             body = {"Topics": [{"Name": own_topic(user)}], "AllowAutoTopicCreation": True}

@@ -59,7 +59,7 @@ class Client(Connection):
 
     @property
     def has_response(self) -> bool:
-        """Whether something has arrived."""
+        """Return whether bytes have arrived."""
         poll = select.poll()  # select ends at descriptor 1023
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(0))

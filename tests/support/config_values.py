@@ -233,7 +233,7 @@ class Prober:
         return entry if entry is not None and entry["ConfigSource"] == _OWN_SOURCE[kind, bool(of)] else None
 
     def _wait(self, look: Callable[[], Any], share: float = 1) -> Any:
-        """What ``look`` finds, None if it finds nothing in its share of the time."""
+        """Return the result of ``look``, None if it has none in its share of the time."""
         deadline = time.monotonic() + share * self._settle_s
         while (found := look()) is None and time.monotonic() < deadline:
             time.sleep(0.005)

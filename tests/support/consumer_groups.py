@@ -70,7 +70,7 @@ class FakeImage:
 
 @dataclass
 class Beat:
-    """What a member hears. ``has``: its assignment by topic name, None when it is as it was."""
+    """Response to a member. ``has``: its assignment by topic name, None without a change."""
 
     member_id: str
     epoch: int

@@ -108,7 +108,7 @@ class EitherBroker:
 
     @property
     def is_kafka(self) -> bool:
-        """Whether Apache Kafka serves the folder now."""
+        """Return whether Apache Kafka serves the folder now."""
         return self._running is self.kafka
 
     def format_by_kafka(self, *options: str) -> None:

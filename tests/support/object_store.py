@@ -95,7 +95,7 @@ class FaultyStore:
         return {str(name): int(count) for name, count in found.items()}
 
     def faults(self) -> int:
-        """How many requests have met a fault since `fail`."""
+        """Number of requests that have met a fault since `fail`."""
         return sum(json.loads(request("GET", f"http://127.0.0.1:{self.port}/_faults")).values())
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class FaultyStore:
 
 
 def options_of(endpoint: str) -> dict[str, str]:
-    """What delta-rs must know of a store at an address of this machine."""
+    """Return the options of delta-rs for a store at an address of this machine."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",

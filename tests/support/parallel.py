@@ -73,7 +73,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
 
 
 def sort(items: list[pytest.Item]) -> None:
-    """What takes longest begins first; the order of a group's tests stays."""
+    """Sort the slowest first; the order of a group's tests stays."""
     order = {"alone": 0, "spark-tables": 1, "spark-topics": 1, "kafka": 3, "kafka-cluster": 3}
     slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
 

@@ -28,7 +28,7 @@ class Bench:
         return SampleConnection(self.recorder, principal, **facts)
 
     def lines(self, unfolds: bool = True) -> list[dict[str, Any]]:
-        """What has been recorded since the last call."""
+        """Return the records since the last call."""
         while not self.drain.drain(self.form, 1 << 20, unfolds):
             pass
         return [json.loads(line) for line in self.form.take_lines().decode("utf-8").splitlines()]

@@ -115,7 +115,7 @@ class SecuredBroker:
 
 
 def is_closed(connection: Connection, seconds: float = 10) -> bool:
-    """Whether the broker ends the connection in time; it is closed on this side then."""
+    """Return whether the broker ends the connection in time; it is closed on this side then."""
     try:
         return connection.is_closed_within(seconds)
     finally:

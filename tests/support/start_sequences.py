@@ -15,7 +15,7 @@ LONG_MAX = str(2**63 - 1)
 
 
 class StartSequence(NamedTuple):
-    """What a library does.
+    """Start sequence of a library.
 
     Attributes:
         name: of the library and its class.

@@ -28,7 +28,7 @@ _CLOCK = SystemClock()
 
 @dataclass
 class Rule:
-    """Which requests fail, and how.
+    """Requests that fail, and the kind of failure.
 
     `kinds`: by turns: "503", "500", "reset" (the connection, before the server hears of it), "lost" (the connection,
     when the server has done it), "hang" (silence for `hang_s`, then a reset), "hold" (silence until the faults end,

@@ -59,7 +59,7 @@ def topology(*subtopologies: Body, epoch: int = 0) -> Body:
 
 @dataclass
 class Beat:
-    """What a member hears; None for tasks that are as they were."""
+    """Response to a member; None for tasks without a change."""
 
     epoch: int
     active: dict[str, list[int]] | None

@@ -96,7 +96,7 @@ class Transactions:
         return self.coordinator.runtime.find(name).transactions[name]
 
     def records(self) -> list[tuple[str | None, TransactionMetadata | None]]:
-        """What the log says, in order."""
+        """Return the records of the log, in order."""
         assert self.topic is not None
         found = []
         for log in self.topic.logs:

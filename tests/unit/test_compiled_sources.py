@@ -1,4 +1,4 @@
-"""What the modules that only tests use are compiled from."""
+"""Sources of the modules that only tests use."""
 
 from pathlib import Path
 

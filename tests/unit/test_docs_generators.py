@@ -22,7 +22,7 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def generated_page(generators: None) -> ModuleType:
-    """What the generators share."""
+    """Return the module that the generators share."""
     return importlib.import_module("generated_page")
 
 

@@ -1,4 +1,4 @@
-"""What a broker does not load at its start: handlers of cold APIs, logging. Many may be the first to load it."""
+"""Modules that a broker loads after its start only: handlers of cold APIs, logging. Many may be the first to load."""
 
 import logging
 import subprocess
@@ -16,7 +16,7 @@ from kbroker.requests.context import RequestContext
 
 
 def printed(program: str) -> str:
-    """What a program prints, in a new interpreter."""
+    """Return the output of a program in a new interpreter."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()
 
@@ -84,7 +84,7 @@ def test_many_threads_may_ask_first() -> None:
 
 
 def test_a_late_function_is_imported_once_and_passes_arguments_on() -> None:
-    """What it returns is what the function returns."""
+    """It returns the value of the function."""
     join = LateFunction("os.path", "join")
     assert (join("a", "b"), join("c", "d")) == ("a/b", "c/d") if sys.platform != "win32" else (join("a", "b"),)
     with pytest.raises(ModuleNotFoundError):

@@ -20,7 +20,7 @@ def pair(tmp_path: Path) -> Iterator[list[Turns]]:
 
 
 def is_free(tmp_path: Path, kind: int) -> bool:
-    """Whether somebody else could take the room now."""
+    """Return whether another process could take the slot now."""
     with (tmp_path / "turns.room").open("w") as other:
         try:
             fcntl.flock(other, kind | fcntl.LOCK_NB)

@@ -121,7 +121,7 @@ def test_a_design_that_there_is_not(driver: Any) -> None:
 
 @pytest.mark.slow
 def test_a_point_gives_a_row(driver: Any, drawn: Callable[..., Any]) -> None:
-    """What was asked for, every request accounted for, shares of one, and what the machine did meanwhile."""
+    """The requested rows, every request accounted for, shares of one, and the load of the machine meanwhile."""
     row = measure(POINT)
     assert {name: row[name] for name in ("mix", "rate", "seed", "n", "timeout_ms")} == {
         "mix": "short",
@@ -182,7 +182,7 @@ def test_a_sweep_has_every_point_once() -> None:
 
 @pytest.mark.parametrize("text", ["", "medium", "20", "60/20", "20/20", "0/5", "a/b", "20/60/80", "1/inf", "nan/2"])
 def test_a_mix_that_there_is_not(text: str) -> None:
-    """What a mix may be is said."""
+    """The error describes the form of a mix."""
     with pytest.raises(PipelineError, match="a mix is low, high, or its median"):
         mix_of(text)
 

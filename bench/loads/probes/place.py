@@ -1,4 +1,4 @@
-"""What every probe is given: a running server, and short forms of what clients do there."""
+"""Arguments of every probe: a running server, and short forms of a client's actions there."""
 
 import functools
 import time

@@ -46,7 +46,7 @@ def quota(place: Place, names: dict[str, str | None], key: str, value: float) ->
 
 
 def judge(used_bytes: int, seconds: float, throttles_ms: list[float]) -> str:
-    """Whether what was used comes to about the quota, and the responses said so."""
+    """Return whether the used amount is about the quota, and the responses had throttle times."""
     ratio = used_bytes / seconds / RATE_BYTES
     expect(
         max(throttles_ms, default=0) > 0, f"the quota is taken and described, and no client is throttled: {ratio:.1f} x"

@@ -1,4 +1,4 @@
-"""What another design brings to be run as kbroker's purgatory is: the old one of bench/purgatory does."""
+"""Interface of another design that runs as kbroker's purgatory does, such as the old one of bench/purgatory."""
 from libc.stdint cimport int64_t
 from kbroker._core.clock cimport Clock
 from purgatory_study.study_request cimport Design

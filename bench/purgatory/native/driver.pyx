@@ -285,7 +285,7 @@ cdef class StudyRun:
         self.sampler_cpu_ns = kb_thread_cpu_ns()
 
     cdef void drain(self) noexcept nogil:
-        """What was to be completed and was done otherwise."""
+        """Release the requests that were not completed."""
         cdef void *request = deadline_queue_take_any(&self.completions)
         while request is not NULL:
             self.design.release(<StudyRequest *>request)
@@ -358,7 +358,7 @@ cdef class StudyRun:
                 f"lost requests: {self.immediate} + {self.completed} + {self.state.expired} of {self.n}")
 
     def figures(self) -> dict:
-        """What the run gave, by the names that the program for Kafka's purgatory uses where it has the figure.
+        """Return the figures of the run, by the names of the program for Kafka's purgatory where it has the figure.
 
         Raises: RuntimeError before ``go``.
         """

@@ -1,4 +1,4 @@
-"""What the designs have in common: a fake request, what happens to it, and the functions a design brings.
+"""Common parts of the designs: a simulated request, its events, and the functions of a design.
 
 A request is one piece of memory: the design's own part, then StudyRequest, then the payload. Pieces are used again: a
 JVM gets its memory by moving a pointer, and the study is not about malloc.

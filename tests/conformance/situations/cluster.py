@@ -1,4 +1,4 @@
-"""What administrators ask besides: epochs, log folders, elections, reassignments, ACLs, SCRAM, quorum, features."""
+"""Further requests of administrators: epochs, log folders, elections, reassignments, ACLs, SCRAM, quorum, features."""
 
 from tests.conformance.bodies import fill
 from tests.conformance.codec import Body
@@ -76,7 +76,7 @@ def elections(talk: Talk, kind: str) -> None:
 
 @situation("AlterPartitionReassignments", "0-1")
 def reassigned(talk: Talk) -> None:
-    """Where it is, to brokers that cannot be, cancelled; what is not there."""
+    """Reassign a partition to its own broker and to unknown ones, cancel, and name an unknown partition."""
     topic, node = talk.topic().name, talk.broker.node_id
 
     def ask(note: str, replicas: list[int] | None, *, name: str = topic, partition: int = 0) -> None:

@@ -120,7 +120,7 @@ def of_loggers(talk: Talk) -> None:
 
 @situation("AlterConfigs", REPLACE)
 def replaced(talk: Talk) -> None:
-    """What is not named is deleted; checked first; then all."""
+    """Replace configs: keys that are not named are deleted; first validated only, then applied."""
     name = talk.topic(retention_ms="1000", segment_bytes="2000000").name
     talk.ask(replace(TOPIC, name, {"max.message.bytes": "5000"}, only_validate=True), "validated")
     talk.ask(replace(TOPIC, name, {"max.message.bytes": "5000"}), "done")

@@ -26,7 +26,7 @@ def asked_twice(talk: Talk) -> None:
 
 @situation("ApiVersions", over=OF_CLIENTS)
 def range_of(talk: Talk, name: str) -> None:
-    """What is advertised of an API that the broker has, in three versions."""
+    """Request the version range of an API that the broker has, in three versions."""
     talk.need(name)
     for version in (0, 3, 4):
         body = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}

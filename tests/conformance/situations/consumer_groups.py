@@ -105,7 +105,7 @@ def member_without_an_id(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def requests_that_cannot_be(talk: Talk) -> None:
-    """What is checked before anything is looked up."""
+    """Send requests that are refused before anything is looked up."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     rows: dict[str, Body] = {

@@ -45,7 +45,7 @@ def unknown_name(talk: Talk) -> None:
 
 @situation("Metadata", ALL)
 def created_on_the_way(talk: Talk) -> None:
-    """What the response that makes it says of a topic."""
+    """Check the topic in the response that creates it."""
     name = talk.name("made")
     talk.will_make(name)
     talk.ask(named(name, may_create=True))
@@ -53,7 +53,7 @@ def created_on_the_way(talk: Talk) -> None:
 
 @situation("Metadata", ALL)
 def created_before(talk: Talk) -> None:
-    """What a later response says of a topic that a question has made."""
+    """Check a topic in a later response, after another request has created it."""
     name = talk.name("made")
     talk.will_make(name)
     talk.quietly("Metadata", 12, named(name, may_create=True))

@@ -201,7 +201,7 @@ def deleted_topic(talk: Talk) -> None:
 
 @situation("OffsetDelete", "0")
 def deleted(talk: Talk) -> None:
-    """What is committed, what is not, what is not there."""
+    """Delete offsets that are committed, that are not committed, and of unknown partitions."""
     name, topic = group(talk), talk.topic(partitions=2)
     talk.quietly("OffsetCommit", 6, commit(name, topic, 3))
     partitions = [{"PartitionIndex": index} for index in (0, 1, 7)]

@@ -112,7 +112,7 @@ def wrong_epochs(talk: Talk) -> None:
 
 @situation("ShareFetch", "1-2")
 def requests_that_cannot_be(talk: Talk) -> None:
-    """What is checked before anything is looked up."""
+    """Send requests that are refused before anything is looked up."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     rows: dict[str, Body] = {

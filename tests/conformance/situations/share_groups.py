@@ -82,7 +82,7 @@ def life_of_a_lone_member(talk: Talk) -> None:
 
 @situation("ShareGroupHeartbeat", "1")
 def requests_that_cannot_be(talk: Talk) -> None:
-    """What is checked before anything is looked up."""
+    """Send requests that are refused before anything is looked up."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     rows: dict[str, Body] = {

@@ -163,7 +163,7 @@ def life_of_a_lone_member(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def requests_that_cannot_be(talk: Talk) -> None:
-    """What is checked before anything is looked up."""
+    """Send requests that are refused before anything is looked up."""
     name, topic = group(talk), talk.topic()
     topology = shape(part("0", [topic]))
     offsets = [{"SubtopologyId": "0", "Partition": 0, "Offset": 1}]

@@ -76,7 +76,7 @@ def days(later_ms: int, earlier_ms: int) -> float:
 
 @situation("CreateDelegationToken", "1-3")
 def tokens_of_a_user(talk: Talk) -> None:
-    """What a user who has logged in gets: how long it counts, who may renew it, whose it is."""
+    """Request tokens as a logged-in user: lifetime, renewers and owner."""
     alice = sasl.log_in(talk, "alice")
 
     def ask(body: Body, note: str) -> None:

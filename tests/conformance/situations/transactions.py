@@ -168,7 +168,7 @@ def offsets_in_a_transaction(talk: Talk) -> None:
 
 @situation("EndTxn", ALL, over=("commit", "abort"), needs=TRANSACTIONS)
 def ends(talk: Talk, how: str) -> None:
-    """What readers of both kinds see; the same end again, and the other."""
+    """End a transaction, read it with both isolation levels, repeat the end, and send the opposite one."""
     topic = talk.topic()
     mine = open_transaction(talk, topic)
     is_commit = how == "commit"
@@ -231,7 +231,7 @@ def producers_described(talk: Talk) -> None:
 
 @situation("DescribeProducers", "0", needs=TRANSACTIONS)
 def producer_in_a_transaction(talk: Talk) -> None:
-    """Where its transaction begins."""
+    """Describe a producer at the beginning of its transaction."""
     topic = talk.topic()
     open_transaction(talk, topic)
     talk.ask({"Topics": [{"Name": topic.name, "PartitionIndexes": [0]}]})

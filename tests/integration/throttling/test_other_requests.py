@@ -23,7 +23,7 @@ def test_api_versions_reports_its_delay(broker: VirtualBroker, client: Client, v
 
 @pytest.mark.parametrize("version", [1, 2, 3, 8, 12])
 def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: Client, version: int) -> None:
-    """What Python serves is muted in every version, and says so where the version has the field."""
+    """Requests that Python serves are muted in every version, and report it where the version has the field."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     response = client.call("Metadata", version, {"Topics": [], "AllowAutoTopicCreation": True})

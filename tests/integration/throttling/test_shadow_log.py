@@ -105,7 +105,7 @@ def test_connections_of_an_address(tmp_path: Path) -> None:
 
 
 def test_a_restart_keeps_shadows_in_force(tmp_path: Path) -> None:
-    """What a client has set judges after a restart, at its level; both values of an entity are described."""
+    """Quotas that a client has set apply after a restart, at their level; both values of an entity are described."""
     settings = {
         **SETTINGS,
         "log.dirs": str(tmp_path),

@@ -133,7 +133,7 @@ def test_a_shadow_says_what_an_enforced_quota_says_about_the_same_traffic(seed: 
 
 
 def test_time_that_a_mutation_has_waited_is_deducted(broker: VirtualBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What passes between the charge and the response is not a part of the delay, of a shadow either."""
+    """Time between the charge and the response is not a part of the delay, nor of a shadow's."""
     quotas, topics = broker.context.quotas, broker.context.topics
     quotas.update(None, ENFORCED, MUTATION, 1.0)
     quotas.update(None, SHADOWED, shadow(MUTATION), 1.0)

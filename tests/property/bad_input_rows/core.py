@@ -53,7 +53,7 @@ POOL_READS = dict.fromkeys(
 
 
 def pool(data: st.DataObject) -> Life:
-    """Whatever is asked for, the pool is whole again when all was given back or forgotten."""
+    """Yield a pool, which is whole again when all memory was released or dropped."""
     chosen = data.draw(st.sampled_from([MemoryPool(1000), MemoryPool(1000, 10, strict=True), MemoryPool.unlimited()]))
     before = chosen.available_bytes
     yield chosen

@@ -59,7 +59,7 @@ def bodies(draw: st.DrawFn) -> tuple[int, int, dict[str, object]]:
 
 
 def there_and_back(message: tuple[int, int, dict[str, object]], *more: object) -> Any:
-    """What a body becomes is read again."""
+    """Return the decoded form of an encoded body."""
     encoded = codec.encode_request(*message, *more)
     try:
         return codec.decode_request(message[0], message[1], encoded)

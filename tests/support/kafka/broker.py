@@ -118,7 +118,7 @@ class ApacheKafka:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process was started and has not ended."""
+        """Return whether its process was started and has not ended."""
         return self._process is not None and self._process.poll() is None and (self.folder / PID_FILE).exists()
 
     def __enter__(self) -> "ApacheKafka":

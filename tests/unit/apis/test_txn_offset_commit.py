@@ -199,7 +199,7 @@ def test_questions_about_one_request_are_few(bench: Bench) -> None:
 
 
 def test_a_response_that_comes_later_is_certain(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever fails on the coordinator's thread, the client gets one response."""
+    """Any failure on the coordinator's thread gives the client exactly one response."""
     bench.transactions.holds_back = True
     for _ in range(3):
         bench.send(5, ("t", 0, 9, None))

@@ -448,7 +448,7 @@ def test_dump_as_json_is_a_document_a_line(tmp_path: Path, monkeypatch: pytest.M
 
 
 def modules_of(*args: str) -> set[str]:
-    """What a command adds to what the interpreter had at its start."""
+    """Return the modules that a command adds to those of the interpreter's start."""
     code = (
         "import sys\nbefore = set(sys.modules)\nfrom kbroker.cli import cli\n"
         f"try: cli({list(args)!r})\nfinally: print(*set(sys.modules) - before, file=sys.stderr)"

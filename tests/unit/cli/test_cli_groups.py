@@ -351,7 +351,7 @@ ONE_RULE = (
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line(args: str, message: str) -> None:
-    """What cannot be meant is refused before anybody is asked."""
+    """A meaningless combination is refused before a broker is looked for."""
     assert refusal(run(None, *args.split()), 2) == message
 
 
@@ -451,7 +451,7 @@ def test_every_operation_is_sent(broker: GroupBroker) -> None:
 
 
 def test_a_refused_change_has_the_brokers_text(broker: GroupBroker) -> None:
-    """What the broker says of a bad value is the one line."""
+    """The broker's message about an invalid value is the one line."""
     broker.handlers[INCREMENTAL_ALTER_CONFIGS] = lambda version, body: {
         "Responses": [{"ErrorCode": 40, "ErrorMessage": "no such key", "ResourceType": 4, "ResourceName": "7"}]
     }

@@ -409,7 +409,7 @@ def test_apply_sends_all_in_one_request(broker: QuotaBroker, plan: Path) -> None
 
 
 def test_apply_with_prune(broker: QuotaBroker, plan: Path) -> None:
-    """What the file does not name is removed too, in the same request."""
+    """Entities that the file does not name are removed too, in the same request."""
     fill(broker)
     printed(broker, "quotas", "apply", str(plan), "--prune")
     assert broker.quotas == {

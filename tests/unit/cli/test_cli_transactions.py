@@ -155,7 +155,7 @@ def test_list(broker: TransactionBroker) -> None:
 
 
 def test_an_older_broker_knows_fewer_filters(broker: TransactionBroker) -> None:
-    """What it would not look at is refused; without filters it is asked all the same."""
+    """An unsupported filter is refused; without filters an old broker is sent the request."""
     broker.ranges[LIST_TRANSACTIONS] = (0, 0)
     assert "busy" in out(broker, "list")
     for option in (["--duration-filter", "5"], ["--transactional-id-pattern", "b"]):

@@ -1,4 +1,4 @@
-"""What the command line adds for people: suggestions, usage, completion, colours, units."""
+"""Additions of the command line for people: suggestions, usage, completion, colours, units."""
 
 import functools
 import os
@@ -138,7 +138,7 @@ def test_colours_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypa
     ],
 )
 def test_limits_are_read_back(key: str, value: float, text: str) -> None:
-    """What a limit looks like is what `quotas set` takes."""
+    """`quotas set` takes limits in the form in which they are printed."""
     assert limit_text(key, value) == text
     assert parse_limit(key, text) == value
 
@@ -149,7 +149,7 @@ COMPLETE = "from kbroker.__main__ import main; main()"
 
 
 def completed(shell: str, words: str, typed: str) -> list[str]:
-    """What the program answers a shell's completion, without types and help."""
+    """Return the program's response to a shell's completion, without types and help."""
     env = {**os.environ, "_KBROKER_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": typed}
     if shell == "bash":
         env["COMP_CWORD"] = str(len(words.split()))
@@ -208,6 +208,6 @@ def test_bash_completes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_the_other_shells_are_answered(shell: str) -> None:
-    """What their scripts ask, without the shell: the first words, and the word that is typed."""
+    """The requests of the shells' scripts, without the shell: the first words, and the typed word."""
     typed = "1" if shell == "zsh" else "to"
     assert completed(shell, "kbroker to", typed) == ["tokens", "top", "topics"]

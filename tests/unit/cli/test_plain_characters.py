@@ -1,4 +1,4 @@
-"""What commands print where the terminal, or a file, has not all characters."""
+"""Output of commands if the terminal, or a file, lacks some characters."""
 
 import contextlib
 import io
@@ -32,7 +32,7 @@ def test_every_name_is_printed(broker: QuotaBroker, charset: str, shown: str) ->
 
 @pytest.mark.parametrize("charset", ["utf-8", "ascii", "latin-1"])
 def test_json_is_exact(broker: QuotaBroker, charset: str) -> None:
-    """Whatever the terminal is, the names are those of the broker."""
+    """The names are those of the broker on any terminal."""
     result = run(broker, "quotas", "list", "--json", charset=charset)
     (entry,) = json.loads(result.stdout_bytes.decode(charset.replace("ascii", "utf-8")))
     assert entry["entity"] == {"user": NAME}

@@ -1,4 +1,4 @@
-"""How an explanation looks: 80 columns whatever the names are, the chart, and what is said of each part."""
+"""Layout of an explanation: 80 columns with any names, the chart, and the text of each part."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def shown(capsys: pytest.CaptureFixture[str], explanation: dict[str, Any], compa
 
 
 def test_the_whole_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is said of a client that is over its quota."""
+    """The text about a client that is over its quota."""
     lines = shown(capsys, found()).splitlines()
     assert lines[:3] == [
         "user alice, client-id app",
@@ -143,7 +143,7 @@ def test_a_bucket_a_shadow_and_a_comparison(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_shadow_alone_has_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no quota is enforced the shadow's counter is the only one that has seen the traffic."""
+    """Without an enforced quota the shadow's counter is the only one with values."""
     explanation = found()
     quota = next(one for one in explanation["quotas"] if one["quota"] == KEY)
     quota["shadow"] = {**quota, "limit": 500.0, "counter": counter(limit=500.0)}

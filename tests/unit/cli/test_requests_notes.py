@@ -1,4 +1,4 @@
-"""What `kbroker requests tail` says below a request."""
+"""Notes of `kbroker requests tail` below a request."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def test_the_delay_that_was_served() -> None:
 
 
 def test_shadows_are_named_as_such() -> None:
-    """What a trial would have done to the request stands below it too."""
+    """The verdict of a trial is printed below the request too."""
     assert notes(shadowVerdicts=[verdict(), verdict(refused=True, quotaType="ControllerMutation", observed=-3.0)]) == [
         "shadow: Request quota of client app: 0.5 of 0.01, would wait 1.0s",
         "shadow: ControllerMutation quota of client app: -3 of 0.01, would be refused",

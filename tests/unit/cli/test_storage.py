@@ -66,7 +66,7 @@ def test_nothing_is_formatted(config: Path) -> None:
 
 
 def test_a_folder_that_is_damaged(config: Path) -> None:
-    """Where Kafka's tool prints a stack trace, the fault is one line."""
+    """A fault for which Kafka's tool prints a stack trace is one line."""
     document("format", "-c", config, "-t", "abc", "--standalone")
     path = config.parent / "b" / "meta.properties"
     path.write_text(path.read_text().replace("node.id=5", "node.id=x"))

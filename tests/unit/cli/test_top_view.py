@@ -1,4 +1,4 @@
-"""What `kbroker top` draws, in 80 columns and few lines; its keys; texts that are short and safe."""
+"""Drawing of `kbroker top` in 80 columns and few lines; its keys; texts that are short and safe."""
 
 import io
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What `kbroker xray` prints for people, in 80 columns."""
+"""Output of `kbroker xray` for people, in 80 columns."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_bytes_of_the_pool_by_connection(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_wide_characters_take_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is behind them stood further to the right than in the other lines."""
+    """The columns after them were further to the right than in the other lines."""
     lines = printed(capsys, {"client_id": "クライアント", "muted": ["stopping"]}, {"muted": ["stopping"]})
     assert lines[1:] == [
         "クライアント  127.0.0.1:38818  stopping     -      -     -",

@@ -143,7 +143,7 @@ def test_the_time_out_of_the_socket_is_not_set_for_each_read() -> None:
     ],
 )
 def test_bad_responses_close_the_connection(data: bytes, message: str) -> None:
-    """Whatever a peer sends instead of a response ends in one error, and the connection is not used again."""
+    """Any bytes of a peer instead of a response end in one error, and the connection is not used again."""
     with raw_response(data) as connection:
         with pytest.raises(BrokerConnectionError) as caught:
             connection.request(METADATA, 9, {})

@@ -52,7 +52,7 @@ def test_records_gather_until_flush(broker: FakeBroker, cluster: Cluster) -> Non
 
 
 def test_full_batch_is_sent_unasked(broker: FakeBroker, cluster: Cluster) -> None:
-    """What has gathered goes out before it grows over batch_size_bytes; the rest waits for flush."""
+    """Gathered records are sent before they exceed batch_size_bytes; the rest waits for flush."""
     taken = take(broker, iter(()))
     with Producer(cluster, batch_size_bytes=250) as producer:
         for _ in range(5):

@@ -125,7 +125,7 @@ def test_a_lost_connection_and_a_passing_error_are_tried_again(broker: QuotaBrok
 
 
 def test_a_cluster_that_is_given_stays_open(broker: QuotaBroker) -> None:
-    """Whose it is closes it; properties would not reach it."""
+    """The owner of a given cluster closes it; properties are refused with it."""
     with Cluster(broker.bootstrap) as cluster:
         with QuotaClient(cluster) as quotas:
             quotas.describe()
@@ -249,7 +249,7 @@ def test_a_cancelled_call_ends_at_once_and_the_next_one_works(broker: QuotaBroke
 
 
 def test_a_call_cancelled_between_two_attempts_makes_no_other_one(broker: QuotaBroker) -> None:
-    """What waits before it tries again is woken, and gives up."""
+    """A wait before a retry is interrupted, and the call ends."""
     asked = threading.Event()
 
     def lost(version: int, body: Body) -> None:

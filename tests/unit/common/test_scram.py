@@ -123,7 +123,7 @@ def test_a_client_says_which_bound_the_iterations_break(iterations: int, bound: 
     ids=range(12),
 )
 def test_a_server_takes_no_bad_first_message(first: bytes) -> None:
-    """What is not a first message is refused, in no time."""
+    """Bytes that are not a first message are refused at once."""
     with pytest.raises(SaslError):
         server().evaluate(first)
 

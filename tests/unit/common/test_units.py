@@ -48,7 +48,7 @@ def test_what_may_mean_something_else_is_refused(text: str) -> None:
 
 
 def test_rates_and_percentages() -> None:
-    """What stands behind the number is optional."""
+    """The text after the number is optional."""
     assert [parse_byte_rate(t) for t in ("10 MiB/s", "10MiB / s", "10 MiB/sec", "10MiB")] == [10 << 20] * 4
     assert [parse_rate(t) for t in ("5", "5/s", "2.5 /s")] == [5, 5, 2.5]
     assert [parse_percentage(t) for t in ("50", "50%", "50 %")] == [50] * 3

@@ -227,7 +227,7 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog: pytest.LogC
 
 
 def calls(groups: Groups, group: str) -> dict[str, Callable[[], object]]:
-    """Whatever a client can ask about a group, by name."""
+    """Return every request of a client about a group, by name."""
     one = groups.coordinator
     subscription = JoinRequest(group, "", None, "c", "/h", 20_000, 10_000, "consumer", RANGE)
     return {
@@ -285,7 +285,7 @@ def test_groups_of_another_number_of_partitions_are_reported(caplog: pytest.LogC
 
 
 def test_an_offsets_topic_that_is_made_again_is_whole(groups: Groups) -> None:
-    """What could not be read of the one that was deleted is over."""
+    """A new group has no errors of a deleted one of its name that could not be read."""
     groups.topic.ensure()
     kept, groups.topic.logs[0] = groups.topic.logs[0], None
     again = groups.restart()

@@ -1,4 +1,4 @@
-"""What the coordinators share: the partition of a key, appends, reading a partition to its end."""
+"""Common parts of the coordinators: the partition of a key, appends, reading a partition to its end."""
 
 import uuid
 

@@ -97,7 +97,7 @@ def test_the_records_are_those_of_kafka() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_of_two_offsets_the_later_record_counts(restarts: bool) -> None:
-    """Whatever ends first: a transaction that ends after a plain commit, or after one that began later."""
+    """A transaction that ends after a plain commit, or after one that began later: the later record counts."""
     groups = single()
     add(groups, 1)
     commit(groups, 2)
@@ -371,7 +371,7 @@ def test_a_log_is_replayed_in_the_order_of_its_offsets() -> None:
 
 
 def test_a_pending_offset_that_is_malformed_fences_its_partition() -> None:
-    """Whether its transaction commits is not known: its consumer could start anywhere."""
+    """The outcome of its transaction is unknown: its consumer could start anywhere."""
     groups = single()
     (log,) = groups.topic.logs
     groups.topic.ensure()

@@ -1,4 +1,4 @@
-"""How bytes of records are shown: JSON, text, dumps; bounded, and never able to mislead."""
+"""Display of records' bytes: JSON, text, dumps; bounded, and never misleading."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_ten_megabytes() -> None:
     ['{"a":[1.5e3,-Infinity,true,null],"b":"x\\u00fc\\n","c":{"d":"\u20ac"}}', '["' + "w" * 300 + '"]', "[-1, 2]"],
 )
 def test_a_long_document_is_json_wherever_it_is_cut(document: str) -> None:
-    """What is shown begins it; no word of a string that the cut has torn is lost."""
+    """The shown text is a prefix of the document; no word of a string that the cut has torn is lost."""
     data = document.encode()
     for limit in range(1, len(data)):
         one = shown(data, limit)

@@ -1,4 +1,4 @@
-"""Where exceptions become error codes, and bad requests close connections."""
+"""Mapping of exceptions to error codes, and bad requests that close connections."""
 
 import logging
 import struct
@@ -123,7 +123,7 @@ def with_handler(key: int, handle: Callable[[ApiContext, Body, RequestContext], 
 
 
 def test_a_kafka_error_is_its_code() -> None:
-    """What a handler raises with its own code is the response to everything asked."""
+    """An error of a handler with its own code is the response to each part of the request."""
 
     def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
         raise KafkaError(Errors.KAFKA_STORAGE_ERROR)

@@ -20,7 +20,7 @@ def test_a_hundred_million_threads_are_refused(name: str) -> None:
 
 
 def test_threads_that_could_be_made_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system made no more, those made before were forgotten, and the next change made them once more."""
+    """When the system could start no more threads, the started ones were lost, and the next change repeated them."""
     leave = threading.Event()
     pool = HandlerThreads(lambda: leave.wait(30), lambda count: None)  # type: ignore[arg-type]
     start = threading.Thread.start

@@ -1,4 +1,4 @@
-"""What is logged of a want of descriptors: each shortage that goes on, its end, and nothing else."""
+"""Log of a lack of descriptors: each shortage that goes on, its end, and nothing else."""
 
 import logging
 from types import SimpleNamespace

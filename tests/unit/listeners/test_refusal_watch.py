@@ -1,4 +1,4 @@
-"""What the log says of connections that are closed instead of being sent a response."""
+"""Log of connections that are closed instead of being sent a response."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What the checkpoints say of a deleted partition is not said of the next one of its name, wherever a kill comes."""
+"""Checkpoints of a deleted partition do not apply to the next one of its name, after a kill at any moment."""
 
 import errno
 import uuid
@@ -34,7 +34,7 @@ def manager(brokers: Brokers, clock: VirtualClock) -> LogManager:
 
 
 def offsets(folder: Path) -> list[int | None]:
-    """What the checkpoints say of the partition: recovery point and log start."""
+    """Return the offsets of the partition in the checkpoints: recovery point and log start."""
     names = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
     return [checkpoints.offset_checkpoint(folder / name).read().get(KEY) for name in names]
 

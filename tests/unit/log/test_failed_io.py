@@ -1,4 +1,4 @@
-"""What fails on the native handlers is logged: one line a minute for each trouble, with how often and where."""
+"""Failures of the native handlers are logged: one line a minute for each kind, with number and place."""
 
 import errno
 import logging

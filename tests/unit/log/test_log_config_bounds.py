@@ -1,4 +1,4 @@
-"""Whatever value the broker's own log configs let through, the log manager starts with it, serves and stops."""
+"""The log manager starts, serves and stops with every value that the broker's own log configs accept."""
 
 import contextlib
 import uuid

@@ -289,7 +289,7 @@ def test_checkpoints_follow_the_clock(brokers: Brokers, clock: VirtualClock, tmp
 
 
 def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers: Brokers, tmp_path: Path) -> None:
-    """Whatever ended it before the partitions were open: deleted records stay deleted, and the folder is as clean."""
+    """After any end of a start before the partitions were open, deleted records stay deleted, the folder as clean."""
     manager, _ = brokers.start()
     append(manager, count=4)
     manager.partition("orders", 0).flush()

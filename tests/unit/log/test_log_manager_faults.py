@@ -130,7 +130,7 @@ def test_damage_is_logged_with_the_way_out(brokers: Brokers, tmp_path: Path, cap
 def test_rubbish_behind_a_sealed_segment_is_passed_over(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
 ) -> None:
-    """Where the next segment begins at the end of what was read nothing is missing: all is served, and logged."""
+    """When the next segment begins at the end of the read part, nothing is missing: all is served, and logged."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager, count=2)
     append(manager, time=NOW_MS + 60_000)

@@ -29,7 +29,7 @@ def segment(folder: Path, base: int, suffix: str = ".log") -> Path:
 
 
 def test_torn_tail_at_every_byte(tmp_path: Path) -> None:
-    """Whatever byte of the last two batches a crash cuts at, all whole batches before it are there and the next
+    """If a crash cuts the last two batches at any byte, all whole batches before the cut exist and the next
     append follows.
     """
     origin = tmp_path / "origin"

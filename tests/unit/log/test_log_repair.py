@@ -1,4 +1,4 @@
-"""What `kbroker log verify --repair` makes of a damaged partition takes appends again and serves all that was whole."""
+"""A partition that `kbroker log verify --repair` has repaired takes appends again and serves all whole batches."""
 
 import os
 import uuid

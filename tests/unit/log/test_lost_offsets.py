@@ -60,7 +60,7 @@ def remove_folder(folder: Path) -> None:
 def test_what_is_missing_at_the_end_is_reported(
     brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture, is_clean: bool, damage: object, end: int
 ) -> None:
-    """Whatever the stop was like: one line with the partition, both offsets and what it means; and a count."""
+    """After any stop: one line with the partition, both offsets and the meaning; and a count."""
     manager.close() if is_clean else brokers.kill(manager)
     damage(brokers.folder)  # type: ignore[operator]
     again, report = brokers.start(topics=(("orders", 1),))
@@ -77,7 +77,7 @@ def test_what_is_missing_at_the_end_is_reported(
 def test_a_kill_alone_loses_nothing(
     brokers: Brokers, clock: VirtualClock, manager: LogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What comes after the checkpoint is found and not missed; deleted records are not lost ones."""
+    """Records after the checkpoint are found, not missing; deleted records are not lost ones."""
     append(manager, count=4)
     log = manager.partition(*KEY)
     assert log is not None

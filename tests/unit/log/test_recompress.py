@@ -63,7 +63,7 @@ def test_stored_in_the_topics_codec(tmp_path: Path, source: CompressionType, tar
 def test_records_stay_what_they_are(
     records: list[Record], source: CompressionType, target: CompressionType, stamp: bool
 ) -> None:
-    """Whatever the records hold, another codec changes none of their bytes."""
+    """Another codec changes no byte of the records."""
     config = {"compression.type": target.config_name, "max.message.bytes": 1 << 22}
     if stamp:
         config["message.timestamp.type"] = "LogAppendTime"

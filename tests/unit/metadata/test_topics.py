@@ -199,7 +199,7 @@ def test_topics_of_one_request_that_collide(bench: Bench) -> None:
 
 
 def test_a_disk_that_fails_in_the_middle_of_a_request(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was made before and after is there; a bug of ours is the error of its topic alone."""
+    """Topics created before and after it exist; a bug of ours is the error of its topic alone."""
     bench.logs.fail_at = ("b", 0)
     made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b"), NewTopic("c")])
     assert made[1].error == Errors.KAFKA_STORAGE_ERROR
@@ -236,7 +236,7 @@ def test_topics_of_one_request_are_remembered_and_synced_together(bench: Bench) 
 
 
 def test_topics_whose_folders_cannot_be_synced_are_not_there(bench: Bench) -> None:
-    """What the disk may not have is not acknowledged: 56 for all, and nothing of them is left."""
+    """Topics that may not be on the disk are not acknowledged: 56 for all, and none of them is left."""
     bench.logs.fail_sync = True
     made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b", 0), NewTopic("c")])
     assert [one.error for one in made] == [

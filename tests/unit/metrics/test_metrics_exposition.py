@@ -75,7 +75,7 @@ def lines(shown: Exposition, start: str) -> list[str]:
 
 
 def test_sensors_and_gauges_are_shown() -> None:
-    """What is in the registry is shown without more ado, tags as labels; text in a label is escaped."""
+    """Every metric of the registry is shown, tags as labels; text in a label is escaped."""
     metrics, shown = exposition()
     sensor = metrics.sensor("Produce-a")
     tags = {"user": 'a"\n', "client-id": "c"}

@@ -1,4 +1,4 @@
-"""What a broker shows of its groups, by Kafka's names: how many there are in each state, and what has happened."""
+"""Metrics of a broker's groups, by Kafka's names: their number in each state, and their events."""
 
 from kbroker._core.clock import VirtualClock
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings

@@ -1,4 +1,4 @@
-"""Who may read the HTTP port by a token, on the virtual clock."""
+"""Access to the HTTP port by a token, on the virtual clock."""
 
 from email.message import Message
 
@@ -19,7 +19,7 @@ def bearer(token: str) -> Message:
 
 
 def status(access: HttpAccess, token: str, peer: str = AWAY) -> int:
-    """What a request with this token is answered; 200: it is served."""
+    """Return the status of a request with this token; 200: it is served."""
     refusal = access.refusal(peer, bearer(token))
     return 200 if refusal is None else refusal.status
 
@@ -94,7 +94,7 @@ def test_each_guess_is_forgotten_a_minute_after_it(access: HttpAccess, clock: Vi
 
 
 def test_nothing_is_kept_of_addresses_whose_guesses_are_over(clock: VirtualClock) -> None:
-    """Who comes from ever new addresses takes no memory for good."""
+    """Clients from ever new addresses take no memory for good."""
     wrong = WrongTokens(clock)
     for number in range(ALL_GUESSES):
         assert wrong.wait_ms(f"10.0.1.{number}", is_right=False) == 0
@@ -137,7 +137,7 @@ def test_right_tokens_are_no_guesses(access: HttpAccess) -> None:
 
 
 def test_of_addresses_that_were_right_the_latest_are_known(access: HttpAccess) -> None:
-    """Which were right last, not first."""
+    """The addresses with the latest right tokens are exempt, not those with the first."""
     for number in range(MAX_RIGHT):
         assert status(access, TOKEN, f"peer {number}") == 200
     for peer in ("peer 0", "another"):

@@ -115,7 +115,7 @@ def test_a_response_that_no_client_reads_has_a_deadline(server: tuple[HttpServer
 
 
 def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, VirtualClock]) -> None:
-    """Where every connection is being served a further one is closed."""
+    """While every connection is being served a further one is closed."""
     port, _ = server
     with connected(port.url) as first, connected(port.url) as second:
         for connection in (first, second):

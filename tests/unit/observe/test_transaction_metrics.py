@@ -1,4 +1,4 @@
-"""What a broker shows of its transactions, by Kafka's names: before there are any, and of each state."""
+"""Metrics of a broker's transactions, by Kafka's names: before there are any, and of each state."""
 
 import itertools
 import math
@@ -131,7 +131,7 @@ def test_a_partition_that_cannot_be_read_shows(scene: Scene) -> None:
 
 
 def test_questions_show(scene: Scene) -> None:
-    """How long they took, and how many partitions were refused."""
+    """The load times, and the number of refused partitions."""
     scene.start()
     mine = scene.service.coordinator.init_producer_id("x", 60_000)
     scene.service.partitions.add(Question("x", *mine, [T0]), lambda found: None)

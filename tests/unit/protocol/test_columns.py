@@ -158,7 +158,7 @@ def test_a_time_beyond_microseconds_is_held_at_the_end() -> None:
 
 
 def test_a_cut_last_batch_is_left() -> None:
-    """What a Fetch cut off is neither read nor an error, and its first offset is returned."""
+    """A batch that a Fetch cut off is neither read nor an error, and its first offset is returned."""
     one = build_batch(RECORDS)
     columns = ArrowColumns(ALL)
     assert columns.append(one + one[:-1], 0, 0, END) == len(one)

@@ -287,7 +287,7 @@ def test_a_removed_override_falls_back_to_the_default(bench: Bench) -> None:
 def test_tags_name_the_counter(
     bench: Bench, quotas: list[tuple[str | None, str | None]], client: tuple[str, str | None], tags: tuple[str, str]
 ) -> None:
-    """Which counter a client has follows from the kinds of quota there are."""
+    """The counter of a client follows from the kinds of existing quotas."""
     for user, client_id in quotas:
         bench.update(user, client_id, PRODUCE, 5)
     assert bench.produce.resolve(*client)[2:] == tags

@@ -105,7 +105,7 @@ def test_strict_reads_the_clock_once_a_record() -> None:
 
 
 def test_permissive_charges_and_never_refuses() -> None:
-    """What overdraws the bucket is charged all the same; the delay is that of the last record, less time waited."""
+    """A charge that overdraws the bucket is recorded too; the delay is that of the last record, less time waited."""
     time = Time()
     bucket = sensor(10.0)
     quota = PermissiveMutationQuota(bucket, time)
@@ -210,7 +210,7 @@ class Limited:
         return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Responses"]]
 
     def tokens(self) -> float:
-        """What the client's bucket holds now; asking changes nothing."""
+        """Tokens of the client's bucket now; reading them changes nothing."""
         (metric,) = [
             found for name, found in self.managers.controller_mutation.sensor("ANONYMOUS", "c").metrics.items()
             if name.name == "tokens"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""How many counters strangers can make, which of them go, and which of them the registry has."""
+"""Maximum number of counters of strangers, the counters that are removed, and those in the registry."""
 
 import random
 
@@ -80,7 +80,7 @@ def test_where_all_are_over_their_quota_one_goes_nevertheless() -> None:
 
 @pytest.mark.parametrize(("user", "client_id"), [("u", "named"), ("named", "c"), ("named", "named")])
 def test_counters_of_the_settings_stay(user: str, client_id: str) -> None:
-    """Who has a quota of his own cannot lose its counter to strangers."""
+    """A client with its own quota cannot lose its counter to strangers."""
     bench = Bench(2)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
     bench.managers.update(user if user == "named" else None, client_id if client_id == "named" else None, PRODUCE, 1000)

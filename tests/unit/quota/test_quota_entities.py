@@ -399,7 +399,7 @@ def test_the_winner_and_its_counter(levels: list[int], winner: int | None, tags:
 
 
 def test_quotas_of_others() -> None:
-    """Where only others have a quota, a level that stands alone still decides about the counter."""
+    """If only others have a quota, a level that stands alone still decides about the counter."""
     other = QuotaEntity.of({USER: "other"})
     pair = QuotaEntity.of({USER: "other", CLIENT_ID: "c"})
     assert resolve([other], "u", "c") == (None, "u", "")

@@ -1,4 +1,4 @@
-"""What is explained about a client equals what its sensors compute, on a clock that the test moves."""
+"""The explanation of a client equals the results of its sensors, on a clock that the test moves."""
 
 import json
 import random
@@ -162,7 +162,7 @@ def test_each_of_the_eight_levels_in_its_turn(bench: Bench) -> None:
 
 
 def test_an_unknown_entity_is_no_error(bench: Bench) -> None:
-    """What would hold for it is said; that it was never seen, too; nothing is made for it."""
+    """The limit that would apply is described, and that the client is unknown; no counter is created."""
     bench.set({"user": None, "client-id": None}, producer_byte_rate=10)
     found = bench.explain("no-such-user", "no-such-client")
     assert (found["is_known"], found["verdicts"], found["waiting"], found["connections"]) == (False, [], [], 0)

@@ -174,7 +174,7 @@ def test_no_shadow_throttles(bench: Bench) -> None:
 
 
 def connect(quotas: ConnectionQuotas, address: str) -> bool:
-    """Whether a connection is let in; it leaves again."""
+    """Return whether a connection is accepted; it is closed again."""
     admission.begin(quotas, "L")
     try:
         admission.admit(quotas, "L", address)

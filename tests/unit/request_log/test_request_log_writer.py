@@ -198,7 +198,7 @@ def tear_the_next_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_write_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is counted as dropped is not in the file, and the file goes on."""
+    """A record that is counted as dropped is not in the file, and the file continues."""
     files = rolling(tmp_path)
     files.write(b"whole\n")
     mend = tear_the_next_write(monkeypatch)
@@ -210,7 +210,7 @@ def test_a_write_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the file cannot be cut: a reader drops a last line that is not an object; nothing is written behind it."""
+    """If the file cannot be cut, a reader drops a last line that is not an object; nothing is written after it."""
     files = rolling(tmp_path)
     files.write(b"whole\n")
     mend = tear_the_next_write(monkeypatch)

@@ -1,4 +1,4 @@
-"""What a request names again and again: each repetition has its row, until the response is full."""
+"""A request with duplicate names: each repetition has its row, until the response is full."""
 
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
@@ -45,7 +45,7 @@ def with_groups(coordinator: GroupCoordinator) -> Bench:
 
 
 def split(rows: list[Body], refused: Errors) -> tuple[int, int]:
-    """How many rows are described, and how many of them refused behind those; the described ones are all the same."""
+    """Return the numbers of described and of refused rows; the described ones are all the same."""
     codes = [row["ErrorCode"] for row in rows]
     described = codes.count(0)
     assert codes == [0] * described + [refused] * (len(codes) - described)

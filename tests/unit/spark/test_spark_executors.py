@@ -1,4 +1,4 @@
-"""What is said of a Python of Spark's executors that cannot run our functions."""
+"""Messages about a Python of Spark's executors that cannot run our functions."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ FOUND = {"host": "w3", "executable": "/usr/bin/python3", "python": _minor(), "kb
 
 
 def test_this_python_will_do() -> None:
-    """What looks in an executor finds kbroker here, with its compiled modules."""
+    """The check in an executor finds kbroker here, with its compiled modules."""
     found = json.loads(_looker(("kbroker",))(0))
     assert (found["kbroker"], found["executable"]) == (kbroker.__version__, sys.executable)
     _judge(found, "Spark's executor", "do this")

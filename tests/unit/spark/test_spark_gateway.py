@@ -1,4 +1,4 @@
-"""What is said of a JVM of Spark's that has not started."""
+"""Messages about a JVM of Spark's that has not started."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a user may name as a table, a log or a checkpoint, and what Spark is given for it."""
+"""Names of tables, logs and checkpoints that a user may give, and their form for Spark."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_spark_is_given_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("given", ELSEWHERE)
 def test_another_file_system_is_refused(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where only a path will do: in one sentence that names it, as text and as a Path; no folder is made."""
+    """A URI where a path is required is refused in one sentence with it, as text and as a Path; no folder is made."""
     monkeypatch.chdir(tmp_path)
     scheme = given.partition(":")[0].lower()
     for refused in (local_path, lambda text: local_path(Path(text))):

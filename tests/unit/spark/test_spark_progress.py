@@ -127,7 +127,7 @@ def test_a_limit_by_time(start: Start, broker: FakeLogBroker) -> None:
 
 
 def test_available_now_goes_no_further(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """What comes in after the query began is left for the next one."""
+    """Records that arrive after the query began are left for the next one."""
     progress = start(startingOffsets="earliest")
     progress.stop_at_now()
     fill(broker, 0, 5)

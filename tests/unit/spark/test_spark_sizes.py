@@ -1,4 +1,4 @@
-"""How many tasks there are: by what the cluster has, and by how much there is to do."""
+"""Numbers of tasks: by the size of the cluster, and by the amount of work."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from kbroker.spark.whatif.read import Client
 
 
 def session(cores: int, **settings: str) -> Any:
-    """What a session says of itself, on a cluster with so many cores."""
+    """Return a session that describes a cluster with so many cores."""
     known = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
     conf = SimpleNamespace(get=lambda name, default=None: known.get(name, default))
     return SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=cores))
@@ -58,7 +58,7 @@ def test_a_bucket_is_shared_out_where_there_are_cores() -> None:
 
 
 def test_each_client_is_in_one_share() -> None:
-    """What is in several buckets is in no share."""
+    """A counter in several buckets is in no share."""
     clients: list[Client] = [(f"User:{number}", "c") for number in range(50)]
     spread = {clients[2]: 0}
     homes = {client: [part for part in range(4) if _is_mine(spread, part, 4, client)] for client in clients}

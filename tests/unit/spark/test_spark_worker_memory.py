@@ -1,4 +1,4 @@
-"""What a worker of Spark has loaded is passed over by its collector, and a user's own process is left alone."""
+"""The collector skips the modules that a worker of Spark has loaded, and a user's own process is left alone."""
 
 import gc
 import subprocess
@@ -20,7 +20,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("fresh")
 def test_once_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What exists at the first call is frozen; what comes after it is collected as ever."""
+    """Objects at the first call are frozen; later ones are collected as ever."""
     monkeypatch.setattr(worker_memory, "is_spark_worker", lambda: True)
     worker_memory.freeze_modules()
     frozen = gc.get_freeze_count()

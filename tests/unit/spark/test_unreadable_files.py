@@ -1,4 +1,4 @@
-"""What a failed job says of a file that cannot be read: which one, in one sentence."""
+"""Message of a failed job about a file that cannot be read: it names the file, in one sentence."""
 
 import pytest
 

@@ -224,7 +224,7 @@ def test_the_number_of_instances_is_bounded() -> None:
 
 
 def test_an_instance_that_is_removed_while_it_pushes_leaves_nothing(rig: Rig) -> None:
-    """What its push has left behind is removed after it."""
+    """The series of its push are removed after it."""
     granted = rig.get(SAME, rig.client(connection="1"))
     receive = rig.manager._receive
 

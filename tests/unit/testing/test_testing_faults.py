@@ -18,7 +18,7 @@ APIS = KafkaApis()
 
 
 class QuietBroker:
-    """What rules need of a broker as long as no request comes: it remembers which APIs it has to show."""
+    """Broker without requests for rules: it keeps the APIs that the rules intercept."""
 
     def __init__(self) -> None:
         self.apis = APIS
@@ -209,7 +209,7 @@ def test_fetch_is_refused_on_each_partition(version: int) -> None:
 
 
 def test_every_api_can_be_refused() -> None:
-    """Whatever this broker serves has a refusal, so that no fault is silently a closed connection."""
+    """Every API of this broker has a refusal, so that no fault is silently a closed connection."""
     assert [entry.name for entry in APIS.entries.values() if responses.error_response_of(entry) is None] == []
 
 

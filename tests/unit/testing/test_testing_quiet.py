@@ -1,4 +1,4 @@
-"""What waiting for a quiet broker rests on, and waiting for conditions."""
+"""Foundations of waiting for a quiet broker, and waiting for conditions."""
 
 import threading
 

@@ -69,7 +69,7 @@ cdef class Leases:
 
     @property
     def expired(self):
-        """How many have run out."""
+        """Number of expired leases."""
         return self.book.expired
 
     def grant(self, int64_t count, int64_t size_bytes, int64_t time_ms):

@@ -268,7 +268,7 @@ def test_listeners_with_names_of_their_own() -> None:
     ],
 )
 def test_settings_that_cannot_work(values: dict[str, str], text: str) -> None:
-    """What the broker could not do is refused at start."""
+    """A value that the broker does not support is refused at start."""
     with pytest.raises(ConfigError, match=text):
         BrokerConfig(values)
 

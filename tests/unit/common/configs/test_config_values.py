@@ -83,7 +83,7 @@ def without_java(outcome: Any) -> Any:
 
 
 def differences(resource: str) -> tuple[int, list[tuple[str, str, Any, Any]]]:
-    """How many values were tried, and (config, value, Kafka's outcome, ours) where the two differ."""
+    """Return the number of tried values, and (config, value, Kafka's outcome, ours) where the two differ."""
     bench = make_bench(node_id=1, num_network_threads=3)  # whatever the cores of this machine
     prober = Prober(lambda key, body: bench.ask(*VERSIONS[key], body))
     prober.prepare()

@@ -28,7 +28,7 @@ def test_doubles_are_printed(value: float, text: str) -> None:
      (".", None), ("1e", None), ("٣", None), ("0.5L", None), ("\u00a05", None), ("1 2", None), ("0xp1", None)],
 )  # fmt: skip
 def test_doubles_are_read(text: str, value: float | None) -> None:
-    """What Double.parseDouble takes, and nothing else."""
+    """The texts that Double.parseDouble accepts, and no others."""
     assert parse_double(text) == value
 
 

@@ -160,7 +160,7 @@ def test_what_is_no_pattern(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "a*a*a*a*a*b", "(.*)(.*)(.*)(.*)(.*)[^a]"])
 def test_hostile_patterns_cost_linear_time(pattern: str) -> None:
-    """What takes a backtracking engine for ever."""
+    """Patterns for which a backtracking engine takes for ever."""
     assert not LinearPattern(pattern).matches("a" * 32_767)
 
 

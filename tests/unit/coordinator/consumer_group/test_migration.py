@@ -292,7 +292,7 @@ def test_metadata_that_cannot_be_read_keeps_no_member_in_the_group(bench: Consum
 
 
 def test_members_of_the_classic_protocol_alone_share_what_another_had() -> None:
-    """Where the configuration allows no downgrade, none is left whose heartbeats would make a target assignment."""
+    """If the configuration allows no downgrade, no member is left whose heartbeats would make a target assignment."""
     bench = ConsumerGroupBench(settings=replace(AT_ONCE, migration_policy="upgrade"))
     bench.join("new")
     joined = bench.groups.join(protocols=protocols()).one

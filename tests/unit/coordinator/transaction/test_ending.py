@@ -1,4 +1,4 @@
-"""What EndTxn may do, in every state, classic and with transaction.version 2: Kafka's table."""
+"""Results of EndTxn in every state, classic and with transaction.version 2: Kafka's table."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_classic(state: TransactionState) -> None:
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("state", list(CLASSIC))
 def test_another_producer(state: TransactionState, version: int) -> None:
-    """Whatever the state."""
+    """The id of another producer is refused in every state."""
     one = metadata(state)
     assert outcome(one, commit=True, epoch=5, version=version, producer_id=6) is Errors.INVALID_PRODUCER_ID_MAPPING
 

@@ -136,7 +136,7 @@ def test_one_that_waits_long_does_not_slow_down_others(tx: Transactions) -> None
 
 
 def test_a_partition_that_is_dropped_takes_its_markers_along(tx: Transactions) -> None:
-    """Who serves it next writes them: here we do, loading it again."""
+    """The next coordinator of the id writes the markers: here the same one, which loads it again."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
     tx.add(mine)

@@ -155,7 +155,7 @@ def test_partitions_join(tx: Transactions) -> None:
 
 
 def test_verification(tx: Transactions) -> None:
-    """What is in the transaction, what is not, and why it cannot be said."""
+    """Partitions in the transaction, others, and the errors for other producers."""
     mine = tx.init()
     verify = tx.coordinator.verify_partitions
     assert verify("x", *mine, [T0]) == {T0: Errors.TRANSACTION_ABORTABLE}
@@ -279,7 +279,7 @@ def test_a_record_that_waits(tx: Transactions) -> None:
 
 
 def test_a_kill_between_the_decision_and_the_markers(tx: Transactions) -> None:
-    """What is prepared is completed at the next start, with the epochs that the log has."""
+    """A prepared transaction is completed at the next start, with the epochs that the log has."""
     for name, commit in (("x", True), ("y", False)):
         mine = tx.init(name)
         tx.add(mine, T0, T1, name=name)
@@ -439,7 +439,7 @@ def test_descriptions(tx: Transactions) -> None:
 def test_a_disk_that_fails_does_not_fill_the_log(
     tx: Transactions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is refused again and again, for each open or ending transaction, makes a line a minute that counts it."""
+    """A repeated refusal, for each open or ending transaction, makes a line a minute that counts it."""
     ending = [tx.init(f"ending-{number}", timeout_ms=900_000) for number in range(5)]
     for number in range(20):
         tx.add(tx.init(f"open-{number}", timeout_ms=15_000), name=f"open-{number}")

@@ -39,7 +39,7 @@ def test_states_have_kafkas_numbers_and_names() -> None:
 @pytest.mark.parametrize("target", list(S))
 @pytest.mark.parametrize("source", list(S))
 def test_only_valid_moves_begin(source: TransactionState, target: TransactionState) -> None:
-    """What Kafka's table of previous states allows; anything else is a mistake of ours, and changes nothing."""
+    """Kafka's table of previous states allows the transition; any other is a mistake of ours, and changes nothing."""
     one = metadata(source)
     if source in VALID_PREVIOUS[target]:
         assert one._prepare(target).state is target

@@ -76,6 +76,6 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_back_end_is_named() -> None:
-    """What the processor offers is reported, for the log line at start."""
+    """The abilities of the processor are reported, for the log line at start."""
     assert back_end() in {"sse4.2", "armv8", "table"}
     assert crc32c.__name__ == "crc32c"

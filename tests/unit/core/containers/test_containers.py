@@ -59,7 +59,7 @@ def test_heap_gives_the_smallest_first() -> None:
 
 
 def test_heap_removes_from_its_middle_and_raises() -> None:
-    """What is removed twice or was never in it does no harm; a raised key sinks."""
+    """A duplicate removal, or one of an unknown entry, does no harm; a raised key sinks."""
     heap = NumberHeap(8)
     for number in range(7):
         heap.add(number, number)

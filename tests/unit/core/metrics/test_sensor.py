@@ -83,7 +83,7 @@ def test_parents_of_charged_sensors() -> None:
 
 
 def test_a_violation_by_a_parent_names_its_metric() -> None:
-    """What a parent's check raises carries the parent's metric; what the child recorded stays."""
+    """An error of a parent's check carries the parent's metric; the records of the child stay."""
     grandparent = rate_limited(10, "grandparent")
     parent = Sensor("parent", parents=[grandparent], clock=VirtualClock(WALL))
     child = Sensor("child", parents=[parent], clock=VirtualClock(WALL))
@@ -364,7 +364,7 @@ def test_the_registry_returns_what_it_has() -> None:
 
 
 def test_a_removed_sensor_takes_no_metrics() -> None:
-    """What was removed cannot register names any more."""
+    """A removed sensor cannot register names any more."""
     registry = SensorRegistry(clock=VirtualClock(0))
     made = registry.sensor("s")
     made.add("m", stats.Rate())

@@ -442,7 +442,7 @@ def test_failing_back_end_does_not_end_the_loop() -> None:
 
 
 def test_a_snapshot_says_what_each_connection_is_doing(backend: object) -> None:
-    """Why it is not read, the frame being read, the bytes it holds of the pool, and its times; on the virtual clock."""
+    """The reason of a muted channel, the frame being read, its bytes of the pool, its times; on the virtual clock."""
     bench = Bench(backend, pool=MemoryPool(600, 600), max_receive_size=600)
     for name in ("quiet", "muted", "half", "starved"):
         bench.connect(name)

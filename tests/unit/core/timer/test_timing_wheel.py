@@ -218,7 +218,7 @@ def test_cancel_after_running_says_so() -> None:
 
 
 def test_due_task_can_be_cancelled_by_an_earlier_one() -> None:
-    """What is due but not started still counts as pending and can be cancelled."""
+    """A task that is due but not started still counts as pending and can be cancelled."""
     clock, timer = timer_at(0)
     ran: list[Any] = []
     timer.add(3, lambda: ran.append((timer.size, second.cancel(), timer.size)))

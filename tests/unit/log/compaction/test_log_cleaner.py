@@ -1,4 +1,4 @@
-"""Which partition is cleaned, when, and up to where; on a clock that the test moves."""
+"""Choice of the partition to clean, its time and its end; on a clock that the test moves."""
 
 import errno
 import uuid

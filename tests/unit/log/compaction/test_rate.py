@@ -1,4 +1,4 @@
-"""How fast the cleaner may read and write."""
+"""Maximum rate of the cleaner's reads and writes."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor, TimeoutError

@@ -168,7 +168,7 @@ def test_a_closed_partition_is_left(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("step", range(1, 40))
 def test_stop_between_steps(tmp_path: Path, step: int) -> None:
-    """Whatever step was the last before kill -9, the next start has the values and no left-over file; and if it was an
+    """After kill -9 at any step the next start has the values and no left-over file; and if it was an
     error that ended it, readers go on with the files they have open, whatever the names are now."""
     folder, config = tmp_path / "t-0", {**CONFIG, "segment.bytes": 700}
     log = open_log(folder, config=config, files=OpenFileCache(1))

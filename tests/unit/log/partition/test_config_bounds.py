@@ -1,4 +1,4 @@
-"""Whatever value the table of configs lets through, a log can be made, written and opened again with it."""
+"""A log can be created, written and opened again with every value that the table of configs accepts."""
 
 import contextlib
 from collections.abc import Callable

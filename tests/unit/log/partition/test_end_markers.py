@@ -73,7 +73,7 @@ def test_read_committed_ends_at_the_last_stable_offset(log: PartitionLog) -> Non
 
 
 def test_marker_waits_for_the_disk(tmp_path: Path) -> None:
-    """Where log.flush.interval.messages holds the high watermark back, the transaction ends for readers on flush."""
+    """If log.flush.interval.messages holds the high watermark, the transaction ends for readers on flush."""
     log = open_log(tmp_path / "t-0", config={"flush.messages": 2})
     write(log)
     info = log.append_end_marker(PID, 0, 0, True)

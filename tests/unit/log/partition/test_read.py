@@ -79,7 +79,7 @@ def test_read_limits(log: PartitionLog) -> None:
 
 
 def test_every_offset_is_found(tmp_path: Path) -> None:
-    """Whatever the index says, a read begins with the batch that contains the offset, in every segment."""
+    """A read begins with the batch that contains the offset, with any content of the index, in every segment."""
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 2000, "index.interval.bytes": 200})
     for i in range(60):
         log.append(batch(*[b"x" * (i % 7)] * (1 + i % 3)))

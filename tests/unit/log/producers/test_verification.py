@@ -102,7 +102,7 @@ def test_newer_epoch_begins_with_its_own_lowest_sequence(state: ProducerStateMan
 
 
 def test_first_sequence_of_transaction_version_2(state: ProducerStateManager) -> None:
-    """Where nothing is known of a producer of version 2 its first sequence is 0; of an older one any is taken."""
+    """The first sequence of an unknown producer of version 2 is 0; of an older one any is accepted."""
     guard = state.verify(PID, 0, 5, bumps_epochs=True)[1]
     assert state.append(PID, 0, 5, 0, transactional=True, guard=guard)[0] == OUT_OF_ORDER
     guard = state.verify(PID + 1, 0, 5)[1]

@@ -1,4 +1,4 @@
-"""What the tools see in the files of a partition: Kafka's facts, and every damaged place."""
+"""Results of the tools for the files of a partition: Kafka's facts, and every damaged place."""
 
 import struct
 from contextlib import closing
@@ -116,7 +116,7 @@ def test_records_are_shown_on_request(tmp_path: Path, codec: int) -> None:
     ],
 )
 def test_dump_ends_at_damage(tmp_path: Path, tail: bytes, message: str) -> None:
-    """What is not a batch is reported with its position, after all that is before it."""
+    """Bytes that are not a batch are reported with their position, after all batches before them."""
     path = segment(tmp_path, 0, batch(0), tail)
     rows = list(dump_file(path))
     assert [r["kind"] for r in rows] == ["batch", "damage"]

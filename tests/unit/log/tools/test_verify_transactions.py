@@ -41,7 +41,7 @@ def test_lost_transaction_index(tmp_path: Path) -> None:
 
 
 def test_compacted_transactions_are_sound(tmp_path: Path) -> None:
-    """What compaction took out of a log and its indexes is not missing."""
+    """Records that compaction removed from a log and its indexes are not missing."""
     log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
     for sequence in range(6):
         write(log, sequence, commit=sequence % 2 == 0)

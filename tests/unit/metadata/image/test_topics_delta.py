@@ -164,7 +164,7 @@ def test_eligible_leader_replicas_are_cleared() -> None:
     ],
 )
 def test_a_contradiction_is_refused(row: Row, message: str) -> None:
-    """Whether the topics are in the image or in the delta."""
+    """The topics may be in the image or in the delta."""
     with pytest.raises(MetadataReplayError, match=message):
         delta_of(after(*TWO), row)
     with pytest.raises(MetadataReplayError, match=message):

@@ -1,4 +1,4 @@
-"""What `kbroker storage check` finds in log folders, of Apache Kafka and of kbroker. No file is changed by it."""
+"""Findings of `kbroker storage check` in log folders, for Apache Kafka and kbroker. No file is changed by it."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

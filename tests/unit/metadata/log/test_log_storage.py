@@ -292,7 +292,7 @@ def test_space_is_kept_for_changes_that_free_some(tmp_path: Path, monkeypatch: p
 
 
 def test_a_refused_change_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where cutting it off fails too, it is unknown whether it is stored: the controller ends."""
+    """If cutting it off fails too, it is unknown whether it is stored: the controller ends."""
     controller = LoggedController(tmp_path)
     change(controller, config_record(1))
     segment = tmp_path / FOLDER_NAME / f"{0:020}.log"

@@ -59,7 +59,7 @@ EVERYTHING = {
 
 @pytest.fixture
 def old_folder(tmp_path: Path) -> Path:
-    """What a broker of an earlier version left: two topics, one of them compacted, a deleted topic, and the rest."""
+    """Create the folder of an earlier version's broker: two topics, one compacted, a deleted topic, and the rest."""
     data = tmp_path / "data"
     log_dir = LogDir(data, "some-cluster", 3)
     write_metadata_file(data, ROWS, node_id=3, cluster_id="some-cluster")

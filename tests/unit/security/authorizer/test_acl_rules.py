@@ -1,4 +1,4 @@
-"""What rules decide: exact cases, and the compiled table against the plain form of the decision."""
+"""Decisions of rules: exact cases, and the compiled table against the plain form of the decision."""
 
 import random
 from collections.abc import Sequence
