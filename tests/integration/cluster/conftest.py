@@ -1,4 +1,7 @@
-"""The cluster of Apache Kafka that the tests of this folder share: one controller, two brokers, started once a run."""
+"""The cluster of Apache Kafka that the tests of this folder share: one controller, two brokers.
+
+They run as long as the tests of the package, which the folder is for that reason: three idle JVMs take CPU time too.
+"""
 
 from collections.abc import Iterator
 
@@ -19,7 +22,7 @@ SECURED = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka() -> Iterator[KafkaCluster]:
     """Controller 101, brokers 1 and 2 with a listener without security and one with SCRAM.
 
@@ -30,7 +33,7 @@ def kafka() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def member(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberNode]:
     """Node 9 of the cluster: kbroker. Tests that stop or kill it start it again."""
     node = MemberNode(tmp_path_factory.mktemp("member"), kafka)
