@@ -84,20 +84,11 @@ def java_program(name: str = "Everyday", pom: Path = POM, options: Sequence[str]
     return java_command(name, options=(*SHORT_LIVED, *options), classes=classes, log_level="error", pom=pom)
 
 
-def streams_program(name: str, written: Path | None = None) -> list[str]:
-    """Return the command that runs a program with Kafka Streams, which does not unpack RocksDB at each start.
-
-    Args: ``written`` is the file for an archive of its classes, which it leaves at its end if there is none.
-    """
+def archive_of(name: str, pom: Path = FRAMEWORKS) -> ClassArchive:
+    """Return the archive of the classes of a program in Java."""
     need.program("java", "javac", "mvn")
-    archive = streams_archive(name)
-    return java_program(name, FRAMEWORKS, (*archive.options(written), *rocksdb_options()))
-
-
-def streams_archive(name: str) -> ClassArchive:
-    """Return the archive of the classes of a program with Kafka Streams."""
-    own = compiled(HERE / "java" / f"{name}.java", pom=FRAMEWORKS)
-    return ClassArchive(name, os.pathsep.join((classpath(pom=FRAMEWORKS), str(own))))
+    own = compiled(HERE / "java" / f"{name}.java", pom=pom)
+    return ClassArchive(name, os.pathsep.join((classpath(pom=pom), str(own))))
 
 
 def rocksdb_options() -> tuple[str, ...]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.exactly_once import Worker, run_over_kills, started
+from tests.clients.exactly_once import ARCHIVE, Worker, run_over_kills, started
 from tests.clients.programs import FRAMEWORKS
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.kafka import java_command
+from tests.support.kafka import SHORT_LIVED, ClassArchive, classpath, java_command
 from tests.support.kill import create_topic
 from tests.support.ports import free_pair
 from tests.support.topic_reader import Reader, read_to_end
@@ -32,6 +32,7 @@ def worker_settings(bootstrap: str, port: int) -> dict[str, str]:
         "group.id": "connect",
         "exactly.once.source.support": "enabled",
         "listeners": f"http://127.0.0.1:{port}",
+        "plugin.discovery": "service_load",  # else a start searches all classes of all jars
         "session.timeout.ms": "2000",
         "heartbeat.interval.ms": "500",
         "rebalance.timeout.ms": "5000",
@@ -88,7 +89,10 @@ def test_file_source(start_broker: Callable[..., BrokerProcess], tmp_path: Path,
     settings = worker_settings(broker.bootstrap, port)
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     main = "org.apache.kafka.connect.cli.ConnectDistributed"
-    worker = Worker(java_command(main, str(properties), pom=FRAMEWORKS), tmp_path)
+    archive = ClassArchive("ConnectDistributed", classpath(pom=FRAMEWORKS))
+    options = (*SHORT_LIVED, *archive.options(tmp_path / ARCHIVE))
+    command = java_command(main, str(properties), options=options, pom=FRAMEWORKS)
+    worker = Worker(command, tmp_path, archive=archive)
     output = Reader(broker.bootstrap, "lines", 1)
     config = {
         "connector.class": CONNECTOR,

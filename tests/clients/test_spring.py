@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.exactly_once import PARTITIONS, Worker, fill, run_over_kills, started
-from tests.clients.programs import SPRING, java_program
+from tests.clients.exactly_once import PARTITIONS, fill, java_worker, run_over_kills, started
+from tests.clients.programs import SPRING
 from tests.support.broker import BrokerProcess
 from tests.support.topic_reader import Reader, read_to_end
 
@@ -15,11 +15,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def test_copy(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
     """The output is the input, in order: every seventh batch was rolled back first, program and broker are killed."""
-    command = java_program("SpringCopy", SPRING)
     count = 100_000 if soak else 16_000
     broker = started(start_broker, "in", "out")
     fill(broker.bootstrap, "in", ((number % PARTITIONS, "", str(number)) for number in range(count)))
-    worker = Worker([*command, broker.bootstrap], tmp_path)
+    worker = java_worker("SpringCopy", tmp_path, broker.bootstrap, pom=SPRING)
     output = Reader(broker.bootstrap, "out", PARTITIONS)
     try:
         run_over_kills(broker, worker, output, count, ("worker", "broker") * (5 if soak else 1))

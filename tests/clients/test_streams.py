@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.exactly_once import PARTITIONS, Worker, count_over_kills, fill, lines, started
-from tests.clients.programs import streams_program
+from tests.clients.exactly_once import PARTITIONS, count_over_kills, fill, lines, started, streams_worker
 from tests.support.broker import BrokerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -14,9 +13,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def test_word_count(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
     """A repartition topic, a state store and its changelog: each word is counted one by one, over every kill."""
-    command = streams_program("WordCount")
     broker = started(start_broker, "lines", "counted")
     text = lines(400_000 if soak else 60_000)
     fill(broker.bootstrap, "lines", ((number % PARTITIONS, "", line) for number, line in enumerate(text)))
-    worker = Worker([*command, broker.bootstrap, str(tmp_path / "state")], tmp_path)
+    worker = streams_worker("WordCount", tmp_path, broker.bootstrap, str(tmp_path / "state"))
     count_over_kills(broker, worker, text, ("worker", "broker") * (5 if soak else 1))

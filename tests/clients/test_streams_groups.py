@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.exactly_once import PARTITIONS, SETTINGS, Worker, check_counts, fill, lines
-from tests.clients.programs import streams_archive, streams_program
+from tests.clients.exactly_once import PARTITIONS, SETTINGS, Worker, check_counts, fill, lines, streams_worker
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
 from tests.support.kill import create_topic
@@ -18,7 +17,6 @@ from tests.support.topic_reader import Reader
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROGRAM = "StreamsGroup"
-ARCHIVE = "classes.jsa"
 GROUPS = {
     "group.streams.initial.rebalance.delay.ms": "0",
     "group.streams.min.session.timeout.ms": "2000",
@@ -33,23 +31,20 @@ class Instances:
     """Two instances of an application; the first is the one that is killed."""
 
     def __init__(self, folder: Path, bootstrap: str, guarantee: str, kind: str) -> None:
-        self.workers = []
+        self.workers: list[Worker] = []
         for name in ("one", "two"):
             own = folder / name
             own.mkdir()
-            command = streams_program(PROGRAM, own / ARCHIVE)
-            self.workers.append(Worker([*command, bootstrap, str(own / "state"), guarantee, kind, f"{name}:1"], own))
+            self.workers.append(
+                streams_worker(PROGRAM, own, bootstrap, str(own / "state"), guarantee, kind, f"{name}:1")
+            )
 
     def start(self) -> None:
         for worker in self.workers:
             worker.start()
 
     def discard(self) -> None:
-        """End both; the first one leaves the archive of its classes if there is none."""
-        first = self.workers[0]
-        if first.is_alive() and not streams_archive(PROGRAM).exists():
-            first.end()
-            streams_archive(PROGRAM).keep(first.folder / ARCHIVE)
+        """End both."""
         for worker in self.workers:
             worker.discard()
 
@@ -117,7 +112,7 @@ def is_spread(bootstrap: str, group: str) -> bool:
     return state == "Stable" and len(counts) == 4 and any(standby for _, standby in counts)
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.soak), "exactly_once_v2"])
 def test_word_count(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
     """Each word is counted one by one; at least once, counts may repeat."""
     text = lines(24_000)
@@ -143,7 +138,7 @@ def test_word_count(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> No
         output.close()
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("guarantee", ["at_least_once", pytest.param("exactly_once_v2", marks=pytest.mark.soak)])
 def test_windowed_join(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
     """Each pair is joined; exactly once, only once."""
     count = 12_000

@@ -23,7 +23,7 @@ from tests.conformance.talk import look_at
 from tests.support.broker import BrokerProcess
 from tests.support.ports import free_pair
 
-AT_A_TIME = 6
+AT_A_TIME = 10  # some wait for seconds
 
 
 def chosen() -> list[Case]:

@@ -1,5 +1,6 @@
 """Fakes of the parts below the handlers: logs in memory, and a context over them."""
 
+import functools
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -139,6 +140,12 @@ class Completion(NamedTuple):
     close: Callable[[], None] = lambda: None
 
 
+@functools.cache
+def served_apis() -> KafkaApis:
+    """Return the table of the APIs: to make it for each request would take longer than most requests."""
+    return KafkaApis()
+
+
 @dataclass
 class Bench:
     """Context with everything that a handler needs, and ``ask`` to pass a request through codec and handler.
@@ -160,7 +167,7 @@ class Bench:
         A KafkaError becomes the response that the API has for it. ``facts`` are of the request, such as client_id.
         """
         key = codec.api_by_name(name).key
-        entry = KafkaApis().find(key, version)
+        entry = served_apis().find(key, version)
         assert entry is not None
         assert entry.handle is not None
         decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
@@ -178,7 +185,7 @@ class Bench:
     def failed(self, name: str, version: int, body: Body, error: Errors) -> Body:
         """Return the response to a request that fails as a whole, through the codec."""
         key = codec.api_by_name(name).key
-        entry = KafkaApis().find(key, version)
+        entry = served_apis().find(key, version)
         assert entry is not None
         assert entry.failure is not None
         decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))

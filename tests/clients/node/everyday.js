@@ -8,6 +8,7 @@ const [bootstrap, topic, startMs] = process.argv.slice(2);
 const names = [topic, `${topic}-time`, `${topic}-group`];
 const [GROUP_PARTITIONS, PER_PHASE, TIMES] = [4, 10, 50];
 const kafka = new Kafka({ clientId: "everyday", brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 5 } });
+const WAIT_MS = 200; // of a fetch: disconnect() waits for the one under way, five seconds otherwise
 const none = { cannot: "only with a package of another author" };
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -45,7 +46,7 @@ function compressible(note, partition) {
 
 // Read in a group from the beginning, or from `seek` on, until `count` records are there: kafkajs knows no other way.
 async function consume(from, group, count, seek) {
-  const consumer = kafka.consumer({ groupId: group });
+  const consumer = kafka.consumer({ groupId: group, maxWaitTimeInMs: WAIT_MS });
   const found = [];
   await consumer.connect();
   try {
@@ -69,7 +70,7 @@ async function read() {
 
 async function join(name, from, reads) {
   const member = { partitions: [] };
-  const consumer = kafka.consumer({ groupId: from, heartbeatInterval: 300 });
+  const consumer = kafka.consumer({ groupId: from, heartbeatInterval: 300, maxWaitTimeInMs: WAIT_MS });
   consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => (member.partitions = payload.memberAssignment[from] ?? []));
   consumer.on(consumer.events.CRASH, ({ payload }) => (member.failure = payload.error));
   member.leave = () => consumer.disconnect();
