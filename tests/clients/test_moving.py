@@ -93,9 +93,9 @@ def follow(names: list[str], moves: int) -> None:
                 block.__exit__(None, None, None)
 
 
-def test_fifty_moves() -> None:
-    """All clients in one cluster, 50 moves of the leaders of each."""
-    follow(list(PROGRAMS), 50)
+def test_moves() -> None:
+    """All clients in one cluster, 30 moves of the leaders of each."""
+    follow(list(PROGRAMS), 30)
 
 
 @pytest.mark.soak

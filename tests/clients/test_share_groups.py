@@ -112,7 +112,7 @@ class Deliveries:
 
 def test_kill_9_under_a_share_group(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """Each record is delivered, an accepted one never again, and delivery counts rise by one from the stored ones."""
-    kills = kill_count(4, 50)
+    kills = kill_count(2, 50)
     rng = random.Random(random_seed())
     broker = start_broker(**{name.replace(".", "__"): value for name, value in SETTINGS.items()})
     create_topic(broker.bootstrap, TOPIC, PARTITIONS)

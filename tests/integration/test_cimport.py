@@ -114,7 +114,9 @@ def test_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     venv.create(place, with_pip=False, symlinks=True)
     python = place / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", site, wheel)
+    run(
+        sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile", "--target", site, wheel
+    )
     tools = sysconfig.get_path("purelib")  # Cython and setuptools of the lock, at the end of the path
     (site / "tools.pth").write_text(tools + "\n")
     found = build_and_check(python, tmp_path / "foreign")

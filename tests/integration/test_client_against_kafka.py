@@ -213,8 +213,9 @@ def test_read_committed_against_a_real_transaction(cluster: Cluster, topic: str,
 
 def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str, kafka: str) -> None:
     """Over the quota Kafka answers a Fetch without the partition: no data for a while, and no failure."""
+    count = 14  # Kafka lets 11 seconds' bytes pass before it throttles
     with Producer(cluster) as producer:
-        for number in range(18):
+        for number in range(count):
             producer.send(topic, b"%d" % number + bytes(1_000), partition=0)
             producer.flush()
     slow = QuotaEntity.of({"client-id": topic})
@@ -223,12 +224,12 @@ def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str,
     throttles: list[float] = []
     with Cluster(kafka, client_id=topic, retry_timeout_s=0.1) as throttled:
         topic_id = throttled.topic(topic).topic_id
-        reader = PartitionReader(throttled, topic, 0, 0, 18, topic_id, on_throttle=throttles.append)
+        reader = PartitionReader(throttled, topic, 0, 0, count, topic_id, on_throttle=throttles.append)
         batches = (batch for part in reader for batch in iter_batches(part.data, allow_truncated=True))
         found = [row[0] for batch in batches for row in batch.records()]
     QuotaClient(cluster).alter({slow: {"consumer_byte_rate": None}})
     wait_for("the quota is removed", lambda: not QuotaClient(cluster).of(slow))
-    assert found == list(range(18))
+    assert found == list(range(count))
     assert max(throttles) > 0.1
 
 

@@ -35,7 +35,9 @@ def check_same(before: Ledger, broker: EitherBroker, everything: Everything) -> 
         pytest.fail("\n".join([*found, broker.tail()]), pytrace=False)
 
 
-@pytest.mark.parametrize("folders", [("data",), ("a", "b")], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "folders", [pytest.param(("data",), id="one", marks=pytest.mark.soak), pytest.param(("a", "b"), id="two")]
+)
 def test_kbroker_then_kafka_then_kbroker(tmp_path: Path, folders: tuple[str, ...]) -> None:
     """A folder that kbroker filled is served by Apache Kafka, written to, and served by kbroker again.
 

@@ -16,7 +16,7 @@ from tests.support.disk_calls import ALWAYS, FAIL, SHORT
 from tests.support.fault_runs import LOAD, START, STOP, Case, Runs
 
 DATA, METADATA = "/a/", "/m/"  # the log folder with half of the partitions, and that of the metadata log
-SAMPLE_SEED, SAMPLE = 28, 24
+SAMPLE_SEED, SAMPLE = 28, 16
 
 #: Kinds of failure: call, error, number of calls that fail, action.
 PASSING = (

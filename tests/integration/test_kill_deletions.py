@@ -44,7 +44,7 @@ def test_kill_9_while_topics_are_deleted(
     with Connection(broker.bootstrap) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic("kept", 1))) == 0
         assert wire.produced(connection.ask(wire.produce("kept", 0, wire.batch([b"value"])))).error_code == 0
-    for _ in range(60 if soak else 6):
+    for _ in range(60 if soak else 4):
         stop = threading.Event()
         crowd = [threading.Thread(target=make_and_delete, args=(broker, stop, name)) for name in NAMES]
         for thread in crowd:
@@ -89,7 +89,7 @@ def test_kill_9_while_partitions_are_added(
     chance = random.Random(20261123)
     broker = start_broker(folder=tmp_path / "data")
     left = 0
-    for turn in range(60 if soak else 6):
+    for turn in range(60 if soak else 4):
         name = f"grown-{turn}"
         with Connection(broker.bootstrap) as connection:
             assert wire.first_topic_error(connection.ask(wire.create_topic(name, 1))) == 0

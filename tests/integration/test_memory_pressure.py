@@ -10,8 +10,8 @@ from tests.support.certificates import Certificates
 
 @pytest.mark.slow
 def test_memory_stays_within_the_pool_and_everyone_is_served(tmp_path: Path, soak: bool) -> None:
-    """100 connections pushing 8 MiB at once: memory within pool + one request + idle + 10 %, all served, fairly."""
-    connections = 200 if soak else 100
+    """50 connections pushing 8 MiB at once: memory within pool + one request + idle + 10 %, all served, fairly."""
+    connections = 200 if soak else 50
     outcome = run(connections, 3, 64 * MIB, tmp_path)
     assert outcome.failed == 0
     assert outcome.answered >= 3 * connections
@@ -21,9 +21,9 @@ def test_memory_stays_within_the_pool_and_everyone_is_served(tmp_path: Path, soa
 
 @pytest.mark.slow
 def test_memory_stays_within_the_pool_over_tls(tmp_path: Path) -> None:
-    """50 TLS connections pushing 4 MiB at once against 16 MiB: what waits inside TLS is small, and none is stuck."""
-    outcome = run(50, 4, 16 * MIB, tmp_path, partitions=4, certificates=Certificates(tmp_path / "certificates"))
+    """30 TLS connections pushing 4 MiB at once against 16 MiB: what waits inside TLS is small, and none is stuck."""
+    outcome = run(30, 4, 16 * MIB, tmp_path, partitions=4, certificates=Certificates(tmp_path / "certificates"))
     assert outcome.failed == 0
-    assert outcome.answered >= 200
+    assert outcome.answered >= 120
     assert outcome.peak_rss < outcome.allowed_rss, str(outcome)
     assert outcome.ratio <= 3, str(outcome)

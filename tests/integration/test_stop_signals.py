@@ -61,10 +61,10 @@ def interrupted(process: subprocess.Popen[str], number: int) -> tuple[int, str, 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only /proc says which signals are caught")
-def test_a_signal_at_any_moment_ends_serve(tmp_path: Path) -> None:
+def test_a_signal_at_any_moment_ends_serve(tmp_path: Path, soak: bool) -> None:
     """End `serve` 0 to 500 ms after its start: status 0 after the ready line, else that of the signal."""
     chance = random.Random(20261122)
-    for turn in range(24):
+    for turn in range(96 if soak else 12):
         number = NUMBERS[turn % 2]
         process = start("serve", "--listener", "127.0.0.1:0", "--data-dir", str(tmp_path))
         time.sleep(chance.uniform(0, 0.5))  # what is tested is the moment, no condition
@@ -78,9 +78,9 @@ def test_a_signal_at_any_moment_ends_serve(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_right_after_the_ready_line() -> None:
+def test_a_signal_right_after_the_ready_line(soak: bool) -> None:
     """A signal between the ready line and the wait for signals stops the broker too."""
-    for turn in range(12):
+    for turn in range(24 if soak else 6):
         process = start("serve", "--in-memory", "--listener", "127.0.0.1:0")
         assert process.stdout is not None
         assert READY.match(process.stdout.readline())
@@ -119,13 +119,13 @@ def test_a_signal_before_the_wait_ends_it_at_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("consume", "t"), ("produce", "t"), ("topics", "list")], ids=lambda words: words[0])
-def test_ctrl_c_shows_no_traceback(words: tuple[str, ...]) -> None:
+def test_ctrl_c_shows_no_traceback(words: tuple[str, ...], soak: bool) -> None:
     """The status is 130, or that of a process which the signal ended, at any moment of a command."""
     chance = random.Random(20261122)
     with Broker() as broker:
         create = [*PROGRAM, "topics", "create", "t", "-b", broker.bootstrap_servers]
         subprocess.run(create, check=True, capture_output=True, timeout=PATIENCE_S)
-        for turn in range(8):
+        for turn in range(32 if soak else 5):
             process = start(*words, "-b", broker.bootstrap_servers)
             time.sleep(chance.uniform(0, 0.4))
             status, _, errors, was_ours = interrupted(process, signal.SIGINT)
@@ -175,7 +175,7 @@ def test_ctrl_c_at_any_millisecond_of_the_start_shows_no_traceback_of_ours(comma
     """
     if not Path(command[0]).exists():
         pytest.skip("needs the script that an installation makes")
-    for moment_ms in range(10, 151, 1 if soak else 5):
+    for moment_ms in range(10, 151, 1 if soak else 10):
         process = subprocess.Popen(
             [*command, "serve", "--in-memory", "--listener", "127.0.0.1:0"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support import need
 from tests.support.broker import wait_for
-from tests.support.kafka.jars import QUICK_START, ROOT, program
+from tests.support.kafka.jars import QUICK_START, ROOT, ClassArchive, program
 from tests.support.ports import free_run
 
 VERSION = "2.6.13.Final"
@@ -53,8 +53,10 @@ class Apicurio:
         self.url, self.own_url = f"{base}/ccompat/v7", f"{base}/registry/v2"
         self._log = (scratch / "apicurio.log").open("wb")
         jar = folder / f"{ARTIFACT}-{VERSION}-runner.jar"
+        self._archive, self._new_archive = ClassArchive(ARTIFACT, f"{VERSION} {jar}"), scratch / "classes.jsa"
+        options = ("-Xmx192m", *QUICK_START, *self._archive.options(self._new_archive))
         self._process = subprocess.Popen(
-            [program("java"), "-Xmx192m", *QUICK_START, "-jar", str(jar)],
+            [program("java"), *options, "-jar", str(jar)],
             env={**os.environ, "QUARKUS_HTTP_PORT": str(port), "QUARKUS_HTTP_HOST": "127.0.0.1"},
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -81,7 +83,11 @@ class Apicurio:
         return int(self.request("POST", f"{self.url}/subjects/{subject}/versions", body)["id"])
 
     def close(self) -> None:
-        """Stop the registry."""
+        """Stop the registry; the first one leaves an archive of its classes, with which later ones start faster."""
+        if not self._archive.exists():
+            self._process.terminate()
+            self._process.wait(60)
+            self._archive.keep(self._new_archive)
         self._process.kill()
         self._process.wait()
         self._log.close()
