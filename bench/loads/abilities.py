@@ -121,7 +121,7 @@ def results(contender: Contender, probes: Sequence[Probe]) -> Iterator[tuple[Pro
 
 
 Table = Mapping[str, Mapping[str, Result]]
-HEAD = "| what a client finds |"
+HEAD = "| check by a client |"
 
 
 def markdown(table: Table, probes: Sequence[Probe]) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Shipped(NamedTuple):
-    """Content sent by the driver. Args: `archive`: name of the extension modules' archive; `made_for`: of `platform`."""
+    """The driver's content. Args: `archive`: name of the extension modules' archive; `made_for`: of `platform`."""
 
     archive: str
     made_for: str

@@ -59,7 +59,7 @@ def page() -> str:
         "Settings of one [group](groups.md); without one, the broker's applies.\n",
         _table(("Key", "Default", "Allowed", "Meaning"), map(_plain_row, GROUP_TABLE.values())),
         "\n## Client metrics subscriptions\n",
-        "The metrics that clients push, and how often: [client telemetry](client-telemetry.md).\n",
+        "Selection of the metrics that clients push, and the interval: [client telemetry](client-telemetry.md).\n",
         _table(("Key", "Default", "Allowed", "Meaning"), map(_plain_row, CLIENT_METRICS_TABLE.values())),
     ]
     return "\n".join(parts)

@@ -12,7 +12,7 @@ from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic, t
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
-STRICT_FROM = 6  # first version in which clients know error 89
+STRICT_FROM = 6  # first version whose clients support error 89
 CONFIG_FIELDS = ("Name", "Value", "ReadOnly", "ConfigSource", "IsSensitive")
 
 

@@ -14,7 +14,7 @@ from kbroker.security.authorizer import checks
 
 _T = TypeVar("_T", str, uuid.UUID)
 
-STRICT_FROM = 5  # first version in which clients know error 89
+STRICT_FROM = 5  # first version whose clients support error 89
 
 UNKNOWN_TOPIC = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."

@@ -26,6 +26,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error, or NONE, as a code that the client knows."""
+    """Return the error, or NONE, as a code that the client supports."""
     known = fenced_as_known(error, request, FIRST_WITH_PRODUCER_FENCED)
     return {"ErrorCode": int(known)}

@@ -111,7 +111,7 @@ class _Commit:
         return self._verified(self._ctx.add_partitions_to_txn.verify(self._question(place))[place])
 
     def _refusal(self, place: TopicPartition) -> Errors:
-        """Return the error for a producer that the transaction coordinator does not know."""
+        """Return the error for a producer that is unknown to the transaction coordinator."""
         found = self._ctx.add_partitions_to_txn.verify(self._question(place))
         return self._error_for_client(found[place]) or Errors.INVALID_PRODUCER_EPOCH
 

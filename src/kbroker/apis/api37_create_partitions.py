@@ -7,7 +7,7 @@ from kbroker.quota.mutation_quota import MutationQuota
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
-STRICT_FROM = 3  # first version in which clients know error 89
+STRICT_FROM = 3  # first version whose clients support error 89
 WITHOUT_TEXT = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.THROTTLING_QUOTA_EXCEEDED)
 
 

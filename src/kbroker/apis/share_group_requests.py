@@ -1,4 +1,4 @@
-"""The check and the failure that requests about share groups have in common."""
+"""Check and failure shared by requests about share groups."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ MAX_RECORD_SIZE = 100 << 20  # no broker accepts larger requests by default: soc
 
 
 class _Run(NamedTuple):
-    """The options of all three commands. ``client``: the one that is measured; ``extra``: properties of librdkafka."""
+    """Options of all three commands. ``client``: the measured client; ``extra``: properties of librdkafka."""
 
     topic: str
     bootstrap_server: str

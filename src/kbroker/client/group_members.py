@@ -94,7 +94,7 @@ class ConsumerMember:
         self._send(False)
 
     def _send(self, is_news: bool) -> Body:
-        """Send a heartbeat. Args: ``is_news``: include subscription and partitions, which the broker remembers."""
+        """Send a heartbeat. Args: ``is_news``: include subscription and partitions, which the broker keeps."""
         body: Body = {"GroupId": self._group_id, "MemberId": self.member_id, "MemberEpoch": self.epoch}
         if is_news:
             body |= {

@@ -1,4 +1,4 @@
-"""Description of the quorum of controllers of a cluster, as its leader sees it (KIP-595)."""
+"""Description of the quorum of controllers of a cluster, by its leader (KIP-595)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class RepeatedFailures:
         self.note(cause, lambda times: log(message + "%s", *args, how_often(times)))
 
     def write_late(self) -> None:
-        """Write the lines about failures that were counted in a past period, and forget causes without any."""
+        """Write the lines about failures that were counted in a past period, and remove causes without any."""
         now_ms = self._clock.now_ms()
         late: list[tuple[WriteLine, int]] = []
         with self._lock:

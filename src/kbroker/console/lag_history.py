@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A group as a user sees it."""
+    """A group that is shown with the rights of a user."""
 
     identity: Identity
     group_id: str

@@ -103,7 +103,7 @@ class Expression:
 
 
 def document(record: DecodedRecord) -> dict[str, Any]:
-    """Return a decoded record as the object that an expression sees."""
+    """Return a decoded record as the object of an expression."""
     return {
         "key": _value(record.key),
         "value": _value(record.value),

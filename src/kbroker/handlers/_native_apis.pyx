@@ -1,4 +1,4 @@
-"""The native handlers as Python sees them: their common state, the bodies of threads, delayed operations."""
+"""Interface of the native handlers for Python: their common state, the bodies of threads, delayed operations."""
 import os
 import sys
 

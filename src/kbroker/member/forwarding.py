@@ -25,7 +25,7 @@ ENVELOPE = 58
 TIMEOUT_MS = 60_000  # until a request fails without a controller
 HISTOGRAM_BYTES = 4000
 MAX_WAITING_BYTES = 64 << 20  # of all requests that wait for a controller
-#: Of one request, far below the usual socket.request.max.bytes: a controller closes the connection of a larger one.
+#: Maximum of one request, far below the usual socket.request.max.bytes: a controller closes connections of larger ones.
 MAX_REQUEST_BYTES = MAX_WAITING_BYTES // 4
 
 

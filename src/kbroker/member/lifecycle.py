@@ -95,7 +95,7 @@ class BrokerLifecycle:
         self._was_registered = False
         self._wants_fence = True
         self._has_shutdown_response = False
-        self._offline: dict[uuid.UUID, bool] = {}  # and whether a controller knows it
+        self._offline: dict[uuid.UUID, bool] = {}  # and whether a controller has recorded it
         self._cordoned: Callable[[], Sequence[uuid.UUID] | None] = lambda: None
         self.incarnation_id = uuid.uuid4()
         self.state = BrokerState.NOT_RUNNING

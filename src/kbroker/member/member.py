@@ -279,7 +279,7 @@ class Member:
 
     @property
     def is_fenced(self) -> bool:
-        """Return whether this broker is fenced, as far as it knows: it serves no client then."""
+        """Return whether this broker is fenced, by its heartbeats or its registration: it serves no client then."""
         found = self.registration
         return self.lifecycle.is_fenced or found is None or found.is_fenced
 

@@ -82,7 +82,7 @@ class MetadataLoader:
         return self._kraft.level
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return the milliseconds since the time of the last record that was replayed, 0 before one."""
+        """Return the milliseconds since the time of the last record that was replayed, 0 before the first."""
         return 0 if self.applied_time_ms < 0 else max(0, now_ms - self.applied_time_ms)
 
     def start(self) -> None:

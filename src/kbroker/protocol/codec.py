@@ -83,7 +83,7 @@ def request_header_version(key: int, version: int) -> int:
 
 
 def response_header_version(key: int, version: int) -> int:
-    """Return 1 for a flexible response version, else 0; always 0 for ApiVersions, whose reader knows no version yet.
+    """Return 1 for a flexible response version, else 0; always 0 for ApiVersions, whose reader has no version yet.
 
     Raises: ProtocolError: unknown API.
     """

@@ -76,7 +76,7 @@ class _Charged(MutationQuota):
 
 
 class StrictMutationQuota(_Charged):
-    """Strict quota, for clients that know error 89: mutations are refused uncharged while the bucket is overdrawn.
+    """Strict quota, for clients that support error 89: mutations are refused uncharged while the bucket is overdrawn.
 
     Other mutations are allowed as a whole, however far they overdraw the bucket.
     """

@@ -70,7 +70,7 @@ cdef struct NativeApisCore:
     int64_t fetch_max_bytes     # fetch.max.bytes of the broker
     uint64_t hash_seed          # secret: seed of tables that requests fill
     Api apis[API_SLOTS]
-    AtomicI64 intercepted[API_WORDS]    # bit per API key: Python sees its requests first
+    AtomicI64 intercepted[API_WORDS]    # bit per API key: Python intercepts its requests first
     Mutex bodies_lock           # a leaf; guards the next five
     Body racks                  # id, length and text of each node's rack, in the machine's byte order
     Body nodes[MAX_LISTENERS]   # tagged section of a response with the nodes' addresses, by listener (KIP-951)

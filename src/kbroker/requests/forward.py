@@ -25,5 +25,5 @@ class Forward(NamedTuple):
 
 
 def client_of(request: RequestContext) -> Client:
-    """Return the sender of a request, as the controller sees it."""
+    """Return the sender of a request, in the form for the controller."""
     return Client(request.principal, request.client_host, request.is_token_authenticated)

@@ -29,6 +29,6 @@ def each_partition(
 
 
 def fenced_as_known(error: Errors, request: RequestContext, first_version: int) -> Errors:
-    """Return the error as a code that the client knows: before ``first_version``, another than PRODUCER_FENCED."""
+    """Return the error as a code that the client supports: before ``first_version``, another than PRODUCER_FENCED."""
     is_unknown = error is Errors.PRODUCER_FENCED and request.api_version < first_version
     return Errors.INVALID_PRODUCER_EPOCH if is_unknown else error

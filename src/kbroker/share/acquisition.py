@@ -214,7 +214,7 @@ class _Acquisition:
         self.count += acquired_last - first + 1
 
     def _split(self, first: int, last: int) -> Iterable[tuple[int, int]]:
-        """Yield ranges at batch boundaries, each with at least the batch size but for the last one."""
+        """Yield ranges at batch boundaries, each with at least the batch size except the last one."""
         limits = self.limits
         size = max(1, limits.batch_size)  # unchecked: below 1, ranges would be empty or begin before ``first``
         if not limits.is_record_limit and last - first + 1 > size:

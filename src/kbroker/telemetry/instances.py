@@ -1,4 +1,4 @@
-"""Client instances: the clients that have asked for their subscription, and the limits of their requests.
+"""Client instances: the clients that have requested their subscription, and the limits of their requests.
 
 Source: ``ClientMetricsInstance``, and the cache of ``ClientMetricsManager``.
 """

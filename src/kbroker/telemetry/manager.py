@@ -58,7 +58,7 @@ class Push(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """Response to a client that asked for its subscription."""
+    """Response to a client's request for its subscription."""
 
     client_instance_id: UUID
     subscription_id: int

@@ -30,7 +30,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 
 cdef enum:
     FIRST_ADDING_VERSION = 12       # first version in which a Produce adds its partitions to the transaction
-    FIRST_ABORTABLE_VERSION = 11    # first version in which clients know TRANSACTION_ABORTABLE
+    FIRST_ABORTABLE_VERSION = 11    # first version whose clients support TRANSACTION_ABORTABLE
 
 cdef void free_verdicts(Verdicts *verdicts) noexcept nogil:
     if verdicts != NULL:
@@ -51,7 +51,7 @@ cdef inline bint is_transactional(const ProducePart *part) noexcept nogil:
 
 
 cdef void set_verdict(VerifiedPart *part, int32_t code, int16_t version) noexcept nogil:
-    """Set the coordinator's code in a form that producers of this version know."""
+    """Set the coordinator's code in a form that producers of this version support."""
     part.message = NULL
     if code == PRODUCER_FENCED:
         code = INVALID_PRODUCER_EPOCH       # producers then abort and continue

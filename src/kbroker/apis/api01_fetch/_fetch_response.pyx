@@ -44,7 +44,7 @@ from kbroker.quota._quota_enforcement cimport (
 
 
 cdef enum:
-    FIRST_WITH_FOLLOWERS = 11   # version of Fetch whose clients know of followers
+    FIRST_WITH_FOLLOWERS = 11   # version of Fetch whose clients support followers
 
 
 cdef bint supersede(FetchState *state) noexcept nogil:
@@ -305,7 +305,7 @@ cdef bint is_satisfied(FetchState *state) noexcept nogil:
 
 
 cdef void release_partitions(FetchState *state) noexcept nogil:
-    """Free what a fetch holds, but not the struct; under the operation's lock once other threads know the struct."""
+    """Free what a fetch holds, but not the struct; under the operation's lock once other threads have the struct."""
     cdef int32_t i
     if state.parts != NULL:
         drop_reads(state)

@@ -82,7 +82,7 @@ class LogFolders(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Judgement on one server: it can serve the folders if there is no obstacle, but for the losses."""
+    """Judgement on one server: it can serve the folders, except the losses, if there is no obstacle."""
 
     server: str
     obstacles: Sequence[str]

@@ -441,7 +441,7 @@ class MetadataLog(_Folder, SnapshotWriter):
             raise self._refused(f"no space can be kept for a full disk: {error}") from None
 
     def _release(self, kept_bytes: int) -> bool:
-        """Free the reserved space but for some bytes; return whether there was more."""
+        """Free the reserved space except some bytes; return whether there was more."""
         path = self.log_dir / RESERVE_NAME
         with contextlib.suppress(OSError):
             if path.stat().st_size > kept_bytes:

@@ -1,4 +1,4 @@
-"""The file ``quorum-state`` of the metadata log: the last leader epoch of which this node knows.
+"""The file ``quorum-state`` of the metadata log: the latest leader epoch in which this node has acted.
 
 Source: ``FileQuorumStateStore``, ``QuorumStateData``.
 """

@@ -135,7 +135,7 @@ def put_aside(path: Path, suffix: str) -> Path:
 
 
 def cluster_image(tables: Tables) -> MetadataImage:
-    """Return the image of all that the tables have, but for topics and their configs."""
+    """Return the image of the tables' content, except topics and their configs."""
     levels = dict(SERVED_LEVELS)
     for name, text in _facts(tables).items():
         if name.startswith(_FEATURE_PREFIX):

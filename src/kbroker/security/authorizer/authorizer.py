@@ -101,7 +101,7 @@ class Authorizer:
         return known
 
     def _may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        # true for a super user in particular
+        # a super user needs no rule, so the name does not matter
         if self.rules.permitted(kind, "hardcode", principal, host) >> operation & 1:
             return True
         allowed: set[tuple[PatternType, str]] = set()

@@ -52,7 +52,7 @@ def write_report(
 
 
 def write_page(output: str | os.PathLike[str], text: str) -> int:
-    """Replace a page as a whole, so that a browser never sees half of one. Returns: its size in bytes.
+    """Replace a page as a whole, so that a browser never reads half of one. Returns: its size in bytes.
 
     Raises: OSError; the previous page remains.
     """

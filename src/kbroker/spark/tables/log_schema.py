@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql.types import DataType, StructType
 
-TRANSACTION_KEY = 1  # keyType of a FindCoordinator that asks for a transaction coordinator
+TRANSACTION_KEY = 1  # keyType of a FindCoordinator for a transaction coordinator
 
 
 def names() -> list[str]:

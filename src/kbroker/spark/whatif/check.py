@@ -366,7 +366,7 @@ class _Recorded:
 
 
 def _actions(log: Log, updates: Updates) -> Array:
-    """Return the action on each value; mutations of clients that know error 89 are judged before they count."""
+    """Return the action on each value; mutations of clients that support error 89 are judged before they count."""
     is_mutation = np.array([tag.quota_type == "ControllerMutation" for tag in updates.tags], bool)[updates.tag]
     strict = is_mutation & log.knows_error_89()[updates.row]
     return np.where(strict, STRICT, np.where(updates.checked, JUDGED, COUNTED)).astype(np.int8)
