@@ -32,7 +32,7 @@ from bench.loads.peers import cpu_seconds
 from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 from tests.support.kafka import COLLECTOR, ApacheKafka
 
 HEARTBEAT, VERSION = 68, 1
@@ -224,9 +224,9 @@ class Figures(NamedTuple):
 
 
 def create_topics(server: Server, names: Sequence[str]) -> None:
-    topics = [{"Name": name, "NumPartitions": PARTITIONS_EACH, "ReplicationFactor": 1} for name in names]
+    body = {**new_topics(*names, partitions=PARTITIONS_EACH), "timeoutMs": 170_000}
     with Client(f"127.0.0.1:{server.port}", timeout=180) as client:
-        response = client.call(CREATE_TOPICS, CREATE_TOPICS_VERSION, {"Topics": topics, "timeoutMs": 170_000})
+        response = client.call(CREATE_TOPICS, CREATE_TOPICS_VERSION, body)
         assert all(row["ErrorCode"] == 0 for row in response["Topics"]), response
     deadline = time.monotonic() + READY_WITHIN_S
     while not all(wire.is_ready(f"127.0.0.1:{server.port}", name, PARTITIONS_EACH - 1) for name in names):

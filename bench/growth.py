@@ -24,7 +24,7 @@ from bench.loads.generator import Frame, Generator, produce_frame
 from bench.loads.peers import Server, cpu_ns, kbroker, make_topic
 from bench.neighbours.common import set_quota
 from tests.support import wire
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 
 ACCEPTED = 1.20
 EACH_PROCESS = 10_000  # connections of one holder
@@ -108,11 +108,8 @@ class Growth:
             for size in (100, 1_000, 10_000):
                 while count < size:
                     more = min(size - count, 2_000)
-                    rows = [
-                        {"Name": f"topic-{count + n:06}", "NumPartitions": 1, "ReplicationFactor": 1}
-                        for n in range(more)
-                    ]
-                    response = client.call("CreateTopics", 7, {"Topics": rows, "timeoutMs": 250_000})
+                    body = new_topics(*(f"topic-{count + n:06}" for n in range(more)))
+                    response = client.call("CreateTopics", 7, {**body, "timeoutMs": 250_000})
                     if any(row["ErrorCode"] for row in response["Topics"]):
                         raise RuntimeError(f"no {size:,} topics: {response['Topics'][0]}")
                     count += more

@@ -11,7 +11,7 @@ from bench.loads.loads import Loads
 from bench.loads.peers import Server
 from bench.loads.report import Row, at_least, at_most_of_peer
 from tests.support import wire
-from tests.support.client import Client
+from tests.support.client import Client, set_configs
 from tests.support.kafka.jars import java_command
 from tests.support.share_member import ACCEPT, ShareMember
 from tests.support.wire import Connection
@@ -31,10 +31,8 @@ def fill(server: Server) -> str:
         for _ in range(RECORDS // IN_A_BATCH):
             if wire.produced(connection.ask(request)).error_code:
                 raise RuntimeError(f"{server.name} refused a batch")
-    config = {"Name": "share.auto.offset.reset", "ConfigOperation": 0, "Value": "earliest"}
-    resource = {"ResourceType": GROUP, "ResourceName": name, "Configs": [config]}
     with Client(server.bootstrap) as client:
-        client.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
+        client.call("IncrementalAlterConfigs", 1, set_configs(GROUP, name, {"share.auto.offset.reset": "earliest"}))
     return name
 
 

@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.neighbours.common import Probe, p99, served, set_quota
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 
 REFUSED = 89
 TOPICS_A_REQUEST, REQUESTS_A_SECOND, PARTITIONS = 50, 10, 4
@@ -57,11 +57,8 @@ class Storm:
         return refused
 
     def create(self, topics: list[str]) -> list[str]:
-        rows = [
-            {"Name": name, "NumPartitions": PARTITIONS, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-            for name in topics
-        ]
-        return self.ask("CreateTopics", 6, topics, {"Topics": rows, "timeoutMs": 600_000}, "Topics")
+        body = {**new_topics(*topics, partitions=PARTITIONS), "timeoutMs": 600_000}
+        return self.ask("CreateTopics", 6, topics, body, "Topics")
 
     def delete(self, topics: list[str]) -> list[str]:
         body = {"TopicNames": topics, "TimeoutMs": 600_000}

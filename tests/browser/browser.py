@@ -1,6 +1,5 @@
 """A headless Chromium that tests steer: width and theme of a page, what it shows, what axe-core finds in it."""
 
-import base64
 import shutil
 from pathlib import Path
 from typing import Any
@@ -85,10 +84,3 @@ class Browser:
         """Return the browser's log since the last call: script errors, blocked requests, missing files."""
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
-
-    def picture(self, file: Path) -> None:
-        """Save what the whole page looks like."""
-        size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 2000), "scale": 1}
-        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-        file.write_bytes(base64.b64decode(shot["data"]))

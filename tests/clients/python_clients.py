@@ -27,9 +27,7 @@ class Client:
     can_administrate = True
     can_choose_partition = True
     can_set_timestamps = True
-    can_disable_idempotence = True
     can_consume = True
-    can_seek_by_time = True
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

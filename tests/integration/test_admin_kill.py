@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import BrokerProcess
-from tests.support.client import Body, Client
+from tests.support.client import Body, Client, more_partitions, new_topics, scram_user
 from tests.support.seeds import kill_count, random_seed
 from tests.support.wire import Closed
 
@@ -93,38 +93,22 @@ class Administrator:
                 body = {"Deletions": [{"Name": name, "Mechanism": SCRAM_SHA_256}], "Upsertions": []}
                 return "AlterUserScramCredentials", 0, body, {(kind, name): None}
             iterations = 4096 + number % 1000
-            row = {
-                "Name": name,
-                "Mechanism": SCRAM_SHA_256,
-                "Iterations": iterations,
-                "Salt": b"salt",
-                "SaltedPassword": bytes(32),
-            }
-            return "AlterUserScramCredentials", 0, {"Deletions": [], "Upsertions": [row]}, {(kind, name): iterations}
+            return "AlterUserScramCredentials", 0, scram_user(name, iterations), {(kind, name): iterations}
         return self.next_topic_change(name, number)
 
     def next_topic_change(self, name: str, number: int) -> tuple[str, int, Body, State]:
         """Create a topic with a config, or change one of its configs, add partitions, or delete it."""
         partitions = self.state.get(("topic", name))
         if partitions is None:
-            config: Body = {"Name": "retention.ms", "Value": str(number)}
-            topic: Body = {
-                "Name": name,
-                "NumPartitions": 2,
-                "ReplicationFactor": 1,
-                "Assignments": [],
-                "Configs": [config],
-            }
+            body = new_topics(name, partitions=2, configs={"retention.ms": str(number)})
             change: State = {("topic", name): 2, ("config", name): number}
-            return "CreateTopics", 5, {"Topics": [topic], "timeoutMs": 30_000, "validateOnly": False}, change
+            return "CreateTopics", 5, body, change
         what = self.rng.randrange(4)
         if what == 0:
             change = {("topic", name): None, ("config", name): None}
             return "DeleteTopics", 5, {"TopicNames": [name], "TimeoutMs": 30_000}, change
         if what == 1 and partitions < 6:
-            topic = {"Name": name, "Count": partitions + 1, "Assignments": None}
-            body = {"Topics": [topic], "TimeoutMs": 30_000, "ValidateOnly": False}
-            return "CreatePartitions", 3, body, {("topic", name): partitions + 1}
+            return "CreatePartitions", 3, more_partitions(name, partitions + 1), {("topic", name): partitions + 1}
         remove = ("config", name) in self.state and what == 2
         config = {
             "Name": "retention.ms",

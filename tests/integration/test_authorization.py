@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kbroker.cli import cli
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.client import Client, fetch_body, produce_body
+from tests.support.client import Client, fetch_body, new_topics, produce_body, set_configs
 
 AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
 USERS = "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=secret user_root=secret ;"
@@ -53,11 +53,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 @pytest.fixture(scope="module")
 def root(broker: EmbeddedBroker) -> Iterator[Client]:
     client = log_in(broker.bound_listeners[0].partition("://")[2], "root")
-    topics: list[dict[str, Any]] = [
-        {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-        for name in ("mine", "other")
-    ]
-    client.call("CreateTopics", 7, {"Topics": topics, "timeoutMs": 9000})
+    client.call("CreateTopics", 7, new_topics("mine", "other"))
     yield client
     client.close()
 
@@ -248,9 +244,7 @@ def test_the_log_is_on_standard_error(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", settings)
 
     def level(name: str, value: str) -> None:
-        configs = [{"Name": name, "ConfigOperation": 0, "Value": value}]
-        rows = [{"ResourceType": 8, "ResourceName": str(node), "Configs": configs}]
-        (done,) = client.call("IncrementalAlterConfigs", 1, {"Resources": rows, "ValidateOnly": False})["Responses"]
+        (done,) = client.call("IncrementalAlterConfigs", 1, set_configs(8, str(node), {name: value}))["Responses"]
         assert done["ErrorCode"] == 0, done
 
     def find(group: str) -> int:

@@ -11,18 +11,14 @@ import pytest
 
 from tests.integration.test_authorization import AUTHORIZER, EVERYTHING, create, delete, fetched, produced, rule
 from tests.support.certificates import Certificates
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 from tests.support.secured import SecuredBroker
 
 TOPIC_NAMES = ("mine", "other")
 
 
 def prepare(root: Client) -> None:
-    topics = [
-        {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-        for name in TOPIC_NAMES
-    ]
-    made = root.call("CreateTopics", 7, {"Topics": topics, "timeoutMs": 9000})
+    made = root.call("CreateTopics", 7, new_topics(*TOPIC_NAMES))
     assert {row["ErrorCode"] for row in made["Topics"]} == {0}
 
 

@@ -14,7 +14,7 @@ import pytest
 from kbroker.broker import Broker, BrokerStartError
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.open_files import raise_open_files_limit
-from tests.support.client import Body, Client, fetch_body, produce_body, row_of
+from tests.support.client import Body, Client, fetch_body, new_topics, produce_body, row_of
 from tests.support.compaction import keyed
 from tests.support.metadata_file import write_metadata_file
 from tests.support.wire import Closed
@@ -29,8 +29,7 @@ def ask(broker: Broker, key: int, version: int, body: Body) -> Body:
 
 
 def create(broker: Broker, name: str, partitions: int = 1) -> Body:
-    body = {"Topics": [{"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1}]}
-    (topic,) = ask(broker, 19, 7, body)["Topics"]
+    (topic,) = ask(broker, 19, 7, new_topics(name, partitions=partitions))["Topics"]
     return dict(topic)
 
 
@@ -138,9 +137,7 @@ def test_each_listener_advertises_its_own_address() -> None:
 def test_produce_names_every_refused_record(version: int) -> None:
     """From v8 on the response lists each record without key that a compacted topic refused, and its text follows."""
     with Broker() as broker:
-        config = {"Name": "cleanup.policy", "Value": "compact"}
-        topic = {"Name": "t", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": [config]}
-        ask(broker, 19, 4, {"Topics": [topic], "timeoutMs": 1000, "validateOnly": False})
+        ask(broker, 19, 4, new_topics("t", configs={"cleanup.policy": "compact"}))
         batch = keyed((None, b"a"), (b"k", b"b"), (None, b"c"), (None, b"d"))
         row = row_of(ask(broker, 0, version, produce_body("t", batch)))
         assert (row["ErrorCode"], row["BaseOffset"]) == (87, -1)

@@ -19,7 +19,7 @@ from kbroker.testing import EmbeddedBroker
 from tests.integration.test_authorization import SASL, log_in
 from tests.support.broker import wait_for
 from tests.support.cli import printed, refusal, run
-from tests.support.client import Client
+from tests.support.client import Client, set_configs
 from tests.support.telemetry import gauges
 
 CLIENT_METRICS, SET = 16, 0
@@ -33,10 +33,9 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 
 def subscribe(broker: Broker, name: str, **configs: str) -> None:
-    rows = [{"Name": key.replace("_", "."), "ConfigOperation": SET, "Value": value} for key, value in configs.items()]
-    resource = {"ResourceType": CLIENT_METRICS, "ResourceName": name, "Configs": rows}
+    body = set_configs(CLIENT_METRICS, name, {key.replace("_", "."): value for key, value in configs.items()})
     with Client(broker.bootstrap_servers) as client:
-        response = client.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
+        response = client.call("IncrementalAlterConfigs", 1, body)
     assert response["Responses"][0]["ErrorCode"] == 0
 
 

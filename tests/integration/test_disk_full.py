@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.client import Client
+from tests.support.client import Client, more_partitions, set_configs
 from tests.support.wire import Connection
 
 KAFKA_STORAGE_ERROR = 56
@@ -141,9 +141,8 @@ def fill(folder: Path) -> Path:
 
 def create_partitions(broker: BrokerProcess, topic: str, count: int) -> int:
     """Ask for so many partitions in all; return the error code."""
-    body = {"Topics": [{"Name": topic, "Count": count, "Assignments": None}], "TimeoutMs": 10_000}
     with Client(broker.bootstrap) as client:
-        (result,) = client.call("CreatePartitions", 2, body)["Results"]
+        (result,) = client.call("CreatePartitions", 2, more_partitions(topic, count))["Results"]
     return int(result["ErrorCode"])
 
 
@@ -171,10 +170,8 @@ def test_partitions_that_find_no_room_leave_nothing(
 
 def alter_topic(broker: BrokerProcess, topic: str, name: str, value: str) -> int:
     """Set one config of a topic; return the error code."""
-    config = {"Name": name, "ConfigOperation": 0, "Value": value}
-    body = {"Resources": [{"ResourceType": 2, "ResourceName": topic, "Configs": [config]}]}
     with Client(broker.bootstrap) as client:
-        (result,) = client.call("IncrementalAlterConfigs", 1, body)["Responses"]
+        (result,) = client.call("IncrementalAlterConfigs", 1, set_configs(2, topic, {name: value}))["Responses"]
     return int(result["ErrorCode"])
 
 

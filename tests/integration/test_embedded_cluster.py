@@ -27,6 +27,7 @@ from kbroker.testing import EmbeddedBroker, EmbeddedCluster, wait_until
 from kbroker.testing.cluster import COORDINATORS
 from tests.native import slow_hook
 from tests.support import wire
+from tests.support.client import set_configs
 
 Body = dict[str, Any]
 
@@ -333,8 +334,7 @@ def test_acks_all_needs_replicas_in_sync(cluster: EmbeddedCluster) -> None:
     assert produced() == (0, 2, 0)
     cluster.stop_node(3)
     assert produced() == refused
-    altered = {"Name": "min.insync.replicas", "ConfigOperation": 0, "Value": "1"}
-    body = {"Resources": [{"ResourceType": 2, "ResourceName": "safe", "Configs": [altered]}], "ValidateOnly": False}
+    body = set_configs(2, "safe", {"min.insync.replicas": "1"})
     assert ask(cluster, 1, "IncrementalAlterConfigs", 1, body)["Responses"][0]["ErrorCode"] == 0
     assert produced() == (0, 3, 0)
 

@@ -20,7 +20,7 @@ from tests.integration.test_authorization import EVERYTHING, SASL, create, delet
 from tests.support import wire
 from tests.support.broker import rss_bytes
 from tests.support.certificates import Certificates
-from tests.support.client import Body, Client, fetch_body, produce_body, row_of
+from tests.support.client import Body, Client, fetch_body, produce_body, row_of, set_configs
 from tests.support.secured import SecuredBroker, is_closed
 
 CLUSTER_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED = 31, 53, 29
@@ -159,9 +159,8 @@ def test_cve_2024_27309_removing_one_of_several_acls(root: Client, alice: Client
 
 def altered(client: Client, kind: int, name: str, **configs: str) -> Body:
     """Return the one result of IncrementalAlterConfigs."""
-    rows = [{"Name": key.replace("__", "."), "ConfigOperation": 0, "Value": value} for key, value in configs.items()]
-    resource = {"ResourceType": kind, "ResourceName": name, "Configs": rows}
-    (found,) = client.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})["Responses"]
+    body = set_configs(kind, name, {key.replace("__", "."): value for key, value in configs.items()})
+    (found,) = client.call("IncrementalAlterConfigs", 1, body)["Responses"]
     result: Body = found
     return result
 

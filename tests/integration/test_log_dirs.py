@@ -18,7 +18,7 @@ from kbroker.metadata.image.image import EMPTY_IMAGE
 from kbroker.metadata.records.batches import read_batches
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.client import Client
+from tests.support.client import Client, more_partitions
 from tests.support.kafka.tools import TOOLS, Tools
 from tests.support.kill import PARTITIONS, AckLog, check_partition, create_topic, finish, read_all, start_module
 from tests.support.seeds import random_seed
@@ -121,8 +121,7 @@ def test_the_metadata_names_the_folder_of_each_partition(
     broker = start_broker(**settings)
     create_topic(broker.bootstrap, TOPIC, 3)
     with Client(broker.bootstrap) as client:
-        grown = {"Topics": [{"Name": TOPIC, "Count": 4, "Assignments": None}], "TimeoutMs": 10_000}
-        assert client.call("CreatePartitions", 3, grown)["Results"][0]["ErrorCode"] == 0
+        assert client.call("CreatePartitions", 3, more_partitions(TOPIC, 4))["Results"][0]["ErrorCode"] == 0
     stored = stored_folders(broker, tmp_path / home, folders)
     assert stored == real_folders(folders)
     (target,) = (one for one in folders if one != stored[0])

@@ -11,12 +11,11 @@ import pytest
 
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.client import Client
+from tests.support.client import Client, more_partitions, new_topics, scram_user, set_configs, set_quotas
 from tests.support.power_cut import Disk
 
 STORAGE = 56
 TOPIC, BROKER = 2, 4
-NO_REPLICAS: dict[str, Any] = {"ReplicationFactor": 1, "Assignments": []}
 
 pytestmark = pytest.mark.slow
 
@@ -32,30 +31,23 @@ class Administrator:
         return row["ErrorCode"], row["ErrorMessage"]
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> tuple[int, str | None]:
-        rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
-        topic = {"Name": name, "NumPartitions": partitions, "Configs": rows, **NO_REPLICAS}
-        return self._one(19, 7, {"Topics": [topic], "timeoutMs": 9000, "validateOnly": False}, "Topics")
+        values = {key.replace("_", "."): value for key, value in configs.items()}
+        return self._one(19, 7, new_topics(name, partitions=partitions, configs=values), "Topics")
 
     def delete(self, name: str) -> tuple[int, str | None]:
         return self._one(20, 5, {"TopicNames": [name], "TimeoutMs": 9000})
 
     def grow(self, name: str, count: int) -> tuple[int, str | None]:
-        row = {"Name": name, "Count": count, "Assignments": None}
-        return self._one(37, 3, {"Topics": [row], "TimeoutMs": 9000, "ValidateOnly": False}, "Results")
+        return self._one(37, 3, more_partitions(name, count), "Results")
 
     def configure(self, kind: int, name: str, key: str, value: str) -> tuple[int, str | None]:
-        configs = [{"Name": key, "ConfigOperation": 0, "Value": value}]
-        row = {"ResourceType": kind, "ResourceName": name, "Configs": configs}
-        return self._one(44, 1, {"Resources": [row], "ValidateOnly": False})
+        return self._one(44, 1, set_configs(kind, name, {key: value}))
 
     def set_quota(self, user: str, rate: float) -> tuple[int, str | None]:
-        ops = [{"Key": "producer_byte_rate", "Value": rate, "Remove": False}]
-        entry = {"Entity": [{"EntityType": "user", "EntityName": user}], "Ops": ops}
-        return self._one(49, 1, {"Entries": [entry], "ValidateOnly": False}, "Entries")
+        return self._one(49, 1, set_quotas("user", user, {"producer_byte_rate": rate}), "Entries")
 
     def add_user(self, name: str) -> tuple[int, str | None]:
-        row = {"Name": name, "Mechanism": 1, "Iterations": 4096, "Salt": b"s" * 16, "SaltedPassword": b"p" * 32}
-        return self._one(51, 0, {"Deletions": [], "Upsertions": [row]}, "Results")
+        return self._one(51, 0, scram_user(name), "Results")
 
     def commit(self, group: str, topic: str, offset: int) -> int:
         """Commit an offset of partition 0, of a group without members."""

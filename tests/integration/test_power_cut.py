@@ -17,12 +17,11 @@ import pytest
 from kbroker.metadata.log.folder_reader import read_metadata
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess
-from tests.support.client import Client
+from tests.support.client import Client, more_partitions, new_topics, scram_user, set_configs, set_quotas
 from tests.support.power_cut import MAKE, Disk, mounted
 from tests.support.wire import Connection
 
 TOPIC, BROKER_TYPE = 2, 4
-NEW_TOPIC = {"Name": "new", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
 
 
 class Administrator:
@@ -39,8 +38,7 @@ class Administrator:
     def create(self) -> None:
         self._made += 1
         name = f"t{self._made}"
-        row = {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-        response = self.raw.call(19, 7, {"Topics": [row], "timeoutMs": 9000, "validateOnly": False})
+        response = self.raw.call(19, 7, new_topics(name))
         assert response["Topics"][0]["ErrorCode"] == 0, response
         self.topics[name] = (1, {})
 
@@ -51,15 +49,12 @@ class Administrator:
 
     def grow(self, name: str) -> None:
         count, configs = self.topics[name]
-        row = {"Name": name, "Count": count + 1, "Assignments": None}
-        response = self.raw.call(37, 3, {"Topics": [row], "TimeoutMs": 9000, "ValidateOnly": False})
+        response = self.raw.call(37, 3, more_partitions(name, count + 1))
         assert response["Results"][0]["ErrorCode"] == 0, response
         self.topics[name] = (count + 1, configs)
 
     def configure(self, kind: int, name: str, key: str, value: str) -> None:
-        change = {"Name": key, "ConfigOperation": 0, "Value": value}
-        row = {"ResourceType": kind, "ResourceName": name, "Configs": [change]}
-        response = self.raw.call(44, 1, {"Resources": [row], "ValidateOnly": False})
+        response = self.raw.call(44, 1, set_configs(kind, name, {key: value}))
         assert response["Responses"][0]["ErrorCode"] == 0, response
 
     def configure_topic(self, name: str, value: int) -> None:
@@ -71,17 +66,12 @@ class Administrator:
         self.broker["message.max.bytes"] = str(value)
 
     def add_user(self, name: str, iterations: int) -> None:
-        row = {"Name": name, "Mechanism": 1, "Iterations": iterations, "Salt": b"s" * 16, "SaltedPassword": b"p" * 32}
-        response = self.raw.call(51, 0, {"Deletions": [], "Upsertions": [row]})
+        response = self.raw.call(51, 0, scram_user(name, iterations))
         assert response["Results"][0]["ErrorCode"] == 0, response
         self.users[name] = iterations
 
     def set_quota(self, name: str, rate: float) -> None:
-        entry = {
-            "Entity": [{"EntityType": "user", "EntityName": name}],
-            "Ops": [{"Key": "producer_byte_rate", "Value": rate, "Remove": False}],
-        }
-        response = self.raw.call(49, 1, {"Entries": [entry], "ValidateOnly": False})
+        response = self.raw.call(49, 1, set_quotas("user", name, {"producer_byte_rate": rate}))
         assert response["Entries"][0]["ErrorCode"] == 0, response
         self.quotas[name] = rate
 
@@ -207,7 +197,7 @@ def test_a_new_topic_and_its_flushed_records_survive_a_power_cut(
     cuts: list[tuple[Path, int]] = []  # with how many batches that were acknowledged
     with Connection(broker.bootstrap) as connection:
         for round_ in range(2):
-            admin.raw.call(19, 7, {"Topics": [NEW_TOPIC], "timeoutMs": 9000, "validateOnly": False})
+            admin.raw.call(19, 7, new_topics("new"))
             cuts.append((disk.cut(), 0))
             for number in range(2):
                 response = wire.produced(connection.ask(wire.produce("new", 0, wire.batch([b"value"]))))

@@ -16,7 +16,7 @@ from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, RequestContext
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.client import Body, Client, fetch_body, produce_body, row_of
+from tests.support.client import Body, Client, fetch_body, new_topics, produce_body, row_of
 from tests.support.throttling import SETTINGS
 from tests.support.wire import Closed
 
@@ -34,8 +34,7 @@ def heartbeat(group: str = "none") -> Frame:
 
 
 def creation(topic: str, partitions: int = 1) -> Frame:
-    topics = [{"Name": topic, "NumPartitions": partitions, "ReplicationFactor": 1}]
-    return "CreateTopics", 5, {"Topics": topics, "timeoutMs": 1000}
+    return "CreateTopics", 5, new_topics(topic, partitions=partitions)
 
 
 class Pipeline(Client):

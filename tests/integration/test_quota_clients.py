@@ -17,7 +17,7 @@ from kbroker.testing.waiting import wait_until
 from tests.support.client import Client, fill_partitions, librdkafka_consumer
 from tests.support.wire import create_topic
 
-PRODUCE_KEY, FETCH_KEY = 0, 1
+PRODUCE_KEY = 0
 LIMIT = 20_000
 VALUE_BYTES = 19_000
 REQUESTS = 22

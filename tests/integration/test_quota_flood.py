@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.protocol import codec
 from tests.support.broker import BrokerProcess, rss_bytes
-from tests.support.client import Client
+from tests.support.client import Client, set_quotas
 from tests.support.wire import create_topic
 
 MOST = 500
@@ -23,11 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def set_quota(client: Client, client_id: str | None, key: str, value: float) -> None:
-    entry = {
-        "Entity": [{"EntityType": "client-id", "EntityName": client_id}],
-        "Ops": [{"Key": key, "Value": value, "Remove": False}],
-    }
-    (response,) = client.call("AlterClientQuotas", 1, {"Entries": [entry], "ValidateOnly": False})["Entries"]
+    (response,) = client.call("AlterClientQuotas", 1, set_quotas("client-id", client_id, {key: value}))["Entries"]
     assert response["ErrorCode"] == 0
 
 

@@ -23,7 +23,7 @@ from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 from tests.support.wire import Connection, create_topic
 
 USER = "ANONYMOUS"
@@ -300,11 +300,7 @@ def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: Client) ->
 def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: Client) -> None:
     """Error 89: what was let through is an update, what was refused a verdict, and its delay is served."""
     broker.context.quotas.update(USER, None, "controller_mutation_rate", 1)
-    topics = [
-        {"Name": f"m{n}", "NumPartitions": 30, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-        for n in range(2)
-    ]
-    response = client.call("CreateTopics", 6, {"Topics": topics, "timeoutMs": 1000, "validateOnly": False})
+    response = client.call("CreateTopics", 6, new_topics("m0", "m1", partitions=30))
     assert sorted(t["ErrorCode"] for t in response["Topics"]) == [0, 89]
     throttle_ms = response["ThrottleTimeMs"]
     (record,) = of_client(broker)

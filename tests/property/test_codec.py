@@ -15,7 +15,6 @@ from kbroker.common.errors import ProtocolError
 from kbroker.protocol import codec, schema
 from tests.support.wire_bodies import message_of, random_body
 
-SIDES = ["request", "response"]
 MESSAGES = [
     (api, side, version)
     for api in codec.apis().values()

@@ -13,7 +13,7 @@ from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.quota.verdict import Verdict
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.client import Body, Client
+from tests.support.client import Body, Client, new_topics
 
 LOG = "__request_log"
 USER_NAME = "ANONYMOUS"
@@ -100,11 +100,7 @@ class CountingClient(Client):
 
     def create(self, version: int, *names: str, partitions: int) -> list[int]:
         """Create topics; return their error codes."""
-        topics = [
-            {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-            for name in names
-        ]
-        response = self.call("CreateTopics", version, {"Topics": topics, "timeoutMs": 1000, "validateOnly": False})
+        response = self.call("CreateTopics", version, new_topics(*names, partitions=partitions))
         codes = [int(topic["ErrorCode"]) for topic in response["Topics"]]
         self.known.mutations += partitions * codes.count(0)
         return codes

@@ -30,7 +30,7 @@ from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.spark.logged import in_order, lacking
 from tests.spark.real_traffic import LOG, QUOTAS, SAMPLES, SETTINGS, Traffic, entity, make_traffic
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -237,14 +237,7 @@ def test_counters_that_expire_or_are_evicted_begin_anew(spark: SparkSession, tmp
         broker.context.quotas.update(None, "m", "controller_mutation_rate", 0.001)
         for turn in range(4):
             with Client(broker.bootstrap_servers, "m") as client:
-                topic = {
-                    "Name": f"m{turn}",
-                    "NumPartitions": 90,
-                    "ReplicationFactor": 1,
-                    "Assignments": [],
-                    "Configs": [],
-                }
-                client.call("CreateTopics", 6, {"Topics": [topic], "timeoutMs": 1000, "validateOnly": False})
+                client.call("CreateTopics", 6, new_topics(f"m{turn}", partitions=90))
                 requests += 1
             for size in (400, 800, 1200):
                 for name in names:

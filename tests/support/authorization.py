@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.support import wire
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 
 RECORDING = Path(__file__).with_name("kafka_authorization.json")
 Body = dict[str, Any]
@@ -257,9 +257,7 @@ def requests(known: Known) -> list[tuple[str, int, Body | BodyOf]]:
         ("WriteShareGroupState", 0, _share_state(StateEpoch=0, LeaderEpoch=0, StartOffset=0, StateBatches=[])),
         ("DeleteShareGroupState", 0, _share_state()),
         ("ReadShareGroupStateSummary", 0, _share_state(LeaderEpoch=0)),
-        ("CreateTopics", 7, {"Topics": [
-            {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-            for name in ("t-new", "n-new", "t-one")], "validateOnly": True}),
+        ("CreateTopics", 7, {**new_topics("t-new", "n-new", "t-one"), "validateOnly": True}),
         ("CreatePartitions", 3, {"Topics": [{"Name": name, "Count": 3, "Assignments": None}
                                             for name in ("t-one", "t-two", "t-none")], "TimeoutMs": 9000,
                                  "ValidateOnly": True}),
@@ -366,9 +364,7 @@ class Table:
 
     def prepare(self) -> Known:
         """Make topics, a group, transactional ids, tokens, and every user's rules."""
-        wanted = [{"Name": name, "NumPartitions": 2, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-                  for name in _TWO]  # fmt: skip
-        made = self.admin.call("CreateTopics", 7, {"Topics": wanted, "timeoutMs": 30_000})
+        made = self.admin.call("CreateTopics", 7, new_topics(*_TWO, partitions=2))
         ids = {row["Name"]: row["TopicId"] for row in made["Topics"]}
         for kind, keys in ((0, ["g-one", "h-two"]), (1, ["x-one", "y-two"])):
             self._until("FindCoordinator", 4, {"KeyType": kind, "CoordinatorKeys": keys})

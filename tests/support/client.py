@@ -6,6 +6,7 @@ import select
 import threading
 import uuid
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +76,47 @@ class Client(Connection):
         self.begin("Fetch", version, fetch_body(topic, offset, session, **limits))
 
 
-def produce_body(topic: str | Body, batch: bytes | None = None, acks: int = 1) -> Body:
-    """Return a Produce of a batch or one record to partition 0 of a topic, which is a name or {"TopicId": ...}."""
+def new_topics(*names: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Body:
+    """Return a CreateTopics of topics with one replica."""
+    rows = [{"Name": key, "Value": value} for key, value in (configs or {}).items()]
+    topic: Body = {"NumPartitions": partitions, "ReplicationFactor": 1, "Assignments": [], "Configs": rows}
+    return {"Topics": [{"Name": name, **topic} for name in names], "timeoutMs": 30_000, "validateOnly": False}
+
+
+def more_partitions(name: str, count: int) -> Body:
+    """Return a CreatePartitions after which a topic has ``count`` partitions."""
+    row = {"Name": name, "Count": count, "Assignments": None}
+    return {"Topics": [row], "TimeoutMs": 30_000, "ValidateOnly": False}
+
+
+def set_configs(kind: int, name: str, configs: Mapping[str, str]) -> Body:
+    """Return an IncrementalAlterConfigs that sets configs of one resource."""
+    rows = [{"Name": key, "ConfigOperation": 0, "Value": value} for key, value in configs.items()]
+    resource = {"ResourceType": kind, "ResourceName": name, "Configs": rows}
+    return {"Resources": [resource], "ValidateOnly": False}
+
+
+def set_quotas(kind: str, name: str | None, quotas: Mapping[str, float]) -> Body:
+    """Return an AlterClientQuotas of one entity. Args: ``kind``: user or client-id."""
+    rows = [{"Key": key, "Value": value, "Remove": False} for key, value in quotas.items()]
+    entry = {"Entity": [{"EntityType": kind, "EntityName": name}], "Ops": rows}
+    return {"Entries": [entry], "ValidateOnly": False}
+
+
+def scram_user(name: str, iterations: int = 4096, salt: bytes = b"s" * 16, salted: bytes = b"p" * 32) -> Body:
+    """Return an AlterUserScramCredentials that gives a user a SCRAM-SHA-256 credential."""
+    row = {"Name": name, "Mechanism": 1, "Iterations": iterations, "Salt": salt, "SaltedPassword": salted}
+    return {"Deletions": [], "Upsertions": [row]}
+
+
+def produce_body(topic: str | Body, batch: bytes | None = None, acks: int = 1, partition: int = 0) -> Body:
+    """Return a Produce of a batch or one record to a partition of a topic, which is a name or {"TopicId": ...}."""
     records = wire.batch([b"v"]) if batch is None else batch
     where = {"Name": topic} if isinstance(topic, str) else topic
     return {
         "Acks": acks,
         "TimeoutMs": 30_000,
-        "TopicData": [{**where, "PartitionData": [{"Index": 0, "Records": records}]}],
+        "TopicData": [{**where, "PartitionData": [{"Index": partition, "Records": records}]}],
     }
 
 

@@ -11,7 +11,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
 from tests.support import wire
 from tests.support.broker import wait_for
-from tests.support.client import Body, Client, librdkafka_consumer, librdkafka_producer, row_of
+from tests.support.client import Body, Client, librdkafka_consumer, librdkafka_producer, new_topics, row_of, set_configs
 from tests.support.either_broker import SCRAM_MODULE
 from tests.support.ledger import BROKER, CLIENT_METRICS, GROUP, TOPIC
 
@@ -121,16 +121,8 @@ class Everything:
         self.ask(client, "TxnOffsetCommit", 3, {**mine, "ProducerEpoch": epoch, **member, "Topics": topics})
 
     def _create_topics(self, client: Client, topics: Mapping[str, Mapping[str, str]], partitions: int = 2) -> None:
-        rows = [
-            {
-                "Name": name,
-                "NumPartitions": partitions,
-                "ReplicationFactor": 1,
-                "Configs": [{"Name": key, "Value": value} for key, value in configs.items()],
-            }
-            for name, configs in topics.items()
-        ]
-        self.ask(client, "CreateTopics", 7, {"Topics": rows, "timeoutMs": 30_000})
+        for name, configs in topics.items():
+            self.ask(client, "CreateTopics", 7, new_topics(name, partitions=partitions, configs=configs))
         wait_for("the leaders", lambda: all(wire.is_ready(self.bootstrap, name) for name in topics))
 
     def _create_every_config(self, client: Client) -> None:
@@ -147,9 +139,7 @@ class Everything:
 
     def alter(self, client: Client, kind: int, name: str, configs: Mapping[str, str]) -> None:
         """Set configs of a resource."""
-        rows = [{"Name": key, "ConfigOperation": 0, "Value": value} for key, value in configs.items()]
-        resource = {"ResourceType": kind, "ResourceName": name, "Configs": rows}
-        self.ask(client, "IncrementalAlterConfigs", 1, {"Resources": [resource]})
+        self.ask(client, "IncrementalAlterConfigs", 1, set_configs(kind, name, configs))
 
     def _limit(self, client: Client) -> None:
         alice, anyone = ("user", "alice"), ("user", None)

@@ -18,7 +18,7 @@ from kbroker.broker import Broker
 from kbroker.log._partition_log import PartitionLog
 from tests.support import wire
 from tests.support.broker import wait_for
-from tests.support.client import Body, Client, produce_body
+from tests.support.client import Body, Client, more_partitions, new_topics, produce_body, set_configs
 from tests.support.disk_calls import mark
 from tests.support.wire import Closed
 
@@ -174,9 +174,7 @@ class Load:
             self.create(name, partitions, {**NO_LIMIT, **configs})
 
     def create(self, name: str, partitions: int, configs: dict[str, str] | None = None) -> int:
-        rows = [{"Name": key, "Value": value} for key, value in (configs or {}).items()]
-        topic = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Assignments": [], "Configs": rows}
-        body = {"Topics": [topic], "timeoutMs": 9000, "validateOnly": False}
+        body = new_topics(name, partitions=partitions, configs=configs)
         code = self._until_served("create", lambda: self._first(19, 7, body, "Topics", 0))
         if code != 36:  # exists: an earlier attempt without a response
             outcome = self._metadata_outcome(code)
@@ -197,23 +195,14 @@ class Load:
         return code
 
     def grow(self, name: str, count: int) -> int:
-        body = {
-            "Topics": [{"Name": name, "Count": count, "Assignments": None}],
-            "TimeoutMs": 9000,
-            "ValidateOnly": False,
-        }
+        body = more_partitions(name, count)
         code = self._until_served("grow", lambda: self._first(37, 3, body, "Results", 0))
         self.expected.note(f"topic {name}", count, self._metadata_outcome(code))
         self._mark()
         return code
 
     def configure(self, kind: int, name: str, key: str, value: str) -> int:
-        row = {
-            "ResourceType": kind,
-            "ResourceName": name,
-            "Configs": [{"Name": key, "ConfigOperation": 0, "Value": value}],
-        }
-        body = {"Resources": [row], "ValidateOnly": False}
+        body = set_configs(kind, name, {key: value})
         code = self._until_served("configure", lambda: self._first(44, 1, body, "Responses", 0))
         self.expected.note(f"config {kind} {name} {key}", value, self._metadata_outcome(code))
         self._mark()
@@ -233,8 +222,15 @@ class Load:
         row = response["Responses"][0]["PartitionResponses"][0]
         return row["ErrorCode"], row["BaseOffset"]
 
-    def _produce_code(self, body: Body) -> int:
-        return self._produce(body)[0]
+    def _produced(self, step: str, body: Body) -> tuple[int, int]:
+        """Return the error code of the last attempt, and its offset."""
+        found = [-1]
+
+        def request() -> int:
+            code, found[0] = self._produce(body)
+            return code
+
+        return self._until_served(step, request), found[0]
 
     def produce(self, topic: str, partition: int, *, key: bytes | None = None, acks: int = -1) -> int:
         """Produce one record with its own value."""
@@ -242,16 +238,8 @@ class Load:
         value = f"{topic}-{self.expected.number}"
         records = wire.record(0, value.encode(), key=key)
         batch = wire.batch([b""], records=records, timestamp_ms=self._time_ms)
-        body = produce_body(topic, batch, acks)
-        body["TopicData"][0]["PartitionData"][0]["Index"] = partition
-        found = [-1]
-
-        def request() -> int:
-            code, found[0] = self._produce(body)
-            return code
-
-        code = self._until_served(f"produce {partition}", request)
-        self._sent(topic, partition, value, code, found[0])
+        code, offset = self._produced(f"produce {partition}", produce_body(topic, batch, acks, partition))
+        self._sent(topic, partition, value, code, offset)
         return code
 
     def produce_exactly_once(self, partition: int) -> int:
@@ -271,19 +259,11 @@ class Load:
             )  # fmt: skip
             self._waiting[partition] = (batch, value)
         batch, value = self._waiting[partition]
-        body = produce_body("exact", batch, -1)
-        body["TopicData"][0]["PartitionData"][0]["Index"] = partition
-        found = [-1]
-
-        def request() -> int:
-            code, found[0] = self._produce(body)
-            return code
-
-        code = self._until_served(f"exactly once {partition}", request)
+        code, offset = self._produced(f"exactly once {partition}", produce_body("exact", batch, -1, partition))
         rows = self.expected.sent.setdefault(f"exact-{partition}", [])
         if rows and rows[-1].value == value:
             rows.pop()
-        self._sent("exact", partition, value, code, found[0])
+        self._sent("exact", partition, value, code, offset)
         if code == 0:
             self._sequences[partition] = sequence + 1
             del self._waiting[partition]
@@ -349,10 +329,8 @@ class Load:
                 [value.encode()], attributes=TRANSACTIONAL, producer_id=producer[0], producer_epoch=producer[1],
                 base_sequence=0, timestamp_ms=self._time_ms,
             )  # fmt: skip
-            request = produce_body("atomic", batch, -1)
-            request["TopicData"][0]["PartitionData"][0]["Index"] = partition
-            part = {**request, "TransactionalId": name}
-            code = self._until_served("transactional produce", partial(self._produce_code, part))
+            part = {**produce_body("atomic", batch, -1, partition), "TransactionalId": name}
+            code, _ = self._produced("transactional produce", part)
             if code:
                 return code
         if is_committed:
@@ -396,10 +374,9 @@ class Load:
         """Change the configs of several groups at the same time, so that the changes are stored together."""
 
         def run(index: int) -> None:
-            row = {"Name": "consumer.session.timeout.ms", "ConfigOperation": 0, "Value": str(45_000 + number)}
-            resource = {"ResourceType": GROUP_TYPE, "ResourceName": f"together-{index}", "Configs": [row]}
+            configs = {"consumer.session.timeout.ms": str(45_000 + number)}
             with contextlib.suppress(Closed, OSError, RuntimeError), Client(self.broker.bootstrap_servers) as client:
-                response = client.call(44, 1, {"Resources": [resource], "ValidateOnly": False})
+                response = client.call(44, 1, set_configs(GROUP_TYPE, f"together-{index}", configs))
                 codes[index] = response["Responses"][0]["ErrorCode"]
 
         codes = [UNKNOWN] * TOGETHER

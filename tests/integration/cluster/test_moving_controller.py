@@ -10,7 +10,7 @@ import pytest
 from kbroker.common.errors import Errors
 from tests.support import need
 from tests.support.broker import wait_for
-from tests.support.client import Body, Client
+from tests.support.client import Body, Client, new_topics
 from tests.support.kafka import ApacheKafka, KafkaCluster
 from tests.support.member_node import MemberNode
 
@@ -23,11 +23,6 @@ QUICK_ELECTIONS = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.backoff.max.ms": "300",
 }
-
-
-def creation(name: str) -> Body:
-    row = {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-    return {"Topics": [row], "timeoutMs": 30000, "validateOnly": False}
 
 
 def error_of(response: Body) -> int:
@@ -44,7 +39,7 @@ def test_waiting_changes_occupy_no_thread(kafka: KafkaCluster, member: MemberNod
     controller.kill()
     try:
         for number, client in enumerate(clients):
-            client.begin(CREATE_TOPICS, 7, creation(f"waiting-{number}"))
+            client.begin(CREATE_TOPICS, 7, new_topics(f"waiting-{number}"))
         with Client(member.bootstrap) as other:
             for _ in range(20):
                 assert other.call("Metadata", 13, {"Topics": []})["Brokers"]
@@ -74,7 +69,7 @@ class Load:
                 if self._ends.is_set():
                     return
                 name, begun = f"{self._name}-{number}", time.monotonic()
-                error = error_of(client.call(CREATE_TOPICS, 7, creation(name)))
+                error = error_of(client.call(CREATE_TOPICS, 7, new_topics(name)))
                 self.longest_s = max(self.longest_s, time.monotonic() - begun)
                 # a request whose connection broke is sent again, although the first one may have been stored
                 if error in (Errors.NONE, Errors.TOPIC_ALREADY_EXISTS):

@@ -13,7 +13,7 @@ import pytest
 from kbroker.log.checkpoints import random_uuid_text
 from tests.support import need
 from tests.support.broker import ConfiguredBroker, run_to_end, wait_for
-from tests.support.client import Client
+from tests.support.client import Client, set_quotas
 from tests.support.console import Browser, words_of
 from tests.support.kafka import ApacheKafka
 from tests.support.ports import free_run
@@ -124,9 +124,7 @@ def test_the_network_to_the_controller_is_cut(wire_to_controller: tuple[Wire, Co
     with Client(member.bootstrap, timeout=60) as client, Client(member.bootstrap) as other:
         for number in range(CUTS):
             wire.cut()
-            ops = [{"Key": "producer_byte_rate", "Value": float(1000 + number), "Remove": False}]
-            entry = {"Entity": [{"EntityType": "user", "EntityName": "alice"}], "Ops": ops}
-            client.begin(ALTER_QUOTAS, 1, {"Entries": [entry], "ValidateOnly": False})
+            client.begin(ALTER_QUOTAS, 1, set_quotas("user", "alice", {"producer_byte_rate": 1000.0 + number}))
             for _ in range(10):
                 assert other.call("Metadata", 13, {"Topics": []})["ClusterId"]
             assert not client.has_response

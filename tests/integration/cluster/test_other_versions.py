@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kbroker.handlers.api_table import KafkaApis
-from tests.integration.cluster.test_moving_controller import CREATE_TOPICS, creation, error_of
+from tests.integration.cluster.test_moving_controller import CREATE_TOPICS, error_of
 from tests.support import need
 from tests.support.broker import wait_for
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka.tools import TOOLS, Tools
 from tests.support.member_node import MemberNode
@@ -26,7 +26,7 @@ def test_controllers_that_cannot_exclude_the_node(version: str, level: int, tmp_
     with KafkaCluster(1, controllers=1, version=version) as kafka, MemberNode(tmp_path / "member", kafka) as member:
         check_fenced(kafka, member, level)
         with Client(member.bootstrap) as client:
-            assert error_of(client.call(CREATE_TOPICS, 7, creation("through-kbroker"))) == 0
+            assert error_of(client.call(CREATE_TOPICS, 7, new_topics("through-kbroker"))) == 0
         mine, theirs = (versions(one) for one in (member.bootstrap, kafka.bootstrap))
         forwarded = [entry.key for entry in KafkaApis(forwards=True).entries.values() if entry.is_forwarded]
         assert {key: mine.get(key) for key in forwarded} == {key: theirs.get(key) for key in forwarded}

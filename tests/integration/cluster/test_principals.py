@@ -15,7 +15,7 @@ from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.scram import SCRAM_SHA_256
 from tests.support.broker import wait_for
-from tests.support.client import Body, Client
+from tests.support.client import Body, Client, new_topics, scram_user, set_quotas
 from tests.support.either_broker import SCRAM_MODULE
 from tests.support.kafka import KafkaCluster
 from tests.support.member_node import TOKEN, MemberNode
@@ -43,12 +43,9 @@ def user(member: MemberNode, request: pytest.FixtureRequest) -> str:
     """A new SCRAM user of the cluster, created through kbroker, without rights. The password is the name."""
     name: str = request.node.name.replace("test_", "user-")
     salt = b"salt of the user"
-    row = {
-        "Name": name, "Mechanism": 1, "Iterations": ITERATIONS, "Salt": salt,
-        "SaltedPassword": SCRAM_SHA_256.salted_password(name, salt, ITERATIONS),
-    }  # fmt: skip
+    body = scram_user(name, ITERATIONS, salt, SCRAM_SHA_256.salted_password(name, salt, ITERATIONS))
     with Client(member.bootstrap) as client:
-        (result,) = client.call(ALTER_USERS, 0, {"Deletions": [], "Upsertions": [row]})["Results"]
+        (result,) = client.call(ALTER_USERS, 0, body)["Results"]
     assert result["ErrorCode"] == 0
     return name
 
@@ -72,10 +69,7 @@ def logged_in(member: MemberNode, user: str) -> Iterator[Connection]:
 
 def create(connection: Connection | Client, *names: str) -> Body:
     call: Callable[..., Body] = connection.call if isinstance(connection, Client) else connection.request
-    topics = [
-        {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []} for name in names
-    ]
-    return call(CREATE_TOPICS, 7, {"Topics": topics, "timeoutMs": 30000, "validateOnly": False})
+    return call(CREATE_TOPICS, 7, new_topics(*names))
 
 
 def allow(member: MemberNode, user: str, operation: int, prefix: str) -> None:
@@ -137,13 +131,10 @@ def test_tokens_of_the_cluster(kafka: KafkaCluster, member: MemberNode, user: st
 
 def test_quotas_of_the_controller_throttle_the_client(member: MemberNode, user: str, logged_in: Connection) -> None:
     """KIP-599: the delay of the controller is in the response, and kbroker does not read the connection meanwhile."""
-    quota = {
-        "Entity": [{"EntityType": "user", "EntityName": user}],
-        "Ops": [{"Key": "controller_mutation_rate", "Value": 1.0, "Remove": False}],
-    }
+    quota = set_quotas("user", user, {"controller_mutation_rate": 1.0})
     allow(member, user, CREATE, user)
     with Client(member.bootstrap) as client:
-        assert client.call(ALTER_QUOTAS, 1, {"Entries": [quota], "ValidateOnly": False})["Entries"][0]["ErrorCode"] == 0
+        assert client.call(ALTER_QUOTAS, 1, quota)["Entries"][0]["ErrorCode"] == 0
         wait_for("the quota", lambda: client.call(DESCRIBE_QUOTAS, 1, {"Components": [], "Strict": False})["Entries"])
     wait_for("the right", lambda: create(logged_in, f"{user}-0")["Topics"][0]["ErrorCode"] in (0, 36))
     delay_ms = 0
@@ -218,10 +209,9 @@ def test_partitions_of_other_brokers_are_not_counted_here(member: MemberNode) ->
 
 def test_quotas_of_the_cluster_throttle_requests_to_kbroker(member: MemberNode) -> None:
     """A quota that is set through Kafka's controller is in force here, and explained."""
-    entity = [{"EntityType": "client-id", "EntityName": "greedy"}]
-    quota = {"Entity": entity, "Ops": [{"Key": "request_percentage", "Value": 0.01, "Remove": False}]}
+    quota = set_quotas("client-id", "greedy", {"request_percentage": 0.01})
     with Client(member.bootstrap) as client:
-        assert client.call(ALTER_QUOTAS, 1, {"Entries": [quota], "ValidateOnly": False})["Entries"][0]["ErrorCode"] == 0
+        assert client.call(ALTER_QUOTAS, 1, quota)["Entries"][0]["ErrorCode"] == 0
 
     def explained() -> dict[str, Any]:
         query = "user=ANONYMOUS&client-id=greedy"

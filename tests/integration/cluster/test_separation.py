@@ -11,7 +11,7 @@ from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import random_uuid_text
 from tests.support import cli, need
 from tests.support.broker import BrokerProcess, ConfiguredBroker, wait_for
-from tests.support.client import Client, librdkafka_consumer, librdkafka_producer
+from tests.support.client import Client, librdkafka_consumer, librdkafka_producer, set_quotas
 from tests.support.either_broker import KafkaNode
 from tests.support.ports import free_run
 
@@ -19,13 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 NODE_ID, CONTROLLER_ID = 5, 101
 TOPIC, GROUP, RECORDS, COMMITTED = "kept", "readers", 100, 40
-QUOTA = {
-    "Entity": [{"EntityType": "user", "EntityName": "alice"}],
-    "Ops": [
-        {"Key": "producer_byte_rate", "Value": 5e6, "Remove": False},
-        {"Key": "shadow.producer_byte_rate", "Value": 4e6, "Remove": False},
-    ],
-}
+QUOTAS = set_quotas("user", "alice", {"producer_byte_rate": 5e6, "shadow.producer_byte_rate": 4e6})
 
 
 def fill(folder: Path) -> None:
@@ -42,7 +36,7 @@ def fill(folder: Path) -> None:
         consumer.commit(asynchronous=False)
         consumer.close()
         with Client(broker.bootstrap) as client:
-            entries = client.call("AlterClientQuotas", 1, {"Entries": [QUOTA], "ValidateOnly": False})["Entries"]
+            entries = client.call("AlterClientQuotas", 1, QUOTAS)["Entries"]
             assert entries[0]["ErrorCode"] == 0
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 from tests.support.throttling import MUTATION, REQUEST, SETTINGS, USER, assert_muted_for, charge_time, metric, pass_by
 
 
@@ -45,10 +45,9 @@ def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroke
 def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: VirtualBroker, client: Client) -> None:
     """Of the controller's delay and the request's the larger one is reported; a tie is the request's."""
     quotas = broker.context.quotas
-    topic = {"NumPartitions": 1, "ReplicationFactor": 1}
     quotas.update(None, "client", MUTATION, 1)
     quotas.controller_mutation.record_and_get_throttle(USER, "client", 21)  # burst 11: 10 below zero
-    response = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
+    response = client.call("CreateTopics", 6, new_topics("late"))
     assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (10_000, 89)
     assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (1, 0)
     assert metric(broker, "throttle-time", "ControllerMutation", user="", client_id="client") == 10_000
@@ -56,7 +55,7 @@ def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: V
     quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     quotas.controller_mutation.record_and_get_throttle(USER, "client", 1)  # 1 below zero: 1,000 ms for both
-    response = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
+    response = client.call("CreateTopics", 6, new_topics("late"))
     assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (1000, 89)
     assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (0, 1)
 
@@ -64,8 +63,7 @@ def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: V
 def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client: Client) -> None:
     """Permissive: CreateTopics 5 makes the topic, and pays for it afterwards."""
     broker.context.quotas.update(None, "client", MUTATION, 1)
-    topic = {"Name": "many", "NumPartitions": 20, "ReplicationFactor": 1}
-    response = client.call("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 1000})
+    response = client.call("CreateTopics", 5, new_topics("many", partitions=20))
     assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (9000, 0)
     assert_muted_for(broker, client, 9000)
 

@@ -11,7 +11,7 @@ from kbroker.common.quotas import IP, USER, QuotaEntity
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 from tests.support.throttling import MUTATION, PRODUCE, REQUEST, SETTINGS
 from tests.support.wire import Connection, create_topic
 
@@ -45,9 +45,8 @@ def test_both_are_in_a_record_apart(tmp_path: Path) -> None:
         broker.context.quotas.update(None, "client", f"shadow.{PRODUCE}", 500)
         broker.context.quotas.update(None, "client", f"shadow.{MUTATION}", 1)
         with Client(broker.bootstrap_servers) as client:
-            topic = {"Name": "many", "NumPartitions": 30, "ReplicationFactor": 1}
-            client.call("CreateTopics", 6, {"Topics": [topic], "timeoutMs": 1000})  # overdraws: no verdict, no record
-            response = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "m"}], "timeoutMs": 1000})
+            client.call("CreateTopics", 6, new_topics("many", partitions=30))  # overdraws: no verdict, no record
+            response = client.call("CreateTopics", 6, new_topics("m", partitions=30))
             assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (0, 0)
             size = client.produce("t", 12_000)
             delay_ms = client.end()["ThrottleTimeMs"]

@@ -11,7 +11,7 @@ from kbroker.quota.verdict import Verdict
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support import wire
-from tests.support.client import Client
+from tests.support.client import Client, new_topics
 from tests.support.throttling import (
     FETCH,
     MUTATION,
@@ -81,7 +81,6 @@ class Trace:
             pass_by(self.broker)
             return
         name = f"{client.client_id}-{self.topics}"
-        topic = {"Name": name, "NumPartitions": 4, "ReplicationFactor": 1}
         if kind == "produce":
             client.produce("u1", size)
         elif kind == "fetch":
@@ -93,7 +92,7 @@ class Trace:
         elif kind == "metadata":
             client.begin("Metadata", 8, {"Topics": [{"Name": name}], "AllowAutoTopicCreation": True})
         else:
-            client.begin("CreateTopics", 6 if kind == "create" else 5, {"Topics": [topic], "timeoutMs": 1000})
+            client.begin("CreateTopics", 6 if kind == "create" else 5, new_topics(name, partitions=4))
         response = client.end()
         if client.client_id == SHADOWED:
             topics = response.get("Topics") or [{"ErrorCode": 0}]
@@ -150,9 +149,7 @@ def test_time_that_a_mutation_has_waited_is_deducted(broker: VirtualBroker, monk
     monkeypatch.setattr(topics, "create_all", slow)
     for client_id in (ENFORCED, SHADOWED):
         with Client(broker.bootstrap_servers, client_id) as client:
-            topic = {"Name": client_id, "NumPartitions": 40, "ReplicationFactor": 1}
-            client.begin("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 1000})
-            client.end()
+            client.call("CreateTopics", 5, new_topics(client_id, partitions=40))
     (enforced,), (shadowed,) = (
         [(v.delay_asked_ms, v.delay_served_ms) for v in broker.verdicts if v.client_id == client_id]
         for client_id in (ENFORCED, SHADOWED)

@@ -14,7 +14,7 @@ from tests.support.fake_broker import Body, FakeBroker
 FIND_COORDINATOR, INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS = 10, 22, 27, 61
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 NOW_MS = 100 * 60_000
-NOT_FOUND, CONCURRENT, UNKNOWN_PARTITION = 105, 51, 3
+NOT_FOUND, CONCURRENT = 105, 51
 
 
 def producer(producer_id: int, epoch: int, start: int, last_ms: int = 0, coordinator_epoch: int = 4) -> Body:
