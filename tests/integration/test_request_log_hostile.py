@@ -114,6 +114,7 @@ def test_mutated_requests_leave_a_whole_log(tmp_path: Path, seed: int, caplog: p
                     send_all(broker, frames[begin : begin + 64])
                     neighbour.produce(TARGET, 10)
                     assert neighbour.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
+        wait_until(lambda: len(broker.parts.python_requests) == 0, 60, "the end of what waits, which a stop refuses")
         assert broker.request_log.figures.dropped == 0
     found = []
     for file in sorted(folder.iterdir()):
