@@ -1,7 +1,7 @@
 """Several workers of pytest-xdist: what stays together on one of them, and what runs while no other test does.
 
 A worker takes a group at a time. Files that compare times are one group, the first, and hold a lock of the run
-against all others. Tests of Spark share two sessions, and so two groups; tests that each start a Kafka are one group,
+against all others. Tests of Spark share two sessions, and so two groups; tests that share a Kafka are one group,
 those of a cluster of Apache Kafka another; else a file is one. (Not by xdist's own marks for groups: it writes them
 into node ids, which pytest 9.2 no longer allows.)
 """
@@ -25,8 +25,8 @@ ALONE = (
     # select() takes no descriptor above 1,023: before tests whose logs in memory stay open with their coordinators
     "test_selector.py",
 )
-# Each starts an Apache Kafka for itself.
-FOREIGN = ("test_client_against_kafka.py", "test_cli_groups.py", "test_kafka_launcher.py")
+# Of tests/integration: folders that each share an Apache Kafka or a cluster of it, and a file that starts its own.
+FOREIGN = {"cluster": "kafka-cluster", "against_kafka": "kafka", "test_kafka_launcher.py": "kafka"}
 # Of tests/spark: these start Spark in other processes, or need none.
 SPARK_PROCESSES = (
     *("test_arrow_log.py", "test_cluster.py", "test_cluster_faults.py", "test_connect.py"),
@@ -45,9 +45,9 @@ def group_of(nodeid: str) -> str:
         return "alone"
     if path.parts[:2] == ("tests", "spark") and path.name not in SPARK_PROCESSES:
         return "spark-topics" if path.name.startswith(SPARK_TOPICS) else "spark-tables"
-    if path.parts[:3] == ("tests", "integration", "cluster"):  # these share a cluster of Apache Kafka
-        return "kafka-cluster"
-    return "kafka" if path.name in FOREIGN else str(path)
+    if path.parts[:2] == ("tests", "integration"):
+        return FOREIGN.get(path.parts[2], str(path))
+    return str(path)
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types

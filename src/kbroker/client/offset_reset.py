@@ -1,6 +1,6 @@
 """New offsets for a group of any kind, by the rules of Kafka's `kafka-consumer-groups --reset-offsets`.
 
-Source: OffsetsUtils.java of Kafka 4.3; checked against its tool in tests/integration/test_cli_groups.py.
+Source: OffsetsUtils.java of Kafka 4.3; checked against its tool in tests/integration/against_kafka/test_cli_groups.py.
 """
 
 import csv

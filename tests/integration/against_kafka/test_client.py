@@ -29,43 +29,14 @@ from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSou
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.delegation_token import Principal
-from kbroker.common.security.jaas import SCRAM_MODULE
 from kbroker.console.server import ConsoleServer
 from kbroker.protocol.records import iter_batches
-from tests.support import need
 from tests.support.broker import wait_for
 from tests.support.console import Browser
 from tests.support.console_pages import check_groups_and_access, check_pages
 from tests.support.errors import error_of
-from tests.support.kafka import ApacheKafka
-from tests.support.ports import free_run
 
 pytestmark = pytest.mark.slow
-
-
-LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="secret"'
-SECURED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-    "delegation.token.secret.key": "the-key",
-    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
-    "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{LOGIN} user_alice="secret";',
-    "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
-}
-
-
-@pytest.fixture(scope="module")
-def secured_port() -> int:
-    """Return a free port, the two below it too."""
-    return free_run(3) + 2
-
-
-@pytest.fixture(scope="module")
-def kafka(secured_port: int) -> Iterator[str]:
-    need.program("java", "mvn")
-    port = secured_port - 2
-    with ApacheKafka(SECURED, port=port, listeners=(f"SASL_PLAINTEXT://127.0.0.1:{secured_port}",)) as broker:
-        yield broker.bootstrap
 
 
 @pytest.fixture
@@ -391,10 +362,10 @@ quotas:
     assert name in Admin(cluster).list_config_resources(ConfigResourceType.TOPIC)
 
 
-def test_delegation_tokens(kafka: str, secured_port: int) -> None:
+def test_delegation_tokens(kafka: str, secured_port: int, login: str) -> None:
     """A token of Apache Kafka is made, used, renewed and ended."""
     address = f"127.0.0.1:{secured_port}"
-    by_password = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{LOGIN};"}
+    by_password = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{login};"}
     security = ClientSecurity(by_password)
     with Cluster(address, open_stream=security.open_stream, authenticate=security.authenticate) as cluster:
         tokens = Tokens(cluster)

@@ -17,7 +17,6 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.kafka import ApacheKafka
 from tests.support.kafka.tools import TOOLS, Tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sigint_is_not_ignored")]
@@ -38,9 +37,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with BrokerProcess(tmp_path_factory.mktemp("cli-groups") / "data", settings) as broker:
             yield broker.bootstrap
         return
-    need.program("java", "mvn")
-    with ApacheKafka() as kafka:
-        yield kafka.bootstrap
+    yield request.getfixturevalue("kafka")
 
 
 def run(address: str, *args: str, status: int = 0) -> str:

@@ -4,9 +4,8 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.client.cluster import Cluster
-from tests.support import config_values, need
+from tests.support import config_values
 from tests.support.config_values import Prober
-from tests.support.kafka import ApacheKafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -14,11 +13,10 @@ RESOURCES = ("group", "client-metrics")  # of the others the recording takes min
 
 
 @pytest.mark.parametrize("resource", [pytest.param("group", marks=pytest.mark.soak), "client-metrics"])
-def test_the_recording_is_true(resource: str) -> None:
+def test_the_recording_is_true(kafka: str, resource: str) -> None:
     """Group and client metrics configs, every value: the same codes, texts and shown values as recorded."""
-    need.program("java", "mvn")
     recorded = config_values.read()
-    with ApacheKafka() as kafka, Cluster(kafka.bootstrap) as cluster:
+    with Cluster(kafka) as cluster:
         prober = Prober(lambda key, body: cluster.request(key, body), settle_s=1)
         prober.prepare()
         assert prober.record(resource) == recorded[resource]
