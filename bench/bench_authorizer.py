@@ -82,7 +82,7 @@ def lowest(figures: list[float]) -> float:
 
 
 def instructions(count: int) -> tuple[float, float]:
-    """Of a Produce, and of the decision in it. Args: ``count`` of rules; 0: without an authorizer."""
+    """Return the instructions of a Produce, and of its decision. Args: ``count`` of rules; 0: without an authorizer."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind.out"
         valgrind = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]

@@ -116,7 +116,7 @@ class Client:
 
 
 def error_codes(response: bytes) -> list[int]:
-    """Of every partition of a Produce v7 response for one topic."""
+    """Return the error codes of every partition in a Produce v7 response for one topic."""
     (name,) = struct.unpack_from(">h", response, 12)
     at = 14 + name
     (count,) = struct.unpack_from(">i", response, at)

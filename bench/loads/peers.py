@@ -190,7 +190,7 @@ def kfake(options: Sequence[str] = ()) -> Iterator[Server]:
 
 
 def _processes() -> dict[int, tuple[int, int, str]]:
-    """Of each process its parent, the ticks of CPU it has used, and its state."""
+    """Return the parent of each process, its used ticks of CPU, and its state."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -44,7 +44,7 @@ def chosen(document: dict[str, Any], **wanted: Any) -> list[Point]:
 
 
 def rounds(document: dict[str, Any], mix: str, rate: float, value: Callable[[Point], float]) -> tuple[list[float], ...]:
-    """Of the goal points: kbroker's values and Kafka's, in the order of the rounds."""
+    """Return the values of kbroker and Kafka at the goal points, in the order of the rounds."""
     of = {"part": "goals", "mix": mix, "rate_target": rate}
     return tuple([value(p) for p in chosen(document, series=s, **of)] for s in ("kbroker", "kafka"))
 

@@ -219,12 +219,12 @@ def saturation(figures: Mapping[str, Any]) -> str:
 
 
 def drawn_expired_share(figures: Mapping[str, Any]) -> float:
-    """Of the requests, how many were drawn with a completion time not below the time-out; 0..1."""
+    """Return the share of requests that were drawn with a completion time not below the time-out; 0..1."""
     return (float(figures["n"]) - float(figures["drawn_to_complete"])) / float(figures["n"])
 
 
 def expired_share(figures: Mapping[str, Any]) -> float:
-    """Of the requests that were made, how many expired; 0..1."""
+    """Return the share of expired requests; 0..1."""
     made = figures["made"] if "made" in figures else figures["n"]  # Kafka's program makes all
     return float(figures["expired"]) / max(1.0, float(made))
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def worker_settings(bootstrap: str, port: int) -> dict[str, str]:
-    """Of a distributed worker that writes in transactions."""
+    """Return the settings of a distributed worker that writes in transactions."""
     topics = {f"{name}.storage.topic": f"connect-{name}" for name in ("config", "offset", "status")}
     replicas = {f"{name}.storage.replication.factor": "1" for name in ("config", "offset", "status")}
     converters = {f"{part}.converter": "org.apache.kafka.connect.storage.StringConverter" for part in ("key", "value")}

@@ -143,7 +143,7 @@ def heartbeat(group_id: str, generation: int, member: str, instance: str | None 
 
 
 def leave(version: int, group_id: str, member: str) -> Body:
-    """Of one member: in a list from version 3 on."""
+    """Return the request of one member: in a list from version 3 on."""
     if version < 3:
         return {"GroupId": group_id, "MemberId": member}
     return {"GroupId": group_id, "Members": [{"MemberId": member, "Reason": "the script says so"}]}

@@ -51,7 +51,7 @@ def test_without_clients(pages: Console, broker: Broker) -> None:
 
 
 def test_latencies(pages: Console, broker: Broker) -> None:
-    """Of a client with several nodes the longest is in the list; a client's page has all values."""
+    """The list has the longest latency of a client with several nodes; a client's page has all values."""
     subscribe(broker, "all", metrics="a,b", interval_ms="60000")
     nodes = [gauge(PRODUCE_LATENCY, 2.5, ("node.id", "1")), gauge(PRODUCE_LATENCY, 25, ("node.id", "2"))]
     mine = push(broker, 7, "orders", *nodes, Point("a.total", (), 1_234_567, True, True))

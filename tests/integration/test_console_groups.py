@@ -187,7 +187,7 @@ def test_share_groups_are_reset(pages: Console, broker: Broker, cluster: Cluster
 
 
 def test_members_are_removed(pages: Console, broker: Broker, cluster: Cluster) -> None:
-    """Of groups of each kind; a client that still runs learns of it with its next heartbeat."""
+    """Members of groups of each kind are removed; the next heartbeat of a client that still runs gets the error."""
     groups = Groups(cluster)
     members: list[ConsumerMember | ClassicMember]
     members = [ConsumerMember(groups, "newer", "orders"), ClassicMember(groups, "older", "orders")]

@@ -138,7 +138,7 @@ def test_waiting_for_what_never_comes(call: Client) -> None:
 
 
 def test_a_bad_rule_installs_none(broker: VirtualBroker, call: Client) -> None:
-    """Of several rules none is left when one cannot be."""
+    """If one of several rules is invalid, none is added."""
     status, response = call("POST", "/faults", {"rules": [{"drop": True}, {"error": "NO_SUCH"}]})
     assert (status, response) == (
         400,

@@ -62,7 +62,7 @@ def produce(name: str | None, producer: tuple[int, int], sequence: int, value: b
 
 
 def test_each_request_of_a_transaction_names_it(broker: VirtualBroker) -> None:
-    """Of all versions' shapes; a Produce that the coordinator is asked about, and one that it is not."""
+    """All versions' shapes; a Produce with a request to the coordinator, and one without."""
     row = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": ""}
     with Client(broker.bootstrap_servers, "app") as client:
         assert client.call("FindCoordinator", 3, {"KeyType": 1, "Key": NAME})["ErrorCode"] == 0

@@ -50,7 +50,7 @@ def lateness_ms(timer: Timer, clock: VirtualClock, tasks: int) -> list[float]:
 
 
 def test_lateness_with_a_million_pending() -> None:
-    """Of the tasks that run while a million others wait, 99 % are at most two ticks late, and none is a tick early."""
+    """While a million tasks wait, 99 % of those that run are at most two ticks late, and none is a tick early."""
     clock, chance = VirtualClock(), random.Random(1)
     timer = Timer(clock)
     for _ in range(PENDING):

@@ -251,7 +251,7 @@ def test_older_epoch_is_refused_without_a_question(broker: VirtualBroker, connec
 
 
 def test_first_sequence(broker: VirtualBroker, connection: Connection) -> None:
-    """Of transaction version 2 it is 0; older clients begin anywhere."""
+    """With transaction version 2 the first sequence is 0; older clients begin anywhere."""
     use(broker, Coordinator(Errors.NONE))
     assert put(broker, connection, 12, of_transaction(5))["ErrorCode"] == 45
     assert put(broker, connection, 11, of_transaction(5, producer_id=78))["ErrorCode"] == 0

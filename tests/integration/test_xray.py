@@ -80,7 +80,7 @@ def test_a_throttled_connection_with_its_quota_and_the_time_left(broker: Virtual
 
 
 def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
-    """Of two connections the one that waits longer is first, and its time is the client's; each has its own.
+    """The connection with the longer wait is first, and its time is the client's; each of the two has its own.
 
     Both are before one whose request has waited longer.
     """

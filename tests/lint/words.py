@@ -44,7 +44,7 @@ CLAUSE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 QUESTION = re.compile(
-    r'^[ \t]*"""[ \t]*((?:what|whatever|who|whom|whose|where|why|how|which|whether)\b)',
+    r'^[ \t]*"""[ \t]*((?:what|whatever|who|whom|whose|where|why|how|which|whether|of)\b)',
     re.IGNORECASE | re.MULTILINE,
 )
 CODE = {".py", ".pyx", ".pxd", ".pyi"}

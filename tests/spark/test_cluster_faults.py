@@ -204,7 +204,7 @@ def test_the_broker_dies(scene: Scene, phase: str, tmp_path: Path) -> None:
     ids=["slow down", "errors", "down for 20 s", "silence"],
 )
 def test_a_store_that_fails(scene: Scene, rule: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    """Of some requests all through the job, or of all for a while: the job gets through."""
+    """Some requests fail all through the job, or all for a while: the job completes."""
     name = request.node.callspec.id.replace(" ", "-")
     day = make_day(ROWS)
     scene.put_log(name, list(day.lines()))

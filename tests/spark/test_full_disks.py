@@ -81,7 +81,7 @@ def test_a_table_on_a_full_disk(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("what", ["table", "checkpoint", "shuffles"])
 def test_an_ingest_on_a_full_disk(what: str, tmp_path: Path) -> None:
-    """Of the driver or of the executors: one sentence, nothing half done, and the next run has all rows."""
+    """A full disk of the driver or of the executors: one sentence, nothing half done, and the next run has all rows."""
     disk = tmp_path / "disk"
     log = tmp_path / "requests-1.jsonl"
     log.write_text("".join(f"{line}\n" for line in make_day(ROWS).lines()))
@@ -104,7 +104,7 @@ def test_an_ingest_on_a_full_disk(what: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("what", "size"), [("table", "64k"), ("checkpoint", "full"), ("checkpoint", "64k")])
 def test_a_watch_on_a_full_disk(what: str, size: str, tmp_path: Path) -> None:
-    """Of the views, or of the state: one sentence, and the next run gives each minute out once."""
+    """A full disk of the views, or of the state: one sentence, and the next run writes each minute once."""
     disk, logs = tmp_path / "disk", tmp_path / "logs"
     lines = list(make_day(ROWS).lines())
     put(logs, 1, [*lines, closing_line()])

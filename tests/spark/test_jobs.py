@@ -210,7 +210,7 @@ def test_the_first_are_those_with_most(spark: SparkSession, table: Path, day: Da
 
 
 def test_a_sample_counts_for_what_was_left_out(spark: SparkSession, day: Day) -> None:
-    """Of one request in four, each counts four times; a folded row as often as it was repeated."""
+    """A sample of one request in four counts four times; a folded row as often as it was repeated."""
     row: dict[str, Any] = {**day.rows.slice(0, 1).to_pylist()[0], "sampling": 0.25, "repeated": 3, "request_bytes": 10}
     (found,) = usage(spark.createDataFrame(pa.Table.from_pylist([row], arrow_schema()))).collect()
     assert (found["requests"], found["request_bytes"], found["connections"]) == (12, 40, 1)
@@ -468,7 +468,7 @@ def test_another_checkpoint_does_not_double_a_log(spark: SparkSession, table: Pa
 
 
 def test_a_time_without_an_hour_is_rejected(spark: SparkSession) -> None:
-    """Of a client's clock that is wrong, or an Arrow batch without times: the record is kept aside."""
+    """A record of a client's wrong clock, or an Arrow batch without times, is kept aside."""
     times = [
         None,
         -62_135_596_800_000_001,

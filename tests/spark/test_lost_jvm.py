@@ -58,7 +58,7 @@ def test_other_failures_stay_what_they_are(jvm: subprocess.Popen[bytes]) -> None
 
 
 def test_no_traces(capfd: pytest.CaptureFixture[str]) -> None:
-    """Of the root logger only what py4j logs by it is left out."""
+    """Only the lines of py4j in the root logger are left out."""
     gateway.hide_traces()
     said: list[str] = []
     handler = logging.Handler()

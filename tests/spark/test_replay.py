@@ -85,7 +85,7 @@ def test_a_log_against_its_own_verdicts(spark: SparkSession, broker: LoggedBroke
 
 
 def test_logs_that_lack_a_record(spark: SparkSession, broker: LoggedBroker) -> None:
-    """Of many brokers, each without another record, with verdicts or several values: as without Spark, row by row."""
+    """Logs of many brokers, each without another record, with verdicts or several values: as without Spark."""
     judged = [row for row in broker.rows if len(row["updates"]) > 2 or row["verdicts"]]
     refused = [row for row in judged if any(verdict["refused"] for verdict in row["verdicts"])]
     dropped = [row["sequence"] for row in (*judged[:3], *refused[:3], *judged[-200::40], refused[-1])]

@@ -144,7 +144,7 @@ def test_files_of_another_size_are_not_committed(table: Path) -> None:
 
 
 def test_what_is_never_part_of_the_table_is_deleted_in_time(table: Path) -> None:
-    """Of a killed writer: kept for the retention, in which its writer may still live; checkpoints are left alone."""
+    """Files of a killed writer are kept for the retention, in which it may still live; checkpoints are left alone."""
     found = Table(table)
     write(found, "a", 0, placed(day_of_batches().rows))
     orphan = table / f"date={DATE}/hour=1/bucket=0/{PREFIX}orphan.parquet"

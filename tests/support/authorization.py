@@ -500,7 +500,7 @@ def _codes(body: Any) -> Iterator[int]:
 
 
 def settings() -> dict[str, str]:
-    """Of a broker with both listeners (SASL_PLAINTEXT for the users), whose admin is anonymous."""
+    """Return the settings of a broker with both listeners (SASL_PLAINTEXT for the users), whose admin is anonymous."""
     names = (ROOT, *(situation.user for situation in situations()))
     users = " ".join(f'user_{name}="{PASSWORD}"' for name in names)
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -51,7 +51,7 @@ def check_tools() -> None:
 
 
 def digest(sources: Path, package: Path) -> str:
-    """Of the sources, and of every .pxd and header of kbroker: they say how its structs are laid out.
+    """Return the digest of the sources, and of every .pxd and header of kbroker, which determine the layout of structs.
 
     An editable install of an older tree has links to files that were renamed since: what is not there is not compiled.
     """

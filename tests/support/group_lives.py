@@ -90,7 +90,7 @@ class GroupLife(ABC, Generic[C]):
                 self.check()
 
     def check(self) -> None:
-        """Of clients that are heard, no two use a place."""
+        """Check that no two clients with a session use the same partition."""
         users: dict[tuple[str, int], str] = {}
         for client in self.heard():
             for place in client.places():

@@ -67,7 +67,7 @@ class Hdfs:
 
     @property
     def uri(self) -> str:
-        """Of its root."""
+        """Address of its root."""
         return f"hdfs://127.0.0.1:{self.port}"
 
     def close(self) -> None:

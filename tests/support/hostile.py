@@ -101,7 +101,7 @@ def i32(n: int) -> bytes:
 
 
 def transactions() -> list[Frame]:
-    """Of the transaction APIs: arrays that lie, the longest names, numbers at their ends."""
+    """Return frames of the transaction APIs: false arrays, the longest names, numbers at their ends."""
     who = text("t" * 32767) + struct.pack(">qh", -(2**63), -32768)
     billions = uvarint(BILLIONS + 1)
     longest = uvarint(32769) + b"t" * 32768

@@ -20,7 +20,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required {};"
 
 
 def settings(certificates: Certificates) -> dict[str, object]:
-    """Of a broker with all four listeners; PLAIN and SCRAM on those with SASL."""
+    """Return the settings of a broker with all four listeners; PLAIN and SCRAM on those with SASL."""
     users = PLAIN.format(" ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items()))
     return {
         "listeners": ",".join(f"{name}://127.0.0.1:0" for name in LISTENERS),
@@ -80,7 +80,7 @@ class SecuredBroker:
                     Users(cluster).set(user, mechanism, password, 4096)
 
     def properties(self, listener: str, mechanism: str = "PLAIN", user: str = "alice") -> dict[str, str]:
-        """Of a Java client, and ours."""
+        """Return the properties of a Java client, and of ours."""
         found = {"security.protocol": LISTENERS[listener]}
         if "SASL" in LISTENERS[listener]:
             module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
@@ -106,7 +106,7 @@ class SecuredBroker:
         )
 
     def counters(self) -> dict[str, int]:
-        """Of all network threads."""
+        """Return the sums over all network threads."""
         total: dict[str, int] = {}
         for processor in self.broker.parts.server.processors:
             for name, value in processor.counters().items():

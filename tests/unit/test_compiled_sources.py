@@ -18,7 +18,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_an_edit_gives_another_digest(folders: tuple[Path, Path]) -> None:
-    """Of a source or of a declaration; other files do not count."""
+    """The digest depends on sources and declarations; other files do not count."""
     sources, package = folders
     found = [digest(sources, package)]
     for edited in (sources / "_probe.pyx", package / "_wheel.pxd"):

@@ -150,7 +150,7 @@ def mutations(place: Place) -> None:
 
 
 def connection_rate(place: Place) -> None:
-    """Of a burst of connections those above the rate are not served."""
+    """Connections of a burst above the rate are not served."""
 
     def burst() -> int:
         served = 0

@@ -139,7 +139,7 @@ def retention(place: Place) -> None:
 
 
 def compaction(place: Place) -> None:
-    """Of many values of a key the last one stays."""
+    """The last of many values of a key stays."""
     policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "500"}
     topic = place.create("compaction", configs=policy)
     for turn in range(5):

@@ -127,7 +127,7 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def next_delay(self, int64_t now_ms) -> tuple:
-        """Return (delay, delay by the formula) in milliseconds for a connection, or for a request that uses nothing now."""
+        """Return (delay, delay by the formula) in ms for a connection, or for a request that uses nothing now."""
         cdef SensorCore *copy = self.another()
         cdef Judgement judgement
         cdef int32_t delay_ms

@@ -94,7 +94,7 @@ def reassigned(talk: Talk) -> None:
 
 @situation("ListPartitionReassignments", "0")
 def reassignments_listed(talk: Talk) -> None:
-    """Of a topic, of an unknown one, all: there are none."""
+    """List the reassignments of a topic, of an unknown one, and of all: there are none."""
     for note, name in (("one", talk.topic().name), ("unknown", talk.name("absent"))):
         talk.ask({"TimeoutMs": 5000, "Topics": [{"Name": name, "PartitionIndexes": [0]}]}, note)
     talk.ask({"TimeoutMs": 5000, "Topics": None}, "all", only={"Topics": talk.is_own("Name")})

@@ -110,7 +110,7 @@ def of_client_metrics(talk: Talk) -> None:
 
 @situation("DescribeConfigs", DESCRIBE)
 def of_loggers(talk: Talk) -> None:
-    """Of a broker that is not there; and no name."""
+    """Change loggers of an unknown broker, and without a name."""
     for name in ("99", ""):
         talk.ask(describe((LOGGER, name, None)), name or "no name")
 
@@ -238,7 +238,7 @@ def resources_that_are_not_there(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE, alone=True)
 def dynamic_setting_of_a_broker(talk: Talk) -> None:
-    """Of all brokers, of this one, both; and what cannot be changed."""
+    """Change a config of all brokers, of this one, of both, and a fixed one."""
     node = str(talk.broker.node_id)
     look = describe((BROKER, node, [BACKOFF]), synonyms=True)
 

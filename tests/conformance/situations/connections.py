@@ -107,7 +107,7 @@ def text_that_is_none(talk: Talk) -> None:
 
 @situation("Framing", over=EVERYDAY)
 def last_byte_is_missing(talk: Talk, name: str) -> None:
-    """Of the shortest body of an API's newest version."""
+    """Send the shortest body of an API's newest version, without its last byte."""
     version = api_by_name(name).advertised_versions[1]
     talk.need(name, version)
     talk.send_bytes(request(name, version, {})[:-1], f"{name} {version}")

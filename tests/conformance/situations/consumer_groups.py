@@ -164,7 +164,7 @@ def strangers(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def partitions_that_are_not_its_own(talk: Talk) -> None:
-    """Of no topic, of no partition, the same twice: a lone member hears nothing else."""
+    """Report no topic, no partition, a duplicate: the response to a lone member is the same."""
     name, topic = group(talk), talk.topic(partitions=2)
     visible(talk, topic)
     epoch = joined(talk, name, "m", [topic])["MemberEpoch"]
@@ -410,7 +410,7 @@ def asked_for_by_a_member(talk: Talk) -> None:
 
 @situation("OffsetDelete", "0")
 def offsets_of_consumer_groups_deleted(talk: Talk) -> None:
-    """Of a topic somebody wants, of another."""
+    """Delete offsets of a topic that a member reads, and of another."""
     name, topic, other = group(talk), talk.topic(), talk.topic("other")
     joined(talk, name, "m", [topic])
     rows = [{"Name": one.name, "Partitions": [{"PartitionIndex": 0}]} for one in (topic, other)]

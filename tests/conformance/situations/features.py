@@ -34,7 +34,7 @@ def levels_of_features(talk: Talk) -> None:
 
 @situation("UpdateFeatures", "0-2", over=("-1", "0", "1", "3", "6", "29", "30", "32"))
 def impossible_levels(talk: Talk, level: str) -> None:
-    """Of metadata, of an unknown feature, by every way to change one; nothing changes."""
+    """Change metadata, an unknown feature, by every type of change; nothing changes."""
     ways = (0, 1, 2, 3, 9) if talk.version else (1,)
     for kind in ways:
         for name in ("metadata.version", "no.such", ""):

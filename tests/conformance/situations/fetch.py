@@ -106,7 +106,7 @@ def limit_of_the_request(talk: Talk) -> None:
 
 @situation("Fetch", "4,12,13,18")
 def limits_below_zero(talk: Talk) -> None:
-    """Of the partition, of the request, of the wait."""
+    """Send negative limits of the partition, of the request, and of the wait."""
     topic = talk.topic()
     fill(talk, topic)
     talk.ask(fetch((topic, 0, 0), partition_bytes=-1), "partition")

@@ -198,7 +198,7 @@ def session_ends(talk: Talk) -> None:
 
 @situation("LeaveGroup", SYNC)
 def leaves(talk: Talk) -> None:
-    """Of no group, a stranger, a member, the same again, without a name."""
+    """Leave no group, as an unknown member, as a member, again, and without a name."""
     name = group(talk)
     talk.ask(leave(talk.version, name, "stranger"), "no such group")
     member = lone_member(talk, name)

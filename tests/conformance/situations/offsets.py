@@ -166,7 +166,7 @@ def several_groups(talk: Talk) -> None:
 
 @situation("OffsetFetch", "9-10")
 def epochs_of_members(talk: Talk) -> None:
-    """Of a group that knows none, and of a classic group."""
+    """Commit with member epochs in a group without any, and in a classic group."""
     name, topic = group(talk), talk.topic()
     talk.quietly("OffsetCommit", 6, commit(name, topic, 1))
     talk.ask(committed(talk.version, name, [(topic, [0])], MemberId="stranger", MemberEpoch=5), "no members")

@@ -416,7 +416,7 @@ def shutdown_of_the_application(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def delays(talk: Talk) -> None:
-    """Of the first assignment of a group, and between two assignments."""
+    """Measure the delay of the first assignment of a group, and that between two assignments."""
     name, topic = group(talk), talk.topic(partitions=2)
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -543,7 +543,7 @@ def joins_a_streams_group(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def joins_an_empty_group(talk: Talk) -> None:
-    """Of offsets only, one that was classic, one that was a consumer group."""
+    """Join a group with offsets only, one that was classic, one that was a consumer group."""
     topic = talk.topic()
     visible(talk, topic)
     topology = shape(part("0", [topic]))

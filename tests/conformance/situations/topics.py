@@ -246,7 +246,7 @@ def records_deleted(talk: Talk) -> None:
 
 @situation("DeleteRecords", CUT)
 def records_not_deleted(talk: Talk) -> None:
-    """Of what is not there, of compacted and internal topics; of none."""
+    """Delete records of unknown, compacted and internal topics, and of none."""
     topic, compacted = talk.topic(), talk.topic("compacted", cleanup_policy="compact")
     talk.ask(cut(topic.name, 0, 0), "unknown partition")
     rows = (("unknown topic", talk.name("absent")), ("compacted", compacted.name), ("internal", "__consumer_offsets"))

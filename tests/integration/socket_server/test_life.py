@@ -99,7 +99,7 @@ def test_address_in_use_is_named() -> None:
 
 
 def test_security_that_cannot_be() -> None:
-    """Of a listener that is not there, or no ListenerSecurity; refused before anything is bound."""
+    """Settings of an unknown listener, or no ListenerSecurity, are refused before anything is bound."""
     listener = Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)
     with pytest.raises(ValueError, match="security names 'OTHER', the listeners are PLAINTEXT"):
         SocketServer([listener], Queue(5), security={"OTHER": ListenerSecurity()})

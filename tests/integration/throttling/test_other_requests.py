@@ -43,7 +43,7 @@ def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroke
 
 
 def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: VirtualBroker, client: Client) -> None:
-    """Of the controller's delay and the request's the larger one is reported; a tie is the request's."""
+    """The larger one of the controller's and the request's delay is reported; a tie is the request's."""
     quotas = broker.context.quotas
     quotas.update(None, "client", MUTATION, 1)
     quotas.controller_mutation.record_and_get_throttle(USER, "client", 21)  # burst 11: 10 below zero

@@ -75,7 +75,7 @@ def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: Clien
 def test_the_larger_delay_counts_once(
     broker: VirtualBroker, client: Client, rate: int, percent: float, by_bytes: bool
 ) -> None:
-    """Of bytes and time the larger delay is reported and served, by its manager; they do not add up."""
+    """The larger delay, of bytes or of time, is reported and served by its manager; they do not add up."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, rate)
     quotas.update(USER, None, REQUEST, 1)

@@ -144,7 +144,7 @@ def test_distinct_topics_are_all_described(bench: Bench) -> None:
 
 
 def test_no_static_secret_is_shown() -> None:
-    """Of listeners, of mechanisms, and of unknown names: no value, neither here nor among the synonyms."""
+    """Secrets of listeners, of mechanisms, and of unknown names have no value, neither here nor among the synonyms."""
     secrets = {
         "ssl.key.password": "hunter2",
         "listener.name.tls.ssl.key.password": "hunter2",

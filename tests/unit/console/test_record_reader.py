@@ -116,7 +116,7 @@ def test_values_are_cut(log: PartitionLog) -> None:
 
 
 def test_headers_count_too(log: PartitionLog) -> None:
-    """Of a record with very many only the first are held, and a page of large ones ends early."""
+    """Only the first headers of a record with very many are held, and a page of large ones ends early."""
     large = [("h", bytes(PAGE_BYTES + 1)), *((f"n{number}", b"") for number in range(99))]
     for _ in range(2):
         assert log.append(build_batch([Record(b"k", b"v", T0, large)]), api_version=9).error == 0

@@ -162,7 +162,7 @@ def test_a_full_group_takes_no_member_in() -> None:
 
 
 def test_in_a_rebalance_the_members_that_have_joined_count() -> None:
-    """Of a full group that prepares a rebalance, the members that join first stay."""
+    """The members that join first stay in a full group that prepares a rebalance."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     leader, _ = groups.pair()
     assert [groups.join(leader.member_id), groups.join()] == [[], []]

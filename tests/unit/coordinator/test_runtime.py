@@ -145,7 +145,7 @@ def test_a_partition_that_is_being_loaded(scene: Scene) -> None:
 
 
 def test_a_late_order_does_not_undo_a_newer_one(scene: Scene) -> None:
-    """Of one epoch there is one leader; a newer load of a served partition raises its epoch only."""
+    """One epoch has one leader; a newer load of a served partition raises its epoch only."""
     runtime = scene.loaded()
     assert runtime.at(0).epoch == 0
     runtime.unload(0, 0)
@@ -242,7 +242,7 @@ def test_a_closed_coordinator_is_not_available(scene: Scene) -> None:
 
 
 def test_load_times() -> None:
-    """Of the last minute."""
+    """The figures are those of the last minute."""
     scene = Scene(2)
     assert math.isnan(scene.runtime.load_times.max_ms)
     scene.while_loading(lambda: None)

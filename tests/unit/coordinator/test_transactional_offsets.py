@@ -158,7 +158,7 @@ def test_markers_that_cannot_be_written() -> None:
 
 
 def test_an_older_epoch_is_refused() -> None:
-    """Of a commit and of a marker; nothing changes."""
+    """A commit or a marker of an older epoch is refused, and changes nothing."""
     groups = single()
     newer, older = TransactionalProducer(1, 5), TransactionalProducer(1, 4)
     add(groups, 7, by=newer)

@@ -194,7 +194,7 @@ def test_configs_without_a_rest_need_no_controller(front: Front) -> None:
 
 
 def test_advertised_versions_are_those_of_both_sides() -> None:
-    """Of forwarded APIs: a version, or an API, that the controller lacks is not offered; unknown ones hide nothing."""
+    """A version, or a forwarded API, that the controller lacks is not offered; unknown ones hide nothing."""
     apis = KafkaApis(forwards=True)
     assert dict(apis.ranges()) == dict(KafkaApis().ranges())
     forwarded = [entry for entry in apis.entries.values() if entry.is_forwarded]

@@ -134,7 +134,7 @@ def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryCon
 def test_a_refused_append_changes_nothing(
     controller: MemoryController, calls: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of changes that wait together, those before it are made, those planned against an image with it are refused."""
+    """Changes that wait before the failed one are made, those planned against an image with it are refused."""
     before = controller.image
     controller.storage.is_full = True
     with pytest.raises(KafkaError, match="the disk is full"):

@@ -104,7 +104,7 @@ def test_the_broker_leads_every_partition(controller: MemoryController) -> None:
 
 
 def test_a_single_log_folder_has_all_partitions(controller: MemoryController) -> None:
-    """Of several folders, and before directories were known, each partition keeps its own."""
+    """Each partition keeps its own of several folders, also before directories were known."""
     add_topic(controller, {"Directories": [MIGRATING]}, {"Directories": [OTHER]}, {})
     assert len(register(controller, FOLDER, OTHER)) == 2
     assert len(register(controller, FOLDER, level=LEVEL_WITHOUT_DIRECTORIES)) == 2

@@ -106,7 +106,7 @@ def test_nothing_is_kept_of_addresses_whose_guesses_are_over(clock: VirtualClock
 
 
 def test_a_stranger_waits_until_fewer_guesses_are_left(clock: VirtualClock) -> None:
-    """Of more than a hundred, as known addresses guess too, it is not the first whose end is waited for."""
+    """With more than a hundred guesses, some of known addresses, the wait is not for the end of the first."""
     wrong = WrongTokens(clock)
     for known in ("10.0.0.2", "10.0.0.3"):
         assert wrong.wait_ms(known, is_right=True) == 0

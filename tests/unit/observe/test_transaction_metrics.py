@@ -143,7 +143,7 @@ def test_questions_show(scene: Scene) -> None:
 
 
 def test_producer_ids_are_counted_by_partition() -> None:
-    """Of all partitions that are open; one that is not has none."""
+    """The numbers of all open partitions are added; one that is not open has none."""
     logs = [SimpleNamespace(producer_count=count) for count in (2, 0, 5)]
     views = [
         SimpleNamespace(name="t", partitions=[logs[0], None, logs[1]]),

@@ -402,7 +402,7 @@ def connection(number: int, **facts: Any) -> dict[str, Any]:
 
 
 def test_who_waits_and_until_when(bench: Bench) -> None:
-    """Of this client alone, the longest first; an open connection stands for its client."""
+    """The connections of this client alone, the longest wait first; an open connection stands for its client."""
     bench.open[:] = [
         connection(1),
         connection(2, muted=["throttled"], throttle_left_ms=1500, throttled_by="Fetch"),

@@ -65,7 +65,7 @@ def test_a_uri_without_a_bucket_is_refused(given: str) -> None:
 
 @pytest.mark.parametrize("given", ["ftp://host/t", "dbfs:/t", "hdfs:/t"])
 def test_an_unknown_store_is_refused(given: str) -> None:
-    """Of tables, logs and checkpoints: the sentence says which ones are known."""
+    """The sentence lists the supported places of tables, logs and checkpoints."""
     for refused in (TablePlace.of, LogSource.of_files):
         with pytest.raises(
             PipelineError, match=f"{given} is in no file system .* begins with s3://, gs://, abfss://, hd"

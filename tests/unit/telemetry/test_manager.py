@@ -80,7 +80,7 @@ def test_a_subscription_that_is_absent_already_changes_nothing(rig: Rig) -> None
 
 
 def test_a_get_after_an_error_of_the_subscription_is_not_throttled(rig: Rig) -> None:
-    """Of the errors of a push, these two let the client ask again at once."""
+    """After these two errors of a push the client may send the next request at once."""
     granted = rig.get(SAME)
     wrong = granted._replace(subscription_id=granted.subscription_id + 1)
     assert rig.error_of(wrong) is Errors.UNKNOWN_SUBSCRIPTION_ID
@@ -198,7 +198,7 @@ def test_an_expired_instance_is_new_at_its_next_request(rig: Rig, clock: Virtual
 
 
 def test_the_end_of_a_connection_removes_its_instance(rig: Rig) -> None:
-    """Of the connection that the instance was created on; a client that reconnects is not throttled."""
+    """The instance ends with the connection on which it was created; a client that reconnects is not throttled."""
     rig.get(SAME, rig.client(connection="1"))
     rig.get(UUID(int=8), rig.client(connection="2"))
     rig.close("1")

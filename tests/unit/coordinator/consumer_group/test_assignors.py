@@ -89,7 +89,7 @@ def test_a_member_that_joins_takes_from_those_that_have_most() -> None:
 
 
 def test_who_has_one_more_keeps_it() -> None:
-    """Of four members with 2, 2, 1 and 1 partitions each keeps what it has."""
+    """Each of four members with 2, 2, 1 and 1 partitions keeps its partitions."""
     topic = UUID(int=1)
     parts = {"a": [0], "b": [1, 2], "c": [3], "d": [4, 5]}
     present = {member_id: {topic: frozenset(some)} for member_id, some in parts.items()}

@@ -206,7 +206,7 @@ def test_a_group_has_so_many_expressions(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_costly_expression_uses_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all expressions of a group each has its part of the steps; what one leaves is for those behind it."""
+    """Each expression of a group has its part of the steps; the steps that one leaves are for those after it."""
     monkeypatch.setattr(regexes, "MOST_STEPS", 60_000)
     bits = (f"{number * 0x9E3779B97F4A7C15:0100b}".replace("0", "a") for number in range(100))
     image = FakeImage(**{f"{name}-{number}": 1 for number, name in enumerate(bits)})

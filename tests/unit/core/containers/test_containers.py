@@ -75,7 +75,7 @@ def test_heap_removes_from_its_middle_and_raises() -> None:
 
 
 def test_latest_index_returns_where_a_key_was() -> None:
-    """Of what is named twice the last counts: each mention learns of the one before it."""
+    """Each entry gets the index of the latest equal one before it, -1 without one."""
     assert places_before([7, 8, 7, 2**64 - 1, 7, 8, 0]) == [-1, -1, 0, -1, 2, 1, -1]
     assert places_before([]) == []
     many = [i % 500 for i in range(1000)]

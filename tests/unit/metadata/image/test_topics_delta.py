@@ -119,7 +119,7 @@ def test_a_topic_is_deleted_and_created_again_in_one_delta() -> None:
 
 
 def test_eligible_leader_replicas_are_cleared() -> None:
-    """Of one topic or of all, with a new partition epoch; partitions without any stay as they are."""
+    """Those of one topic or of all are removed, with a new partition epoch; partitions without any stay."""
     elr: dict[str, Any] = {"EligibleLeaderReplicas": [2], "LastKnownElr": [1]}
     image = after(topic("a", 1), partition(1, **elr), partition(1, 1), topic("b", 2), partition(2, LastKnownElr=[1]))
     cleared = REGISTRATION._replace(partition_epoch=1)

@@ -153,7 +153,7 @@ def test_other_bytes_at_the_end_are_cut_off(filled: Path, tmp_path: Path, tail: 
 
 
 def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) -> None:
-    """Of each batch but the last one: records behind it were acknowledged."""
+    """Damage of each batch but the last one is refused: records behind it were acknowledged."""
     whole = (filled / FOLDER_NAME / LOG).read_bytes()
     ends = batch_ends(whole)
     for begin, end in pairwise(ends[:-1]):
