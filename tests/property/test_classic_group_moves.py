@@ -15,6 +15,7 @@ from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group_records import CommittedOffset
+from tests.support.closing import scope
 from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups, Responses
 
 PARTITIONS = "01"
@@ -158,14 +159,17 @@ def explore(limit: int) -> int:
     seen, rest = {""}, [tuple[Step, ...]()]
     while rest and len(seen) < limit:
         way = rest.pop(order.randrange(len(rest)))
-        for step in Scene(way).steps():
-            scene = Scene(way)
-            try:
-                scene.take(step)
-                scene.check()
-            except AssertionError as error:
-                raise AssertionError(f"{' '.join(map(' '.join, (*way, step)))}: {error}") from None
-            known = scene.key()
+        with scope():
+            steps = Scene(way).steps()
+        for step in steps:
+            with scope():
+                scene = Scene(way)
+                try:
+                    scene.take(step)
+                    scene.check()
+                except AssertionError as error:
+                    raise AssertionError(f"{' '.join(map(' '.join, (*way, step)))}: {error}") from None
+                known = scene.key()
             if known not in seen:
                 seen.add(known)
                 rest.append((*way, step))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator import offset_metadata_manager
 from kbroker.coordinator.consumer_group import reconciliation
@@ -20,6 +21,7 @@ from kbroker.coordinator.consumer_group.member import Owned
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_shard import GroupShard
+from tests.support.closing import scope
 from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
 from tests.support.groups import MemoryTopic
 from tests.support.log_files import split
@@ -52,12 +54,12 @@ Step = tuple[str, Callable[[ConsumerGroupBench, State], State]]
 
 
 def loaded(state: State) -> ConsumerGroupBench:
-    bench = ConsumerGroupBench(IMAGE)
-    bench.topic = topic = MemoryTopic(bench.clock, 1)
+    clock = VirtualClock()
+    topic = MemoryTopic(clock, 1)
     topic.ensure()
     for data in state.log:
         assert topic.partition(0).append(bytes(8) + data[8:]).error == 0
-    return bench.restart()
+    return ConsumerGroupBench(IMAGE, clock=clock, topic=topic)
 
 
 def beat(name: str, is_lost: bool) -> Callable[[ConsumerGroupBench, State], State]:
@@ -193,21 +195,22 @@ def explore(limit: int) -> int:
     while rest and len(seen) < limit:
         state, way = rest.pop(order.randrange(len(rest)))
         for name, step in steps(state):
-            bench = loaded(state)
-            try:
-                after = step(bench, state)
-                assert bench.topic is not None
-                after = after._replace(log=tuple(split(bench.topic.partition(0).read(0).records)))
-                check(bench, after)
-                known = key(bench, after)
-                if known not in seen:
-                    seen.add(known)
-                    rest.append((after, (*way, name)))
-                    moved = loaded(after)
-                    check(moved, after)
-                    assert key(moved, after) == known, "a move changes the group"
-            except (AssertionError, KafkaError) as error:
-                raise AssertionError("; ".join([*way, name, str(error)])) from None
+            with scope():
+                bench = loaded(state)
+                try:
+                    after = step(bench, state)
+                    assert bench.topic is not None
+                    after = after._replace(log=tuple(split(bench.topic.partition(0).read(0).records)))
+                    check(bench, after)
+                    known = key(bench, after)
+                    if known not in seen:
+                        seen.add(known)
+                        rest.append((after, (*way, name)))
+                        moved = loaded(after)
+                        check(moved, after)
+                        assert key(moved, after) == known, "a move changes the group"
+                except (AssertionError, KafkaError) as error:
+                    raise AssertionError("; ".join([*way, name, str(error)])) from None
     return len(seen)
 
 

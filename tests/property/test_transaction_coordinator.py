@@ -10,6 +10,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.transaction_coordinator import NO_PRODUCER, Producer
 from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH
+from tests.support.closing import scope
 from tests.support.transactions import T0, T1, T2, Transactions
 
 NAMES = ("x", "y")
@@ -176,6 +177,7 @@ class World:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(operations, min_size=80, max_size=120))
+@scope()
 def test_random_lives(steps: list[tuple[object, ...]]) -> None:
     """Each decision is written to each of its partitions, whatever fails and whenever the broker is killed."""
     world = World()

@@ -14,6 +14,7 @@ from kbroker.coordinator.internal_topic import EndMarker, TransactionalProducer
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.log.compaction.log_cleaner import CompactionConfig, measure
+from tests.support.closing import close_at_end, scope
 from tests.support.groups import Groups, MemoryTopic
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
@@ -74,7 +75,8 @@ class Bench:
         topic = MemoryTopic(self.clock, 1)
         config = {"cleanup.policy": "compact"}
         name = "__consumer_offsets"
-        self.log = PartitionLog(folder / f"{name}-0", name, 0, uuid.uuid4(), config, self.clock)
+        log = PartitionLog(folder / f"{name}-0", name, 0, uuid.uuid4(), config, self.clock)
+        self.log = close_at_end(log, clean=False)
         topic.logs = [self.log]
         topic.ensure()
         self.groups = Groups(clock=self.clock, topic=topic)
@@ -139,19 +141,16 @@ class Bench:
 @given(steps)
 def test_offsets_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
     """Writes, ends, deletions, cleaning and loads in any order agree with the model, also when all transactions end."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, scope():
         bench, model = Bench(Path(folder)), Model()
-        try:
-            for step in script:
-                bench.run(step, model)
-                bench.check(model)
-            bench.groups = bench.groups.restart()
+        for step in script:
+            bench.run(step, model)
             bench.check(model)
-            for producer_id in (1, 2, 3):
-                bench.run(("end", producer_id, producer_id != 2), model)
-            bench.check(model)
-            bench.clean()
-            bench.groups = bench.groups.restart()
-            bench.check(model)
-        finally:
-            bench.log.close()
+        bench.groups = bench.groups.restart()
+        bench.check(model)
+        for producer_id in (1, 2, 3):
+            bench.run(("end", producer_id, producer_id != 2), model)
+        bench.check(model)
+        bench.clean()
+        bench.groups = bench.groups.restart()
+        bench.check(model)

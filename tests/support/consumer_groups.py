@@ -13,7 +13,7 @@ from kbroker.coordinator.consumer_group.member import Owned
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest, HeartbeatResult
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_groups import DescribedConsumerGroup
-from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.modern_group.topics_image import TopicMetadata
 from tests.support.errors import error_of
@@ -92,12 +92,8 @@ class ConsumerGroupBench:
         known = GroupSettings(
             initial_rebalance_delay_ms=self.initial_delay_ms, max_size=self.classic_max_size, consumer=self.settings
         )
-        self.groups = Groups(known, self.clock, self.topic)
-        self.topic = self.groups.topic
-        assert self.topic is not None
-        self.coordinator = GroupCoordinator(self.clock, self.topic, known, self.image)
-        self.coordinator.start()
-        self.groups.coordinator = self.coordinator
+        self.groups = Groups(known, self.clock, self.topic, self.image)
+        self.topic, self.coordinator = self.groups.topic, self.groups.coordinator
 
     def restart(self) -> ConsumerGroupBench:
         """Another coordinator over the same log, as after a kill."""

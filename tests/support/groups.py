@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
@@ -11,7 +11,10 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.classic_group import JoinResult, SyncResult
 from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
-from kbroker.log._partition_log import PartitionLog
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
+from kbroker.metrics.registry import Metrics
+from tests.support.closing import close_at_end
+from tests.support.log_files import memory_log
 
 SESSION_MS, REBALANCE_MS = 10_000, 20_000
 RANGE = [("range", b"\0\0\0\0\0\0\xff\xff\xff\xff")]
@@ -23,8 +26,7 @@ class MemoryTopic:
 
     def __init__(self, clock: VirtualClock, count: int = 3, **config: Any) -> None:
         self.logs: list[Any] = [
-            PartitionLog(None, "__consumer_offsets", index, uuid.uuid4(), config, clock, in_memory=True)
-            for index in range(count)
+            memory_log("__consumer_offsets", index, clock, uuid.uuid4(), config) for index in range(count)
         ]
         self.created = False
 
@@ -73,15 +75,19 @@ class Groups:
     settings: GroupSettings = QUICK
     clock: VirtualClock = field(default_factory=VirtualClock)
     topic: MemoryTopic | None = None
+    image: TopicsImage | None = None
+    metrics: Metrics | None = None
 
     def __post_init__(self) -> None:
         self.topic = self.topic or MemoryTopic(self.clock)
-        self.coordinator = GroupCoordinator(self.clock, self.topic, self.settings)
+        self.coordinator = close_at_end(
+            GroupCoordinator(self.clock, self.topic, self.settings, self.image, self.metrics)
+        )
         self.coordinator.start()
 
     def restart(self) -> Groups:
         """Another coordinator over the same log, as after a kill."""
-        return Groups(self.settings, self.clock, self.topic)
+        return replace(self)
 
     def after(self, ms: int) -> None:
         """Let time pass in steps, so that what is due early has happened before what is due late."""

@@ -1,12 +1,15 @@
 """Small logs for tests: batches with known values, and what a folder or a read holds."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-from kbroker._core.clock import VirtualClock
+from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import CompressionType, Record, build_batch
+from tests.support.closing import close_at_end
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
@@ -68,4 +71,16 @@ def base_of(data: bytes) -> int:
 def open_log(
     folder: Path | None, clock: VirtualClock | None = None, *, config: dict[str, Any] | None = None, **options: Any
 ) -> PartitionLog:
-    return PartitionLog(folder, "t", 0, TOPIC_ID, config or {}, clock or VirtualClock(NOW_MS), **options)
+    log = PartitionLog(folder, "t", 0, TOPIC_ID, config or {}, clock or VirtualClock(NOW_MS), **options)
+    return close_at_end(log, clean=False)
+
+
+def memory_log(
+    topic: str = "t",
+    partition: int = 0,
+    clock: BaseClock | None = None,
+    topic_id: bytes | UUID = TOPIC_ID,
+    config: Mapping[str, Any] | None = None,
+) -> PartitionLog:
+    log = PartitionLog(None, topic, partition, topic_id, config or {}, clock or VirtualClock(NOW_MS), in_memory=True)
+    return close_at_end(log, clean=False)

@@ -34,9 +34,14 @@ class Brokers:
         self.open.append(manager)
         return manager, manager.start(specs, run_threads=False)
 
-    def kill(self, manager: LogManager) -> None:
-        """Leave what kill -9 leaves: no mark, no checkpoint; only the lock is released."""
-        manager._disarm()
+
+def kill(manager: LogManager) -> None:
+    """Leave what kill -9 leaves: no mark, no checkpoint; only locks, threads and descriptors are released."""
+    manager._disarm()
+    for part in (manager.scheduler, manager.mover, manager.cleaner, manager.flusher):
+        part.close()
+    for _, hosted in manager._hosted.items():
+        hosted.log.close(clean=False)
 
 
 def batch(count: int = 1, *, time: int = NOW_MS, value: bytes = b"value", **producer: Any) -> bytes:

@@ -22,8 +22,6 @@ except ImportError:  # Windows: the suite runs on one worker there
 ALONE = (
     *("test_group_scale.py", "test_load_generator.py", "test_quota_flood.py", "test_quota_neighbours.py"),
     *("test_start_size.py", "test_timer_promises.py"),
-    # select() takes no descriptor above 1,023: before tests whose logs in memory stay open with their coordinators
-    "test_selector.py",
 )
 # Of tests/integration: folders that each share an Apache Kafka or a cluster of it, and a file that starts its own.
 FOREIGN = {"cluster": "kafka-cluster", "against_kafka": "kafka", "test_kafka_launcher.py": "kafka"}

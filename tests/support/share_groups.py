@@ -16,6 +16,7 @@ from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.share_group.records import StatePartitions
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
+from tests.support.closing import close_at_end
 from tests.support.consumer_groups import Beat, FakeImage
 from tests.support.groups import MemoryTopic
 
@@ -69,8 +70,8 @@ class ShareGroupBench:
         if self.state_topic.created:
             self.share.runtime.load_all()
         known = GroupSettings(initial_rebalance_delay_ms=0, share=self.settings)
-        self.coordinator = GroupCoordinator(
-            self.clock, self.topic, known, self.image, share_coordinator_of=self._coordinator_of
+        self.coordinator = close_at_end(
+            GroupCoordinator(self.clock, self.topic, known, self.image, share_coordinator_of=self._coordinator_of)
         )
         self.coordinator.start()
         self.groups = self.coordinator.share_groups

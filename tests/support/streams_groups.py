@@ -8,7 +8,7 @@ from typing import Any
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
-from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.streams_group.endpoints import EndpointPartitions
 from kbroker.coordinator.streams_group.member import Endpoint
@@ -82,12 +82,8 @@ class StreamsGroupBench:
 
     def __post_init__(self) -> None:
         known = GroupSettings(initial_rebalance_delay_ms=0, streams=self.settings)
-        self.groups = Groups(known, self.clock, self.topic)
-        self.topic = self.groups.topic
-        assert self.topic is not None
-        self.coordinator = GroupCoordinator(self.clock, self.topic, known, self.image)
-        self.coordinator.start()
-        self.groups.coordinator = self.coordinator
+        self.groups = Groups(known, self.clock, self.topic, self.image)
+        self.topic, self.coordinator = self.groups.topic, self.groups.coordinator
 
     def restart(self) -> StreamsGroupBench:
         """Another coordinator over the same log, as after a kill."""

@@ -20,6 +20,7 @@ from kbroker.coordinator.transaction.transaction_coordinator import (
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from kbroker.log.scheduler import Scheduler
 from kbroker.protocol.records import iter_records
+from tests.support.closing import close_at_end
 from tests.support.groups import MemoryTopic
 
 T0, T1, T2 = ("t", 0), ("t", 1), ("u", 0)
@@ -54,7 +55,7 @@ class Transactions:
         if self.topic is None:
             self.topic = MemoryTopic(self.clock)
             self.topic.created = True
-        self.scheduler = Scheduler(self.clock)
+        self.scheduler = close_at_end(Scheduler(self.clock))
         self.coordinator = TransactionCoordinator(
             self.clock, self.topic, lambda: next(self.ids), self.markers, self.scheduler, self.settings
         )

@@ -129,9 +129,12 @@ class PartitionLog:
     def expire_producers(self, now_ms: int) -> None: ...
     def update_config(self, config: Mapping[str, Any]) -> None: ...
     def close(self, clean: bool = ...) -> None:
-        """Stop appends; a clean close also syncs, writes the producer snapshot and trims the indexes."""
+        """Stop appends and reads; a clean close also syncs, writes the producer snapshot and trims the indexes.
+
+        A log in memory gives its memory back.
+        """
     def delete(self) -> None:
-        """Close and remove the folder. Reads in progress keep their open files."""
+        """Close and remove the folder or the memory. Reads in progress keep their open files."""
     def segments(self) -> list[SegmentFacts]: ...
     def set_leader_epoch(self, epoch: int) -> None:
         """Set the leader epoch, which later batches get. Raises: ValueError below 0."""

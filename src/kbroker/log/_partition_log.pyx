@@ -26,7 +26,8 @@ from kbroker.log.producers._producer_state cimport (
 from kbroker.log.producers._producer_table cimport NOT_VERIFIED, NO_GUARD
 from kbroker.log.segment._segment cimport (
     Directory, LogSegment, OpenFileCache, SegmentList, directory_new, directory_release, file_cache_retain,
-    file_cache_shared, segment_close_file, segment_give_back, segment_list_release, segment_reserve, segment_seal,
+    file_cache_shared, segment_close_file, segment_give_back, segment_list_release, segment_remove, segment_reserve,
+    segment_seal,
 )
 
 from pathlib import Path
@@ -59,6 +60,20 @@ cdef Partition *open_state(PartitionLog log) except NULL:
     if atomic_load(&log.partition.closed):
         raise ValueError(f"{log.topic}-{log.partition_id} is closed")
     return log.partition
+
+
+cdef void close_files(Partition *state) noexcept nogil:
+    """Close the files of a closed partition, which deletes those in memory. Reads in progress keep theirs."""
+    cdef SegmentList *view = view_acquire(state)
+    cdef int32_t slot
+    for slot in range(view.count):
+        if state.directory is NULL:
+            segment_remove(view.segments[slot], True)
+        else:
+            segment_close_file(view.segments[slot])
+    segment_list_release(view)
+    if state.directory is NULL:
+        purge_deleted(state, 0, True)
 
 
 @cython.final
@@ -341,8 +356,7 @@ cdef class PartitionLog:
     def close(self, bint clean=True):
         cdef Partition *state = self.partition
         cdef PendingSnapshot snapshot
-        cdef SegmentList *view
-        cdef int32_t slot, rc = 0
+        cdef int32_t rc = 0
         if atomic_load(&state.closed):
             return
         memset(&snapshot, 0, sizeof(snapshot))
@@ -362,11 +376,7 @@ cdef class PartitionLog:
             mutex_unlock(&state.append_lock)
             call_hook(state, False)     # requests that wait for its records or for the disk complete
             store_snapshot(state, &snapshot)
-            view = view_acquire(state)
-            for slot in range(view.count):
-                if state.directory is not NULL:
-                    segment_close_file(view.segments[slot])
-            segment_list_release(view)
+            close_files(state)
         if rc < 0:
             raise OSError(-rc, os.strerror(-rc), self.directory)
 
@@ -379,6 +389,7 @@ cdef class PartitionLog:
             call_hook(state, False)     # delayed fetches complete, because the partition is deleted
             partition_set_high_watermark_hook(state, NULL, NULL)
             purge_deleted(state, 0, True)
+            close_files(state)
         if self.directory is not None and os.path.isdir(self.directory):
             import shutil
             gone = f"{self.directory}.{uuid.uuid4().hex}-delete"

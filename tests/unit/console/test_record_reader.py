@@ -3,7 +3,6 @@
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,14 @@ from kbroker.console.record_reader import HEADERS, PAGE_BYTES, first_offset, rea
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import Record, build_batch
+from tests.support.log_files import memory_log
 
 T0 = 1_700_000_000_000
 
 
 @pytest.fixture
-def log() -> Iterator[PartitionLog]:
-    made = PartitionLog(None, "t", 0, bytes(16), {"max.message.bytes": 64 << 20}, VirtualClock(T0), in_memory=True)
-    yield made
-    made.close()
+def log() -> PartitionLog:
+    return memory_log(clock=VirtualClock(T0), config={"max.message.bytes": 64 << 20})
 
 
 def append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ from kbroker.decoders.decoders import Decoders
 from kbroker.decoders.expression import Expression
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import Record, build_batch
+from tests.support.log_files import memory_log
 
 pytest.importorskip("jmespath")
 
@@ -43,12 +44,9 @@ class Partition:
 
 
 @pytest.fixture
-def logs() -> Iterator[Mapping[int, PartitionLog]]:
+def logs() -> Mapping[int, PartitionLog]:
     """Two partitions: even and odd seconds, a record each, and every tenth one with a header."""
-    made = {
-        p: PartitionLog(None, "t", p, bytes(16), {"max.message.bytes": 64 << 20}, VirtualClock(T0), in_memory=True)
-        for p in (0, 1)
-    }
+    made = {p: memory_log("t", p, VirtualClock(T0), config={"max.message.bytes": 64 << 20}) for p in (0, 1)}
     for p, log in made.items():
         for batch in range(10):
             rows = []
@@ -57,9 +55,7 @@ def logs() -> Iterator[Mapping[int, PartitionLog]]:
                 value = b'{"n": %d, "text": "x%d"}' % (second, second)
                 rows.append(Record(b"k%d" % p, value, T0 + 1000 * second, [("ten", b"y")] if second % 10 == 0 else []))
             assert log.append(build_batch(rows), api_version=9).error == 0
-    yield made
-    for log in made.values():
-        log.close()
+    return made
 
 
 def scan(logs: Mapping[int, PartitionLog], filters: Filters = NO_FILTERS, decoders: Decoders | None = None) -> Scan:

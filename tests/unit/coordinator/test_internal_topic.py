@@ -1,7 +1,5 @@
 """Common parts of the coordinators: the partition of a key, appends, reading a partition to its end."""
 
-import uuid
-
 import pytest
 
 from kbroker._core.clock import VirtualClock
@@ -12,10 +10,11 @@ from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import iter_batches
 from tests.support.errors import error_of
+from tests.support.log_files import memory_log
 
 
 def log(**config: object) -> PartitionLog:
-    return PartitionLog(None, "__internal", 0, uuid.uuid4(), config, VirtualClock(), in_memory=True)
+    return memory_log("__internal", clock=VirtualClock(), config=config)
 
 
 def test_the_partition_of_a_key_is_that_of_java() -> None:

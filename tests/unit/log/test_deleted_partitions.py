@@ -12,7 +12,7 @@ from kbroker.log import checkpoints
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.log_dir import LogDir
 from kbroker.log.manager import LogManager
-from tests.support.log_manager import Brokers, append, create, delete, pass_time
+from tests.support.log_manager import Brokers, append, create, delete, kill, pass_time
 
 KEY = ("orders", 0)
 NEXT_ID = uuid.UUID(int=5)
@@ -40,7 +40,7 @@ def offsets(folder: Path) -> list[int | None]:
 
 
 def start_after_kill(brokers: Brokers, *topics: TopicLogs) -> LogManager:
-    brokers.kill(brokers.open[-1])
+    kill(brokers.open[-1])
     manager = LogManager([brokers.folder], brokers.clock, BrokerConfig({}))
     brokers.open.append(manager)
     manager.start(topics, run_threads=False)

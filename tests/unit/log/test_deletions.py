@@ -20,6 +20,7 @@ from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicRegistry
 from tests.support.log_files import NOW_MS, batch
+from tests.support.log_manager import kill
 from tests.support.metadata import LoggedController, following, together
 
 
@@ -50,7 +51,7 @@ class Broker:
         self.topics.load()
 
     def kill(self) -> None:
-        self.logs._disarm()
+        kill(self.logs)
         self.controller.close()
 
     def restart(self) -> None:

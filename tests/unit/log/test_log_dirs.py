@@ -21,7 +21,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.replica_mover import ReplicaMover
 from tests.support.compaction import keyed
 from tests.support.errors import error_of
-from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, pass_time
+from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, kill, pass_time
 
 KEY = ("orders", 0)
 
@@ -292,7 +292,7 @@ def test_a_partition_is_moved(brokers: Brokers, folders: list[Path], is_clean: b
     if is_clean:
         manager.close()
     else:
-        brokers.kill(manager)
+        kill(manager)
     manager, report = brokers.start((("orders", 1),), segment_ms=1000)
     assert (report.was_clean, report.failures, report.damaged, report.cut) == (is_clean, {}, {}, {})
     assert home(manager) == "b"
@@ -330,7 +330,7 @@ def test_appends_go_on_while_a_partition_is_moved(
     assert home(manager) == "b"
     assert manager.partition(*KEY).log_end_offset == 13
     before = values(manager)
-    brokers.kill(manager)
+    kill(manager)
     manager, _ = brokers.start((("orders", 1),), segment_ms=1000)
     assert values(manager) == before
 
@@ -416,7 +416,7 @@ def test_a_crash_in_a_move(
         manager.move_partition(*KEY, str(folders[1]))
         with pytest.raises(Crash):
             finish(manager)
-    brokers.kill(manager)
+    kill(manager)
     manager, report = brokers.start((("orders", 1),), segment_ms=1000)
     assert (report.failures, report.damaged, report.cut) == ({}, {}, {})
     assert values(manager) == before
@@ -461,7 +461,7 @@ def test_a_target_that_fails(
     assert (folders[1] in manager.offline_dirs) == (failing != "write")
     assert not list(folders[1].glob("orders-0"))
     before = values(manager)
-    brokers.kill(manager)
+    kill(manager)
     manager, _ = brokers.start((("orders", 1),), segment_ms=1000)
     assert home(manager) == "a"
     assert values(manager) == before
@@ -497,7 +497,7 @@ def test_a_compacted_partition_is_moved(brokers: Brokers, folders: list[Path], c
     assert values(manager) == before
     offsets = checkpoints.offset_checkpoint(folders[1] / checkpoints.CLEANER_OFFSET_CHECKPOINT)
     assert offsets.read() == {KEY: cleaned}
-    brokers.kill(manager)
+    kill(manager)
     manager, report = brokers.start((("orders", 1),), **topic)
     assert (manager.cleaner.cleaned_offset(KEY), report.damaged) == (cleaned, {})
     assert manager.partition(*KEY).append(keyed((b"k", b"x"), time_ms=NOW_MS + 900_000)).error == 0

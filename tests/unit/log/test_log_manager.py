@@ -13,7 +13,7 @@ from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLockedError
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager, StartCancelled
-from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, pass_time
+from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, kill, pass_time
 
 
 def test_clean_restart(brokers: Brokers, tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_clean_restart(brokers: Brokers, tmp_path: Path) -> None:
 def test_restart_after_a_kill(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
     """After a kill everything that was written is found by reading the logs."""
     append(manager, count=3)
-    brokers.kill(manager)
+    kill(manager)
     again, report = brokers.start()
     assert not report.was_clean
     assert again.partition("orders", 0).log_end_offset == 3
@@ -53,7 +53,7 @@ def test_a_lost_tail_is_logged(brokers: Brokers, tmp_path: Path, caplog: pytest.
         append(manager)
     append(manager, 1)
     manager.tasks.write_high_watermarks()
-    brokers.kill(manager)
+    kill(manager)
     path = tmp_path / "orders-0" / f"{0:020}.log"
     size = path.stat().st_size // 3
     path.write_bytes(path.read_bytes()[: size + 7])
@@ -97,13 +97,13 @@ def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers: Brokers, t
     """Its name is durable when it is acknowledged, its content is not: the topic's id is written anew."""
     manager, _ = brokers.start()
     append(manager)
-    brokers.kill(manager)
+    kill(manager)
     for content in (b"", bytes(40)):
         (tmp_path / "orders-0" / "partition.metadata").write_bytes(content)
         manager, report = brokers.start()
         assert (report.failures, manager.partition("orders", 0).log_end_offset) == ({}, 1)
         assert checkpoints.read_partition_metadata(tmp_path / "orders-0") == ID
-        brokers.kill(manager)
+        kill(manager)
 
 
 def test_two_kills_in_a_row_do_not_count_as_clean(manager: LogManager, brokers: Brokers) -> None:
@@ -111,7 +111,7 @@ def test_two_kills_in_a_row_do_not_count_as_clean(manager: LogManager, brokers: 
     manager.close()
     killed, report = brokers.start()
     assert report.was_clean
-    brokers.kill(killed)
+    kill(killed)
     _, report = brokers.start()
     assert not report.was_clean
 
@@ -143,7 +143,7 @@ def test_a_partition_that_a_kill_left_behind_is_removed(
     """CreatePartitions makes folders before the metadata knows them; killed in between it left them for ever."""
     append(manager)
     manager.create_partitions("orders", [2], ID, {})
-    brokers.kill(manager)
+    kill(manager)
     for file in (tmp_path / "orders-2").iterdir():
         if state == "no files" or (state == "no index" and file.suffix == ".index"):
             file.unlink()
@@ -183,14 +183,14 @@ def test_a_surplus_partition_with_records_stays_and_is_served_again(
 
 def test_a_surplus_folder_that_had_records_stays(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
     """Retention may have deleted all records of it: its offsets are not used again."""
-    brokers.kill(manager)
+    kill(manager)
     folder = tmp_path / "orders-2"
     for name in (f"{5:020}.log", f"{0:020}.snapshot", "leader-epoch-checkpoint", "of-a-user"):
         folder.mkdir()
         (folder / name).write_bytes(b"")
         manager, report = brokers.start()
         assert [path.name for path in report.unknown_folders] == ["orders-2"]
-        brokers.kill(manager)
+        kill(manager)
         (folder / name).unlink()
         folder.rmdir()
 
@@ -198,7 +198,7 @@ def test_a_surplus_folder_that_had_records_stays(manager: LogManager, brokers: B
 def test_records_of_a_deleted_topic_are_not_a_new_ones(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
     """A power cut may leave a deleted topic's folder without its id: a new topic of that name read its records."""
     append(manager, count=3)
-    brokers.kill(manager)
+    kill(manager)
     (tmp_path / "orders-0" / "partition.metadata").write_bytes(b"")
     manager, _ = brokers.start([])
     (log,) = manager.create_partitions("orders", [0], uuid.uuid4(), {})
@@ -282,7 +282,7 @@ def test_checkpoints_follow_the_clock(brokers: Brokers, clock: VirtualClock, tmp
     assert recovery.read() == {("orders", 0): 4, ("orders", 1): 0}
     starts = checkpoints.offset_checkpoint(tmp_path / "log-start-offset-checkpoint")
     assert starts.read() == {("orders", 0): 2}
-    brokers.kill(manager)
+    kill(manager)
     again, _ = brokers.start()
     assert again.partition("orders", 0).log_start_offset == 2
     assert again.partition("orders", 0).log_end_offset == 4
@@ -424,7 +424,7 @@ def test_producers_survive_a_restart(manager: LogManager, brokers: Brokers) -> N
     manager, _ = brokers.start()
     assert append(manager, producer_id=7, producer_epoch=0, base_sequence=0).is_duplicate
     append(manager, producer_id=7, producer_epoch=0, base_sequence=1)
-    brokers.kill(manager)
+    kill(manager)
     manager, _ = brokers.start()
     assert append(manager, producer_id=7, producer_epoch=0, base_sequence=1).is_duplicate
     assert manager.partition("orders", 0).log_end_offset == 2

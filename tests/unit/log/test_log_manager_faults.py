@@ -10,7 +10,7 @@ from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
-from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, pass_time
+from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, kill, pass_time
 
 
 def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers: Brokers, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_recovery_point_does_not_pass_damage(brokers: Brokers, tmp_path: Path) -
     manager, _ = brokers.start(segment_ms=1000)
     append(manager)
     append(manager, time=NOW_MS + 60_000)
-    brokers.kill(manager)
+    kill(manager)
     path = tmp_path / "orders-0" / f"{0:020}.log"
     path.write_bytes(b"\0" * path.stat().st_size)
     manager, report = brokers.start()
@@ -89,7 +89,7 @@ def test_damage_is_reported_and_never_vouched_for(brokers: Brokers, tmp_path: Pa
     manager, _ = brokers.start(segment_ms=1000)
     append(manager)
     append(manager, time=NOW_MS + 60_000)
-    brokers.kill(manager)
+    kill(manager)
     path = tmp_path / "orders-0" / f"{0:020}.log"
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
@@ -108,7 +108,7 @@ def test_damage_is_logged_with_the_way_out(brokers: Brokers, tmp_path: Path, cap
     manager, _ = brokers.start(segment_ms=1000)
     append(manager)
     append(manager, time=NOW_MS + 60_000)
-    brokers.kill(manager)
+    kill(manager)
     path = tmp_path / "orders-0" / f"{0:020}.log"
     path.write_bytes(b"\0" * path.stat().st_size)
     manager, _ = brokers.start()
@@ -134,7 +134,7 @@ def test_rubbish_behind_a_sealed_segment_is_passed_over(
     manager, _ = brokers.start(segment_ms=1000)
     append(manager, count=2)
     append(manager, time=NOW_MS + 60_000)
-    manager.close() if is_clean else brokers.kill(manager)
+    manager.close() if is_clean else kill(manager)
     path = tmp_path / "orders-0" / f"{0:020}.log"
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + bytes(100))

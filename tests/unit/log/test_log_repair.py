@@ -13,6 +13,7 @@ from kbroker.log.folder_scan import StartReport, TopicLogs
 from kbroker.log.manager import LogManager
 from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
+from tests.support.log_manager import kill
 
 NOW_MS = 1_700_000_000_000
 
@@ -51,7 +52,7 @@ def test_a_repaired_partition_takes_appends(tmp_path: Path, damage: Callable[[Pa
     manager, _ = start(tmp_path)
     for i in range(6):
         assert append(manager, NOW_MS + i // 2 * 60_000) == (0, i)
-    manager._disarm()  # what kill -9 leaves
+    kill(manager)
     segments = sorted((tmp_path / "orders-0").glob("*.log"))
     assert [int(s.stem) for s in segments] == [0, 2, 4]
     if problem.startswith("offsets 2 to 3") and segments[1].stat().st_size:
@@ -62,7 +63,7 @@ def test_a_repaired_partition_takes_appends(tmp_path: Path, damage: Callable[[Pa
     manager, report = start(tmp_path)
     assert report.damaged
     assert append(manager, NOW_MS)[0] == 56
-    manager._disarm()
+    kill(manager)
     found = verify(tmp_path, repair=True)
     assert (problem, "an empty batch fills the gap") in [(f.problem, f.repair) for f in found]
     assert all(f.repair for f in found)

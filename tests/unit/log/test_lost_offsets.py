@@ -13,7 +13,7 @@ from kbroker.log import checkpoints
 from kbroker.log.folder_scan import StartReport, TopicLogs
 from kbroker.log.log_dir import LogDir
 from kbroker.log.manager import LogManager
-from tests.support.log_manager import NOW_MS, Brokers, append, create, delete, pass_time
+from tests.support.log_manager import NOW_MS, Brokers, append, create, delete, kill, pass_time
 
 KEY = ("orders", 0)
 CONFIG = BrokerConfig().topic_configs({})
@@ -61,7 +61,7 @@ def test_what_is_missing_at_the_end_is_reported(
     brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture, is_clean: bool, damage: object, end: int
 ) -> None:
     """After any stop: one line with the partition, both offsets and the meaning; and a count."""
-    manager.close() if is_clean else brokers.kill(manager)
+    manager.close() if is_clean else kill(manager)
     damage(brokers.folder)  # type: ignore[operator]
     again, report = brokers.start(topics=(("orders", 1),))
     (line,) = warnings(caplog)
@@ -82,7 +82,7 @@ def test_a_kill_alone_loses_nothing(
     log = manager.partition(*KEY)
     assert log is not None
     log.delete_records(8)
-    brokers.kill(manager)
+    kill(manager)
     again, report = brokers.start(topics=(("orders", 1),))
     assert (report.lost_offsets, warnings(caplog)) == (0, [])
     assert append(again).base_offset == 10
@@ -93,7 +93,7 @@ def test_a_kill_alone_loses_nothing(
 def test_an_end_at_the_checkpoint_is_no_loss(
     brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
-    brokers.kill(manager)
+    kill(manager)
     _, report = brokers.start(topics=(("orders", 1),))
     assert (report.lost_offsets, report.cut, warnings(caplog)) == (0, {}, [])
 
@@ -106,7 +106,7 @@ def test_a_damaged_segment_is_not_a_lost_one(
     assert log is not None
     log.flush()
     manager.tasks.write_checkpoints()
-    brokers.kill(manager)
+    kill(manager)
     last = segments(brokers.folder)[-1]
     content = bytearray(last.read_bytes())
     content[-1] ^= 1
@@ -121,17 +121,17 @@ def test_a_loss_is_reported_until_the_next_checkpoint(
     brokers: Brokers, clock: VirtualClock, manager: LogManager
 ) -> None:
     """Then the shorter log is what there is."""
-    brokers.kill(manager)
+    kill(manager)
     empty_last(brokers.folder)
     again, report = brokers.start(topics=(("orders", 1),))
     pass_time(again, clock, CHECKPOINTED_MS)
-    brokers.kill(again)
+    kill(again)
     _, later = brokers.start(topics=(("orders", 1),))
     assert (report.lost_offsets, later.lost_offsets) == (3, 0)
 
 
 def restart(brokers: Brokers, topic_id: uuid.UUID) -> StartReport:
-    brokers.kill(brokers.open[-1])
+    kill(brokers.open[-1])
     manager = LogManager([brokers.folder], brokers.clock, BrokerConfig({}))
     brokers.open.append(manager)
     return manager.start([TopicLogs("orders", topic_id, 1, CONFIG)], run_threads=False)
@@ -141,7 +141,7 @@ def restart(brokers: Brokers, topic_id: uuid.UUID) -> StartReport:
 def test_a_topic_made_again_has_lost_nothing(brokers: Brokers, manager: LogManager, is_restarted: bool) -> None:
     """The checkpoint is of the deleted one of its name, also if that one was checkpointed by an earlier life."""
     if is_restarted:
-        brokers.kill(manager)
+        kill(manager)
         manager, _ = brokers.start(topics=(("orders", 1),))
     delete(manager, *KEY)
     fresh = uuid.UUID(int=5)
@@ -203,7 +203,7 @@ def test_a_partition_that_could_not_be_opened_keeps_its_entry(
     brokers: Brokers, clock: VirtualClock, manager: LogManager
 ) -> None:
     """The start that opens it again compares; meanwhile the checkpoint is written many times."""
-    brokers.kill(manager)
+    kill(manager)
     path = brokers.folder / "orders-0" / checkpoints.PARTITION_METADATA
     kept = path.read_bytes()
     path.write_bytes(b"rubbish")
@@ -211,7 +211,7 @@ def test_a_partition_that_could_not_be_opened_keeps_its_entry(
     assert list(report.failures) == [KEY]
     pass_time(offline, clock, CHECKPOINTED_MS)
     assert known(brokers.folder) == 6
-    brokers.kill(offline)
+    kill(offline)
     path.write_bytes(kept)
     empty_last(brokers.folder)
     _, report = brokers.start(topics=(("orders", 1),))

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import CompressionType, Record, build_batch, iter_batches
-from tests.support.log_files import NOW_MS, TOPIC_ID, batch, crc_ok, open_log, read_all, with_field
+from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, with_field
 
 CODECS = list(CompressionType)
 BLOBS = st.one_of(st.none(), st.binary(max_size=300), st.integers(0, 40_000).map(lambda size: b"ab" * size))
@@ -67,7 +66,7 @@ def test_records_stay_what_they_are(
     config = {"compression.type": target.config_name, "max.message.bytes": 1 << 22}
     if stamp:
         config["message.timestamp.type"] = "LogAppendTime"
-    log = PartitionLog(None, "t", 0, TOPIC_ID, config, VirtualClock(NOW_MS), in_memory=True)
+    log = open_log(None, config=config, in_memory=True)
     assert log.append(build_batch(records, compression=source)).error == 0
     data = stored(log)
     (there,) = list(iter_batches(data))

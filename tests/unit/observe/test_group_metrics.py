@@ -1,13 +1,13 @@
 """Metrics of a broker's groups, by Kafka's names: their number in each state, and their events."""
 
 from kbroker._core.clock import VirtualClock
-from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.metrics.registry import Metrics
 from kbroker.observe.group_metrics import ROWS
 from kbroker.observe.metric_table import families
 from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench
-from tests.support.groups import RANGE
+from tests.support.groups import RANGE, Groups
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -16,13 +16,10 @@ class Scene(ConsumerGroupBench):
     """A coordinator whose metrics are looked at."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.metrics = Metrics(clock=self.clock)
         known = GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=DAY_MS, consumer=AT_ONCE)
-        assert self.topic is not None
-        self.coordinator = GroupCoordinator(self.clock, self.topic, known, self.image, self.metrics)
-        self.coordinator.start()
-        self.groups.coordinator = self.coordinator
+        self.groups = Groups(known, self.clock, self.topic, self.image, self.metrics)
+        self.topic, self.coordinator = self.groups.topic, self.groups.coordinator
 
     def gauges(self, name: str) -> dict[str, float]:
         """By the value of the label; "" without one."""

@@ -11,7 +11,6 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.request_log_names import ARROW_END
 from kbroker.common.rolling_files import RollingFiles
-from kbroker.log._partition_log import PartitionLog
 from kbroker.network.connections.refusal import Refusal
 from kbroker.protocol.records import iter_batches
 from kbroker.request_log._drain import RecordDrain
@@ -19,6 +18,7 @@ from kbroker.request_log._json_lines import JsonLines
 from kbroker.request_log.arrow_form import ArrowForm
 from kbroker.request_log.settings import request_log_settings
 from kbroker.request_log.writer import RequestLogWriter
+from tests.support.log_files import memory_log
 from tests.support.request_log import NAMES, Bench, as_columns, as_row
 
 pa = pytest.importorskip("pyarrow")
@@ -84,7 +84,7 @@ def test_arrow_equals_json_row_for_row(compression: str) -> None:
 def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path) -> None:
     """One Kafka record per batch and partition, marked by a header; a file is one stream of the same batches."""
     bench = Bench(buffer_bytes=1 << 22)
-    logs = [PartitionLog(None, "log", n, b"0123456789abcdef", {}, bench.clock, in_memory=True) for n in range(3)]
+    logs = [memory_log("log", n, bench.clock) for n in range(3)]
     form = ArrowForm(7, NAMES, partitions=3, compression="none", wants_lines=True)
     files = RollingFiles(
         str(tmp_path), ".arrows", bench.clock, file_bytes=1 << 30, file_count=3, begin=form.begin, end=ARROW_END

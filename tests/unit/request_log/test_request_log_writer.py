@@ -19,6 +19,8 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import columns
 from kbroker.request_log._json_lines import JsonLines
 from kbroker.request_log.writer import RequestLogWriter
+from tests.support.closing import close_at_end
+from tests.support.log_files import memory_log
 from tests.support.request_log import NAMES, START_MS, Bench
 
 
@@ -28,16 +30,12 @@ def files_in(folder: Path) -> list[str]:
 
 def rolling(folder: Path, clock: VirtualClock | None = None, **limits: Any) -> RollingFiles:
     limits = {"file_bytes": 1 << 20, "file_count": 10, **limits}
-    return RollingFiles(str(folder), ".jsonl", clock or VirtualClock(START_MS), **limits)
+    return close_at_end(RollingFiles(str(folder), ".jsonl", clock or VirtualClock(START_MS), **limits))
 
 
 def make_writer(bench: Bench, files: Any = None, logs: Any = None, partitions: int = 0) -> RequestLogWriter:
     form = JsonLines(7, NAMES, partitions=partitions, wants_lines=files is not None)
     return RequestLogWriter(bench.core, form, form, bench.clock, files, logs)
-
-
-def open_log(topic: str, partition: int, clock: VirtualClock) -> PartitionLog:
-    return PartitionLog(None, topic, partition, b"0123456789abcdef", {}, clock, in_memory=True)
 
 
 def rows(log: PartitionLog) -> list[tuple[bytes, dict[str, Any]]]:
@@ -79,7 +77,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
 
 def test_records_are_in_files_and_topic(bench: Bench, tmp_path: Path) -> None:
     """The same object in both; the key says whose it is, and a client's records are in one partition."""
-    logs = [open_log("log", number, bench.clock) for number in range(4)]
+    logs = [memory_log("log", number, bench.clock) for number in range(4)]
     writer = make_writer(bench, rolling(tmp_path), lambda: logs, 4)
     for number in range(40):
         bench.connect(b"User:u%d" % (number % 8)).record(client_id=b"c", correlation_id=number)
@@ -103,7 +101,7 @@ def test_records_are_in_files_and_topic(bench: Bench, tmp_path: Path) -> None:
 def test_many_records_make_batches_of_a_bounded_size() -> None:
     """Two thousand of a kilobyte are several batches, in order, with their times."""
     bench = Bench(buffer_bytes=1 << 23)
-    log = open_log("log", 0, bench.clock)
+    log = memory_log("log", 0, bench.clock)
     writer = make_writer(bench, None, lambda: [log], 1)
     one = bench.connect()
     at = bench.now_ns()
@@ -162,7 +160,7 @@ def test_a_partition_that_is_not_there_is_a_drop_and_no_end(bench: Bench, caplog
     one.record(count=3)
     writer.flush()
     assert (writer.written, writer.dropped) == (0, 3)
-    logs = [open_log("log", 0, bench.clock)]
+    logs = [memory_log("log", 0, bench.clock)]
     one.record()
     writer.flush()
     assert [record["sequence"] for _, record in rows(logs[0])] == [4]

@@ -160,7 +160,7 @@ cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil:
             atomic_store(&segment.used, 1)
         return file
     if segment.directory is NULL:               # in memory: created at the first append, never evicted
-        fd = io_memory_file()
+        fd = io_memory_file() if atomic_load(&segment.is_deleted) == 0 else -ENOENT
         file = open_file_new(fd) if fd >= 0 else NULL
         if file is NULL:
             error[0] = fd if fd < 0 else -ENOMEM
@@ -368,9 +368,7 @@ cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil:
         b".log.deleted", b".index.deleted", b".timeindex.deleted", b".txnindex.deleted")
     # Set first: a thread that misses the file by its old name checks it.
     atomic_store(&segment.is_deleted, 1)
-    if segment.directory is NULL:
-        return 0
-    for slot in range(4):
+    for slot in range(4 if segment.directory is not NULL else 0):
         segment_path(segment, suffixes[slot], path)
         segment_path(segment, deleted[slot], renamed)
         if at_once:

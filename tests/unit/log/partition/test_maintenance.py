@@ -1,6 +1,7 @@
 """Flush, failing disks, retention, and the ends of a log."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,22 @@ def test_in_memory() -> None:
     assert len(log.segments()) <= 3
     assert log.append(batch(b"x")).base_offset == 20
     log.delete()
+
+
+@pytest.mark.parametrize("end", [PartitionLog.close, PartitionLog.delete])
+def test_a_closed_log_in_memory_holds_no_descriptor(end: Callable[[PartitionLog], None]) -> None:
+    """Its segments, and those that retention has deleted, are closed although an object refers to them."""
+    os.close(free := os.dup(0))
+    log = open_log(None, config={"segment.bytes": 300, "retention.bytes": 300}, in_memory=True)
+    for _ in range(20):
+        log.append(batch(b"x" * 50))
+    log.apply_retention(NOW_MS)
+    os.close(taken := os.dup(0))
+    assert taken > free
+    end(log)
+    assert log.read(log.log_start_offset).error == 3
+    os.close(taken := os.dup(0))
+    assert taken == free
 
 
 @pytest.mark.parametrize(

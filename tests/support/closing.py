@@ -1,0 +1,38 @@
+"""Scopes that close what is opened in them: coordinators and logs that no test keeps.
+
+A coordinator that is dropped unclosed stays: its timers and delayed operations, which no garbage collection follows,
+hold it, and it holds its logs.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Protocol, TypeVar
+
+_scopes = [ExitStack()]  # the first is that of programs that open no scope
+
+
+class Closable(Protocol):
+    """Thing with a method ``close``."""
+
+    @property
+    def close(self) -> Callable[..., object]: ...
+
+
+Thing = TypeVar("Thing", bound=Closable)
+
+
+def close_at_end(thing: Thing, **options: object) -> Thing:
+    """Have the end of the innermost scope call ``thing.close(**options)``, the latest first; return the thing."""
+    _scopes[-1].callback(thing.close, **options)
+    return thing
+
+
+@contextmanager
+def scope() -> Iterator[None]:
+    """Scope of a module, of a test, or of one of its examples."""
+    with ExitStack() as stack:
+        _scopes.append(stack)
+        try:
+            yield
+        finally:
+            _scopes.remove(stack)
