@@ -156,11 +156,9 @@ class Scene:
 def explore(limit: int) -> int:
     """Explore about ``limit`` states; return their number. Raises: AssertionError with the way."""
     order = random.Random(0)
-    seen, rest = {""}, [tuple[Step, ...]()]
+    seen, rest = {""}, [(tuple[Step, ...](), Scene().steps())]
     while rest and len(seen) < limit:
-        way = rest.pop(order.randrange(len(rest)))
-        with scope():
-            steps = Scene(way).steps()
+        way, steps = rest.pop(order.randrange(len(rest)))
         for step in steps:
             with scope():
                 scene = Scene(way)
@@ -172,7 +170,7 @@ def explore(limit: int) -> int:
                 known = scene.key()
             if known not in seen:
                 seen.add(known)
-                rest.append((*way, step))
+                rest.append(((*way, step), scene.steps()))
     return len(seen)
 
 

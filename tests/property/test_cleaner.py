@@ -1,8 +1,5 @@
 """The cleaner against the obvious model: the last value of each key, whatever happens between."""
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,6 +8,7 @@ from hypothesis import strategies as st
 from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import Cleaner
+from tests.support.closing import folder_until_end, scope
 from tests.support.compaction import batches, keyed, marker, records
 from tests.support.log_files import NOW_MS, base_of, crc_ok, open_log, read_all
 
@@ -89,11 +87,12 @@ def dropped_aborts_are_known(log: PartitionLog, model: Model) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ACTIONS, max_size=30), st.sampled_from([0, 200, 4096]), st.booleans())
+@scope()
 def test_last_values_survive(actions: list[tuple[Any, ...]], interval: int, in_memory: bool) -> None:
     """After any mix of appends, rolls, rounds, kills within a round, and openings, each key has its last value; no
     survivor has moved or changed; every offset can be read from."""
     config = {**CONFIG, "index.interval.bytes": interval}
-    folder = Path(tempfile.mkdtemp(prefix="kbroker-clean-"))
+    folder = folder_until_end()
     clock = VirtualClock(NOW_MS)
 
     def reopen(clean: bool, point: int) -> PartitionLog:
@@ -102,56 +101,52 @@ def test_last_values_survive(actions: list[tuple[Any, ...]], interval: int, in_m
     log = open_log(None if in_memory else folder / "t-0", clock, config=config, in_memory=in_memory)
     model = Model()
     first_dirty, now_ms, sequences = 0, NOW_MS, [0, 0]
-    try:
-        for name, *given_ in actions:
-            end = log.log_end_offset
-            if name == "append":
-                pairs, codec = given_
-                assert log.append(keyed(*pairs, codec=codec)).error == 0
-                model.add(end, pairs)
-            elif name == "idempotent":
-                pairs, who = given_
-                options = {"producer_id": 10 + who, "producer_epoch": 0, "base_sequence": sequences[who]}
-                assert log.append(keyed(*pairs, **options)).error == 0
-                sequences[who] += len(pairs)
-                model.add(end, pairs)
-            elif name == "transaction":
-                pairs, commit = given_
-                options = {"producer_id": 20, "producer_epoch": 0, "transactional": True}
-                assert log.append(keyed(*pairs, **options), is_client=False).error == 0
-                model.add(end, pairs, aborted=not commit)
-                assert log.append(marker(20, commit=commit), is_client=False).error == 0
-                model.markers.add(end + len(pairs))
-            elif name == "roll":
-                log.roll()
-            elif name == "clean":
-                cleaner = Cleaner(given_[0])
-                bound = log.segments()[-1].base_offset
-                if bound >= first_dirty:
-                    done = cleaner.clean(log, first_dirty, bound, now_ms=now_ms, delete_retention_ms=RETENTION_MS)
-                    assert done is not None
-                    assert first_dirty <= done.end_offset <= bound
-                    first_dirty = done.end_offset
-                    sizes = [s.size_bytes for s in log.segments()]
-                    assert max(sizes) <= 900
-            elif name == "crash" and not in_memory:
-                cleaner = Cleaner(1 << 16)
-                cleaner._crash_before(given_[0])
-                bound = log.segments()[-1].base_offset
-                if bound >= first_dirty:
-                    done = cleaner.clean(log, first_dirty, bound, now_ms=now_ms, delete_retention_ms=RETENTION_MS)
-                    log.close(clean=False)
-                    log = reopen(False, 0)
-                    assert not [p for p in (folder / "t-0").iterdir() if p.suffix in (".cleaned", ".swap", ".deleted")]
-            elif name == "time":
-                now_ms += given_[0]
-            elif name == "reopen" and not in_memory:
-                clean, keep_point = given_
-                point = log.flushed_offset if keep_point else 0
-                log.close(clean=clean)
-                log = reopen(clean, point)
-            model.check(log)
-            dropped_aborts_are_known(log, model)
-    finally:
-        log.close(clean=False)
-        shutil.rmtree(folder)
+    for name, *given_ in actions:
+        end = log.log_end_offset
+        if name == "append":
+            pairs, codec = given_
+            assert log.append(keyed(*pairs, codec=codec)).error == 0
+            model.add(end, pairs)
+        elif name == "idempotent":
+            pairs, who = given_
+            options = {"producer_id": 10 + who, "producer_epoch": 0, "base_sequence": sequences[who]}
+            assert log.append(keyed(*pairs, **options)).error == 0
+            sequences[who] += len(pairs)
+            model.add(end, pairs)
+        elif name == "transaction":
+            pairs, commit = given_
+            options = {"producer_id": 20, "producer_epoch": 0, "transactional": True}
+            assert log.append(keyed(*pairs, **options), is_client=False).error == 0
+            model.add(end, pairs, aborted=not commit)
+            assert log.append(marker(20, commit=commit), is_client=False).error == 0
+            model.markers.add(end + len(pairs))
+        elif name == "roll":
+            log.roll()
+        elif name == "clean":
+            cleaner = Cleaner(given_[0])
+            bound = log.segments()[-1].base_offset
+            if bound >= first_dirty:
+                done = cleaner.clean(log, first_dirty, bound, now_ms=now_ms, delete_retention_ms=RETENTION_MS)
+                assert done is not None
+                assert first_dirty <= done.end_offset <= bound
+                first_dirty = done.end_offset
+                sizes = [s.size_bytes for s in log.segments()]
+                assert max(sizes) <= 900
+        elif name == "crash" and not in_memory:
+            cleaner = Cleaner(1 << 16)
+            cleaner._crash_before(given_[0])
+            bound = log.segments()[-1].base_offset
+            if bound >= first_dirty:
+                done = cleaner.clean(log, first_dirty, bound, now_ms=now_ms, delete_retention_ms=RETENTION_MS)
+                log.close(clean=False)
+                log = reopen(False, 0)
+                assert not [p for p in (folder / "t-0").iterdir() if p.suffix in (".cleaned", ".swap", ".deleted")]
+        elif name == "time":
+            now_ms += given_[0]
+        elif name == "reopen" and not in_memory:
+            clean, keep_point = given_
+            point = log.flushed_offset if keep_point else 0
+            log.close(clean=clean)
+            log = reopen(clean, point)
+        model.check(log)
+        dropped_aborts_are_known(log, model)

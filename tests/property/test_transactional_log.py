@@ -2,10 +2,7 @@
 at the same offset, after rolls, truncation, stops of either kind and lost transaction indexes.
 """
 
-import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from hypothesis import given, settings
@@ -15,6 +12,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog, active_producers
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.protocol.records import iter_batches
+from tests.support.closing import folder_until_end, scope
 from tests.support.log_files import NOW_MS, batch, open_log, split
 
 
@@ -117,111 +115,101 @@ STEPS = st.one_of(
 
 @settings(deadline=None, max_examples=120)
 @given(st.lists(STEPS, max_size=40), st.booleans())
+@scope()
 def test_readers_see_committed_records_only(steps: list[tuple[Any, ...]], deletes: bool) -> None:
     """``deletes``: records are deleted too, from the beginning on."""
-    folder, clock, model = Path(mkdtemp()), VirtualClock(NOW_MS), Model()
+    folder, clock, model = folder_until_end(), VirtualClock(NOW_MS), Model()
     log = open_log(folder / "t-0", clock, config={"index.interval.bytes": 0})
-    try:
-        for step in steps:
-            match step:
-                case "write", pid:
-                    epoch = model.epoch_of(pid)
-                    sequence = model.next_sequence(pid, epoch)
-                    error, guard = log.start_verification(pid, epoch, sequence)
-                    assert (error, guard == 0) == (0, pid in model.open())
-                    data = batch(
-                        b"t", producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True
-                    )
-                    info = log.append(data, verification_guard=guard)
-                    assert (info.error, info.base_offset) == (0, model.end)
-                    model.log.append(Written(model.end, pid, epoch, sequence))
-                case ("plain",):
-                    assert log.append(batch(b"p")).base_offset == model.end
-                    model.log.append(Written(model.end))
-                case "end", pid, commit, version:
-                    epoch = model.epoch_of(pid) + (version == 2)
-                    info = log.append_end_marker(pid, epoch, 0, commit, transaction_version=version)
-                    assert (info.error, info.base_offset) == (0, model.end)
-                    model.log.append(Written(model.end, pid, epoch, commit=commit))
-                case ("roll",):
-                    log.roll()
-                case "read", offset, max_bytes if model.start <= offset <= model.end:
-                    assert consumed(log, offset, max_bytes) == [o for o in model.committed() if o >= offset]
-                case "delete", offset if deletes and offset <= model.end:
-                    model.start = max(model.start, offset)
-                    assert log.delete_records(offset) == model.start
-                case "reopen", clean:
-                    log.close(clean)
-                    log = open_log(
-                        folder / "t-0", clock, config={"index.interval.bytes": 0}, clean=clean,
-                        log_start_offset=model.start,
-                    )  # fmt: skip
-                case ("crash without indexes",):
-                    log.close(clean=False)
-                    for name in (*(folder / "t-0").glob("*.txnindex"), *(folder / "t-0").glob("*.snapshot")):
-                        name.unlink()
-                    log = open_log(
-                        folder / "t-0", clock, config={"index.interval.bytes": 0}, log_start_offset=model.start
-                    )
-            assert (log.log_end_offset, log.last_stable_offset) == (model.end, model.last_stable())
-            assert {
-                row.producer_id: row.current_txn_first_offset
-                for row in active_producers(log)
-                if row.current_txn_first_offset >= 0
-            } == model.open()
-        assert consumed(log, model.start, 1 << 20) == model.committed()
-    finally:
-        log.close(clean=False)
-        shutil.rmtree(folder)
+    for step in steps:
+        match step:
+            case "write", pid:
+                epoch = model.epoch_of(pid)
+                sequence = model.next_sequence(pid, epoch)
+                error, guard = log.start_verification(pid, epoch, sequence)
+                assert (error, guard == 0) == (0, pid in model.open())
+                data = batch(b"t", producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+                info = log.append(data, verification_guard=guard)
+                assert (info.error, info.base_offset) == (0, model.end)
+                model.log.append(Written(model.end, pid, epoch, sequence))
+            case ("plain",):
+                assert log.append(batch(b"p")).base_offset == model.end
+                model.log.append(Written(model.end))
+            case "end", pid, commit, version:
+                epoch = model.epoch_of(pid) + (version == 2)
+                info = log.append_end_marker(pid, epoch, 0, commit, transaction_version=version)
+                assert (info.error, info.base_offset) == (0, model.end)
+                model.log.append(Written(model.end, pid, epoch, commit=commit))
+            case ("roll",):
+                log.roll()
+            case "read", offset, max_bytes if model.start <= offset <= model.end:
+                assert consumed(log, offset, max_bytes) == [o for o in model.committed() if o >= offset]
+            case "delete", offset if deletes and offset <= model.end:
+                model.start = max(model.start, offset)
+                assert log.delete_records(offset) == model.start
+            case "reopen", clean:
+                log.close(clean)
+                log = open_log(
+                    folder / "t-0", clock, config={"index.interval.bytes": 0}, clean=clean,
+                    log_start_offset=model.start,
+                )  # fmt: skip
+            case ("crash without indexes",):
+                log.close(clean=False)
+                for name in (*(folder / "t-0").glob("*.txnindex"), *(folder / "t-0").glob("*.snapshot")):
+                    name.unlink()
+                log = open_log(folder / "t-0", clock, config={"index.interval.bytes": 0}, log_start_offset=model.start)
+        assert (log.log_end_offset, log.last_stable_offset) == (model.end, model.last_stable())
+        assert {
+            row.producer_id: row.current_txn_first_offset
+            for row in active_producers(log)
+            if row.current_txn_first_offset >= 0
+        } == model.open()
+    assert consumed(log, model.start, 1 << 20) == model.committed()
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.one_of(*APPENDS), max_size=40))
+@scope()
 def test_compaction_keeps_what_is_committed(steps: list[tuple[Any, ...]]) -> None:
     """Records of the same key: readers of committed records see the last committed one of the part that is cleaned,
     and all above it; what is open, or above the last stable offset, is not touched."""
-    folder, clock, model = Path(mkdtemp()), VirtualClock(NOW_MS), Model()
+    folder, clock, model = folder_until_end(), VirtualClock(NOW_MS), Model()
     log = open_log(folder / "t-0", clock, config={"cleanup.policy": "compact"})
-    try:
-        from tests.support.compaction import keyed
+    from tests.support.compaction import keyed
 
-        for step in steps:
-            match step:
-                case "write", pid:
-                    epoch = model.epoch_of(pid)
-                    sequence = model.next_sequence(pid, epoch)
-                    data = keyed(
-                        (b"k", b"t"), producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True
-                    )
-                    assert log.append(data).error == 0
-                    model.log.append(Written(model.end, pid, epoch, sequence))
-                case ("plain",):
-                    assert log.append(keyed((b"k", b"p"))).error == 0
-                    model.log.append(Written(model.end))
-                case "end", pid, commit, version:
-                    epoch = model.epoch_of(pid) + (version == 2)
-                    assert log.append_end_marker(pid, epoch, 0, commit, transaction_version=version).error == 0
-                    model.log.append(Written(model.end, pid, epoch, commit=commit))
-                case ("roll",):
-                    log.roll()
-        bases = [s.base_offset for s in log.segments()]
-        limit = max(base for base in bases if base <= log.last_stable_offset)
-        above = log.read(limit).records
-        result = Cleaner(1 << 20).clean(log, 0, limit, now_ms=NOW_MS)
-        assert result is not None
-        committed = model.committed()
-        below = [offset for offset in committed if offset < limit]
-        assert consumed(log, 0, 1 << 20) == below[-1:] + [offset for offset in committed if offset >= limit]
-        assert log.read(limit).records == above
-        assert (log.log_end_offset, log.last_stable_offset) == (model.end, model.last_stable())
-        before = active_producers(log)
-        log.close(clean=False)
-        for name in (*(folder / "t-0").glob("*.txnindex"), *(folder / "t-0").glob("*.snapshot")):
-            name.unlink()
-        log = open_log(folder / "t-0", clock, config={"cleanup.policy": "compact"})
-        assert log.last_stable_offset == model.last_stable()
-        assert [row[:2] for row in active_producers(log)] == [row[:2] for row in before]
-        assert consumed(log, 0, 1 << 20) == below[-1:] + [offset for offset in committed if offset >= limit]
-    finally:
-        log.close(clean=False)
-        shutil.rmtree(folder)
+    for step in steps:
+        match step:
+            case "write", pid:
+                epoch = model.epoch_of(pid)
+                sequence = model.next_sequence(pid, epoch)
+                data = keyed(
+                    (b"k", b"t"), producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True
+                )
+                assert log.append(data).error == 0
+                model.log.append(Written(model.end, pid, epoch, sequence))
+            case ("plain",):
+                assert log.append(keyed((b"k", b"p"))).error == 0
+                model.log.append(Written(model.end))
+            case "end", pid, commit, version:
+                epoch = model.epoch_of(pid) + (version == 2)
+                assert log.append_end_marker(pid, epoch, 0, commit, transaction_version=version).error == 0
+                model.log.append(Written(model.end, pid, epoch, commit=commit))
+            case ("roll",):
+                log.roll()
+    bases = [s.base_offset for s in log.segments()]
+    limit = max(base for base in bases if base <= log.last_stable_offset)
+    above = log.read(limit).records
+    result = Cleaner(1 << 20).clean(log, 0, limit, now_ms=NOW_MS)
+    assert result is not None
+    committed = model.committed()
+    below = [offset for offset in committed if offset < limit]
+    assert consumed(log, 0, 1 << 20) == below[-1:] + [offset for offset in committed if offset >= limit]
+    assert log.read(limit).records == above
+    assert (log.log_end_offset, log.last_stable_offset) == (model.end, model.last_stable())
+    before = active_producers(log)
+    log.close(clean=False)
+    for name in (*(folder / "t-0").glob("*.txnindex"), *(folder / "t-0").glob("*.snapshot")):
+        name.unlink()
+    log = open_log(folder / "t-0", clock, config={"cleanup.policy": "compact"})
+    assert log.last_stable_offset == model.last_stable()
+    assert [row[:2] for row in active_producers(log)] == [row[:2] for row in before]
+    assert consumed(log, 0, 1 << 20) == below[-1:] + [offset for offset in committed if offset >= limit]

@@ -1,6 +1,5 @@
 """Offsets in and outside transactions against a model, over restarts and rounds of the cleaner."""
 
-import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from kbroker.coordinator.internal_topic import EndMarker, TransactionalProducer
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.log.compaction.log_cleaner import CompactionConfig, measure
-from tests.support.closing import close_at_end, scope
+from tests.support.closing import close_at_end, folder_until_end, scope
 from tests.support.groups import Groups, MemoryTopic
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
@@ -139,18 +138,18 @@ class Bench:
 
 @settings(max_examples=80, deadline=None)
 @given(steps)
+@scope()
 def test_offsets_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
     """Writes, ends, deletions, cleaning and loads in any order agree with the model, also when all transactions end."""
-    with tempfile.TemporaryDirectory() as folder, scope():
-        bench, model = Bench(Path(folder)), Model()
-        for step in script:
-            bench.run(step, model)
-            bench.check(model)
-        bench.groups = bench.groups.restart()
+    bench, model = Bench(folder_until_end()), Model()
+    for step in script:
+        bench.run(step, model)
         bench.check(model)
-        for producer_id in (1, 2, 3):
-            bench.run(("end", producer_id, producer_id != 2), model)
-        bench.check(model)
-        bench.clean()
-        bench.groups = bench.groups.restart()
-        bench.check(model)
+    bench.groups = bench.groups.restart()
+    bench.check(model)
+    for producer_id in (1, 2, 3):
+        bench.run(("end", producer_id, producer_id != 2), model)
+    bench.check(model)
+    bench.clean()
+    bench.groups = bench.groups.restart()
+    bench.check(model)

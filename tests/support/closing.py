@@ -6,6 +6,8 @@ hold it, and it holds its logs.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol, TypeVar
 
 _scopes = [ExitStack()]  # the first is that of programs that open no scope
@@ -25,6 +27,11 @@ def close_at_end(thing: Thing, **options: object) -> Thing:
     """Have the end of the innermost scope call ``thing.close(**options)``, the latest first; return the thing."""
     _scopes[-1].callback(thing.close, **options)
     return thing
+
+
+def folder_until_end() -> Path:
+    """Return a new folder, which the end of the innermost scope removes."""
+    return Path(_scopes[-1].enter_context(TemporaryDirectory()))
 
 
 @contextmanager
