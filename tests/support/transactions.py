@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
@@ -18,10 +19,13 @@ from kbroker.coordinator.transaction.transaction_coordinator import (
     TransactionSettings,
 )
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
+from kbroker.coordinator.transaction_service import TransactionService
 from kbroker.log.scheduler import Scheduler
 from kbroker.protocol.records import iter_records
+from kbroker.requests.peers import transactions_of
 from tests.support.closing import close_at_end
 from tests.support.groups import MemoryTopic
+from tests.support.server import make_bench
 
 T0, T1, T2 = ("t", 0), ("t", 1), ("u", 0)
 DEFAULTS = TransactionSettings()
@@ -39,6 +43,24 @@ class FakeMarkers:
         if error is Errors.NONE:
             self.written.append((place, *marker))
         return error
+
+
+def service_of(topic: MemoryTopic, markers: FakeMarkers, clock: VirtualClock) -> TransactionService:
+    """Return a service whose threads do not run and whose coordinator is to be started."""
+    ctx = make_bench().ctx
+    made = TransactionService(
+        ctx.config,
+        clock,
+        ctx.topics,
+        itertools.count(1000).__next__,
+        lambda index: None,  # type: ignore[arg-type, return-value]
+        partial(transactions_of, ctx),
+    )
+    ctx.transaction_service = close_at_end(made, timeout_s=1)
+    topic.created = True
+    made.coordinator._topic = made.coordinator.runtime._topic = topic
+    made.coordinator._sender._markers = markers
+    return made
 
 
 @dataclass

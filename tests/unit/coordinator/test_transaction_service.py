@@ -1,9 +1,5 @@
 """The service around the coordinator: settings, the topic it makes, partitions that join soon."""
 
-import itertools
-from collections.abc import Iterator
-from functools import partial
-
 import pytest
 
 from kbroker._core.clock import VirtualClock
@@ -12,30 +8,10 @@ from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction_service import TransactionService, transaction_settings
-from kbroker.requests.peers import transactions_of
 from tests.support.errors import error_of
 from tests.support.groups import MemoryTopic
-from tests.support.server import Bench, make_bench
-from tests.support.transactions import T0, FakeMarkers
-
-
-def service_of(bench: Bench, clock: VirtualClock) -> TransactionService:
-    """A service over a topic in memory, with markers that can be refused; its thread does not run."""
-    ids = itertools.count(1000)
-    service = bench.ctx.transaction_service = TransactionService(
-        bench.ctx.config,
-        clock,
-        bench.ctx.topics,
-        lambda: next(ids),
-        lambda index: None,  # type: ignore[arg-type, return-value]
-        partial(transactions_of, bench.ctx),
-    )
-    topic = MemoryTopic(clock)
-    topic.created = True
-    service.coordinator._topic = service.coordinator.runtime._topic = topic
-    service.coordinator._sender._markers = FakeMarkers()
-    service.coordinator.start()
-    return service
+from tests.support.server import make_bench
+from tests.support.transactions import T0, FakeMarkers, service_of
 
 
 @pytest.fixture
@@ -44,10 +20,10 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def service(clock: VirtualClock) -> Iterator[TransactionService]:
-    service = service_of(make_bench(), clock)
-    yield service
-    service.close(1)
+def service(clock: VirtualClock) -> TransactionService:
+    service = service_of(MemoryTopic(clock), FakeMarkers(), clock)
+    service.coordinator.start()
+    return service
 
 
 def begun(service: TransactionService) -> Producer:
@@ -117,8 +93,7 @@ def test_partitions_that_wait_too_long(service: TransactionService, clock: Virtu
     assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
 
 
-def test_a_stop_ends_the_wait() -> None:
-    service = service_of(make_bench(), VirtualClock())
+def test_a_stop_ends_the_wait(service: TransactionService) -> None:
     mine = begun(service)
     service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
     bumped = service.coordinator.end_transaction("x", *mine, True)

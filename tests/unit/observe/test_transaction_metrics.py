@@ -1,8 +1,6 @@
 """Metrics of a broker's transactions, by Kafka's names: before there are any, and of each state."""
 
-import itertools
 import math
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +10,11 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.coordinator.transaction.transaction_log import StatePartition
-from kbroker.coordinator.transaction_service import TransactionService
 from kbroker.metrics.families import Buckets
 from kbroker.observe.broker_metrics import LOGS, TRANSACTIONS
 from kbroker.observe.metric_table import families
-from kbroker.requests.peers import transactions_of
 from tests.support.groups import MemoryTopic
-from tests.support.server import make_bench
-from tests.support.transactions import T0, T1, FakeMarkers
+from tests.support.transactions import T0, T1, FakeMarkers, service_of
 
 NAMES = {
     "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate": 0,
@@ -40,23 +35,9 @@ class Scene:
     """A service over a topic in memory, with markers that can be refused; its threads do not run."""
 
     def __init__(self) -> None:
-        ids = itertools.count(1000)
         self.clock = VirtualClock()
-        ctx = make_bench().ctx
-        self.service = ctx.transaction_service = TransactionService(
-            ctx.config,
-            self.clock,
-            ctx.topics,
-            lambda: next(ids),
-            lambda index: None,  # type: ignore[arg-type, return-value]
-            partial(transactions_of, ctx),
-        )
-        self.topic = MemoryTopic(self.clock)
-        self.topic.created = True
-        self.markers = FakeMarkers()
-        coordinator = self.service.coordinator
-        coordinator._topic = coordinator.runtime._topic = self.topic
-        coordinator._sender._markers = self.markers
+        self.topic, self.markers = MemoryTopic(self.clock), FakeMarkers()
+        self.service = service_of(self.topic, self.markers, self.clock)
         self.is_started = False
 
     def start(self) -> None:
