@@ -11,6 +11,7 @@ from kbroker.common.configs.config_def import ConfigValue
 from kbroker.log.folder_scan import StartReport, TopicLogs
 from kbroker.log.manager import LogManager
 from kbroker.protocol.records import RecordBatchBuilder
+from tests.support.closing import close_at_end
 
 ID = uuid.UUID(int=0xABCDEF)
 NOW_MS = 1_700_000_000_000
@@ -30,9 +31,15 @@ class Brokers:
         config = BrokerConfig(dict(settings))
         overrides = {name.replace("_", "."): str(value) for name, value in topic.items()}
         specs = [TopicLogs(name, ID, count, config.topic_configs(overrides)) for name, count in topics]
-        manager = LogManager([] if in_memory else self.folders, self.clock, config, in_memory)
-        self.open.append(manager)
+        manager = self.make(config, in_memory)
         return manager, manager.start(specs, run_threads=False)
+
+    def make(self, config: BrokerConfig | None = None, in_memory: bool = False) -> LogManager:
+        """Return a manager that is to be started."""
+        config = config or BrokerConfig({})
+        manager = close_at_end(LogManager([] if in_memory else self.folders, self.clock, config, in_memory))
+        self.open.append(manager)
+        return manager
 
 
 def kill(manager: LogManager) -> None:

@@ -1,6 +1,5 @@
 """The APIs of logs over real partitions, where the recorded responses of Kafka say nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,22 @@ from kbroker.log.checkpoints import offset_checkpoint
 from kbroker.log.log_dirs import LogDirView, Replica
 from kbroker.log.manager import LogManager
 from kbroker.requests.context import RequestContext
+from tests.support.closing import close_at_end
 from tests.support.compaction import keyed, marker
 from tests.support.log_files import NOW_MS
 from tests.support.server import Bench, make_bench
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench() -> Bench:
     """A topic "t" of two partitions, the first with five records; a compacted one "c"."""
     made = make_bench(kbroker_in_memory=True)
-    manager = LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)
-    made.use_logs(manager)
+    made.use_logs(close_at_end(LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)))
     view = made.create("t", 2)
     made.create("c", cleanup_policy="compact")
     for _ in range(5):
         assert view.partitions[0].append(keyed((b"k", b"v"))).error == 0
-    yield made
-    manager.close()
+    return made
 
 
 def cut(bench: Bench, name: str, *rows: tuple[int, int]) -> list[tuple[int, int, int]]:

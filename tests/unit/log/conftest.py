@@ -1,6 +1,5 @@
 """Fixtures of the log's tests."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,8 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def brokers(tmp_path: Path, clock: VirtualClock) -> Iterator[Brokers]:
-    brokers = Brokers(tmp_path, clock)
-    yield brokers
-    for manager in brokers.open:
-        manager.close()
+def brokers(tmp_path: Path, clock: VirtualClock) -> Brokers:
+    return Brokers(tmp_path, clock)
 
 
 @pytest.fixture

@@ -41,8 +41,7 @@ def offsets(folder: Path) -> list[int | None]:
 
 def start_after_kill(brokers: Brokers, *topics: TopicLogs) -> LogManager:
     kill(brokers.open[-1])
-    manager = LogManager([brokers.folder], brokers.clock, BrokerConfig({}))
-    brokers.open.append(manager)
+    manager = brokers.make()
     manager.start(topics, run_threads=False)
     return manager
 

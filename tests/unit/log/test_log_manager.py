@@ -345,8 +345,8 @@ def test_a_folder_forgets_only_what_it_misses_itself(brokers: Brokers, tmp_path:
         (other / name).write_bytes((tmp_path / name).read_bytes())
     (tmp_path / "orders-0" / "partition.metadata").write_bytes(b"damaged")
     config = BrokerConfig({})
-    again = LogManager([tmp_path, other], brokers.clock, config)
-    brokers.open.append(again)
+    brokers.folders.append(other)
+    again = brokers.make(config)
     report = again.start([TopicLogs("orders", ID, 1, config.topic_configs({}))], run_threads=False)
     assert list(report.failures) == [("orders", 0)]
     assert checkpoints.offset_checkpoint(tmp_path / checkpoints.LOG_START_CHECKPOINT).read() == {("orders", 0): 2}

@@ -175,8 +175,7 @@ def test_a_partition_that_cannot_be_opened_leaves_no_folder(brokers: Brokers, tm
         create(manager, "new", 0, ID, refused)
     assert not (tmp_path / "new-0").exists()
     manager.close()
-    again = LogManager([tmp_path], brokers.clock, BrokerConfig())
-    brokers.open.append(again)
+    again = brokers.make()
     report = again.start([TopicLogs("orders", ID, 2, refused)], run_threads=False)
     assert list(report.failures) == [("orders", 0), ("orders", 1)]
     (log,) = again.create_partitions("orders", [0], ID, BrokerConfig().topic_configs({}))

@@ -132,8 +132,7 @@ def test_a_loss_is_reported_until_the_next_checkpoint(
 
 def restart(brokers: Brokers, topic_id: uuid.UUID) -> StartReport:
     kill(brokers.open[-1])
-    manager = LogManager([brokers.folder], brokers.clock, BrokerConfig({}))
-    brokers.open.append(manager)
+    manager = brokers.make()
     return manager.start([TopicLogs("orders", topic_id, 1, CONFIG)], run_threads=False)
 
 

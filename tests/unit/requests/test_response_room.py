@@ -1,6 +1,6 @@
 """A request with duplicate names: each repetition has its row, until the response is full."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +19,7 @@ from kbroker.protocol import codec
 from kbroker.requests import response_room
 from kbroker.requests.context import Body
 from kbroker.requests.response_room import MAX_BYTES, NO_ROOM, NO_ROOM_TEXT, ResponseRoom
+from tests.support.closing import close_at_end
 from tests.support.compaction import keyed
 from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
 from tests.support.groups import Groups
@@ -160,14 +161,12 @@ class Service:
 
 
 @pytest.fixture(name="logs")
-def _logs() -> Iterator[Bench]:
+def _logs() -> Bench:
     """A topic "t" of one partition, over a real log."""
     made = make_bench(kbroker_in_memory=True)
-    manager = LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)
-    made.use_logs(manager)
+    made.use_logs(close_at_end(LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)))
     made.create("t")
-    yield made
-    manager.close()
+    return made
 
 
 def producers_of(bench: Bench, name: str, indexes: Iterable[int]) -> list[Body]:
