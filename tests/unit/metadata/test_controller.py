@@ -275,6 +275,6 @@ def test_two_threads(controller: MemoryController) -> None:
         thread.join()
     assert wrong == []
     assert groups(controller) == sorted(f"{name}{number}" for name in "xy" for number in range(200))
-    assert len(controller.storage.appended) == 400
+    assert sum(map(len, controller.storage.appended)) == 400  # in fewer batches, when one waits for the other
     assert controller.storage.flushes <= 400
     assert ProducerIds(controller).next() == 0
