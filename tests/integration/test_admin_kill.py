@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Body, Client, more_partitions, new_topics, scram_user
 from tests.support.seeds import kill_count, random_seed
 from tests.support.wire import Closed
@@ -156,6 +156,14 @@ def observe(bootstrap: str) -> State:
     return found
 
 
+def wait_for_changes(crowd: list[Administrator], count: int) -> None:
+    before = sum(one.done for one in crowd)
+    wait_for(
+        f"{count} changes",
+        lambda: sum(one.done for one in crowd) >= before + count or any(one.failure for one in crowd),
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_kill_9_under_admin_changes(start_broker: Callable[..., BrokerProcess]) -> None:
@@ -165,10 +173,12 @@ def test_kill_9_under_admin_changes(start_broker: Callable[..., BrokerProcess]) 
     rng = random.Random(seed)
     broker = start_broker(**{name.replace(".", "__"): value for name, value in SETTINGS.items()})
     crowd = [Administrator(number, seed + number) for number in range(WORKERS)]
-    for _ in range(kills):
+    for turn in range(kills):
         threads = [threading.Thread(target=one.work, args=[broker.bootstrap]) for one in crowd]
         for thread in threads:
             thread.start()
+        if turn % 2 == 0:  # in the others a busy machine may not get as far as a change
+            wait_for_changes(crowd, 2 * WORKERS)
         time.sleep(rng.uniform(0.02, 0.4))  # the moment of the kill is what is random here
         broker.kill()
         for thread in threads:
@@ -182,4 +192,4 @@ def test_kill_9_under_admin_changes(start_broker: Callable[..., BrokerProcess]) 
     assert folders == {name for (kind, name) in seen if kind == "topic"}, "folders of deleted topics, or none of others"
     changes = sum(one.done for one in crowd)
     print(f"{kills} kills, {changes} changes acknowledged")
-    assert changes > kills * WORKERS
+    assert changes >= kills * WORKERS

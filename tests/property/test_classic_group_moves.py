@@ -19,6 +19,8 @@ from tests.support.closing import scope
 from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups, Responses
 
 PARTITIONS = "01"
+# of a member that the group has lost, or whose group is in another generation
+REFUSALS = (Errors.UNKNOWN_MEMBER_ID, Errors.ILLEGAL_GENERATION, Errors.REBALANCE_IN_PROGRESS)
 Step = tuple[str, str]
 
 
@@ -43,7 +45,10 @@ class Client:
         if not self.waits:
             return
         got, self.waits = self.waits.one, None
-        if got.error is not Errors.NONE:
+        if got.error is Errors.MEMBER_ID_REQUIRED:
+            self.phase, self.member_id = "out", got.member_id
+        elif got.error is not Errors.NONE:
+            assert got.error in REFUSALS, f"{self.name} gets {got.error.name}"
             self.reset(got.error)
         elif self.phase == "joins":
             self.phase, self.member_id, self.generation = "joined", got.member_id, got.generation_id
@@ -71,6 +76,10 @@ class Scene:
                 found.append(("join", client.name))
             if client.phase == "stable":
                 found += [("beat", client.name), ("leave", client.name), ("commit", client.name)]
+            if client.phase == "out" and not client.member_id:
+                found.append(("name", client.name))
+            if client.phase == "joins" and client.member_id:
+                found.append(("leave", client.name))
             if client.phase in ("joined", "stable"):
                 found.append(("expire", client.name))
             if client.phase == "stable" and any(other.phase == "joins" for other in self.clients.values()):
@@ -92,6 +101,10 @@ class Scene:
     def join(self, client: Client) -> None:
         client.phase, client.used = "joins", ""
         client.waits = self.groups.join(client.member_id)
+
+    def name(self, client: Client) -> None:
+        """Get a member id, which the group then waits for."""
+        client.phase, client.waits = "joins", self.groups.join(known=True)
 
     def sync(self, client: Client) -> None:
         shares = {one: PARTITIONS[at :: len(client.others)].encode() for at, one in enumerate(sorted(client.others))}
@@ -144,13 +157,14 @@ class Scene:
         coordinator = self.groups.coordinator
         found = coordinator.runtime.find("g").groups.get("g") if coordinator.runtime.exists else None
         generation = found.generation_id if isinstance(found, ClassicGroup) else 0
+        pending = sorted(names.get(one, "?") for one in found.pending_joins) if isinstance(found, ClassicGroup) else []
         known = sorted({generation, *(client.generation for client in self.clients.values())})
         members = [] if group is None else [(names.get(one.member_id, "?"), one.assignment) for one in group.members]
         clients = [
             (known.index(one.generation), one.used, len(one.others), one.phase, bool(one.member_id))
             for one in self.clients.values()
         ]
-        return repr((known.index(generation), self.groups.state(), members, clients, min(self.committed, 1)))
+        return repr((known.index(generation), self.groups.state(), members, pending, clients, min(self.committed, 1)))
 
 
 def explore(limit: int) -> int:
@@ -202,4 +216,4 @@ def test_a_decision_that_is_removed_is_found(
 ) -> None:
     monkeypatch.setattr(owner, decision, replacement)
     with pytest.raises(AssertionError, match=violation):
-        explore(400)
+        explore(800)
