@@ -225,6 +225,9 @@ def test_without_the_token_nothing(broker: VirtualBroker, call: Client, headers:
         ("POST", "/clock/advance", {"ms": 10**30}, 400, "ms must be"),
         ("POST", "/snapshots/1e9/restore", None, 404, "no snapshot"),
         ("POST", "/snapshots", {"folder": "/etc"}, 400, "unknown field"),
+        ("DELETE", "/faults", {"id": 1}, 400, "unknown field 'id'"),
+        ("POST", "/snapshots/1/restore", {"faults": True}, 400, "unknown field 'faults'"),
+        ("POST", "/shutdown", {"after_ms": 1}, 400, "unknown field 'after_ms'"),
     ],
 )
 def test_wrong_requests(
@@ -375,10 +378,12 @@ def test_a_cluster() -> None:
         )
         assert call("GET", "/topics/t/records") == (200, {"records": []})
         assert call("POST", "/topics/t/leader", {"node": 2}) == (200, {"leader": 2})
+        assert call("DELETE", "/topics/t", {"node": 2})[1]["error"] == "unknown field 'node'"
         assert call("POST", "/nodes/2/drop") == (200, {"bootstrap_servers": cluster.bootstrap})
         rows = call("GET", "/topics/t/partitions")[1]["partitions"]
         assert [(one["leader"], one["isr"], one["replicas"]) for one in rows] == [(1, [1], [1, 2]), (3, [3], [2, 3])]
         assert call("POST", "/topics/t/leader", {"node": 2})[1]["code"] == "INVALID_REPLICA_ASSIGNMENT"
+        assert call("POST", "/controller", {"node": 2})[1]["code"] == "BROKER_NOT_AVAILABLE"
         assert call("POST", "/nodes/2/start")[0] == 200
         assert call("POST", "/topics/t/replicas", {"partition": 1, "replicas": [3, 1]}) == (200, {"replicas": [3, 1]})
         assert call("POST", "/preferred-leaders") == (200, {})

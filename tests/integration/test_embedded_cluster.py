@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import confluent_kafka as ck
 import pytest
@@ -23,7 +24,7 @@ from kbroker.coordinator.runtime import PartitionState
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
 from kbroker.protocol.records import Record, build_batch
-from kbroker.testing import EmbeddedBroker, EmbeddedCluster, wait_until
+from kbroker.testing import EmbeddedCluster, wait_until
 from kbroker.testing.cluster import COORDINATORS
 from tests.native import slow_hook
 from tests.support import wire
@@ -59,17 +60,24 @@ def test_a_cluster_that_is_not_made_holds_no_port(monkeypatch: pytest.MonkeyPatc
         return bound(cluster, listener, number)
 
     monkeypatch.setattr(EmbeddedCluster, "_bound", noted)
-    monkeypatch.setattr("kbroker.testing.cluster.EmbeddedBroker", partial(_no_second_node, []))
+    monkeypatch.setattr(
+        "kbroker.testing.cluster.EmbeddedBroker", Mock(side_effect=[Mock(), ValueError("no second node")])
+    )
     with pytest.raises(ValueError, match="no second node"):
         EmbeddedCluster(2)
     assert [one.fileno() for one in held] == [-1]
 
 
-def _no_second_node(made: list[int], values: dict[str, object], **more: Any) -> EmbeddedBroker:
-    made.append(1)
-    if len(made) == 2:
-        raise ValueError("no second node")
-    return EmbeddedBroker(values, **more)
+def test_a_cluster_that_starts_again_holds_its_ports() -> None:
+    """No other socket gets the port of a stopped node, which starts there."""
+    cluster = EmbeddedCluster(2)
+    for _ in range(2):
+        with cluster, socket.socket() as other:
+            host, _, port = cluster.addresses[2].partition(":")
+            cluster.stop_node(2)
+            with pytest.raises(OSError, match="in use"):
+                other.bind((host, int(port)))
+            cluster.start_node(2)
 
 
 def ask(cluster: EmbeddedCluster, node: int, name: str, version: int, body: Body) -> Body:
@@ -567,16 +575,14 @@ def test_several_brokers_from_the_command_line() -> None:
         (["--in-memory", "--brokers", "1", "--racks", "a"], "set its broker.rack"),
     ):
         done = subprocess.run([*command, *wrong], capture_output=True, text=True, timeout=30, check=False)
-        assert done.returncode == 2
-        assert reason in done.stderr
+        assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
 
 
 def test_a_node_stops_after_the_last_call_of_its_hook(cluster: EmbeddedCluster) -> None:
     """A stop waits for another node's thread that calls the hook of a partition: it uses the native handlers."""
     cluster.create_topic("hooked", replicas=[[2]])
     topic = cluster.nodes[2].context.topics.get("hooked")
-    assert topic is not None
-    log = topic.partitions[0]
+    log = topic and topic.partitions[0]
     assert log is not None
     slow_hook.hold(log)
     calling = threading.Thread(target=slow_hook.call, args=(log,))

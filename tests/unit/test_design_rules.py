@@ -5,7 +5,6 @@ import graphlib
 import re
 import sys
 from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -159,18 +158,6 @@ def test_sub_packages_keep_their_order() -> None:
                 if f"{here}.".startswith(below + ".") and f"{name}.".startswith(above + ".")
             ]
     assert wrong == []
-
-
-def test_modules_of_core_form_no_cycle() -> None:
-    """Each module of `_core` cimports only modules that do not cimport it, directly or through others."""
-    graph: dict[str, set[str]] = {}
-    for path in sources(".pyx", ".pxd", below=SRC / "_core"):
-        found = {a or b for a, b in ANY_IMPORT.findall(path.read_text(encoding="utf-8"))}
-        graph.setdefault(dotted(path), set()).update(found - {dotted(path)})
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as cycle:
-        pytest.fail(" -> ".join(cycle.args[1]))
 
 
 def nogil_regions(text: str) -> Iterator[tuple[int, str]]:

@@ -12,6 +12,7 @@ are those that a Kafka cluster would have.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -77,6 +78,9 @@ class EmbeddedCluster:
         self._is_cancelled = False
         self._storage: BrokerStorage | None = None
         self._held: list[socket.socket] = []
+        self._free_ports: list[
+            tuple[str, int]
+        ] = []  # host and port that the system chose, for each listener with port 0
         factor = min(DEFAULT_FACTOR, brokers)
         base: dict[str, object] = {
             **defaults,
@@ -123,6 +127,10 @@ class EmbeddedCluster:
             raise RuntimeError("this cluster runs already")
         config = next(iter(self._nodes.values())).config
         storage = self._storage = BrokerStorage(config, self.clock, self._fail, lambda: self._is_cancelled)
+        if not self._held:  # after a stop
+            with contextlib.suppress(OSError):  # the node to which the port belongs reports it
+                for address in self._free_ports:
+                    self._hold(*address)
         try:
             storage.load()
             for node in self._nodes.values():
@@ -225,8 +233,12 @@ class EmbeddedCluster:
         return self._running().controller.node_id
 
     def move_controller(self, node: int) -> None:
-        """Let Metadata and DescribeCluster name another node as the controller."""
-        self.node(node)
+        """Let Metadata and DescribeCluster name another running node as the controller.
+
+        Raises: KafkaError for a node that does not run.
+        """
+        if not self.node(node).is_running:
+            raise KafkaError(Errors.BROKER_NOT_AVAILABLE, f"node {node} does not run")
         self._running().controller.node_id = node
 
     def describe(self) -> str:
@@ -380,12 +392,18 @@ class EmbeddedCluster:
         """Return the listener with the port of a node. A free port is held, also while its node is stopped."""
         if listener.port:
             return listener._replace(port=listener.port + number)
-        family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+        port = self._hold(listener.host, 0)
+        self._free_ports.append((listener.host, port))
+        return listener._replace(port=port)
+
+    def _hold(self, host: str, port: int) -> int:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         held = socket.socket(family, socket.SOCK_STREAM)
         self._held.append(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # it never listens, so the node may
-        held.bind((listener.host, 0))
-        return listener._replace(port=held.getsockname()[1])
+        held.bind((host, port))
+        bound: int = held.getsockname()[1]
+        return bound
 
 
 def _is_free(address: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kbroker.testing.cluster import EmbeddedCluster
 from kbroker.testing.control_routes import Body, ControlError, Routes, RouteTable, end, step_ms, take, topic_settings
@@ -61,8 +60,7 @@ class ClusterRoutes(RouteTable):
     def _of_any(self, method: str, first: str, *rest: str) -> Callable[..., Body]:
         """Return the action of a running node, for what all nodes share."""
 
-        def act(*words: Any) -> Body:
-            *names, body = words
+        def act(*names: str, body: Body) -> Body:
             for node_id in self._cluster.live:
                 return self._nodes[node_id].serve(method, [first, *names, *rest], body)
             raise RuntimeError("no node of this cluster runs")
@@ -71,7 +69,7 @@ class ClusterRoutes(RouteTable):
 
     # ------------------------------------------------------------ cluster
 
-    def _describe(self, body: Body) -> Body:
+    def _describe(self) -> Body:
         cluster = self._cluster
         return {
             "bootstrap_servers": cluster.bootstrap_servers,
@@ -89,7 +87,7 @@ class ClusterRoutes(RouteTable):
             "clock": {"virtual": cluster.clock.is_virtual, "now_ms": cluster.clock.wall_ms()},
         }
 
-    def _shutdown(self, body: Body) -> Body:
+    def _shutdown(self) -> Body:
         self._on_shutdown()
         return {}
 
@@ -100,7 +98,7 @@ class ClusterRoutes(RouteTable):
         self._cluster.create_topic(name, partitions, configs, replication_factor=factor, replicas=_lists(replicas))
         return {"name": name, "partitions": self._cluster.topics.get(name, partitions)}
 
-    def _partitions(self, name: str, body: Body) -> Body:
+    def _partitions(self, name: str) -> Body:
         found = [self._cluster.partition(name, index) for index in range(max(self._cluster.topics.get(name, 0), 1))]
         return {
             "partitions": [
@@ -128,8 +126,7 @@ class ClusterRoutes(RouteTable):
         self._cluster.reassign(name, partition, wanted)
         return {"replicas": list(self._cluster.partition(name, partition).replicas)}
 
-    def _elect(self, body: Body) -> Body:
-        end(body)
+    def _elect(self) -> Body:
         self._cluster.elect_preferred_leaders()
         return {}
 
@@ -148,9 +145,8 @@ class ClusterRoutes(RouteTable):
 
     # ------------------------------------------------------------ nodes and time
 
-    def _stopping(self, stop: Callable[[int], None]) -> Callable[[str, Body], Body]:
-        def act(name: str, body: Body) -> Body:
-            end(body)
+    def _stopping(self, stop: Callable[[int], None]) -> Callable[[str], Body]:
+        def act(name: str) -> Body:
             node_id = self._id(name)
             with self.lock:
                 self._nodes[node_id].forget_markers()  # a node that starts again holds none
@@ -159,8 +155,7 @@ class ClusterRoutes(RouteTable):
 
         return act
 
-    def _start(self, name: str, body: Body) -> Body:
-        end(body)
+    def _start(self, name: str) -> Body:
         with self.lock:
             self._cluster.start_node(self._id(name))
         return {"bootstrap_servers": self._cluster.bootstrap_servers}

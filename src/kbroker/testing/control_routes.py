@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import itertools
 import threading
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class RouteTable:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        #: (method, path with * for a name) to its function
+        #: (method, path with * for a name) to its function of the name and, if a parameter has this name, the ``body``
         self.table: dict[tuple[str, str], Callable[..., Body]] = {}
 
     def serve(self, method: str, parts: list[str], body: Body) -> Body:
@@ -62,7 +63,10 @@ class RouteTable:
             routes = ", ".join(f"{verb} /{pattern}" for verb, pattern in self.table)
             raise ControlError(404, f"no such path; there are: {routes}")
         try:
-            return action(*names, body)
+            if "body" in inspect.signature(action).parameters:
+                return action(*names, body=body)
+            end(body)
+            return action(*names)
         except KafkaError as error:
             raise ControlError(409, str(error), error.error.name) from None
         except TimeoutError as error:
@@ -118,7 +122,7 @@ class Routes(RouteTable):
 
     # ------------------------------------------------------------ broker
 
-    def _describe(self, body: Body) -> Body:
+    def _describe(self) -> Body:
         broker = self._broker
         clock = broker.clock
         return {
@@ -129,13 +133,13 @@ class Routes(RouteTable):
             "clock": {"virtual": clock.is_virtual, "now_ms": clock.wall_ms()},
         }
 
-    def _shutdown(self, body: Body) -> Body:
+    def _shutdown(self) -> Body:
         self._on_shutdown()
         return {}
 
     # ------------------------------------------------------------ topics
 
-    def _topics(self, body: Body) -> Body:
+    def _topics(self) -> Body:
         return {"topics": [{"name": name, "partitions": count} for name, count in self._broker.topics.items()]}
 
     def _create_topic(self, body: Body) -> Body:
@@ -144,14 +148,14 @@ class Routes(RouteTable):
         self._broker.create_topic(name, partitions, configs)
         return {"name": name, "partitions": self._broker.topics.get(name, partitions)}  # -1 takes the broker's default
 
-    def _delete_topic(self, name: str, body: Body) -> Body:
+    def _delete_topic(self, name: str) -> Body:
         self._broker.delete_topic(name)
         return {}
 
-    def _records(self, name: str, body: Body) -> Body:
+    def _records(self, name: str) -> Body:
         return self._shown(name, self._broker.records)
 
-    def _committed_records(self, name: str, body: Body) -> Body:
+    def _committed_records(self, name: str) -> Body:
         return self._shown(name, self._broker.committed_records)
 
     def _shown(self, name: str, read: Callable[[str, int], list[Record]]) -> Body:
@@ -167,7 +171,7 @@ class Routes(RouteTable):
 
     # ------------------------------------------------------------ groups of the consumer protocol
 
-    def _group_members(self, name: str, body: Body) -> Body:
+    def _group_members(self, name: str) -> Body:
         members = sorted(self._broker.group_members(name).items())
         return {
             "members": [
@@ -185,18 +189,17 @@ class Routes(RouteTable):
         self._broker.fence_member(name, member_id)
         return {}
 
-    def _rebalance(self, name: str, body: Body) -> Body:
-        end(body)
+    def _rebalance(self, name: str) -> Body:
         self._broker.rebalance(name)
         return {}
 
     # ------------------------------------------------------------ transactions
 
-    def _transactions(self, body: Body) -> Body:
+    def _transactions(self) -> Body:
         states = sorted(self._broker.transactions.items())
         return {"transactions": [{"transactional_id": name, "state": state} for name, state in states]}
 
-    def _list_held_markers(self, body: Body) -> Body:
+    def _list_held_markers(self) -> Body:
         with self.lock:
             return {"held_markers": [_shown_markers(number, *held) for number, held in sorted(self._held.items())]}
 
@@ -208,11 +211,11 @@ class Routes(RouteTable):
             self._held[number] = (topic, self._broker.hold_markers(topic))
         return {"id": number}
 
-    def _release_all_markers(self, body: Body) -> Body:
+    def _release_all_markers(self) -> Body:
         with self.lock:
             return {"removed": self._forget_markers(list(self._held))}
 
-    def _release_markers(self, name: str, body: Body) -> Body:
+    def _release_markers(self, name: str) -> Body:
         with self.lock:
             number = int(name) if name.isascii() and name.isdigit() else 0
             if number not in self._held:
@@ -233,7 +236,7 @@ class Routes(RouteTable):
 
     # ------------------------------------------------------------ faults
 
-    def _faults(self, body: Body) -> Body:
+    def _faults(self) -> Body:
         return {"faults": [_notified(fault) for fault in self._broker.faults.all()]}
 
     def _add_faults(self, body: Body) -> Body:
@@ -269,10 +272,10 @@ class Routes(RouteTable):
         end(rule)
         return self._broker.faults.add(tuple(keys) or None, **fault)
 
-    def _clear_faults(self, body: Body) -> Body:
+    def _clear_faults(self) -> Body:
         return {"removed": self._broker.faults.clear()}
 
-    def _remove_fault(self, name: str, body: Body) -> Body:
+    def _remove_fault(self, name: str) -> Body:
         self._fault(name).remove()
         return {"removed": 1}
 
@@ -302,24 +305,23 @@ class Routes(RouteTable):
 
     # ------------------------------------------------------------ state
 
-    def _list_snapshots(self, body: Body) -> Body:
+    def _list_snapshots(self) -> Body:
         return {"snapshots": sorted(self._snapshots)}
 
-    def _snapshot(self, body: Body) -> Body:
-        end(body)
+    def _snapshot(self) -> Body:
         with self.lock:
             number = next(self._numbers)
             self._snapshots[number] = self._broker.snapshot()
             self._forget_markers(list(self._held))  # the broker has been started again
         return {"id": number}
 
-    def _restore(self, name: str, body: Body) -> Body:
+    def _restore(self, name: str) -> Body:
         with self.lock:
             self._broker.restore(self._found(name))
             self._forget_markers(list(self._held))  # the broker that starts holds none
         return {"bootstrap_servers": self._broker.bootstrap_servers}
 
-    def _discard(self, name: str, body: Body) -> Body:
+    def _discard(self, name: str) -> Body:
         with self.lock:
             self._found(name).discard()
             del self._snapshots[int(name)]
