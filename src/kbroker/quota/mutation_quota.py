@@ -52,15 +52,20 @@ class MutationCounter(Protocol):
     def record_strict(self, value: float, time_ms: int) -> None: ...
 
 
-class _Charged(MutationQuota):
-    """Mutation quota that keeps the latest delay and the time when it was found.
+class ChargedMutationQuota(MutationQuota):
+    """Mutation quota that a client's bucket limits; it keeps the latest delay and the time when it was found.
+
+    A strict one is for clients that support error 89: mutations are refused uncharged while the bucket is overdrawn, and
+    others are allowed as a whole, however far they overdraw it. Otherwise each mutation is charged and allowed, and
+    throttles the channel later.
 
     Args: ``sensor`` of the client, with a token bucket; ``now_ms``: the time of quotas.
     """
 
-    def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int]) -> None:
-        self._sensor = sensor
+    def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int], *, is_strict: bool) -> None:
+        self._charge = sensor.record_strict if is_strict else sensor.record
         self._now_ms = now_ms
+        self._is_strict = is_strict
         self._throttle_time_ms = 0
         self._found_ms = 0
 
@@ -70,35 +75,14 @@ class _Charged(MutationQuota):
             return 0
         return max(0, self._throttle_time_ms - (self._now_ms() - self._found_ms))
 
-    def _remember(self, violation: QuotaViolationError, time_ms: int) -> None:
-        self._throttle_time_ms = violation.throttle_time_ms or 0
-        self._found_ms = time_ms
-
-
-class StrictMutationQuota(_Charged):
-    """Strict quota, for clients that support error 89: mutations are refused uncharged while the bucket is overdrawn.
-
-    Other mutations are allowed as a whole, however far they overdraw the bucket.
-    """
-
     def record(self, mutations: int) -> None:
         time_ms = self._now_ms()
         try:
-            self._sensor.record_strict(mutations, time_ms)
+            self._charge(mutations, time_ms)
         except QuotaViolationError as violation:
-            self._remember(violation, time_ms)
-            raise ThrottlingQuotaExceededError(self._throttle_time_ms) from None
-
-
-class PermissiveMutationQuota(_Charged):
-    """Permissive quota, for older clients: each mutation is charged and allowed, and throttles the channel later."""
-
-    def record(self, mutations: int) -> None:
-        time_ms = self._now_ms()
-        try:
-            self._sensor.record(mutations, time_ms)
-        except QuotaViolationError as violation:
-            self._remember(violation, time_ms)
+            self._throttle_time_ms, self._found_ms = violation.throttle_time_ms or 0, time_ms
+            if self._is_strict:
+                raise ThrottlingQuotaExceededError(self._throttle_time_ms) from None
 
 
 class MutationQuotaManager(Protocol):
@@ -114,9 +98,8 @@ def new_quota(
 ) -> MutationQuota:
     """Return the quota that one request of this user and client id is charged to.
 
-    Args: ``is_strict``: the client knows error 89 in this version, or gets no throttle time at all.
+    Args: ``is_strict``: the client supports error 89 in this version, or gets no throttle time at all.
     """
     if manager is None or not manager.is_enabled:
         return UNBOUNDED
-    kind = StrictMutationQuota if is_strict else PermissiveMutationQuota
-    return kind(manager.sensor(user, client_id), now_ms)
+    return ChargedMutationQuota(manager.sensor(user, client_id), now_ms, is_strict=is_strict)

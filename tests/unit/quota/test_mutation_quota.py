@@ -19,8 +19,7 @@ from kbroker.protocol import codec
 from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.quota.mutation_quota import (
     UNBOUNDED,
-    PermissiveMutationQuota,
-    StrictMutationQuota,
+    ChargedMutationQuota,
     ThrottlingQuotaExceededError,
     new_quota,
 )
@@ -67,7 +66,7 @@ def test_strict_accepts_whole_while_the_bucket_is_not_overdrawn() -> None:
     """CM-1 to CM-4: 10/s, burst 100: 90 and 90 are let through, the third 90 is refused for 8 s and not charged."""
     time = Time()
     bucket = sensor(10.0)
-    quota = StrictMutationQuota(bucket, time)
+    quota = ChargedMutationQuota(bucket, time, is_strict=True)
     quota.record(90)
     assert (quota.throttle_time_ms, tokens(bucket, time)) == (0, 10)
     quota.record(90)
@@ -86,7 +85,7 @@ def test_strict_at_exactly_zero_accepts() -> None:
     """No tokens left is not overdrawn; less than half a millisecond overdrawn is refused with a delay of 0."""
     time = Time()
     bucket = sensor(10.0)
-    quota = StrictMutationQuota(bucket, time)
+    quota = ChargedMutationQuota(bucket, time, is_strict=True)
     quota.record(100)
     quota.record(5)
     time.now += 500
@@ -100,7 +99,7 @@ def test_strict_at_exactly_zero_accepts() -> None:
 def test_strict_reads_the_clock_once_a_record() -> None:
     """Check and charge belong to one moment."""
     time = Time()
-    StrictMutationQuota(sensor(10.0), time).record(1)
+    ChargedMutationQuota(sensor(10.0), time, is_strict=True).record(1)
     assert time.readings == 1
 
 
@@ -108,7 +107,7 @@ def test_permissive_charges_and_never_refuses() -> None:
     """A charge that overdraws the bucket is recorded too; the delay is that of the last record, less time waited."""
     time = Time()
     bucket = sensor(10.0)
-    quota = PermissiveMutationQuota(bucket, time)
+    quota = ChargedMutationQuota(bucket, time, is_strict=False)
     quota.record(90)
     assert (quota.throttle_time_ms, tokens(bucket, time)) == (0, 10)
     quota.record(90)
@@ -124,9 +123,9 @@ def test_kip_599_worked_example() -> None:
     time = Time()
     bucket = sensor(5.0, samples=100)
     for _ in range(7):
-        StrictMutationQuota(bucket, time).record(80)
+        ChargedMutationQuota(bucket, time, is_strict=True).record(80)
     assert tokens(bucket, time) == -60
-    quota = StrictMutationQuota(bucket, time)
+    quota = ChargedMutationQuota(bucket, time, is_strict=True)
     with pytest.raises(ThrottlingQuotaExceededError):
         quota.record(1)
     assert quota.throttle_time_ms == 12_000
