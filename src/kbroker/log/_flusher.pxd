@@ -24,15 +24,6 @@ cdef struct Flusher:
     AtomicI64 flushes
     AtomicI64 failures
 
-cdef Flusher *flusher_new() noexcept nogil
-cdef Flusher *flusher_retain(Flusher *flusher) noexcept nogil
-cdef void flusher_release(Flusher *flusher) noexcept nogil
-# Queue the partition for one more flush, up to its current end, for a request that waits for its data. False when
-# closed or out of memory; the caller then flushes by itself.
-cdef bint flusher_mark(Flusher *flusher, Partition *partition) noexcept nogil
-# body of a thread, which runs until closed and the queue is empty
-cdef void flusher_run(Flusher *flusher) noexcept nogil
-cdef void flusher_close(Flusher *flusher) noexcept nogil
 
 cdef class FlusherPool:
     cdef:

@@ -75,6 +75,8 @@ cdef void enqueue(Flusher *flusher, FlushItem *item) noexcept nogil:
         cond_signal(&flusher.work)
 
 
+# Queue the partition for one more flush, up to its current end, for a request that waits for its data. False when
+# closed or out of memory; the caller then flushes by itself.
 cdef bint flusher_mark(Flusher *flusher, Partition *partition) noexcept nogil:
     cdef FlushItem **slot = slot_of(flusher, partition)
     cdef FlushItem *item
@@ -109,6 +111,7 @@ cdef void forget(Flusher *flusher, FlushItem *item) noexcept nogil:
     link[0] = item.chain
 
 
+# body of a thread, which runs until closed and the queue is empty
 cdef void flusher_run(Flusher *flusher) noexcept nogil:
     cdef FlushItem *item
     mutex_lock(&flusher.lock)

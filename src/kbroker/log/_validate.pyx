@@ -5,7 +5,7 @@ Source: ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords, Lo
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
-from kbroker._core.codec.bytes cimport load_i32
+from kbroker._core.codec.bytes cimport load_i16, load_i32
 from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.containers.array cimport array_reserve
 from kbroker.common._errors cimport (
@@ -76,7 +76,7 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
     if out.is_control and header.attributes & CODEC_MASK == 0:
         if record_next(data + BATCH_HEADER_BYTES, records_bytes, &position, header, &record) == 0:
             if record.key_bytes >= 4:
-                out.control_type = <int16_t>((<unsigned char>record.key[2] << 8) | <unsigned char>record.key[3])
+                out.control_type = load_i16(record.key + 2)
             if record.value_bytes >= 6:
                 out.coordinator_epoch = load_i32(record.value + 2)
 

@@ -107,9 +107,6 @@ cdef extern from *:
 
 cdef const char *quota_type_name(int quota_type) noexcept nogil     # of an event: Produce ... ConnectionRate
 
-cdef char *put_double(char *to, double value) noexcept nogil            # JSON; null for NaN and infinities, 34 bytes
-cdef char *put_utc(char *to, int64_t us) noexcept nogil                 # 2026-01-02T03:04:05.123456Z, 32 bytes
-cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nogil  # in quotes: 6 bytes per byte, and 2
 # Write UTF-8, with U+FFFD for invalid bytes: at most 3 bytes per byte.
 cdef char *put_utf8(char *to, const char *data, int64_t size_bytes) noexcept nogil
 

@@ -54,7 +54,7 @@ cdef inline char *put_ten_millionths(char *to, int64_t n) noexcept nogil:
 
 
 cdef char *put_double(char *to, double value) noexcept nogil:
-    """Write a number.
+    """Write a number as JSON (null for NaN and infinities): 34 bytes.
 
     Percents of a thread's time are mostly whole nanoseconds: their few digits are found without a search for the
     shortest text, and are the same.
@@ -73,7 +73,7 @@ cdef char *put_double(char *to, double value) noexcept nogil:
 
 
 cdef char *put_utc(char *to, int64_t us) noexcept nogil:
-    """Write a time, converting days since 1970 to a Gregorian date by eras of 400 years."""
+    """Write 2026-01-02T03:04:05.123456Z (32 bytes), converting days since 1970 to a date by eras of 400 years."""
     cdef int64_t second = us // 1000000, micro = us % 1000000
     cdef int64_t day, z, era, doe, yoe, year, doy, mp, month
     if micro < 0:
@@ -178,6 +178,7 @@ cdef inline char *put_escape(char *to, uint8_t c) noexcept nogil:
     return to + 2
 
 
+# Write in quotes: 6 bytes per byte, and 2.
 cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nogil:
     cdef const uint8_t *at = <const uint8_t *>data
     cdef int64_t i = 0, plain

@@ -34,7 +34,6 @@ cdef struct CleanedSegment:
     int64_t offset_of_max
     int64_t last_time_entry_ms
 
-cdef bint crash_point(CrashPoint *crash) noexcept nogil
 
 cdef int32_t cleaned_open(CleanedSegment *cleaned, Partition *partition, int64_t base_offset) noexcept nogil
 cdef void cleaned_close(CleanedSegment *cleaned) noexcept nogil            # free the memory, keep the files

@@ -13,9 +13,6 @@ cdef struct Throttle:
     int64_t changes             # number of changes of the rate
     int64_t paid_ns             # time when all charged bytes are paid for
 
-# Charge bytes and wait until all but BURST_NS worth of them are paid for; *stop ends the wait.
-cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop) noexcept nogil
-cdef void throttle_wake(Throttle *throttle) noexcept nogil      # waiting threads check their *stop
 
 cdef class ByteThrottle:
     cdef Throttle throttle

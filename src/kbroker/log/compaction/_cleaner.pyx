@@ -60,6 +60,7 @@ atomic_store(&never, 0)
 cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a time stamp
 
 
+# Charge bytes and wait until all but BURST_NS worth of them are paid for; *stop ends the wait.
 cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop) noexcept nogil:
     cdef int64_t now, changes, due
     cdef double cost
@@ -83,6 +84,7 @@ cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop)
     mutex_unlock(&throttle.lock)
 
 
+# Waiting threads check their *stop.
 cdef void throttle_wake(Throttle *throttle) noexcept nogil:
     mutex_lock(&throttle.lock)
     cond_broadcast(&throttle.moved)

@@ -3,10 +3,11 @@
 Source of the snapshot: ``ProducerStateManager``; of verifications: ``VerificationStateEntry``, KIP-890.
 """
 from libc.errno cimport EACCES, EINTR, EIO, ENOMEM, EPERM, errno
-from libc.stdint cimport int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memmove, memset, strlen
+from kbroker._core.codec.bytes cimport load_i16, load_i32, load_i64, load_u32, store_16, store_32, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.hash_table cimport (
     HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
@@ -215,47 +216,6 @@ cdef void table_free(ProducerState *state) noexcept nogil:
 
 # -- snapshot file -----------------------------------------------------------------------------------------------------
 
-cdef inline char *put16(char *p, int16_t x) noexcept nogil:
-    p[0], p[1] = <char>((<uint16_t>x >> 8) & 0xFF), <char>(<uint16_t>x & 0xFF)
-    return p + 2
-
-
-cdef inline char *put32(char *p, int32_t x) noexcept nogil:
-    cdef uint32_t u = <uint32_t>x
-    cdef int i
-    for i in range(4):
-        p[i] = <char>((u >> (24 - 8 * i)) & 0xFF)
-    return p + 4
-
-
-cdef inline char *put64(char *p, int64_t x) noexcept nogil:
-    cdef uint64_t u = <uint64_t>x
-    cdef int i
-    for i in range(8):
-        p[i] = <char>((u >> (56 - 8 * i)) & 0xFF)
-    return p + 8
-
-
-cdef inline int16_t get16(const char *p) noexcept nogil:
-    return <int16_t>((<uint16_t><uint8_t>p[0] << 8) | <uint8_t>p[1])
-
-
-cdef inline int32_t get32(const char *p) noexcept nogil:
-    cdef uint32_t u = 0
-    cdef int i
-    for i in range(4):
-        u = (u << 8) | <uint8_t>p[i]
-    return <int32_t>u
-
-
-cdef inline int64_t get64(const char *p) noexcept nogil:
-    cdef uint64_t u = 0
-    cdef int i
-    for i in range(8):
-        u = (u << 8) | <uint8_t>p[i]
-    return <int64_t>u
-
-
 cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil:
     cdef int64_t size = SNAPSHOT_HEADER_BYTES + state.count * SNAPSHOT_ENTRY_BYTES
     cdef char *data
@@ -269,19 +229,24 @@ cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_by
     data = <char *>malloc(<size_t>size)
     if data == NULL:
         return NULL
-    p = put32(put16(data, SNAPSHOT_VERSION) + 4, <int32_t>state.count)
+    store_16(data, SNAPSHOT_VERSION)
+    store_32(data + 6, <uint64_t>state.count)
+    p = data + SNAPSHOT_HEADER_BYTES
     for i in range(state.capacity):
         entry = state.slots[i]
         if entry == NULL:
             continue
         batch = &entry.batches[entry.batch_count - 1] if entry.batch_count > 0 else NULL
-        p = put16(put64(p, entry.producer_id), entry.epoch)
-        p = put32(p, batch.last_sequence if batch != NULL else -1)
-        p = put64(p, batch.last_offset if batch != NULL else -1)
-        p = put32(p, batch.offset_delta if batch != NULL else 0)
-        p = put32(put64(p, entry.last_timestamp_ms), entry.coordinator_epoch)
-        p = put64(p, entry.txn.first_offset if entry.txn != NULL else -1)
-    put32(data + 2, <int32_t>crc32c(0, data + 6, size - 6))
+        store_64(p, <uint64_t>entry.producer_id)
+        store_16(p + 8, <uint64_t>entry.epoch)
+        store_32(p + 10, <uint64_t>(batch.last_sequence if batch != NULL else -1))
+        store_64(p + 14, <uint64_t>(batch.last_offset if batch != NULL else -1))
+        store_32(p + 22, <uint64_t>(batch.offset_delta if batch != NULL else 0))
+        store_64(p + 26, <uint64_t>entry.last_timestamp_ms)
+        store_32(p + 34, <uint64_t>entry.coordinator_epoch)
+        store_64(p + 38, <uint64_t>(entry.txn.first_offset if entry.txn != NULL else -1))
+        p += SNAPSHOT_ENTRY_BYTES
+    store_32(data + 2, crc32c(0, data + 6, size - 6))
     size_bytes[0] = size
     return data
 
@@ -366,10 +331,10 @@ cdef int32_t read_file(const char *path, char **data, int64_t *size_bytes) noexc
 
 
 cdef bint load_entry(ProducerState *state, const char *p, int64_t now_ms, int64_t expiration_ms) noexcept nogil:
-    cdef int64_t producer_id = get64(p)
-    cdef int64_t last_offset = get64(p + 14)
-    cdef int64_t timestamp_ms = get64(p + 26)
-    cdef int64_t txn_first_offset = get64(p + 38)
+    cdef int64_t producer_id = load_i64(p)
+    cdef int64_t last_offset = load_i64(p + 14)
+    cdef int64_t timestamp_ms = load_i64(p + 26)
+    cdef int64_t txn_first_offset = load_i64(p + 38)
     cdef Entry *entry
     if is_expired(txn_first_offset >= 0, timestamp_ms, now_ms, expiration_ms):
         return True
@@ -379,11 +344,11 @@ cdef bint load_entry(ProducerState *state, const char *p, int64_t now_ms, int64_
     if entry != NULL:               # duplicate in one file: the later one counts
         remove_slot(state, find_slot(state, state.slots, state.capacity, producer_id))
     entry = add_entry(state, producer_id)
-    entry.epoch = get16(p + 8)
+    entry.epoch = load_i16(p + 8)
     entry.last_timestamp_ms = timestamp_ms
-    entry.coordinator_epoch = get32(p + 34)
+    entry.coordinator_epoch = load_i32(p + 34)
     if last_offset >= 0:
-        remember(entry, get32(p + 10), last_offset, get32(p + 22), timestamp_ms)
+        remember(entry, load_i32(p + 10), last_offset, load_i32(p + 22), timestamp_ms)
     if txn_first_offset >= 0:
         txn_open(state, entry, txn_first_offset)
     return True
@@ -398,14 +363,14 @@ cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path
     cdef int32_t result = read_file(path, &data, &size)
     if result != 0:
         return result
-    count = get32(data + 6)
-    if (get16(data) != SNAPSHOT_VERSION or count < 0 or size != SNAPSHOT_HEADER_BYTES + count * SNAPSHOT_ENTRY_BYTES
-            or <uint32_t>get32(data + 2) != crc32c(0, data + 6, size - 6)):
+    count = load_i32(data + 6)
+    if (load_i16(data) != SNAPSHOT_VERSION or count < 0 or size != SNAPSHOT_HEADER_BYTES + count * SNAPSHOT_ENTRY_BYTES
+            or load_u32(data + 2) != crc32c(0, data + 6, size - 6)):
         free(data)
         return SNAPSHOT_CORRUPT
     for i in range(count):          # a correct checksum of invalid data is corrupt too
-        if (get64(data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES) < 0
-                or get32(data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES + 22) < 0):
+        if (load_i64(data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES) < 0
+                or load_i32(data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES + 22) < 0):
             free(data)
             return SNAPSHOT_CORRUPT
     table_clear(state)

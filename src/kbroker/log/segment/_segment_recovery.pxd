@@ -28,6 +28,5 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
 cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_base, bint check_all,
                        Scan *out) noexcept nogil
 
-cdef int remove_if_there(str path) except -1
 cdef int remove_segment(str directory, int64_t base) except -1          # removes its log and indexes
 cdef int remove_snapshot(str directory, int64_t offset) except -1
