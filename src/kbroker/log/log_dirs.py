@@ -66,13 +66,7 @@ class LogDirs(NamedTuple):
                 log_dir.mark_clean(broker_epoch)
 
 
-def open_log_dirs(
-    paths: Sequence[str | Path],
-    metadata_path: str | Path,
-    cluster_id: str | None,
-    node_id: int,
-    clock: BaseClock,
-) -> LogDirs:
+def open_log_dirs(paths: Sequence[str | Path], metadata_path: str | Path, node_id: int, clock: BaseClock) -> LogDirs:
     """Lock and open log folders; the one of the metadata log must be usable, and one of ``paths``.
 
     Outside ``paths`` the folder of the metadata log counts as not cleanly closed: Apache Kafka neither writes a mark
@@ -85,6 +79,7 @@ def open_log_dirs(
         raise LogDirError(f"Duplicate log directory found: {', '.join(map(str, absolute))}")
     metadata = by_real_path.get(os.path.realpath(metadata_path), Path(os.path.abspath(metadata_path)))
     every = [metadata, *(path for path in absolute if path != metadata)]
+    cluster_id = None
     opened: dict[Path, LogDir] = {}
     unusable: dict[Path, str] = {}
     try:

@@ -57,7 +57,6 @@ class LogManager:
         clock: drives every task; None: the system clock.
         config: the broker's configuration.
         in_memory: keep nothing on disk.
-        cluster_id: refuse folders of another cluster; None: that of the folders, or a new one.
     Raises: LogDirError, FolderLockedError, MetaPropertiesMismatch, CorruptFileError: a folder cannot be used.
     """
 
@@ -67,8 +66,6 @@ class LogManager:
         clock: BaseClock | None,
         config: BrokerConfig,
         in_memory: bool = False,
-        *,
-        cluster_id: str | None = None,
     ) -> None:
         if in_memory == bool(log_dirs):
             raise ValueError("log_dirs must name a folder, or be empty with in_memory")
@@ -89,10 +86,10 @@ class LogManager:
         self.is_cancelled: Callable[[], bool] = lambda: False
         self._paths = [Path(os.path.abspath(path)) for path in log_dirs]
         self.opened: LogDirs | None = None  # None in memory
-        self.cluster_id: str = cluster_id or checkpoints.random_uuid_text()
+        self.cluster_id = checkpoints.random_uuid_text()
         if not in_memory:
             metadata = config.text("metadata.log.dir") or self._paths[0]
-            self.opened = open_log_dirs(self._paths, metadata, cluster_id, config.node_id, self._clock)
+            self.opened = open_log_dirs(self._paths, metadata, config.node_id, self._clock)
             self.cluster_id = self.opened.metadata.owner.cluster_id
         self._dirs = [] if self.opened is None else self.opened.usable
         self._unusable = {} if self.opened is None else self.opened.unusable

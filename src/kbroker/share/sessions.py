@@ -50,22 +50,16 @@ class ShareSession:
 class ShareSessionCache:
     """Sessions by group and member. Threads: any; ``lock`` is a leaf.
 
-    Args: ``max_partitions`` of all sessions together. ``on_leave`` is called with each session that ends because its
-    connection is closed; ``on_empty`` with the group when the last of its sessions has ended and a connection of it is
-    closed, at the latest.
+    Args: ``on_leave`` is called with each session that ends because its connection is closed; ``on_empty`` with the
+    group when the last of its sessions has ended and a connection of it is closed, at the latest.
     """
 
     def __init__(
-        self,
-        max_sessions: int,
-        on_leave: Callable[[ShareSession], object],
-        on_empty: Callable[[str], object],
-        max_partitions: int = MAX_PARTITIONS,
+        self, max_sessions: int, on_leave: Callable[[ShareSession], object], on_empty: Callable[[str], object]
     ) -> None:
         self.lock = threading.Lock()
         self.evictions = 0
         self._max_sessions = max_sessions
-        self._max_partitions = max_partitions
         self._partition_count = 0
         self._on_leave = on_leave
         self._on_empty = on_empty
@@ -158,7 +152,7 @@ class ShareSessionCache:
             return self._remove((group_id, member_id))
 
     def _reserve(self, partitions: int) -> None:
-        if self._partition_count + partitions > self._max_partitions:
+        if self._partition_count + partitions > MAX_PARTITIONS:
             raise KafkaError(Errors.SHARE_SESSION_LIMIT_REACHED)
         self._partition_count += partitions
 

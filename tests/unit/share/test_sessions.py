@@ -108,9 +108,10 @@ def test_a_connection_that_opens_and_ends_sessions_takes_no_more_memory(bench: B
     assert sorted(bench.empty) == sorted(f"g{number}" for number in range(1000))
 
 
-def test_the_partitions_of_all_sessions_are_limited(bench: Bench) -> None:
+def test_the_partitions_of_all_sessions_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that would exceed the limit is not opened or changed; those that end make room."""
-    cache = ShareSessionCache(10, bench.leave, bench.empty.append, max_partitions=3)
+    monkeypatch.setattr("kbroker.share.sessions.MAX_PARTITIONS", 3)
+    cache = bench.cache
     cache.open("g", "a", [P0, P1, P1], "c")
     with pytest.raises(KafkaError):
         cache.open("g", "b", [P0, P1], "d")

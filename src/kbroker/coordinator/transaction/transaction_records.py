@@ -30,7 +30,7 @@ def encode_key(transactional_id: str) -> bytes:
     return codec.encode_versioned("TransactionLogKey", KEY_VERSION, {"TransactionalId": transactional_id})
 
 
-def encode_value(move: Move, version: int = VALUE_VERSION) -> bytes:
+def encode_value(move: Move) -> bytes:
     """Encode the state of an id after a move."""
     partitions = None
     if move.state is not TransactionState.EMPTY:
@@ -50,7 +50,7 @@ def encode_value(move: Move, version: int = VALUE_VERSION) -> bytes:
         "TransactionStartTimestampMs": move.start_ms,
         "ClientTransactionVersion": move.client_version,
     }
-    return codec.encode_versioned("TransactionLogValue", version, body)
+    return codec.encode_versioned("TransactionLogValue", VALUE_VERSION, body)
 
 
 def decode_key(key: bytes) -> str | None:
