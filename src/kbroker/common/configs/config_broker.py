@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kbroker.common.configs.config_accepted import ONE_BROKER
 from kbroker.common.configs.config_def import (
     INT32_MAX,
     INT64_MAX,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 
 LEAST_SEGMENT_BYTES = 1 << 20  # minimum of segment.bytes: with less the topic could not be created
-ONE_BROKER = "Accepted without effect; there is one broker."
 
 
 def usable_cores() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.common.configs.config_def import INT32_MAX, ConfigError, ConfigKey, Validator, between, key, one_of
+from kbroker.common.configs.group_bounds import member_keys
 
 if TYPE_CHECKING:
     from kbroker.common.configs.config import BrokerConfig
@@ -29,24 +30,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
     key("group.coordinator.rebalance.protocols", "list", ("classic", "consumer", "streams"),
         "Protocols of groups. classic is always enabled, consumer (KIP-848) and streams (KIP-1071) if they are in the "
         "list; share has no effect. Deprecated: use the feature group.version instead.", one_of(*PROTOCOLS)),
-    key("group.consumer.session.timeout.ms", "int", 45_000,
-        "Milliseconds without a heartbeat after which a member of a consumer group is removed.", between(1)),
-    key("group.consumer.min.session.timeout.ms", "int", 45_000, "Minimum of consumer.session.timeout.ms of a group.",
-        between(1)),
-    key("group.consumer.max.session.timeout.ms", "int", 60_000, "Maximum of consumer.session.timeout.ms of a group.",
-        between(1)),
-    key("group.consumer.heartbeat.interval.ms", "int", 5000,
-        "Milliseconds between two heartbeats of a member of a consumer group.", between(1)),
-    key("group.consumer.min.heartbeat.interval.ms", "int", 5000,
-        "Minimum of consumer.heartbeat.interval.ms of a group.", between(1)),
-    key("group.consumer.max.heartbeat.interval.ms", "int", 15_000,
-        "Maximum of consumer.heartbeat.interval.ms of a group.", between(1)),
-    key("group.consumer.assignment.interval.ms", "int", 1000,
-        "Minimum milliseconds between two target assignments of a consumer group.", between(0), dynamic="cluster-wide"),
-    key("group.consumer.min.assignment.interval.ms", "int", 0, "Minimum of consumer.assignment.interval.ms of a group.",
-        between(0)),
-    key("group.consumer.max.assignment.interval.ms", "int", 15_000,
-        "Maximum of consumer.assignment.interval.ms of a group.", between(0)),
+    *member_keys("consumer"),
     key("group.consumer.max.size", "int", INT32_MAX, "Maximum number of members of one consumer group.", between(1)),
     key("group.consumer.assignors", "list", ASSIGNORS,
         "Assignors that members of consumer groups can choose, uniform and range; the first is the default."),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from kbroker.common.errors import Errors, KafkaError
 
 
 class ConfigResourceType(enum.IntEnum):
@@ -45,3 +47,16 @@ class ConfigChange(NamedTuple):
     name: str
     operation: int
     value: str | None = None
+
+
+def check_broker_id(text: str, node_id: int, noun: Literal["Node", "Broker"] = "Node", more: str = ",") -> None:
+    """Check that a resource of a broker is the one of this node.
+
+    Args: ``noun`` and ``more``: of the errors, which Kafka words in several ways. Raises: KafkaError INVALID_REQUEST.
+    """
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 11):
+        raise KafkaError(Errors.INVALID_REQUEST, f"{noun} id must be an integer, but it is: {text}")
+    if int(text) != node_id:
+        reason = f"Unexpected broker id, expected {node_id}{more} but received {text}"
+        raise KafkaError(Errors.INVALID_REQUEST, reason)

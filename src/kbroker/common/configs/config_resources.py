@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, Validator, between, key, one_of
+from kbroker.common.configs.group_bounds import bound_name
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_patterns import is_java_pattern
 from kbroker.common.java.java_values import trim
@@ -47,27 +48,23 @@ def offset_reset() -> Validator:
 _key = partial(key, dynamic="cluster-wide")
 #: Configs of a group whose default is the broker's config with the prefix ``group.``.
 _WITH_SYNONYM = (
-    _key("consumer.assignment.interval.ms", "int", 1000, "Minimum milliseconds between target assignments.",
-        between(0)),
-    _key("consumer.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a consumer group.",
-        between(1)),
-    _key("consumer.session.timeout.ms", "int", 45_000, "Session timeout of members of a consumer group.", between(1)),
-    _key("share.assignment.interval.ms", "int", 1000, "Minimum milliseconds between target assignments.",
-        between(0)),
+    *(
+        _key(f"{kind}.{name}", "int", default, text.format(kind), between(low))
+        for kind in ("consumer", "share", "streams")
+        for name, default, text, low in (
+            ("assignment.interval.ms", 1000, "Minimum milliseconds between target assignments.", 0),
+            ("heartbeat.interval.ms", 5000, "Heartbeat interval of members of a {} group.", 1),
+            ("session.timeout.ms", 45_000, "Session timeout of members of a {} group.", 1),
+        )
+    ),
     _key("share.delivery.count.limit", "int", 5, "Maximum number of deliveries of a record.", between(2)),
-    _key("share.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a share group.", between(1)),
     _key("share.partition.max.record.locks", "int", 2000,
         "Maximum number of records of a partition that are locked at once.", between(100)),
     _key("share.record.lock.duration.ms", "int", 30_000, "Milliseconds for which a member locks a record.",
         between(1000)),
-    _key("share.session.timeout.ms", "int", 45_000, "Session timeout of members of a share group.", between(1)),
-    _key("streams.assignment.interval.ms", "int", 1000, "Minimum milliseconds between target assignments.",
-        between(0)),
-    _key("streams.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a streams group.", between(1)),
     _key("streams.initial.rebalance.delay.ms", "int", 3000, "Milliseconds that a new group waits for more members.",
         between(0)),
     _key("streams.num.standby.replicas", "int", 0, "Standby replicas of each task.", between(0)),
-    _key("streams.session.timeout.ms", "int", 45_000, "Session timeout of members of a streams group.", between(1)),
 )  # fmt: skip
 _GROUP_KEYS = (
     *(row._replace(synonym=f"group.{row.name}") for row in _WITH_SYNONYM),
@@ -76,23 +73,6 @@ _GROUP_KEYS = (
         one_of("read_committed", "read_uncommitted")),
     _key("share.renew.acknowledge.enable", "boolean", True, "Whether a member may renew the lock of a record."),
 )  # fmt: skip
-
-#: Minimum and maximum of a group's config, from the broker's config whose name (with min or max inserted) comes first.
-_GROUP_LIMITS: Mapping[str, tuple[str, int, int]] = {
-    "consumer.assignment.interval.ms": ("group.consumer.{}.assignment.interval.ms", 0, 15_000),
-    "consumer.heartbeat.interval.ms": ("group.consumer.{}.heartbeat.interval.ms", 5000, 15_000),
-    "consumer.session.timeout.ms": ("group.consumer.{}.session.timeout.ms", 45_000, 60_000),
-    "share.assignment.interval.ms": ("group.share.{}.assignment.interval.ms", 0, 15_000),
-    "share.delivery.count.limit": ("group.share.{}.delivery.count.limit", 2, 10),
-    "share.heartbeat.interval.ms": ("group.share.{}.heartbeat.interval.ms", 5000, 15_000),
-    "share.partition.max.record.locks": ("group.share.{}.partition.max.record.locks", 100, 4000),
-    "share.record.lock.duration.ms": ("group.share.{}.record.lock.duration.ms", 15_000, 60_000),
-    "share.session.timeout.ms": ("group.share.{}.session.timeout.ms", 45_000, 60_000),
-    "streams.assignment.interval.ms": ("group.streams.{}.assignment.interval.ms", 0, 15_000),
-    "streams.heartbeat.interval.ms": ("group.streams.{}.heartbeat.interval.ms", 5000, 15_000),
-    "streams.num.standby.replicas": ("group.streams.{}.standby.replicas", 0, 2),
-    "streams.session.timeout.ms": ("group.streams.{}.session.timeout.ms", 45_000, 60_000),
-}
 
 _METRICS_KEYS = (
     _key("interval.ms", "int", 300_000, "Milliseconds between two pushes of a client's metrics."),
@@ -127,13 +107,12 @@ def validate_group_configs(configs: Mapping[str, str], setting_of: Callable[[str
             raise ConfigError("", name, f"Unknown group config name: {name}")
     values = {name: GROUP_TABLE[name].parse(value) for name, value in configs.items()}
     for name, value in values.items():
-        if name in _GROUP_LIMITS and isinstance(value, int):
-            setting, low, high = _GROUP_LIMITS[name]
-            own_low, own_high = setting_of(setting.format("min")), setting_of(setting.format("max"))
-            if value < (low if own_low is None else own_low):
-                raise ConfigError("", value, f"{name} must be greater than or equal to {setting.format('min')}")
-            if value > (high if own_high is None else own_high):
-                raise ConfigError("", value, f"{name} must be less than or equal to {setting.format('max')}")
+        low, high = bound_name(name, "min"), bound_name(name, "max")
+        least, most = setting_of(low), setting_of(high)
+        if isinstance(value, int) and least is not None and value < least:
+            raise ConfigError("", value, f"{name} must be greater than or equal to {low}")
+        if isinstance(value, int) and most is not None and value > most:
+            raise ConfigError("", value, f"{name} must be less than or equal to {high}")
     for kind in ("consumer", "share", "streams"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         timeout_ms, interval_ms = (values.get(name, setting_of(f"group.{name}")) for name in (session, heartbeat))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.common.configs.config_broker import ONE_BROKER
+from kbroker.common.configs.config_accepted import ONE_BROKER
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, between, key
+from kbroker.common.configs.group_bounds import member_keys, with_bounds
 
 if TYPE_CHECKING:
     from kbroker.common.configs.config import BrokerConfig
@@ -16,47 +17,21 @@ if TYPE_CHECKING:
 SIMPLE_ASSIGNOR = "simple"
 
 SHARE_KEYS: tuple[ConfigKey, ...] = (
-    key("group.share.session.timeout.ms", "int", 45_000,
-        "Milliseconds without a heartbeat after which a member of a share group is removed.", between(1)),
-    key("group.share.min.session.timeout.ms", "int", 45_000, "Minimum of share.session.timeout.ms of a group.",
-        between(1)),
-    key("group.share.max.session.timeout.ms", "int", 60_000, "Maximum of share.session.timeout.ms of a group.",
-        between(1)),
-    key("group.share.heartbeat.interval.ms", "int", 5000,
-        "Milliseconds between two heartbeats of a member of a share group.", between(1)),
-    key("group.share.min.heartbeat.interval.ms", "int", 5000, "Minimum of share.heartbeat.interval.ms of a group.",
-        between(1)),
-    key("group.share.max.heartbeat.interval.ms", "int", 15_000, "Maximum of share.heartbeat.interval.ms of a group.",
-        between(1)),
-    key("group.share.assignment.interval.ms", "int", 1000,
-        "Minimum milliseconds between two target assignments of a share group.", between(0), dynamic="cluster-wide",
-        importance="low"),
-    key("group.share.min.assignment.interval.ms", "int", 0, "Minimum of share.assignment.interval.ms of a group.",
-        between(0)),
-    key("group.share.max.assignment.interval.ms", "int", 15_000, "Maximum of share.assignment.interval.ms of a group.",
-        between(0)),
+    *member_keys("share", assignment_importance="low"),
     key("group.share.max.size", "int", 200, "Maximum number of members of one share group.", between(1, 1000)),
     key("group.share.assignors", "list", (SIMPLE_ASSIGNOR,), "Assignor of share groups: simple."),
-    key("group.share.delivery.count.limit", "int", 5, "Maximum number of deliveries of a record to a share group.",
-        between(2, 10)),
-    key("group.share.min.delivery.count.limit", "int", 2, "Minimum of share.delivery.count.limit of a group.",
-        between(2, 5)),
-    key("group.share.max.delivery.count.limit", "int", 10, "Maximum of share.delivery.count.limit of a group.",
-        between(5, 25)),
-    key("group.share.record.lock.duration.ms", "int", 30_000,
-        "Milliseconds for which a member of a share group locks a record.", between(1000, 3_600_000)),
-    key("group.share.min.record.lock.duration.ms", "int", 15_000,
-        "Minimum of share.record.lock.duration.ms of a group.",
-        between(1000, 30_000)),
-    key("group.share.max.record.lock.duration.ms", "int", 60_000,
-        "Maximum of share.record.lock.duration.ms of a group.",
-        between(30_000, 3_600_000)),
-    key("group.share.partition.max.record.locks", "int", 2000,
-        "Maximum number of records of a share partition that are locked at once.", between(100, 10_000)),
-    key("group.share.min.partition.max.record.locks", "int", 100,
-        "Minimum of share.partition.max.record.locks of a group.", between(100, 2000)),
-    key("group.share.max.partition.max.record.locks", "int", 4000,
-        "Maximum of share.partition.max.record.locks of a group.", between(2000, 10_000)),
+    *with_bounds(
+        key("group.share.delivery.count.limit", "int", 5, "Maximum number of deliveries of a record to a share group.",
+            between(2, 10)),
+        2, 10, between(2, 5), between(5, 25)),
+    *with_bounds(
+        key("group.share.record.lock.duration.ms", "int", 30_000,
+            "Milliseconds for which a member of a share group locks a record.", between(1000, 3_600_000)),
+        15_000, 60_000, between(1000, 30_000), between(30_000, 3_600_000)),
+    *with_bounds(
+        key("group.share.partition.max.record.locks", "int", 2000,
+            "Maximum number of records of a share partition that are locked at once.", between(100, 10_000)),
+        100, 4000, between(100, 2000), between(2000, 10_000)),
     key("group.share.max.share.sessions", "int", 2000, "Maximum number of share sessions.", between(1)),
     key("share.fetch.purgatory.purge.interval.requests", "int", 1000,
         "Completed delayed share fetches after which watch lists are purged."),

@@ -1,0 +1,57 @@
+"""Keys that several kinds of groups have, and the bounds of the configs of single groups."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kbroker.common.configs.config_def import ConfigKey, Validator, between, key
+
+
+def bound_name(name: str, bound: Literal["min", "max"]) -> str:
+    """Return the broker's key of a bound of the config of a single group: of share.session.timeout.ms, for example."""
+    kind, _, config = name.partition(".")
+    return f"group.{kind}.{bound}.{config.removeprefix('num.')}"
+
+
+def with_bounds(
+    of_all: ConfigKey, low: int, high: int, low_check: Validator | None = None, high_check: Validator | None = None
+) -> tuple[ConfigKey, ConfigKey, ConfigKey]:
+    """Return the key of all groups of a kind and those of its bounds; without checks these have that of the key."""
+    name = of_all.name.removeprefix("group.")
+    return (
+        of_all,
+        key(bound_name(name, "min"), "int", low, f"Minimum of {name} of a group.", low_check or of_all.validator),
+        key(bound_name(name, "max"), "int", high, f"Maximum of {name} of a group.", high_check or of_all.validator),
+    )
+
+
+def member_keys(kind: str, assignment_importance: Literal["medium", "low"] = "medium") -> tuple[ConfigKey, ...]:
+    """Return the keys of the sessions, the heartbeats and the target assignments of a kind of groups."""
+    session = key(
+        f"group.{kind}.session.timeout.ms",
+        "int",
+        45_000,
+        f"Milliseconds without a heartbeat after which a member of a {kind} group is removed.",
+        between(1),
+    )
+    heartbeat = key(
+        f"group.{kind}.heartbeat.interval.ms",
+        "int",
+        5000,
+        f"Milliseconds between two heartbeats of a member of a {kind} group.",
+        between(1),
+    )
+    assignment = key(
+        f"group.{kind}.assignment.interval.ms",
+        "int",
+        1000,
+        f"Minimum milliseconds between two target assignments of a {kind} group.",
+        between(0),
+        dynamic="cluster-wide",
+        importance=assignment_importance,
+    )
+    return (
+        *with_bounds(session, 45_000, 60_000),
+        *with_bounds(heartbeat, 5000, 15_000),
+        *with_bounds(assignment, 0, 15_000),
+    )  # fmt: skip
