@@ -45,11 +45,11 @@ class CoordinatorElections:
 
     def concerns(self, delta: MetadataDelta) -> bool:
         """Return whether the delta changes partitions of an internal topic."""
-        return any(topic.name in INTERNAL_TOPICS for topic in delta.changed_topics.values())
+        return any(topic.name in INTERNAL_TOPICS for topic in delta.topics.changed.values())
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Unload the partitions that have another leader, then load them there."""
-        for topic_id, topic in delta.changed_topics.items():
+        for topic_id, topic in delta.topics.changed.items():
             before = delta.image.topics_by_id.get(topic_id)
             if topic.name in INTERNAL_TOPICS and before is not None:
                 self._follow(topic, before)

@@ -33,7 +33,7 @@ class RegistrationTracker:
 
     def concerns(self, delta: MetadataDelta) -> bool:
         """Return whether the delta changes brokers, features or topics."""
-        return bool(delta.changed_features or delta.has_changed_brokers or delta.created_topics or delta.changed_topics)
+        return bool(delta.changed_features or delta.changes_brokers or delta.topics.created or delta.topics.changed)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Register again if the registration lacks directories; serve when they can be cordoned; warn of replicas."""
@@ -48,7 +48,7 @@ class RegistrationTracker:
             self._lifecycle.register_again()
         if METADATA_VERSION in delta.changed_features and can_cordon(image) and self._may_serve():
             self._lifecycle.set_ready_to_unfence()
-        self.warn_of_replicas([*delta.created_topics.values(), *delta.changed_topics.values()], delta.image)
+        self.warn_of_replicas([*delta.topics.created.values(), *delta.topics.changed.values()], delta.image)
 
     def warn_of_replicas(self, topics: Iterable[TopicImage], before: MetadataImage) -> None:
         """Log the partitions of these topics with a replica here, which they did not have before."""

@@ -372,26 +372,26 @@ class TopicRegistry:
 
     def concerns(self, delta: MetadataDelta) -> bool:
         """Return whether the delta changes a topic or its configs."""
-        return bool(delta.created_topics or delta.changed_topics or delta.deleted_topics) or any(
+        return bool(delta.topics.created or delta.topics.changed or delta.topics.deleted) or any(
             kind == ConfigResourceType.TOPIC for kind, _ in delta.changed_configs
         )
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Open and remove logs and swap the topics, as a change of the metadata needs it."""
-        if delta.deleted_topics:
-            self._remove(delta.deleted_topics.values())
-        created = self._created(delta.created_topics.values(), image)
-        grown = [one for one in delta.changed_topics.values() if self._is_grown(one)]
+        if delta.topics.deleted:
+            self._remove(delta.topics.deleted.values())
+        created = self._created(delta.topics.created.values(), image)
+        grown = [one for one in delta.topics.changed.values() if self._is_grown(one)]
         fresh = created | {topic.name: self._open(topic, image) for topic in grown}
         fresh |= self._reconfigured(delta, image, fresh)
-        for topic in delta.changed_topics.values():
+        for topic in delta.topics.changed.values():
             view = fresh.get(topic.name) or self._by_name.get(topic.name)
             if view is not None:
                 fresh[topic.name] = view._replace(registrations=topic.partitions)
         if fresh:
             self._note_isr(fresh.values())
             self._swap({**self._by_name, **fresh})
-        for topic in delta.changed_topics.values():
+        for topic in delta.topics.changed.values():
             if topic.name in self._by_name:
                 self._lead(self._by_name[topic.name])
         for view in created.values():

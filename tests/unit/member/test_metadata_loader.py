@@ -41,8 +41,8 @@ class Recorder:
         return True
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        created = sorted(topic.name for topic in delta.created_topics.values())
-        deleted = sorted(topic.name for topic in delta.deleted_topics.values())
+        created = sorted(topic.name for topic in delta.topics.created.values())
+        deleted = sorted(topic.name for topic in delta.topics.deleted.values())
         self.got.append((created, deleted, image.offset))
 
 

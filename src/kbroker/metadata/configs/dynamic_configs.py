@@ -20,7 +20,7 @@ from kbroker.common.configs.config import (
 )
 from kbroker.common.configs.config_accepted import AUTHORIZER_NAMES, FIXED_NAMES
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, ConfigType, Dynamic, to_text
-from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, check_broker_id
 from kbroker.common.configs.config_resources import (
     CLIENT_METRICS_TABLE,
     GROUP_TABLE,
@@ -111,7 +111,7 @@ class DynamicConfigs:
         self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool
     ) -> None:
         if kind == ConfigResourceType.BROKER_LOGGER:
-            self._check_node(name)
+            check_broker_id(name, self._config.node_id)
             change_levels([(change.name, change.operation, change.value) for change in changes], validate_only)
             return
         resource = str(self._config.node_id) if kind == ConfigResourceType.BROKER and name else name
@@ -197,7 +197,7 @@ class DynamicConfigs:
         self, image: MetadataImage, name: str, base: Mapping[str, str], changes: Sequence[ConfigChange]
     ) -> Mapping[str, str]:
         if name:
-            self._check_node(name)
+            check_broker_id(name, self._config.node_id)
         configs = _applied(
             base,
             _without_authorizer(changes)[0],
@@ -258,14 +258,6 @@ class DynamicConfigs:
 
     def _setting(self, name: str) -> int | None:
         return self._config.integer(name) if name in BROKER_TABLE else None
-
-    def _check_node(self, name: str) -> None:
-        digits = name[1:] if name[:1] in ("-", "+") else name
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 11):
-            raise KafkaError(Errors.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-        if int(name) != self._config.node_id:
-            text = f"Unexpected broker id, expected {self._config.node_id}, but received {name}"
-            raise KafkaError(Errors.INVALID_REQUEST, text)
 
 
 def _checked_stored(

@@ -10,7 +10,7 @@ from kbroker.common.feature_versions import FIRST_LEVEL, KRAFT_VERSION, LAST_STA
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken
-from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage, TopicImage
+from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError, UnsupportedLevelError
 from kbroker.metadata.image.mapping_delta import EntitiesDelta, MappingDelta
 from kbroker.metadata.image.record_forms import acl_of, credential_of, quota_entity_of, scram_key, token_of
@@ -34,7 +34,7 @@ class MetadataDelta:
         self._features = MappingDelta(image.features)
         self._brokers = MappingDelta(image.brokers)
         self._controllers = MappingDelta(image.controllers)
-        self._topics = TopicsDelta(image.topics, image.topics_by_id)
+        self.topics = TopicsDelta(image.topics, image.topics_by_id)
         self._configs = EntitiesDelta(image.configs)
         self._quotas = EntitiesDelta(image.client_quotas)
         self._next_producer_id = image.next_producer_id
@@ -49,7 +49,7 @@ class MetadataDelta:
         delta._features.change_to(after.features)
         delta._brokers.change_to(after.brokers)
         delta._controllers.change_to(after.controllers)
-        delta._topics.change_to(after.topics_by_id)
+        delta.topics.change_to(after.topics_by_id)
         delta._configs.change_to(after.configs)
         delta._quotas.change_to(after.client_quotas)
         delta._next_producer_id = after.next_producer_id
@@ -74,7 +74,7 @@ class MetadataDelta:
         Args: ``offset``: of the last record; ``epoch``: its leader epoch.
         Raises: MetadataReplayError for a topic that lacks a partition below its highest one.
         """
-        topics, topics_by_id = self._topics.apply()
+        topics, topics_by_id = self.topics.apply()
         return MetadataImage(
             offset,
             epoch,
@@ -92,29 +92,9 @@ class MetadataDelta:
         )
 
     @property
-    def has_changed_brokers(self) -> bool:
+    def changes_brokers(self) -> bool:
         """Return whether a broker is registered, changed or removed."""
         return bool(self._brokers.changes)
-
-    @property
-    def created_topics(self) -> Mapping[UUID, TopicImage]:
-        """New topics by id, once applied."""
-        return self._topics.created
-
-    @property
-    def changes_brokers(self) -> bool:
-        """Return whether the registration of a broker changes."""
-        return bool(self._brokers.changes)
-
-    @property
-    def changed_topics(self) -> Mapping[UUID, TopicImage]:
-        """Topics of before with changed or added partitions, by id, once applied."""
-        return self._topics.changed
-
-    @property
-    def deleted_topics(self) -> Mapping[UUID, TopicImage]:
-        """Topics of before that are deleted, by id. A new topic may have the name of one of them."""
-        return self._topics.deleted
 
     @property
     def changed_configs(self) -> set[tuple[int, str]]:
@@ -190,20 +170,8 @@ class MetadataDelta:
     def _register_controller(self, body: Body) -> None:
         self._controllers.changes[body["ControllerId"]] = ControllerRegistration.from_record(body)
 
-    def _create_topic(self, body: Body) -> None:
-        self._topics.create(body)
-
-    def _set_partition(self, body: Body) -> None:
-        self._topics.set_partition(body)
-
-    def _change_partition(self, body: Body) -> None:
-        self._topics.change_partition(body)
-
-    def _clear_elr(self, body: Body) -> None:
-        self._topics.clear_elr(body)
-
     def _remove_topic(self, body: Body) -> None:
-        self._configs.remove((ConfigResourceType.TOPIC, self._topics.remove(body)))
+        self._configs.remove((ConfigResourceType.TOPIC, self.topics.remove(body)))
 
     def _set_config(self, body: Body) -> None:
         self._configs.set((body["ResourceType"], body["ResourceName"]), body["Name"], body["Value"])
@@ -244,10 +212,10 @@ class MetadataDelta:
 _REPLAYS: Mapping[str, Callable[[MetadataDelta, Body], object]] = {
     "RegisterBrokerRecord": MetadataDelta._register_broker,
     "UnregisterBrokerRecord": MetadataDelta._unregister_broker,
-    "TopicRecord": MetadataDelta._create_topic,
-    "PartitionRecord": MetadataDelta._set_partition,
+    "TopicRecord": lambda delta, body: delta.topics.create(body),
+    "PartitionRecord": lambda delta, body: delta.topics.set_partition(body),
     "ConfigRecord": MetadataDelta._set_config,
-    "PartitionChangeRecord": MetadataDelta._change_partition,
+    "PartitionChangeRecord": lambda delta, body: delta.topics.change_partition(body),
     "FenceBrokerRecord": MetadataDelta._fence_broker,
     "UnfenceBrokerRecord": MetadataDelta._unfence_broker,
     "RemoveTopicRecord": MetadataDelta._remove_topic,
@@ -264,7 +232,7 @@ _REPLAYS: Mapping[str, Callable[[MetadataDelta, Body], object]] = {
     "RemoveUserScramCredentialRecord": MetadataDelta._remove_credential,
     "RemoveDelegationTokenRecord": MetadataDelta._remove_token,
     "RegisterControllerRecord": MetadataDelta._register_controller,
-    "ClearElrRecord": MetadataDelta._clear_elr,
+    "ClearElrRecord": lambda delta, body: delta.topics.clear_elr(body),
 }
 
 

@@ -42,8 +42,9 @@ class TopicsDelta:
     """Changes to the topics. A topic that is created and deleted again leaves no trace.
 
     Attributes:
-        deleted: topics before the changes that are deleted, by id.
-        created, changed: by id, set by ``apply``; a topic is in one of them only.
+        deleted: topics before the changes that are deleted, by id. A new topic may have the name of one of them.
+        created: new topics by id, set by ``apply``.
+        changed: topics before the changes that have changed or added partitions, by id, set by ``apply``.
     """
 
     def __init__(self, topics: Mapping[str, TopicImage], topics_by_id: Mapping[UUID, TopicImage]) -> None:

@@ -57,7 +57,7 @@ def test_a_change_replaces_only_its_fields(fields: dict[str, object], expected: 
     changed = delta_of(image, change(1, 1, **fields))
     new = changed.apply(5, 2)
     assert new.topics["a"].partitions == (REGISTRATION, REGISTRATION._replace(partition_epoch=1, **expected))  # type: ignore[arg-type]
-    assert (changed.created_topics, changed.changed_topics) == ({}, {uid(1): new.topics["a"]})
+    assert (changed.topics.created, changed.topics.changed) == ({}, {uid(1): new.topics["a"]})
     assert image.topics["a"].partitions == (REGISTRATION, REGISTRATION)
 
 
@@ -88,8 +88,8 @@ def test_a_deleted_topic_is_gone_with_its_configs() -> None:
     assert set(new.topics) == {"b"}
     assert set(new.topics_by_id) == {uid(2)}
     assert new.configs == {(4, "a"): {"x": "2"}}
-    assert delta.deleted_topics == {uid(1): image.topics["a"]}
-    assert (delta.created_topics, delta.changed_topics) == ({}, {})
+    assert delta.topics.deleted == {uid(1): image.topics["a"]}
+    assert (delta.topics.created, delta.topics.changed) == ({}, {})
     assert delta.changed_configs == {(2, "a")}
 
 
@@ -100,7 +100,7 @@ def test_a_topic_that_comes_and_goes_in_one_delta_leaves_no_trace() -> None:
     new = delta.apply(9, 1)
     assert (new.topics, new.topics_by_id, new.configs) == (image.topics, image.topics_by_id, {})
     assert new.topics is image.topics
-    assert (delta.created_topics, delta.deleted_topics, delta.changed_configs) == ({}, {}, set())
+    assert (delta.topics.created, delta.topics.deleted, delta.changed_configs) == ({}, {}, set())
 
 
 def test_a_topic_is_deleted_and_created_again_in_one_delta() -> None:
@@ -111,8 +111,8 @@ def test_a_topic_is_deleted_and_created_again_in_one_delta() -> None:
     assert new.topics["a"] == new.topics_by_id[uid(3)] == again
     assert set(new.topics_by_id) == {uid(2), uid(3)}
     assert new.configs == {(2, "a"): {"y": "3"}}
-    assert (delta.created_topics, delta.deleted_topics) == ({uid(3): again}, {uid(1): image.topics["a"]})
-    assert delta.changed_topics == {}
+    assert (delta.topics.created, delta.topics.deleted) == ({uid(3): again}, {uid(1): image.topics["a"]})
+    assert delta.topics.changed == {}
     gone = after(removal(1), topic("a", 3), partition(3), removal(3), image=image)
     assert set(gone.topics) == {"b"}
     assert gone.configs == {}
@@ -127,7 +127,7 @@ def test_eligible_leader_replicas_are_cleared() -> None:
     new = one.apply(9, 1)
     assert new.topics["a"].partitions == (cleared, REGISTRATION)
     assert new.topics["b"] is image.topics["b"]
-    assert set(one.changed_topics) == {uid(1)}
+    assert set(one.topics.changed) == {uid(1)}
     assert after(("ClearElr", {"TopicName": "b"}), image=image).topics["b"].partitions == (cleared,)
     rows = (topic("c", 3), partition(3, **elr), change(1, 1, EligibleLeaderReplicas=[1]), removal(2))
     every = after(*rows, ("ClearElr", {"TopicName": ""}), image=image)
@@ -136,7 +136,7 @@ def test_eligible_leader_replicas_are_cleared() -> None:
     assert set(every.topics) == {"a", "c"}
     unchanged = delta_of(after(*TWO), ("ClearElr", {"TopicName": ""}))
     unchanged.apply(9, 1)
-    assert unchanged.changed_topics == {}
+    assert unchanged.topics.changed == {}
 
 
 @pytest.mark.parametrize(
