@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.requests.cluster import Node, current_leader, live_nodes
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import MALFORMED
 from kbroker.security.authorizer import checks
 
 if TYPE_CHECKING:
@@ -17,11 +18,6 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 NOWHERE = {"NodeId": -1, "Host": "", "Port": -1}
 FIRST_WITH_SHARE = 6
 _CHECKS = {GROUP: checks.FIND_COORDINATOR_GROUP, TRANSACTION: checks.FIND_COORDINATOR_TRANSACTIONAL_ID}
-
-NO_SUCH_KIND = (
-    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
-    "incompatible broker. See the broker logs for more details."
-)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -33,7 +29,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if kind == SHARE and request.api_version >= FIRST_WITH_SHARE:
         ctx.auth.require(request, checks.FIND_COORDINATOR_SHARE)
     elif kind == SHARE:
-        return _nowhere(body, Errors.INVALID_REQUEST, "" if request.api_version >= 4 else NO_SUCH_KIND, request)
+        return _nowhere(body, Errors.INVALID_REQUEST, "" if request.api_version >= 4 else MALFORMED, request)
     if check is not None and not allowed:
         if request.api_version < 4:
             return failure(body, check.error, request)
@@ -55,7 +51,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return {**place, "ErrorMessage": "NONE"}
     if kind in (GROUP, TRANSACTION, SHARE):
         return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
-    return _nowhere(body, Errors.INVALID_REQUEST, NO_SUCH_KIND, request)
+    return _nowhere(body, Errors.INVALID_REQUEST, MALFORMED, request)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

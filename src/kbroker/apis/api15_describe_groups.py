@@ -62,10 +62,7 @@ def _describe(ctx: ApiContext, group_id: str, operations: int, request: RequestC
 
 def _group(group: DescribedGroup, operations: int) -> Body:
     return {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "GroupId": group.group_id,
-        "GroupState": group.state.value,
+        **_nothing(group.group_id, Errors.NONE, None, group.state.value),
         "ProtocolType": group.protocol_type,
         "ProtocolData": group.protocol_name,
         "Members": [

@@ -90,20 +90,11 @@ def _entries(ctx: ApiContext, created: Created) -> list[Entry]:
 
 def _created(name: str, created: Created, configs: list[Entry] | None) -> Body:
     """Return the row of a created topic. Args: ``configs``: None if the client may not see them."""
+    row: Body = {"Name": name, "TopicId": created.topic_id, "ErrorCode": 0, "ErrorMessage": None}
     if configs is None:
-        return {
-            "Name": name,
-            "TopicId": created.topic_id,
-            "ErrorCode": 0,
-            "ErrorMessage": None,
-            "TopicConfigErrorCode": int(checks.CREATE_TOPICS_CONFIGS.error),
-            "Configs": [],
-        }
+        return {**row, "TopicConfigErrorCode": int(checks.CREATE_TOPICS_CONFIGS.error), "Configs": []}
     return {
-        "Name": name,
-        "TopicId": created.topic_id,
-        "ErrorCode": 0,
-        "ErrorMessage": None,
+        **row,
         "NumPartitions": created.num_partitions,
         "ReplicationFactor": created.replication_factor,
         "Configs": configs,

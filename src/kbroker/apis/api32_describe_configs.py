@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.configs.config_def import ConfigType
-from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
+from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource, check_broker_id
 from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
@@ -18,16 +18,12 @@ from kbroker.metadata.configs.config_entries import (
 )
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import ResponseRoom
+from kbroker.requests.rows import MALFORMED
 from kbroker.security.authorizer import checks
 
 # Rows of a response beyond those of each topic and broker once: for duplicates, and for groups and subscriptions,
 # which exist by being named. Kafka has no such limit; a name of a few bytes would cost kilobytes.
 MAX_FREE_ROWS = 10_000
-
-MALFORMED = (
-    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
-    "incompatible broker. See the broker logs for more details."
-)
 
 TOO_MANY = "Too many resources in one request: ask for the rest in another."
 
@@ -98,12 +94,12 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
     if kind == ConfigResourceType.BROKER:
         if not name:
             return default_broker_entries(ctx.image.configs.get((ConfigResourceType.BROKER, ""), {}))
-        _check_broker(ctx, name, " or empty string,")
+        check_broker_id(name, ctx.node_id, "Broker", " or empty string,")
         return broker_entries(ctx.config, ctx.bound_addresses)
     if kind == ConfigResourceType.BROKER_LOGGER:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Broker id must not be empty")
-        _check_broker(ctx, name, "")
+        check_broker_id(name, ctx.node_id, "Broker", "")
         return _loggers()
     if kind == ConfigResourceType.CLIENT_METRICS:
         if not name:
@@ -124,15 +120,6 @@ def _topic(ctx: ApiContext, name: str) -> list[Entry]:
     if view is None:
         raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
     return topic_entries(ctx.config, view.configs)
-
-
-def _check_broker(ctx: ApiContext, name: str, or_empty: str) -> None:
-    digits = name[1:] if name[:1] in ("-", "+") else name
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 11):
-        raise KafkaError(Errors.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    if int(name) != ctx.node_id:
-        text = f"Unexpected broker id, expected {ctx.node_id}{or_empty} but received {name}"
-        raise KafkaError(Errors.INVALID_REQUEST, text)
 
 
 def _loggers() -> list[Entry]:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from kbroker.apis.described_groups import Description, assigned_topics, assignment_row, describe_groups, failure
+from kbroker.apis.described_groups import (
+    Description,
+    assigned_topics,
+    assignment_row,
+    describe_groups,
+    failure,
+    group_row,
+)
 from kbroker.common.errors import Errors
 from kbroker.common.feature_versions import GROUP_VERSION
 from kbroker.coordinator.consumer_groups import DescribedConsumerMember
@@ -27,16 +34,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def _describe(ctx: ApiContext, group_id: str) -> Body:
     group = ctx.groups.consumer_groups.describe(group_id)
-    return {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "GroupId": group_id,
-        "GroupState": group.state.value,
-        "GroupEpoch": group.epoch,
-        "AssignmentEpoch": group.target_epoch,
-        "AssignorName": group.assignor,
-        "Members": [_member(ctx, one) for one in group.members],
-    }
+    return {**group_row(group, [_member(ctx, one) for one in group.members]), "AssignorName": group.assignor}
 
 
 def _member(ctx: ApiContext, described: DescribedConsumerMember) -> Body:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from kbroker.apis.described_groups import Description, assigned_topics, assignment_row, describe_groups, failure
+from kbroker.apis.described_groups import (
+    Description,
+    assigned_topics,
+    assignment_row,
+    describe_groups,
+    failure,
+    group_row,
+)
 from kbroker.apis.share_group_requests import are_enabled
 from kbroker.common.configs.config_share import SIMPLE_ASSIGNOR
 from kbroker.common.errors import Errors
@@ -26,16 +33,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def _describe(ctx: ApiContext, group_id: str) -> Body:
     group = ctx.groups.share_groups.describe(group_id)
-    return {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "GroupId": group_id,
-        "GroupState": group.state.value,
-        "GroupEpoch": group.epoch,
-        "AssignmentEpoch": group.target_epoch,
-        "AssignorName": SIMPLE_ASSIGNOR,
-        "Members": [_member(ctx, one) for one in group.members],
-    }
+    return {**group_row(group, [_member(ctx, one) for one in group.members]), "AssignorName": SIMPLE_ASSIGNOR}
 
 
 def _member(ctx: ApiContext, member: ShareGroupMember) -> Body:

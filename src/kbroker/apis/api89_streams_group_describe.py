@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.apis.described_groups import Description, describe_groups, empty_row
+from kbroker.apis.described_groups import Description, describe_groups, empty_row, group_row
 from kbroker.common.errors import Errors
 from kbroker.common.feature_versions import STREAMS_VERSION
 from kbroker.coordinator.streams_group.records import pairs, tasks_body
@@ -50,16 +50,8 @@ def _topics(group: Body) -> set[str]:
 
 
 def _group(group: DescribedStreamsGroup) -> Body:
-    return {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "GroupId": group.group_id,
-        "GroupState": group.state.value,
-        "GroupEpoch": group.epoch,
-        "AssignmentEpoch": group.target_epoch,
-        "Topology": {"Epoch": group.topology_epoch, "Subtopologies": described(group.subtopologies)},
-        "Members": [_member(one) for one in group.members],
-    }
+    topology = {"Epoch": group.topology_epoch, "Subtopologies": described(group.subtopologies)}
+    return {**group_row(group, [_member(one) for one in group.members]), "Topology": topology}
 
 
 def _member(one: DescribedStreamsMember) -> Body:

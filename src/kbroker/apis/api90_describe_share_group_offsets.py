@@ -9,12 +9,12 @@ from kbroker.apis.share_group_requests import are_enabled
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, ShareState
 from kbroker.coordinator.share.share_records import SharePartitionKey
+from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.peers import share_of
 from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
 
-NO_ID = UUID(int=0)
 UNKNOWN_LAG = -1
 
 
@@ -72,9 +72,9 @@ def _named(ctx: ApiContext, group_id: str, wanted: list[Body], request: RequestC
         view = ctx.topics.get(name)
         if name not in allowed:
             rows = [{**_uninitialized(index), **_error(check.error)} for index in indexes]
-            refused.append(_row(name, NO_ID, rows))
+            refused.append(_row(name, ZERO_ID, rows))
         elif view is None:
-            unknown.append(_row(name, NO_ID, [_uninitialized(index) for index in indexes]))
+            unknown.append(_row(name, ZERO_ID, [_uninitialized(index) for index in indexes]))
         else:
             known.append(_topic(ctx, group_id, name, view.topic_id, indexes))
     return [*known, *unknown, *refused]

@@ -6,10 +6,9 @@ from uuid import UUID
 
 from kbroker.apis.share_group_requests import are_enabled, refused_group
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
-
-NO_ID = UUID(int=0)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -52,4 +51,4 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def _id(ctx: ApiContext, name: str) -> UUID:
     view = ctx.topics.get(name)
-    return NO_ID if view is None else view.topic_id
+    return ZERO_ID if view is None else view.topic_id

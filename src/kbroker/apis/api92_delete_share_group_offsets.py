@@ -6,10 +6,9 @@ from uuid import UUID
 
 from kbroker.apis.share_group_requests import are_enabled, refused_group
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
-
-NO_ID = UUID(int=0)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -36,4 +35,4 @@ def _row(name: str, found: KafkaError | UUID) -> Body:
     if isinstance(found, UUID):
         return {"TopicName": name, "TopicId": found, "ErrorCode": 0, "ErrorMessage": None}
     text = found.message or found.error.message
-    return {"TopicName": name, "TopicId": NO_ID, "ErrorCode": int(found.error), "ErrorMessage": text}
+    return {"TopicName": name, "TopicId": ZERO_ID, "ErrorCode": int(found.error), "ErrorMessage": text}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
@@ -12,6 +12,13 @@ from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, Req
 from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
 from kbroker.security.authorizer.checks import Check
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.consumer_groups import DescribedConsumerGroup
+    from kbroker.coordinator.share_groups import DescribedShareGroup
+    from kbroker.coordinator.streams_groups import DescribedStreamsGroup
+
+    DescribedGroup = DescribedConsumerGroup | DescribedShareGroup | DescribedStreamsGroup
 
 WITH_ASSIGNOR: Body = {"AssignorName": ""}
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
@@ -70,6 +77,19 @@ def describe_groups(ctx: ApiContext, body: Body, request: RequestContext, how: D
         for group in groups
     ]
     return {"Groups": [*refused, *visible]}
+
+
+def group_row(group: DescribedGroup, members: Sequence[Body]) -> Body:
+    """Return the row of a group, without the field of its kind."""
+    return {
+        "ErrorCode": 0,
+        "ErrorMessage": None,
+        "GroupId": group.group_id,
+        "GroupState": group.state.value,
+        "GroupEpoch": group.epoch,
+        "AssignmentEpoch": group.target_epoch,
+        "Members": members,
+    }
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

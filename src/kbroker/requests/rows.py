@@ -10,6 +10,12 @@ from kbroker.common.errors import Errors, KafkaError
 if TYPE_CHECKING:
     from kbroker.requests.context import Body, RequestContext
 
+#: Kafka's text for an unknown type of a resource or a coordinator.
+MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
+
 
 def error_fields(error: KafkaError | None) -> Body:
     """Return the code and the text of a row: NONE and null without an error."""

@@ -5,6 +5,7 @@ import pytest
 from kbroker.apis import api32_describe_configs
 from kbroker.common.configs.config import BROKER_TABLE, TOPIC_TABLE
 from kbroker.requests.context import Body
+from kbroker.requests.rows import MALFORMED
 from tests.support.server import Bench, make_bench
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
@@ -40,7 +41,7 @@ def test_one_unknown_type_refuses_them_all(bench: Bench) -> None:
     assert [(one["ResourceType"], one["ErrorCode"], one["Configs"]) for one in results] == [
         (kind, 42, []) for kind in (TOPIC, 99, 0)
     ]
-    assert {one["ErrorMessage"] for one in results} == {api32_describe_configs.MALFORMED}
+    assert {one["ErrorMessage"] for one in results} == {MALFORMED}
 
 
 def chain(row: Body) -> list[tuple[str, str | None, int]]:
