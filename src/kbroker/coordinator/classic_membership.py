@@ -31,9 +31,8 @@ from kbroker.coordinator.group_sensors import GroupSensors
 
 logger = get_logger(__name__)
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = (
-    5 * 60_000
-)  # a first join has no session yet, and the close of a muted connection is not detected
+# a first join has no session yet, and the close of a muted connection is not detected
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit the protocol's STRING
 
 
@@ -159,7 +158,7 @@ class Membership:
         else:
             group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
             group.await_join(member, on_joined)
-            self._maybe_rebalance(group)
+            self.start_rebalance(group)
 
     def _add(self, group: ClassicGroup, member_id: str, request: JoinRequest, on_joined: JoinCallback) -> None:
         member = Member(
@@ -176,7 +175,7 @@ class Membership:
             group.new_member_added = True  # the first rebalance may wait for more members
         group.add(member, request.protocol_type, on_joined)
         self._await_heartbeat(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._maybe_rebalance(group)
+        self.start_rebalance(group)
 
     def _replace_static(
         self, group: ClassicGroup, old_id: str, new_id: str, request: JoinRequest, on_joined: JoinCallback
@@ -192,11 +191,11 @@ class Membership:
             group.await_join(member, on_joined)
             self._await_heartbeat(group, member)
             # the leader may have assigned to the old id already: even a group that syncs rebalances again
-            self._maybe_rebalance(group)
+            self.start_rebalance(group)
             return
         if group.select_protocol() != group.protocol_name:
             group.await_join(member, on_joined)
-            self._maybe_rebalance(group)
+            self.start_rebalance(group)
             return
         try:
             self._save(group, None)
@@ -216,13 +215,10 @@ class Membership:
 
     # ------------------------------------------------------------ rebalance
 
-    def _maybe_rebalance(self, group: ClassicGroup) -> None:
+    def start_rebalance(self, group: ClassicGroup) -> None:
+        """Start a rebalance, if the state allows that: the members must join again."""
         if group.can_rebalance:
             self._rebalance(group)
-
-    def start_rebalance(self, group: ClassicGroup) -> None:
-        """Start a rebalance: the members must join again."""
-        self._maybe_rebalance(group)
 
     def _rebalance(self, group: ClassicGroup) -> None:
         if group.state is GroupState.COMPLETING_REBALANCE:
@@ -313,7 +309,7 @@ class Membership:
         except KafkaError as error:
             self._note_failure(group, "the assignments", error)
             self._refuse_syncs(group, error.error)
-            self._maybe_rebalance(group)
+            self.start_rebalance(group)
             return
         group.transition_to(GroupState.STABLE, self._clock.wall_ms())
         self._sensors.classic_rebalances.record()
@@ -339,7 +335,7 @@ class Membership:
                 logger.info("group %s: %s did not sync in time", group.group_id, member_id)
                 group.remove(member_id)
                 self._heartbeat_over(group, member_id)
-            self._maybe_rebalance(group)
+            self.start_rebalance(group)
 
     # ------------------------------------------------------------ heartbeat
 
@@ -424,7 +420,7 @@ class Membership:
         if group.state is GroupState.PREPARING_REBALANCE:
             self._joins.check_and_complete(_join_key(group))
         else:
-            self._maybe_rebalance(group)
+            self.start_rebalance(group)
 
     def _remove_pending(self, group: ClassicGroup, member_id: str) -> None:
         group.pending_joins.discard(member_id)

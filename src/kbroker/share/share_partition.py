@@ -189,10 +189,8 @@ class SharePartition:
             logger.exception("failed to load the share partition %s", self.key)
             failure = KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error))
         if failure is not None:
-            is_damage = (
-                failure.error is Errors.UNKNOWN_SERVER_ERROR
-            )  # else the group's state is absent, or not yet there
-            write = logger.warning if is_damage else logger.debug
+            # otherwise the group's state is absent, or not yet there
+            write = logger.warning if failure.error is Errors.UNKNOWN_SERVER_ERROR else logger.debug
             write("failed to load the share partition %s: %s", self.key, failure)
             with self.lock:
                 self.state = SharePartitionState.FAILED

@@ -18,11 +18,11 @@ from kbroker.coordinator.consumer_group.member import (
     Owned,
 )
 from kbroker.coordinator.modern_group.records import (
+    GROUP_EPOCH,
     TARGET_PARTITIONS,
     Body,
     Format,
     Formats,
-    GroupEpoch,
     GroupRecord,
     GroupRecords,
     RecordKey,
@@ -160,7 +160,7 @@ def _no_body(value: object) -> Body:
 
 
 FORMATS: Formats = {
-    METADATA: Format("ConsumerGroupMetadata", "", GroupEpoch.body, GroupEpoch.of),
+    METADATA: Format("ConsumerGroupMetadata", "", *GROUP_EPOCH),
     PARTITION_METADATA: Format("ConsumerGroupPartitionMetadata", "", _no_body, lambda name, body: {}),
     REGULAR_EXPRESSION: Format("ConsumerGroupRegularExpression", "RegularExpression", _regex_body, _regex),
     **RECORDS.formats(

@@ -41,30 +41,12 @@ class GroupEpoch(NamedTuple):
     epoch: int
     metadata_hash: int
 
-    def body(self) -> Body:
-        """Return the fields of the record's value."""
-        return {"Epoch": self.epoch, "MetadataHash": self.metadata_hash}
-
-    @classmethod
-    def of(cls, name: str, body: Mapping[str, Any]) -> GroupEpoch:
-        """Return the value of a record's fields."""
-        return cls(body["Epoch"], body["MetadataHash"])
-
 
 class TargetEpoch(NamedTuple):
     """The group epoch of the target assignment, and its time (0: unknown)."""
 
     epoch: int
     timestamp_ms: int
-
-    def body(self) -> Body:
-        """Return the fields of the record's value."""
-        return {"AssignmentEpoch": self.epoch, "AssignmentTimestamp": self.timestamp_ms}
-
-    @classmethod
-    def of(cls, name: str, body: Mapping[str, Any]) -> TargetEpoch:
-        """Return the value of a record's fields."""
-        return cls(body["AssignmentEpoch"], body["AssignmentTimestamp"])
 
 
 class GroupRecords(NamedTuple):
@@ -126,7 +108,7 @@ class GroupRecords(NamedTuple):
         """Return the formats of these records but the group's. Args: ``prefix``: of the names of their messages."""
         return {
             self.member_kind: Format(prefix + "MemberMetadata", "MemberId", *member),
-            self.target_epoch_kind: Format(prefix + "TargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
+            self.target_epoch_kind: Format(prefix + "TargetAssignmentMetadata", "", *TARGET_EPOCH),
             self.target_kind: Format(prefix + "TargetAssignmentMember", "MemberId", *target),
             self.current_kind: Format(prefix + "CurrentMemberAssignment", "MemberId", *current),
         }
@@ -154,6 +136,15 @@ class Format(NamedTuple):
 Formats = Mapping[int, Format]
 #: ``body`` and ``value`` of a format.
 Coding = tuple[Callable[[Any], Body], Callable[[str, Body], Any]]
+
+
+def _plain(kind: Callable[..., Any], *fields: str) -> Coding:
+    """Return the coding of values that are stored as they are. Args: ``fields``: of a record, in their order."""
+    return lambda value: dict(zip(fields, value, strict=True)), lambda name, body: kind(*(body[one] for one in fields))
+
+
+GROUP_EPOCH = _plain(GroupEpoch, "Epoch", "MetadataHash")
+TARGET_EPOCH = _plain(TargetEpoch, "AssignmentEpoch", "AssignmentTimestamp")
 
 
 def partition_rows(partitions: Partitions) -> list[Body]:

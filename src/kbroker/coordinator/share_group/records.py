@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.coordinator.modern_group.records import (
+    GROUP_EPOCH,
     TARGET_PARTITIONS,
     Body,
     Format,
     Formats,
-    GroupEpoch,
     GroupRecord,
     GroupRecords,
     Partitions,
@@ -130,7 +130,7 @@ def _state(name: str, body: Mapping[str, Any]) -> StatePartitions:
 
 
 FORMATS: Formats = {
-    METADATA: Format("ShareGroupMetadata", "", GroupEpoch.body, GroupEpoch.of),
+    METADATA: Format("ShareGroupMetadata", "", *GROUP_EPOCH),
     STATE_PARTITIONS: Format("ShareGroupStatePartitionMetadata", "", _state_body, _state),
     **RECORDS.formats(
         "ShareGroup",

@@ -27,23 +27,15 @@ class TargetTasks(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """True if there are no tasks."""
-        return not (self.active or self.standby or self.warmup)
+        return not any(self)
 
     def has_any(self, tasks: AssignedTasks) -> bool:
         """Return whether one of these tasks is among them, in the same role."""
-        return (
-            _overlap(self.active, tasks.active)
-            or _overlap(self.standby, tasks.standby)
-            or _overlap(self.warmup, tasks.warmup)
-        )
+        return any(map(_overlap, self, tasks))
 
     def covers(self, tasks: AssignedTasks) -> bool:
         """Return whether all of these tasks are among them, in the same role."""
-        return (
-            is_subset(tasks.active, self.active)
-            and is_subset(tasks.standby, self.standby)
-            and is_subset(tasks.warmup, self.warmup)
-        )
+        return all(map(is_subset, tasks, self))
 
 
 class AssignedTasks(NamedTuple):
@@ -56,7 +48,7 @@ class AssignedTasks(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """True if there are no tasks."""
-        return not (self.active or self.standby or self.warmup)
+        return not any(self)
 
     @property
     def without_epochs(self) -> TargetTasks:
