@@ -55,7 +55,7 @@ class MutationCounter(Protocol):
 class ChargedMutationQuota(MutationQuota):
     """Mutation quota that a client's bucket limits; it keeps the latest delay and the time when it was found.
 
-    A strict one is for clients that support error 89: mutations are refused uncharged while the bucket is overdrawn, and
+    A strict one is for clients that support error 89: mutations are refused uncharged while the bucket is overdrawn;
     others are allowed as a whole, however far they overdraw it. Otherwise each mutation is charged and allowed, and
     throttles the channel later.
 
