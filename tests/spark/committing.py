@@ -1,8 +1,9 @@
 """A program for the tests: what a stream does with a table at each batch, without Spark, and what a compaction does.
 
-python -m tests.spark.committing TABLE write APP BATCHES [wait] | python -m tests.spark.committing TABLE compact TIMES
+python -m tests.spark.committing TABLE write APP BATCHES [wait]
+python -m tests.spark.committing TABLE compact TIMES [wait]
 
-With `wait` the batches are of two hours, written after a line of input, so that several processes begin at once.
+With `wait` it begins after a line of input, so that several processes begin at once.
 """
 
 import sys
@@ -24,12 +25,12 @@ BUCKETS = 2
 
 
 def day_of_batches() -> Day:
-    """The rows of one batch: each batch writes all of them again, under another sequence."""
+    """The day whose first rows are those of a batch."""
     return make_day(ROWS)
 
 
 def two_hours() -> pa.Table:
-    """Those of them of the first two hours: few files."""
+    """The rows of one batch, of the day's first two hours: few files. Each batch writes all of them again."""
     import pyarrow.compute as pc
 
     rows = day_of_batches().rows
@@ -57,17 +58,17 @@ def write(table: Table, app: str, number: int, rows: pa.RecordBatch) -> bool:
 
 def main(table: str, what: str, *words: str, options: Mapping[str, str] | None = None) -> None:
     found = Table(TablePlace.of(table, options))
+    rows = placed(two_hours())
+    found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
+    if words[-1] == "wait":
+        print("ready", flush=True)
+        sys.stdin.readline()
     if what == "compact":
         for _ in range(int(words[0])):
             done = compact(found, 0, SystemClock().wall_ms(), everything=True)
             print("rewrote", done.files_before, flush=True)
         return
-    found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
-    app, batches, *waiting = words
-    rows = placed(two_hours() if waiting else day_of_batches().rows)
-    if waiting:
-        print("ready", flush=True)
-        sys.stdin.readline()
+    app, batches = words[:2]
     for number in range(int(batches)):
         print("committed" if write(found, app, number, rows) else "left out", flush=True)
 

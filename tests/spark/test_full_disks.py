@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.committing import two_hours
 from tests.spark.day import make_day
 from tests.spark.standalone import ROOT, environment
 from tests.spark.watching import closing_line, put
@@ -74,7 +75,7 @@ def test_a_table_on_a_full_disk(tmp_path: Path) -> None:
     assert (no_compaction[0], no_compaction[2].count("\n")) == (1, 1), no_compaction
     assert "No space left on device" in no_compaction[2]
     assert second[:2] == (0, "left out\n" * 2 + "committed\n"), second
-    assert json.loads(compacted[1])["table"]["rows"] == 3_000, compacted
+    assert json.loads(compacted[1])["table"]["rows"] == 3 * two_hours().num_rows, compacted
 
 
 @pytest.mark.soak

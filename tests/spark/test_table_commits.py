@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from kbroker.cli import cli
 from kbroker.common.request_log import VERSION
+from kbroker.spark import shared_folder
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables import compaction
 from kbroker.spark.tables.compaction import MAX_FILES, SHORTEST_RETENTION_MS, compact, compact_table, due_places, vacuum
@@ -30,7 +32,7 @@ from kbroker.spark.tables.delta_table import (
 from kbroker.spark.tables.file_writer import PREFIX, ZSTD_ROWS, statistics
 from kbroker.spark.tables.log_schema import spark_schema
 from kbroker.spark.tables.table_place import TablePlace
-from tests.spark.committing import BUCKETS, ROWS, day_of_batches, placed, write
+from tests.spark.committing import BUCKETS, ROWS, day_of_batches, placed, two_hours, write
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 8
@@ -43,15 +45,23 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def start(table: Path, *words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.spark.committing", str(table), *map(str, words)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def said(process: subprocess.Popen[str]) -> list[str]:
-    out, error = process.communicate(timeout=600)
-    assert process.returncode == 0, error
-    return out.split("\n")[:-1]
+def at_once(table: Path, *several: Sequence[object]) -> list[list[str]]:
+    """What several processes have said, which began to write and to compact at the same time."""
+    running = []
+    for words in several:
+        command = [sys.executable, "-m", "tests.spark.committing", str(table), *map(str, words), "wait"]
+        pipe = subprocess.PIPE
+        running.append(subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+    for one in running:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in running:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    done = [one.communicate(timeout=600) for one in running]
+    assert [one.returncode for one in running] == [0] * len(running), done
+    return [out.split("\n")[:-1] for out, _ in done]
 
 
 def sequences(table: Path) -> Counter[int | None]:
@@ -65,18 +75,17 @@ def sequences(table: Path) -> Counter[int | None]:
 
 
 def times(count: int) -> Counter[int | None]:
-    once = Counter(day_of_batches().rows["correlation_id"].to_pylist())
+    once = Counter(two_hours()["correlation_id"].to_pylist())
     return Counter({key: number * count for key, number in once.items()})
 
 
 @pytest.mark.slow
 def test_two_writers_and_two_compactions_at_once(table: Path) -> None:
     """Each batch of both is there once, whatever is rewritten meanwhile."""
-    running = [start(table, "write", app, BATCHES) for app in "ab"] + [start(table, "compact", 6) for _ in "cd"]
-    first, second, *_ = map(said, running)
+    first, second, *_ = at_once(table, *(("write", app, BATCHES) for app in "ab"), *(("compact", 6) for _ in "cd"))
     assert first == second == ["committed"] * BATCHES
     assert sequences(table) == times(2 * BATCHES)
-    said(start(table, "compact", 1))
+    compact(Table(table), 0, 1, everything=True)
     assert sequences(table) == times(2 * BATCHES)
     places = [(one.date, one.hour, one.bucket) for one in Table(table).files()]
     assert len(places) == len(set(places))
@@ -86,7 +95,7 @@ def test_two_writers_and_two_compactions_at_once(table: Path) -> None:
 @pytest.mark.slow
 def test_a_stream_that_runs_twice_adds_no_row_twice(table: Path) -> None:
     """Two processes with the same batches, as after a restart whose first process was still alive."""
-    both = [said(one) for one in [start(table, "write", "a", BATCHES) for _ in range(2)]]
+    both = at_once(table, *[("write", "a", BATCHES)] * 2)
     for number in range(BATCHES):
         assert sorted([both[0][number], both[1][number]]) in (["committed", "left out"],)
     assert sequences(table) == times(BATCHES)
@@ -99,13 +108,13 @@ def test_a_stream_that_runs_twice_adds_no_row_twice(table: Path) -> None:
 
 def test_of_two_compactions_of_the_same_files_one_gives_up(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both start from one version; what the first has done stays, and no row is there twice."""
-    rows = placed(day_of_batches().rows)
+    rows = placed(two_hours())
     mine, other = Table(table), Table(table)
     for number in range(2):
         write(mine, "a", number, rows)
     before = mine.files()
     done = compact(mine, 0, 1, everything=True)
-    assert (done.hours, done.files_before) == (24, len(before))
+    assert (done.hours, done.files_before) == (2, len(before))
     monkeypatch.setattr(other, "files", lambda: before)  # it began before the first one committed
     assert compact(other, 0, 1, everything=True).hours == 0
     assert Table(table).version == mine.version
@@ -114,7 +123,7 @@ def test_of_two_compactions_of_the_same_files_one_gives_up(table: Path, monkeypa
 
 def test_a_commit_starts_from_the_version_that_was_looked_at(table: Path) -> None:
     """A version committed between the read and the commit makes the job read again."""
-    rows = placed(day_of_batches().rows)
+    rows = placed(two_hours())
     mine, other = Table(table), Table(table)
     looks = []
 
@@ -130,8 +139,9 @@ def test_a_commit_starts_from_the_version_that_was_looked_at(table: Path) -> Non
     assert sequences(table) == times(4)
 
 
-def test_files_of_another_size_are_not_committed(table: Path) -> None:
+def test_files_of_another_size_are_not_committed(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off, or of another file of that name: the batch is not in the table, and says which file it was."""
+    monkeypatch.setattr(shared_folder, "SETTLE_SECONDS", 0.2)
     found = Table(table)
     name = f"date={DATE}/hour=1/bucket=0/{PREFIX}x.parquet"
     (table / name).parent.mkdir(parents=True)
@@ -146,7 +156,7 @@ def test_files_of_another_size_are_not_committed(table: Path) -> None:
 def test_what_is_never_part_of_the_table_is_deleted_in_time(table: Path) -> None:
     """Files of a killed writer are kept for the retention, in which it may still live; checkpoints are left alone."""
     found = Table(table)
-    write(found, "a", 0, placed(day_of_batches().rows))
+    write(found, "a", 0, placed(two_hours()))
     orphan = table / f"date={DATE}/hour=1/bucket=0/{PREFIX}orphan.parquet"
     kept = [table / "_checkpoint/offsets/0", table / "_rejected/batch-0.jsonl", table / "_streams/a.json"]
     for file in (orphan, *kept):
@@ -161,7 +171,7 @@ def test_what_is_never_part_of_the_table_is_deleted_in_time(table: Path) -> None
 def test_a_short_retention_is_refused(table: Path) -> None:
     """It would delete the files of a batch that is about to be committed, unless no other job is there."""
     found = Table(table)
-    write(found, "a", 0, placed(day_of_batches().rows))
+    write(found, "a", 0, placed(two_hours()))
     orphan = table / f"date={DATE}/hour=1/bucket=0/{PREFIX}orphan.parquet"
     orphan.write_text("of another job")
     for short_ms in (0, SHORTEST_RETENTION_MS - 1):
@@ -189,7 +199,7 @@ def test_an_error_of_delta_is_one_line(table: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_damaged_table_is_named(table: Path) -> None:
-    write(Table(table), "a", 0, placed(day_of_batches().rows))
+    write(Table(table), "a", 0, placed(two_hours()))
     (table / "_delta_log" / f"{1:020}.json").write_text("{")
     with pytest.raises(TableError, match=r"table cannot be read: "):
         Table(table).files()
@@ -311,7 +321,7 @@ def test_places_of_tables(table: str, uri: str) -> None:
 @pytest.mark.parametrize(("rows", "codec"), [(ZSTD_ROWS - 1, "SNAPPY"), (ZSTD_ROWS, "ZSTD")])
 def test_small_files_are_made_quickly(table: Path, rows: int, codec: str) -> None:
     """For the few values of a small file's column zstd would take longer to begin than to compress them."""
-    row = placed(day_of_batches().rows).slice(0, 1)
+    row = placed(two_hours()).slice(0, 1)
     batch = pa.Table.from_batches([row] * rows).combine_chunks().to_batches()[0]
     found = Table(table)
     write(found, "a", 0, batch)
