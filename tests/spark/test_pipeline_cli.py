@@ -1,37 +1,31 @@
 """The commands as a user meets them: ingest, look, and the sentences for what is wrong."""
 
+from __future__ import annotations
+
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from kbroker.cli import cli
+from kbroker.cli import cli, pipeline_views
 from tests.spark.day import make_day
-from tests.spark.standalone import environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.mark.slow
 def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None:
-    """A real Kafka's log and ours into a table by a separate process; who used most, and who was throttled."""
+    """A real Kafka's log and ours into a table; who used most, and who was throttled."""
     day = make_day(1_000)
     log, table = tmp_path / "kafka-request.log", tmp_path / "table"
     log.write_text("no record\n" + "\n".join(day.lines()) + "\n")
-    words = ("ingest", str(table), str(log), "--buckets", "1", "--master", "local[2]", "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "kbroker", "pipeline", *words],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = command("pipeline", "ingest", table, log, "--buckets", "1", "--json")
     printed = json.loads(done.stdout)
     assert (printed["run"]["rows"], printed["run"]["rejected"], printed["table"]["rows"]) == (1_000, 1, 1_000)
-    assert "starting Spark" in done.stderr
     assert "batch 0: 1,000 rows into" in done.stderr
 
     seen = command("pipeline", "usage", table, "--top", "1", "--by", "requests", "--quiet")
@@ -63,6 +57,25 @@ def test_what_is_no_log_is_an_error(command: Callable[..., Result], tmp_path: Pa
     assert "none of 2 lines is a record of a request (at 0 of notes.txt: no record of a request in this line)" in str(
         failed.value
     )
+
+
+def test_a_failure_in_a_session_is_one_line(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Spark's own sentence without its trace; of a process in `test_start.py`, as a soak."""
+    (tmp_path / "requests-1.jsonl").touch()
+
+    def start(common: dict[str, Any]) -> SparkSession:
+        spark.conf.set("spark.sql.shuffle.partitions", "none")
+        return spark
+
+    monkeypatch.setattr(pipeline_views, "session", start)
+    done = CliRunner().invoke(cli, ["pipeline", "usage", str(tmp_path), "--quiet"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kbroker: ")
+    assert "shuffle.partitions" in line
+    assert line.endswith("(--verbose shows the trace)")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.cli.pipeline_session import OUR_LINES
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.quotas import QuotaClient
@@ -21,12 +22,21 @@ from tests.support import need
 from tests.support.broker import BrokerProcess
 
 pytestmark = pytest.mark.slow
+#: Runs a command of the pipeline. It prints what the session has been given, and shows all lines of the JVM.
 SHOW = """
-from kbroker.spark.setup.session import build_session
-spark = build_session()
-context = spark.sparkContext
-print(context.master, context.pythonExec, spark.conf.get("spark.sql.shuffle.partitions"))
-print(spark.range(10).count())
+import sys
+from kbroker.cli import cli, pipeline_jobs, pipeline_session
+
+start, pipeline_session.OUR_LINES = pipeline_jobs.session, ""
+
+def shown(common):
+    spark = start(common)
+    context = spark.sparkContext
+    print(context.master, context.pythonExec, spark.conf.get("spark.sql.shuffle.partitions"))
+    return spark
+
+pipeline_jobs.session = shown
+cli(["pipeline", *sys.argv[1:]])
 """
 
 
@@ -49,15 +59,6 @@ def command(*words: str | Path, **variables: str) -> subprocess.CompletedProcess
     return run("-m", "kbroker", "pipeline", *words, **variables)
 
 
-def test_spark_defaults_are_respected(tmp_path: Path) -> None:
-    """The master and other settings of spark-defaults.conf; this interpreter for a local one; nothing on stderr."""
-    text = "spark.master local[1]\nspark.sql.shuffle.partitions 7\n"
-    (tmp_path / "spark-defaults.conf").write_text(text)
-    done = run("-c", SHOW, SPARK_CONF_DIR=str(tmp_path))
-    assert done.stdout.splitlines() == [f"local[1] {sys.executable} 7", "10"]
-    assert done.stderr == ""
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("job", ["ingest", "usage"])
 def test_quiet_is_quiet(tmp_path: Path, job: str) -> None:
@@ -72,7 +73,8 @@ def test_quiet_is_quiet(tmp_path: Path, job: str) -> None:
     assert {"ingest": "50", "usage": "User:team-0"}[job] in done.stdout
 
 
-@pytest.mark.parametrize("verbosity", ["--quiet", pytest.param("--verbose", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("verbosity", ["--quiet", "--verbose"])
 def test_a_failure_is_one_line(tmp_path: Path, verbosity: str) -> None:
     """Spark's own sentence without its trace; with --verbose the trace as well."""
     log = tmp_path / "requests-1.jsonl"
@@ -90,8 +92,15 @@ def test_a_failure_is_one_line(tmp_path: Path, verbosity: str) -> None:
     assert line.endswith("(--verbose shows the trace)")
 
 
-def test_a_throttle_is_reported(tmp_path: Path, start_broker: Callable[..., BrokerProcess]) -> None:
-    """The line of a task about a quota reaches the user through Python worker and JVM; the archive is whole."""
+def test_spark_defaults_are_respected_and_a_throttle_is_reported(
+    tmp_path: Path, start_broker: Callable[..., BrokerProcess]
+) -> None:
+    """The master and other settings of spark-defaults.conf, this interpreter for a local one; one archive shows all.
+
+    The line of a task about a quota reaches the user through Python worker and JVM, which writes no other; the archive
+    is whole.
+    """
+    (tmp_path / "spark-defaults.conf").write_text("spark.master local[1]\nspark.sql.shuffle.partitions 7\n")
     slow = start_broker(quota__window__num="2", quota__window__size__seconds="1")
     with Cluster(slow.bootstrap) as cluster:
         create(cluster, "t")
@@ -100,11 +109,15 @@ def test_a_throttle_is_reported(tmp_path: Path, start_broker: Callable[..., Brok
                 producer.send("t", b"%d" % number + bytes(1_000), partition=0)
                 producer.flush()
         QuotaClient(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"consumer_byte_rate": 15_000.0}})
-    words = ("--topic", "t", "-b", slow.bootstrap, "--option", "kafka.client.id=slow", "--master", "local[1]", "--json")
-    done = command("archive", tmp_path / "table", *words)
+    words = ("--topic", "t", "-b", slow.bootstrap, "--option", "kafka.client.id=slow", "--buckets", "1", "--json")
+    done = run("-c", SHOW, "archive", tmp_path / "table", *words, SPARK_CONF_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["run"]["rows"] == 40
-    assert "kbroker: partition t-0: a quota of the broker throttles client slow, for " in done.stderr
+    given, _, report = done.stdout.partition("\n")
+    assert given == f"local[1] {sys.executable} 7"
+    assert json.loads(report)["run"]["rows"] == 40
+    assert f"{OUR_LINES}partition t-0: a quota of the broker throttles client slow, for " in done.stderr
+    expected = ("starting Spark", OUR_LINES, "archiving, stage ", "batch 0: ", "compacted ")
+    assert [line for line in done.stderr.splitlines() if not line.startswith(expected)] == []
 
 
 @pytest.mark.parametrize("option", ["--master", "--remote"])
