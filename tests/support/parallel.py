@@ -6,6 +6,7 @@ those of a cluster of Apache Kafka another; else a file is one. (Not by xdist's 
 into node ids, which pytest 9.2 no longer allows.)
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,6 +24,7 @@ ALONE = (
     *("test_group_scale.py", "test_load_generator.py", "test_quota_flood.py", "test_quota_neighbours.py"),
     *("test_start_size.py", "test_timer_promises.py"),
 )
+ALONE_FIRST_S = 20.0
 # Of tests/integration: folders that each share an Apache Kafka or a cluster of it, and a file that starts its own.
 FOREIGN = {"cluster": "kafka-cluster", "against_kafka": "kafka", "test_kafka_launcher.py": "kafka"}
 # Of tests/spark: these start Spark in other processes, or need none.
@@ -89,12 +91,18 @@ class Turns:
 
     Args:
         folder: of the run; workers that give the same share the locks.
+
+    Attributes:
+        alone_first_s: how long the first test here waits for one that is to be alone. It would hold that up, and with
+            it all other workers: the first test of Spark starts a JVM.
     """
 
     def __init__(self, folder: Path) -> None:
         self._gate = (folder / "turns.gate").open("w")
         self._room = (folder / "turns.room").open("w")
+        self._begun = folder / "turns.begun"
         self._alone = False
+        self.alone_first_s = 0.0
 
     def close(self) -> None:
         """Give back what is held."""
@@ -107,15 +115,25 @@ class Turns:
             if alone:
                 return
             self._leave()
+        if not alone:
+            self._let_alone_first()
         fcntl.flock(self._gate, fcntl.LOCK_EX)
         fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(self._gate, fcntl.LOCK_UN)
         self._alone = alone
+        if alone:
+            self._begun.touch()
 
     def end(self, stay: bool) -> None:
         """The test is over; `stay` if the next one here is to be alone too."""
         if not (self._alone and stay):
             self._leave()
+
+    def _let_alone_first(self) -> None:
+        until = time.monotonic() + self.alone_first_s
+        while not self._begun.exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        self.alone_first_s = 0.0
 
     def _leave(self) -> None:
         fcntl.flock(self._room, fcntl.LOCK_UN)
@@ -127,6 +145,11 @@ class TakeTurns:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """See whether this run has tests that are to be alone, which some worker is given first."""
+        if any(group_of(item.nodeid) == "alone" for item in session.items):
+            self._turns.alone_first_s = ALONE_FIRST_S
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:

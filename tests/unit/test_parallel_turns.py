@@ -1,5 +1,6 @@
 """Workers of one test run: the turns they take, and what becomes of the tests of one that ends."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,29 @@ def test_an_ordinary_test_after_one_alone_lets_others_in(pair: list[Turns], tmp_
     pair[0].end(stay=True)
     pair[0].enter(alone=False)
     assert is_free(tmp_path, fcntl.LOCK_SH)
+    assert not is_free(tmp_path, fcntl.LOCK_EX)
+
+
+def test_the_first_test_lets_one_go_first_that_is_to_be_alone(pair: list[Turns], tmp_path: Path) -> None:
+    """Once, and not without end."""
+    order: list[str] = []
+
+    def enter_ordinarily() -> None:
+        pair[1].enter(alone=False)
+        order.append("ordinary")
+
+    pair[1].alone_first_s = 60
+    other = threading.Thread(target=enter_ordinarily)
+    other.start()
+    pair[0].enter(alone=True)
+    order.append("alone")
+    pair[0].end(stay=False)
+    other.join(60)
+    assert order == ["alone", "ordinary"]
+    assert pair[1].alone_first_s == 0
+    (tmp_path / "turns.begun").unlink()
+    pair[0].alone_first_s = 0.1
+    pair[0].enter(alone=False)
     assert not is_free(tmp_path, fcntl.LOCK_EX)
 
 
