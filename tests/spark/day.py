@@ -53,6 +53,10 @@ class Day:
         for row, kind in zip(self.rows.to_pylist(), self.kinds, strict=True):
             yield to_line(row, int(kind))
 
+    def lines_before(self, hour: int) -> list[str]:
+        """Lines of the day's first hours, which take few files of a table."""
+        return [line for line, time in zip(self.lines(), self.columns["time"], strict=True) if time.hour < hour]
+
     @functools.cached_property
     def columns(self) -> dict[str, Any]:
         """Every column as a list."""

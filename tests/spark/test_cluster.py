@@ -111,11 +111,13 @@ def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tu
     session: each would take three JVMs.
     """
     shared, private = places
-    log = shared / "requests-1.jsonl"
+    lines = make_day(1_000).lines_before(2)
+    log = shared / "requests-2.jsonl"
+    log.write_text("\n".join([*lines[:30], "{bad", *lines[30:]]) + "\n")
     with closing(ObjectStore()) as s3:
         place = TablePlace.of("s3://tables/alone", s3.options)
-        store = Cell(ALONE, S3, place, private / "own", cluster.options, "", "", ROWS)
-        store.prepare(list(make_day(ROWS).lines()))
+        store = Cell(ALONE, S3, place, private / "own", cluster.options, "", "", len(lines))
+        store.prepare(lines)
         words = store.words()
         variables = ["=".join(pair) for pair in s3.options.items()]
         in_store = {
@@ -152,7 +154,7 @@ def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tu
     in_folder = found.pop("filled")
     assert in_folder["status"] == 0, in_folder["err"]
     report = json.loads(in_folder["out"])
-    assert (report["run"]["rows"], report["run"]["rejected"], report["table"]["rows"]) == (ROWS, 1, ROWS)
+    assert (report["run"]["rows"], report["run"]["rejected"], report["table"]["rows"]) == (len(lines), 1, len(lines))
     expected = ("starting Spark", "ingesting, stage ", "batch 0: ", "compacted ")
     assert [line for line in in_folder["err"].splitlines() if not line.startswith(expected)] == []
 

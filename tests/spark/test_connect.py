@@ -47,20 +47,20 @@ QUOTAS = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate
 
 def test_ingest(url: str, tmp_path: Path) -> None:
     """Rows are ingested once, over two runs; each batch is written by the client's process."""
-    lines = list(make_day(300).lines())
+    lines = make_day(1_000).lines_before(2)
     log, table = tmp_path / "requests-1.jsonl", tmp_path / "table"
-    log.write_text("\n".join([*lines[:200], "no record"]) + "\n")
+    log.write_text("\n".join([*lines[:40], "no record"]) + "\n")
     done = remotely("ingest", table, log, "--remote", url, "--buckets", "1", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["run"]["rows"], found["run"]["rejected"], found["table"]["rows"]) == (200, 1, 200)
-    assert "batch 0: 200 rows" in done.stderr
+    assert (found["run"]["rows"], found["run"]["rejected"], found["table"]["rows"]) == (40, 1, 40)
+    assert "batch 0: 40 rows" in done.stderr
     with log.open("a") as opened:
-        opened.write("\n".join(lines[200:]) + "\n")
+        opened.write("\n".join(lines[40:]) + "\n")
     done = remotely("ingest", table, log, "--remote", url, "--quiet", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert (found["run"]["rows"], found["table"]["rows"]) == (100, 300)
+    assert (found["run"]["rows"], found["table"]["rows"]) == (len(lines) - 40, len(lines))
 
 
 #: A batch on offer in one session of a server, taken in another, as Spark 4.3 runs `foreachBatch` in a cloned session.
