@@ -63,12 +63,9 @@ def test_the_default_path(connector: SparkSession, tmp_path: Path) -> None:
         _fill(connector, broker, "source")
         expected = sorted((number % 2, number // 2, str(number)) for number in range(COUNT))
         for what in (
-            {"subscribe": "source"},
-            {"subscribePattern": "sour.*"},
-            {"assign": '{"source":[0,1]}'},
-            {"subscribe": "source", "startingOffsets": offsets("source", [0, -2]), "minPartitions": "5"},
             {"subscribe": "source", "startingTimestamp": "1"},
-            {"subscribe": "source", "kafka.isolation.level": "read_committed"},
+            {"subscribePattern": "sour.*", "kafka.isolation.level": "read_committed"},
+            {"assign": '{"source":[0,1]}', "startingOffsets": offsets("source", [0, -2]), "minPartitions": "5"},
         ):
             assert places(load(connector, address, **what)) == expected, what
         frame = stream(connector, address, subscribe="source", maxOffsetsPerTrigger="40")

@@ -35,10 +35,8 @@ def test_batches_of_a_limited_size(connector: SparkSession, kafka: EmbeddedBroke
 @pytest.mark.parametrize(
     "options",
     [
-        {"subscribePattern": "kinds.*"},
-        {"assign": '{"kinds":[0,1,2]}'},
-        {"subscribe": "kinds", "kafka.isolation.level": "read_committed"},
-        {"subscribe": "kinds", "minPartitions": "7"},
+        {"subscribePattern": "kinds.*", "kafka.isolation.level": "read_committed"},
+        {"assign": '{"kinds":[0,1,2]}', "minPartitions": "7"},
     ],
     ids=lambda options: " ".join(options),
 )
