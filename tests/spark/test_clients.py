@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Day]:
 def test_latencies(spark: SparkSession, folder: tuple[Path, Day]) -> None:
     """Averages without intervals in which nothing was sent; a client that the broker's log lacks has no figures."""
     source = LogSource.of_files(folder[0])
-    rows = good(read_log(spark, source))
+    rows = good(read_log(spark, source)).cache()
     found = {row["client_id"]: row.asDict() for row in compare(read_pushes(spark, source), rows).collect()}
     assert list(found) == ["app-00", "silent"]
     first = found["app-00"]
@@ -64,6 +64,7 @@ def test_latencies(spark: SparkSession, folder: tuple[Path, Day]) -> None:
         total = sum(row["total_time_us"] / 1000 * weight for row, weight in zip(served, weights, strict=True))
         assert first[f"broker_{name}_ms"] == pytest.approx(total / sum(weights))
         assert first[f"broker_{name}_max_ms"] == max(row["total_time_us"] for row in served) / 1000
+    rows.unpersist()
     assert found["silent"] == {
         **dict.fromkeys(first), "principal": "User:other", "client_id": "silent", "instances": 1, "fetch_ms": 3,
     }  # fmt: skip

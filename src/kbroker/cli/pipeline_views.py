@@ -230,8 +230,7 @@ def request_rows(
         else:
             say.doing = "reading"
             parsed = read_log(spark, source).cache()
-            others = parsed.where(f"{REASON} is not null").count()
-            records = parsed.count() - others
+            records, others = parsed.selectExpr(f"count_if({REASON} is null)", f"count({REASON})").collect()[0]
             if others and not records:
                 (first,) = parsed.select(SOURCE, POSITION, REASON).take(1)
                 raise PipelineError(

@@ -38,6 +38,9 @@ def usage_per_second(rows: DataFrame) -> DataFrame:
     A record that represents several requests counts that often; one of a sample counts for the records left out. A
     connection counts in the second of its first request of the day. Entities with most of the rows are not slow: Spark
     first adds up the rows of each task, and shuffles one row per task, entity and second.
+
+    The rows are read twice, the second time for the connections by a few columns: cache those of `read_log`, which
+    would be parsed twice.
     """
     requests = rows.where("api_key is not null").withColumn("second", second_of("time"))
     traffic = requests.select(*ENTITY, "second", *(measured(name).alias(name) for name in SUMMED))
