@@ -3,7 +3,7 @@
 Another, a store and a cluster that shares nothing else with its driver, is in `test_cluster.py`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -104,20 +104,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     found.close()
 
 
-def cell(world: World, place: str, store: str) -> Cell:
+def cell(world: World, place: str, store: str, lines: Sequence[str]) -> Cell:
     base = world.base(place, store)
     made = Cell(
         place, store, base, world.private / f"driver-{base.uri.rpartition('/')[2]}",
-        world.spark(place), world.broker().bootstrap_servers, "t", ROWS,
+        world.spark(place), world.broker().bootstrap_servers, "t", len(lines),
     )  # fmt: skip
-    made.prepare(list(make_day(ROWS).lines()))
+    made.prepare(lines)
     return made
 
 
 @pytest.mark.slow
 def test_a_store_in_which_spark_keeps_offsets(world: World, command: Callable[..., Result]) -> None:
     """Logs, tables and results: of the commands those that reach the store in different ways."""
-    made = cell(world, HERE, HDFS)
+    made = cell(world, HERE, HDFS, make_day(1_000).lines_before(2))
     found = {}
     for name in ("ingest", "compact"):
         done = command("pipeline", *made.words()[name])
@@ -130,7 +130,7 @@ def test_a_store_in_which_spark_keeps_offsets(world: World, command: Callable[..
 @pytest.mark.parametrize("place", PLACES)
 def test_every_command(world: World, place: str, store: str) -> None:
     """A command that works gives its result, any other is refused in one sentence."""
-    made = cell(world, place, store)
+    made = cell(world, place, store, list(make_day(ROWS).lines()))
     found, _ = run_commands(made.words())
     made.judge(found)
 
