@@ -46,7 +46,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def at_once(table: Path, *several: Sequence[object]) -> list[list[str]]:
-    """What several processes have said, which began to write and to compact at the same time."""
+    """Output of several processes that began to write and to compact at the same time."""
     running = []
     for words in several:
         command = [sys.executable, "-m", "tests.spark.committing", str(table), *map(str, words), "wait"]
