@@ -36,7 +36,7 @@ SETTINGS = {
 }
 # of two members that stay and one that comes and goes; and how many kills, in the soak too
 PROTOCOLS = {
-    "classic": ("classic classic classic", 4, 100),
+    "classic": ("classic classic classic", 2, 100),
     "consumer": ("consumer consumer consumer", 2, 50),
     "up-and-down": ("classic classic consumer", 2, 50),
     "down-and-up": ("consumer consumer classic", 1, 50),

@@ -18,7 +18,7 @@ from tests.support.seeds import kill_count, random_seed
 @pytest.mark.timeout(3600)
 def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """After many kills with -9 every acknowledged record is there exactly once, in order, at its offset."""
-    kills = kill_count(8, 300)
+    kills = kill_count(5, 300)
     rng = random.Random(random_seed())
     broker = start_broker()
     create_topic(broker.bootstrap, "killed", PARTITIONS, segment_bytes=str(1 << 20))

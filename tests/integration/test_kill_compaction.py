@@ -73,7 +73,7 @@ class Writer(threading.Thread):
 @pytest.mark.timeout(1800)
 def test_kill_9_under_compaction(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """No acknowledged last value of a key is lost or set back, offsets only grow, and rounds did end meanwhile."""
-    kills = kill_count(8, 60)
+    kills = kill_count(5, 60)
     seed = random_seed()
     rng = random.Random(seed)
     broker = start_broker(**SETTINGS)

@@ -76,7 +76,7 @@ def test_kills_during_moves_lose_nothing(
     log = AckLog(tmp_path / "acks")
     producer = start_module("acked_producer", broker.bootstrap, TOPIC, str(PARTITIONS), str(log.path), "none")
     try:
-        for _ in range(100 if soak else 6):
+        for _ in range(100 if soak else 4):
             known = len(log.read().acks)
             wait_for("acknowledgements", lambda known=known: len(log.read().acks) > known + 50 or log.trouble, 60)  # type: ignore[misc]
             assert log.trouble == [], broker.tail()

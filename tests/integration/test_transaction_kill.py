@@ -68,7 +68,7 @@ def committed_offsets(bootstrap: str, topic: str) -> list[int]:
 @pytest.mark.timeout(3600)
 def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """After many kills: all records of a transaction in all partitions, or none; and the offset says which."""
-    kills = kill_count(10, 200)
+    kills = kill_count(6, 200)
     rng = random.Random(random_seed())
     broker = start_broker(transaction__state__log__num__partitions="4", offsets__topic__num__partitions="4")
     create_topic(broker.bootstrap, "killed", PARTITIONS, segment_bytes=str(1 << 20))

@@ -13,9 +13,10 @@ from tests.support.kafka import ApacheKafka
 from tests.support.ports import free_run
 
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="secret"'
-SECURED = {
+SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
+    "log.initial.task.delay.ms": "86400000",  # tests write records of 2023, which retention would remove
     "delegation.token.secret.key": "the-key",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{LOGIN} user_alice="secret";',
@@ -40,5 +41,5 @@ def kafka(secured_port: int) -> Iterator[str]:
     """host:port of a broker without quotas and groups, whose second listener demands a login."""
     need.program("java", "mvn")
     port = secured_port - 2
-    with ApacheKafka(SECURED, port=port, listeners=(f"SASL_PLAINTEXT://127.0.0.1:{secured_port}",)) as broker:
+    with ApacheKafka(SETTINGS, port=port, listeners=(f"SASL_PLAINTEXT://127.0.0.1:{secured_port}",)) as broker:
         yield broker.bootstrap

@@ -132,7 +132,9 @@ def test_a_member_shares_with_librdkafka(
     printed = tmp_path / "printed"
     words = ["consume", topic, "--group", group, "--json", "-b", address]
     command = [sys.executable, "-m", "kbroker", *words]
-    other = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": group, "client.id": "other"})
+    other = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": group, "client.id": "other", "heartbeat.interval.ms": 300}
+    )
     read: list[tuple[int, int]] = []
 
     def offsets() -> list[object]:

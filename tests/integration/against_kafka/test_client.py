@@ -341,7 +341,7 @@ quotas:
         ("quota", "producer_byte_rate", "1 MiB/s"),
     ]
     assert len(list(plan.apply())) == len(plan.steps)
-    assert plan_changes(cluster, read_cluster_file(path)).changes == []
+    wait_for("the state of the file", lambda: not plan_changes(cluster, read_cluster_file(path)).changes)
     found = read_cluster(cluster, ["topics", "acls", "quotas"], [name])
     assert found.topics is not None
     assert found.topics[name].configs == {"cleanup.policy": "compact", "retention.ms": "86400000"}
@@ -358,7 +358,8 @@ quotas:
     plan = plan_changes(cluster, read_cluster_file(path), prune=True)
     assert {change.kind for change in plan.removals} == {"acl", "quota"}
     assert list(plan.apply())
-    assert plan_changes(cluster, read_cluster_file(path), prune=True).changes == []
+    # a change is in force at the controller first
+    wait_for("the state of the file", lambda: not plan_changes(cluster, read_cluster_file(path), prune=True).changes)
     assert name in Admin(cluster).list_config_resources(ConfigResourceType.TOPIC)
 
 
