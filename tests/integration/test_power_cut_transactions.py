@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.log_types import AbortedTransaction
+from tests.support.closing import scope
 from tests.support.log_files import batch, open_log
 from tests.support.power_cut import Disk, mounted
 
@@ -15,7 +16,7 @@ PID = 7
 @pytest.mark.slow
 def test_transaction_index_is_on_disk_with_the_log(tmp_path: Path) -> None:
     """Flushed batches are below the recovery point: they, and so their markers, are not read again."""
-    with closing(Disk(tmp_path)) as disk:
+    with closing(Disk(tmp_path)) as disk, scope():  # a log keeps its files open until it is freed
         log = open_log(disk.folder / "t-0")
         for sequence in range(3):
             error, guard = log.start_verification(PID, 0, sequence)
@@ -28,7 +29,7 @@ def test_transaction_index_is_on_disk_with_the_log(tmp_path: Path) -> None:
         image = disk.cut()
         log.close(clean=False)
         del log, data
-    with mounted(image) as folder:
+    with mounted(image) as folder, scope():
         log = open_log(folder / "t-0", clean=False, recovery_point=recovery_point)
         found = [log.read(offset, isolation=1).aborted for offset in (0, 2, 4)]
         log.close(clean=False)

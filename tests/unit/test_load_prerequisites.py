@@ -50,14 +50,27 @@ def test_java_home_counts(bare_machine: None, monkeypatch: pytest.MonkeyPatch, t
 
 
 def imported_packages(start: Path) -> set[str]:
-    """Return the foreign packages that a program imports, itself or in the project's modules that it imports."""
+    """Return the foreign packages that a program needs, itself or by the project's modules that it imports.
+
+    A package that may be missing, whose ImportError is caught, is not among them.
+    """
     seen, waiting, packages = set(), [start], set()
     while waiting:
         file = waiting.pop()
         if file in seen:
             continue
         seen.add(file)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        optional = {
+            node
+            for attempt in ast.walk(tree)
+            if isinstance(attempt, ast.Try)
+            and any(each.type and "ImportError" in ast.unparse(each.type) for each in attempt.handlers)
+            for node in attempt.body
+        }
+        for node in ast.walk(tree):
+            if node in optional:
+                continue
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
