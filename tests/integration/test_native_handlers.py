@@ -15,6 +15,7 @@ from kbroker.testing import VirtualBroker
 from tests.support import wire
 from tests.support.client import Client, fetch_body, row_of
 from tests.support.hostile import framed
+from tests.support.throttling import SETTINGS, USER, charge_time
 from tests.support.wire import Closed, Connection, batch, create_topic, fetch, fetched, produce, produced
 
 FETCH = wire.FETCH
@@ -226,6 +227,29 @@ def test_frames_of_another_client_id_have_its_quota(broker: VirtualBroker) -> No
         throttled = [throttle_time_ms(one.receive()) for _ in range(2)]
         assert throttled[0] == 0 < throttled[1]
         assert log.log_end_offset == 2
+
+
+def test_connections_of_one_client_share_its_headroom() -> None:
+    """Frames of several connections that one write appends use half of the quota together; others are in turns."""
+    with VirtualBroker(SETTINGS) as broker:
+        broker.create_topic("t")
+        quotas = broker.context.quotas
+        log = broker.context.topics.get("t").partitions[0]
+        clients = [Client(broker.bootstrap_servers) for _ in range(8)]
+        quotas.update(USER, None, "request_percentage", 1)
+        charge_time(broker, 1000)
+        for one in clients:  # all are read again at one time, so that their frames wait together
+            one.call("ApiVersions", 0, {})
+            one.send_raw(4 * framed(produce("t", 0, batch([b"x" * 900]))))
+        quotas.update(USER, None, "request_percentage", None)
+        quotas.update(USER, None, "producer_byte_rate", 1000)
+        broker.advance_ms(1000)
+        for one in clients:
+            one.receive()
+        broker.wait_until_quiet()
+        assert 8 < log.log_end_offset < 20
+        for one in clients:
+            one.close()
 
 
 def test_malformed_produce_appends_nothing(broker: VirtualBroker) -> None:

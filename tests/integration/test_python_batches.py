@@ -226,6 +226,39 @@ def test_a_response_does_not_wait_for_a_slow_frame(
     client.end()
 
 
+def test_an_api_that_took_long_is_expected_to_take_long() -> None:
+    """A response does not wait for a frame whose API took long lately, also at the end of a batch, but not last."""
+    with VirtualBroker({"kbroker.python.threads": "1"}) as broker:
+        clock = broker.clock
+        assert isinstance(clock, VirtualClock)
+        entered, left = threading.Event(), threading.Event()
+        times = iter(["short", "long", "short", "unknown"])
+
+        def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+            time = next(times)
+            if time == "long":
+                clock.advance_ms(5)
+            elif time == "unknown":
+                entered.set()
+                assert left.wait(10)
+            return {"ErrorCode": 0, "Groups": []}
+
+        with_handler(broker, LIST_GROUPS, handle)
+        with Pipeline(broker.bootstrap_servers) as client:
+            for frames in ((GROUPS, LOOK), (LOOK, GROUPS), (GROUPS, LOOK)):
+                client.send_together(*frames)
+                client.end()
+                client.end()
+            client.send_together(LOOK, GROUPS)
+            assert entered.wait(10)
+            try:
+                wait_until(lambda: client.has_response, 5, "the first response")
+            finally:
+                left.set()
+            client.end()
+            client.end()
+
+
 def test_large_responses_wait_for_their_client(broker: VirtualBroker, client: Pipeline) -> None:
     """A client that does not read keeps one large response in memory, however many requests it has sent."""
     executed: list[int] = []

@@ -16,8 +16,9 @@ cdef class BatchReceiver:
         Request *rest           # frames behind it, owned, by batch_next
         int64_t batch_begun_ns
         int64_t begun_ns        # of the current frame
-        int64_t taken_ns[API_SLOTS]     # by the latest frame of each API; 0: none yet
-    cdef InboundRequest next_of_batch(self)
+        int64_t taken_ns[API_SLOTS]     # by the latest frames of each API; 0: none yet
+    cdef void note_time(self, int64_t now) noexcept
+    cdef InboundRequest next_of_batch(self, int64_t now)
     cdef InboundRequest next_batch(self, int64_t timeout_ns)
     cdef InboundRequest handle_of(self, Request *request)
     cdef void end_batch(self) noexcept

@@ -53,8 +53,12 @@ cdef class BatchReceiver:
         None at the timeout, or when the queue is closed and empty. Waits without the GIL.
         """
         cdef InboundRequest request = None
-        if self.rest != NULL and self.current is not None:
-            request = self.next_of_batch()
+        cdef int64_t now
+        if self.current is not None:
+            now = clock_now_ns(self.native_apis.clock)
+            self.note_time(now)
+            if self.rest != NULL:
+                request = self.next_of_batch(now)
         if request is None:
             self.end_batch()
             request = self.next_batch(<int64_t>(timeout_s * 1e9))
@@ -65,14 +69,17 @@ cdef class BatchReceiver:
         """Send the completed responses, and return the frames that were not executed to their channel. Idempotent."""
         self.end_batch()
 
-    cdef InboundRequest next_of_batch(self):
+    cdef void note_time(self, int64_t now) noexcept:
+        """Note the time that the current frame has taken; a long one counts for several shorter ones behind it."""
+        cdef int64_t *expected_ns = &self.taken_ns[self.current.api_key]
+        expected_ns[0] = max(1, now - self.begun_ns, expected_ns[0] // 2)
+
+    cdef InboundRequest next_of_batch(self, int64_t now):
         """Return the next frame of the batch; None if it is not to be executed now."""
         cdef NativeApisCore *native_apis = self.native_apis
         cdef InboundRequest before = self.current
         cdef Request *request = self.rest
-        cdef int64_t now = clock_now_ns(native_apis.clock)
         cdef int64_t expected_ns
-        self.taken_ns[before.api_key] = max(1, now - self.begun_ns)
         before.gatherer = None
         if not before.lets_next_run or request.responder.is_closed(request):
             return None

@@ -1,8 +1,8 @@
 """A run of Produce requests for one partition, which one write appends; see the contract in the .pxd.
 
-All frames of a batch are appended at once if its client uses at most half of each quota. Those of other clients take
-turns, frame by frame, so that a throttled client's next frames are not executed. Each request is charged its share of
-the time of the append.
+All frames of a batch are appended at once if its client uses at most half of each quota, even if all bytes that are
+appended before them are its own. Those of other clients take turns, frame by frame, so that a throttled client's next
+frames are not executed. Each request is charged its share of the time of the append.
 """
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
@@ -103,7 +103,8 @@ cdef int32_t begin_turn(Handler *handler, ProduceRun *run, int32_t *appended, in
             continue
         end = batch.next + 1
         request = batch.progress.rest
-        if end < batch.end and has_headroom(handler.native_apis.quotas, handler.clients, request, now_ns):
+        if end < batch.end and has_headroom(
+                handler.native_apis.quotas, handler.clients, request, run.turn_bytes, now_ns):
             end = batch.end
         while batch.next < end:
             run.batch_of[chosen] = b

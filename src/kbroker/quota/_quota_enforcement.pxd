@@ -44,8 +44,9 @@ cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
     return set_types(quotas) != 0
 
 # Return whether all Produce requests of a batch are of one client that uses at most half of each quota with all their
-# bytes, so that they may be executed before the first is judged.
-cdef bint has_headroom(ClientQuotas *quotas, ClientCache *cache, Request *head, int64_t now_ns) noexcept nogil
+# bytes, and earlier ones that are not judged yet, so that they may be executed before the first is judged.
+cdef bint has_headroom(ClientQuotas *quotas, ClientCache *cache, Request *head, int64_t earlier_bytes,
+                       int64_t now_ns) noexcept nogil
 # Call after the append. Without a response (acks=0) only bytes are judged; the handler's time is exempt.
 cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_response,
                           int64_t now_ns) noexcept nogil

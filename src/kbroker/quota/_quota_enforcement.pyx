@@ -438,10 +438,11 @@ cdef inline bint uses_half(QuotaManager *manager, ClientCache *cache, Request *r
     return is_kept
 
 
-cdef bint has_headroom(ClientQuotas *quotas, ClientCache *cache, Request *head, int64_t now_ns) noexcept nogil:
+cdef bint has_headroom(ClientQuotas *quotas, ClientCache *cache, Request *head, int64_t earlier_bytes,
+                       int64_t now_ns) noexcept nogil:
     cdef Text client_id
     cdef Request *request = head
-    cdef int64_t now_ms, size_bytes = 0
+    cdef int64_t now_ms, size_bytes = earlier_bytes
     if not quotas_are_set(quotas):
         return True
     client_id = client_id_of(head)
