@@ -22,6 +22,12 @@ from tests.support.wire import Closed
 
 HEARTBEAT, LIST_GROUPS, METADATA, PRODUCE = 12, 16, 3, 0
 UNKNOWN_MEMBER_ID = 25
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SASL = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{LOGIN} user_alice="secret";',
+}
 ILL_FORMED = struct.pack(">hhih", METADATA, 1, 7, -1) + struct.pack(">i", 2**31 - 1)
 
 Frame = tuple[str, int, Body]
@@ -156,6 +162,31 @@ def test_a_closed_connection_ends_its_batch(broker: VirtualBroker, client: Pipel
         client.receive()
     broker.wait_until_quiet()
     assert "never" not in broker.topics
+
+
+def test_the_end_of_a_session_ends_its_batch() -> None:
+    """Frames that wait when the session of their client ends are not executed, and the connection is closed."""
+    executed: list[int] = []
+    with VirtualBroker({**SASL, "connections.max.reauth.ms": "10000"}) as broker:
+        clock = broker.clock
+        assert isinstance(clock, VirtualClock)
+
+        def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+            executed.append(request.correlation_id)
+            clock.advance_ms(4000)
+            return {"ErrorCode": 0, "Groups": []}
+
+        with_handler(broker, LIST_GROUPS, handle)
+        with Pipeline(broker.bootstrap_servers) as client:
+            client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})
+            login = client.call("SaslAuthenticate", 2, {"AuthBytes": b"\0alice\0secret"})
+            assert login["SessionLifetimeMs"] == 10_000
+            client.send_together(*[GROUPS] * 5)
+            for _ in range(3):
+                client.end()
+            with pytest.raises(Closed):
+                client.end()
+    assert len(executed) == 3
 
 
 def test_frames_of_a_client_that_left_are_not_executed(broker: VirtualBroker, client: Pipeline) -> None:

@@ -1,13 +1,14 @@
 """Request batches for a Python handler, which executes their frames in order while each of them is completed.
 
-A frame that is delayed, muted, closed or handed over ends its batch, as does one for the native handlers: the frames
-behind it return to their channel. Responses are sent together, but a completed one does not wait for a slow frame.
+A frame that is delayed, muted, closed or handed over ends its batch, as do one for the native handlers and the end of
+the session: the frames behind it return to their channel. Responses are sent together, but a completed one does not wait for a slow frame.
 """
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
 
 from kbroker._core.clock cimport clock_now_ns
+from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport ACTION_RETURN, Request
 from kbroker._core.requests.request_queue cimport Queue, request_queue_take
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load
@@ -82,6 +83,8 @@ cdef class BatchReceiver:
         cdef int64_t expected_ns
         before.gatherer = None
         if not before.lets_next_run or request.responder.is_closed(request):
+            return None
+        if 0 < (<Channel *>request.channel).session_expires_ns < now:
             return None
         if self.gatherer.total_bytes > RESPONSE_BYTES:
             return None
