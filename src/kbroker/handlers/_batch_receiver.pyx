@@ -1,7 +1,8 @@
 """Request batches for a Python handler, which executes their frames in order while each of them is completed.
 
 A frame that is delayed, muted, closed or handed over ends its batch, as do one for the native handlers and the end of
-the session: the frames behind it return to their channel. Responses are sent together, but a completed one does not wait for a slow frame.
+the session: the frames behind it return to their channel. Responses are sent together, but a completed one does not
+wait for a slow frame.
 """
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
