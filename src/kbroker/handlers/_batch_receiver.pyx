@@ -56,6 +56,8 @@ cdef class BatchReceiver:
         """
         cdef InboundRequest request = None
         cdef int64_t now
+        if self.native_apis == NULL:
+            self.__init__()
         if self.current is not None:
             now = clock_now_ns(self.native_apis.clock)
             self.note_time(now)
@@ -139,7 +141,8 @@ cdef class BatchReceiver:
             request.action = ACTION_RETURN
             self.gatherer.add(request)
             request = following
-        self.gatherer.send()
+        if self.gatherer is not None:       # else it was not made by new_receiver, or that had no memory
+            self.gatherer.send()
 
 
 cdef BatchReceiver new_receiver(object owner, Queue queue, NativeApisCore *native_apis):

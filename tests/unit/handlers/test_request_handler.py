@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.handlers._batch_receiver import BatchReceiver
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.request_handler import Receiver, RequestHandlerPool
 from kbroker.network.connections._refused_requests import RefusedRequests
@@ -267,3 +268,13 @@ def test_errors_of_partitions_that_join_a_transaction_are_counted() -> None:
     rows = [{"PartitionIndex": 0, "PartitionErrorCode": 0}, {"PartitionIndex": 1, "PartitionErrorCode": 3}]
     body = {"ErrorCode": 0, "ResultsByTransaction": [{"TopicResults": [{"ResultsByPartition": rows}]}]}
     assert codec.error_counts(body) == {0: 2, 3: 1}
+
+
+def test_a_receiver_of_no_broker() -> None:
+    """It cannot be made, and one without its parts receives nothing."""
+    with pytest.raises(TypeError, match=r"made by NativeApis\.receiver"):
+        BatchReceiver()
+    bare = BatchReceiver.__new__(BatchReceiver)
+    with pytest.raises(TypeError, match=r"made by NativeApis\.receiver"):
+        bare.receive(0)
+    bare.close()
