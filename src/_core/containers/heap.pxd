@@ -1,4 +1,4 @@
-"""Intrusive binary heap with the smallest key on top: its items contain the entries, which have their place.
+"""Intrusive binary heap with the smallest key on top: its items contain the entries, which store their place.
 
 Header only, no lock: its owner guards it.
 """

@@ -9,13 +9,12 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
 
 from kbroker._core.clock cimport clock_now_ns
-from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport ACTION_RETURN, Request
 from kbroker._core.requests.request_queue cimport Queue, request_queue_take
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load
 from kbroker.handlers._batch_progress cimport is_intercepted, parse_header
 from kbroker.network._kafka_request cimport is_kafka_request, kafka_request
-from kbroker.network.processor._inbound cimport InboundRequest, ResponseGatherer, wrap
+from kbroker.network.processor._inbound cimport InboundRequest, ResponseGatherer, session_has_ended, wrap
 from kbroker.requests._native_types cimport Api, NativeApisCore
 
 cdef enum:
@@ -87,7 +86,7 @@ cdef class BatchReceiver:
         before.gatherer = None
         if not before.lets_next_run or request.responder.is_closed(request):
             return None
-        if 0 < (<Channel *>request.channel).session_expires_ns < now:
+        if session_has_ended(request, now):
             return None
         if self.gatherer.total_bytes > RESPONSE_BYTES:
             return None

@@ -54,4 +54,4 @@ def member_keys(kind: str, assignment_importance: Literal["medium", "low"] = "me
         *with_bounds(session, 45_000, 60_000),
         *with_bounds(heartbeat, 5000, 15_000),
         *with_bounds(assignment, 0, 15_000),
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""The file ``quorum-state`` of the metadata log: the latest leader epoch in which this node has acted.
+"""The file ``quorum-state`` of the metadata log: the latest leader epoch that this node has recorded.
 
 Source: ``FileQuorumStateStore``, ``QuorumStateData``.
 """

@@ -68,5 +68,8 @@ cdef class InboundRequest:
     cdef int check_kafka(self) except -1
     cdef int finish(self, int action) except -1
 
+# Return whether the session of a request's client has ended (KIP-368). Only for a frame that was handed over: its
+# channel is muted meanwhile, so the network thread does not authenticate it again.
+cdef bint session_has_ended(const Request *request, int64_t now_ns) noexcept nogil
 # Return the handle of a request, which the queue's taker owned.
 cdef InboundRequest wrap(Queue queue, Request *request)

@@ -458,6 +458,10 @@ cdef str text(const char *chars):
     return chars.decode("utf-8", "replace")
 
 
+cdef bint session_has_ended(const Request *request, int64_t now_ns) noexcept nogil:
+    return 0 < (<Channel *>request.channel).session_expires_ns < now_ns
+
+
 cdef InboundRequest wrap(Queue queue, Request *request):
     cdef KafkaRequest *kafka
     cdef InboundRequest inbound = InboundRequest.__new__(InboundRequest)
