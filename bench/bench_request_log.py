@@ -1,12 +1,13 @@
 """Cost of the request log: CPU of the broker's process per Produce, with and without it in interleaved pairs.
 
-    python bench/bench_request_log.py [--pairs 7] [--seconds 3] [--rate 50000] [--quotas]
-        [--format json|arrow] [--to topic|dir|both] [--compression none|lz4] [--connections 8] [--in-flight 5]
+    python bench/bench_request_log.py [--pairs 7] [--seconds 3] [--rate 50000] [--quotas none|both|on]
+        [--format json|arrow] [--to topic|dir|both] [--compression none|lz4] [--connections 8] [--in-flight 64]
 
-Two brokers run side by side, one with the log; the load (open loop, one record of 100 bytes a request) goes to them in
-turn, so that what else the machine does falls on both. --quotas sets byte, fetch and time quotas of the user in both,
-far above what is used: every record carries its updates then. A pair in which a record was dropped, or of which the log
-lacks one, fails. Prints each pair's CPU and ratio, and the median.
+Two brokers run side by side, one with the log; the load (one record of 100 bytes a request; open loop, or closed with
+--rate 0) goes to them in turn, so that what else the machine does falls on both. --quotas sets byte, fetch and time
+quotas of the user in both or only in the broker with the log, far above what is used: every record carries its updates
+then. A pair in which a record was dropped, or of which the log lacks one, fails. Prints each pair's CPU and ratio, and
+the median.
 
 Accepted (two cores, Linux, CPython 3.11): at most 1.10.
 """
@@ -97,7 +98,7 @@ def main() -> int:
     parser.add_argument("--format", choices=("json", "arrow"), default="json")
     parser.add_argument("--to", choices=("topic", "dir", "both"), default="topic")
     parser.add_argument("--compression", choices=("none", "lz4"), default="none")
-    parser.add_argument("--quotas", action="store_true")
+    parser.add_argument("--quotas", choices=("none", "both", "on"), default="none")
     arguments = parser.parse_args()
     load = Generator(frames("load"))
     with tempfile.TemporaryDirectory(prefix="kbroker-log-", dir=os.environ.get("KBROKER_BENCH_DIR")) as name:
@@ -110,7 +111,8 @@ def main() -> int:
             settings["kbroker.request.log.topic"] = "__request_log"
         if arguments.to != "topic":
             settings["kbroker.request.log.dir"] = str(folder / "files")
-        off, on = Side(folder / "off", {}, arguments.quotas), Side(folder / "on", settings, arguments.quotas)
+        off = Side(folder / "off", {}, arguments.quotas == "both")
+        on = Side(folder / "on", settings, arguments.quotas != "none")
         try:
             return measure(arguments, off, on, load)
         finally:
