@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Start a broker process for the tests of a module, with the settings of its SETTINGS."""
+    """Broker process with the SETTINGS of the test module."""
     settings = getattr(request.module, "SETTINGS", {})
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings) as running:
         yield running
@@ -31,14 +31,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def cluster(broker: Broker) -> Iterator[Cluster]:
-    """A client of the module's broker."""
+    """Client of the module's broker."""
     with Cluster(broker.bootstrap_servers) as opened:
         yield opened
 
 
 @pytest.fixture
 def pages(broker: Broker) -> Iterator[Console]:
-    """A console of the module's broker, which may edit."""
+    """Console of the module's broker, which may change the broker."""
     from tests.support.console import TOKEN, pages_of
 
     with pages_of(broker, TOKEN, may_edit=True) as made:

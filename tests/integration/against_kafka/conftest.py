@@ -1,6 +1,6 @@
-"""The Apache Kafka that the tests of this folder share.
+"""Apache Kafka broker that the tests of this folder share.
 
-It runs as long as the tests of the package, which the folder is for that reason.
+It runs as long as the tests of the package; for that reason these tests have a folder to themselves.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required userna
 SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
-    "log.initial.task.delay.ms": "86400000",  # tests write records of 2023, which retention would remove
+    "log.initial.task.delay.ms": "86400000",  # the tests write records of 2023, which retention would delete
     "delegation.token.secret.key": "the-key",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{LOGIN} user_alice="secret";',
@@ -26,19 +26,19 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def login() -> str:
-    """Return the login of alice at the second listener, who has a password."""
+    """Return the login of the user alice at the second listener."""
     return LOGIN
 
 
 @pytest.fixture(scope="package")
 def secured_port() -> int:
-    """Return a free port, the two below it too."""
+    """Return a free port above two other free ports."""
     return free_run(3) + 2
 
 
 @pytest.fixture(scope="package")
 def kafka(secured_port: int) -> Iterator[str]:
-    """host:port of a broker without quotas and groups, whose second listener demands a login."""
+    """Address of a broker without quotas and groups; its second listener requires a login."""
     need.program("java", "mvn")
     port = secured_port - 2
     with ApacheKafka(SETTINGS, port=port, listeners=(f"SASL_PLAINTEXT://127.0.0.1:{secured_port}",)) as broker:

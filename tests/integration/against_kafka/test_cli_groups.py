@@ -1,4 +1,4 @@
-"""`kbroker groups`, `configs` and `topics alter` against our broker, and against Apache Kafka beside its own tool."""
+"""`kbroker groups`, `configs` and `topics alter` with kbroker, and with Apache Kafka beside Kafka's own tool."""
 
 import json
 import signal
@@ -25,13 +25,13 @@ START_MS = 1_700_000_000_000
 RESET_RULES = {
     "current": (["--to-current"], ["--all-topics"]),
     "back": (["--shift-by", "-30"], ["--topic", "{topic}:0"]),
-    "time": (["--to-datetime", "2023-11-14T22:13:20.010"], ["--topic", "{topic}"]),  # the tenth ms after START_MS
+    "time": (["--to-datetime", "2023-11-14T22:13:20.010"], ["--topic", "{topic}"]),  # 10 ms after START_MS
 }
 
 
 @pytest.fixture(scope="module", params=["kbroker", "kafka"])
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of our broker, then of a real Kafka."""
+    """Address of a kbroker, then of an Apache Kafka."""
     if request.param == "kbroker":
         settings = {"group.initial.rebalance.delay.ms": "0"}
         with BrokerProcess(tmp_path_factory.mktemp("cli-groups") / "data", settings) as broker:
@@ -41,7 +41,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def run(address: str, *args: str, status: int = 0) -> str:
-    """Output of a command, or the one line of its failure."""
+    """Return the output of a command, or the one line that it prints when it fails."""
     done = CliRunner().invoke(cli, [*args, "-b", address], prog_name="kbroker", catch_exceptions=False)
     assert done.exit_code == status, (args, done.output)
     if status:
@@ -52,7 +52,7 @@ def run(address: str, *args: str, status: int = 0) -> str:
 
 @pytest.fixture
 def topic(address: str) -> str:
-    """Three partitions of 5, 50 and 0 records, a millisecond apart."""
+    """Topic with three partitions of 5, 50 and 0 records, whose timestamps are 1 ms apart."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     run(address, "topics", "create", name, "-p", "3")
     with Cluster(address) as cluster, Producer(cluster) as producer:
@@ -68,13 +68,13 @@ def new_offsets(address: str, group: str, *args: str) -> dict[int, int]:
 
 
 def committed(address: str, group: str) -> dict[int, tuple[int, int]]:
-    """Offset and lag by partition, as `groups describe` shows them."""
+    """Return the offset and lag of each partition, as `groups describe` shows them."""
     (found,) = json.loads(run(address, "groups", "describe", group, "--json"))
     return {p["partition"]: (p["offset"], p["lag"]) for p in found["partitions"] if p["offset"] is not None}
 
 
 def test_a_group_from_its_first_offset_to_its_end(address: str, topic: str) -> None:
-    """A group is given offsets, read by a real client, refused while that lives, then moved and deleted."""
+    """Offsets can be set, moved and deleted while a group has no members; with a live member, that is refused."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     assert run(address, "groups", "describe", group, status=1).startswith("kbroker: GROUP_ID_NOT_FOUND: ")
     args = ["groups", "reset", group, "--topic", topic, "--to-earliest", "--execute"]
@@ -107,7 +107,7 @@ def test_a_group_from_its_first_offset_to_its_end(address: str, topic: str) -> N
 
 
 def test_a_member_goes_on_where_the_last_one_stopped(address: str, topic: str) -> None:
-    """`consume --group` commits what it printed, and no more of what it fetched."""
+    """`consume --group` commits the offsets of the records that it printed, and of no others that it fetched."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     command = ["consume", topic, "--group", group, "--from-beginning", "--json", "--timeout", "20"]
 
@@ -127,7 +127,7 @@ def test_a_member_goes_on_where_the_last_one_stopped(address: str, topic: str) -
 def test_a_member_shares_with_librdkafka(
     address: str, topic: str, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    """Both get partitions, each record goes to one of them, and a signal gives the partitions back at once."""
+    """The command and a librdkafka consumer share the partitions; a signal makes the command leave the group."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     printed = tmp_path / "printed"
     words = ["consume", topic, "--group", group, "--json", "-b", address]
@@ -177,7 +177,7 @@ def test_a_member_shares_with_librdkafka(
 
 
 def test_every_rule_of_a_reset(address: str, topic: str, tmp_path: Path) -> None:
-    """Each rule finds its offsets among real records, and nothing is committed without --execute."""
+    """Each rule finds the offsets that fit the records, and only `--execute` commits them."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     new_offsets(address, group, "--topic", f"{topic}:0", "--to-offset", "3", "--execute")
     all_of_it = ["--topic", topic]
@@ -198,7 +198,7 @@ def test_every_rule_of_a_reset(address: str, topic: str, tmp_path: Path) -> None
 
 
 def test_configs_and_partitions(address: str, topic: str) -> None:
-    """Topics and brokers change at run time; what is refused changes nothing, and neither does a dry run."""
+    """Configs of topics and brokers change at run time; a refused change and a dry run have no effect."""
 
     def own(kind: str, name: str) -> dict[str, str]:
         (found,) = json.loads(run(address, "configs", "describe", kind, name, "--json"))
@@ -231,7 +231,7 @@ def test_configs_and_partitions(address: str, topic: str) -> None:
 
 @pytest.mark.parametrize("rule", list(RESET_RULES))
 def test_kafkas_own_tool_plans_the_same(address: str, topic: str, rule: str) -> None:
-    """A dry run of kafka-consumer-groups shows the offsets that ours shows, on either broker."""
+    """A dry run of `kafka-consumer-groups` shows the same offsets as kbroker's command, with either broker."""
     need.kafka_tools()
     group = f"g-{uuid.uuid4().hex[:8]}"
     new_offsets(address, group, "--topic", f"{topic}:0,1", "--to-offset", "40", "--execute")

@@ -1,4 +1,4 @@
-"""The synchronous client against a real Apache Kafka: what it promises to work with any broker."""
+"""Synchronous client with an Apache Kafka broker: the functions that work with any broker."""
 
 import asyncio
 import uuid
@@ -54,7 +54,7 @@ def topic(cluster: Cluster) -> str:
 
 
 def drain(cluster: Cluster, topic: str, partitions: int = 3, **settings: bool) -> list[Record]:
-    """All records there are now."""
+    """Return all records that the topic has now."""
     ends = Admin(cluster).list_offsets({(topic, p): LATEST for p in range(partitions)})
     consumer = Consumer(cluster, dict.fromkeys(ends, EARLIEST), **settings)
     found: list[Record] = []
@@ -64,7 +64,7 @@ def drain(cluster: Cluster, topic: str, partitions: int = 3, **settings: bool) -
 
 
 def test_topic_life(cluster: Cluster, topic: str) -> None:
-    """A topic is created, described, grown and deleted, and each refusal has Kafka's code."""
+    """A topic can be created, described, extended and deleted; each refusal has Kafka's error code."""
     admin = Admin(cluster)
     wait_for("the topic is known", lambda: topic in admin.list_topics())
     (described,) = admin.describe_topics([topic])
@@ -89,7 +89,7 @@ def test_topic_life(cluster: Cluster, topic: str) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_records_come_back_as_they_were(cluster: Cluster, topic: str, codec: str, idempotent: bool) -> None:
-    """Every codec, keys, nulls, headers and times survive the way there and back, over several batches."""
+    """Records that were sent in several batches are read unchanged, with each codec and with null keys and values."""
     deliveries: list[Delivery] = []
     sent = [
         (
@@ -119,7 +119,7 @@ def test_records_come_back_as_they_were(cluster: Cluster, topic: str, codec: str
 
 
 def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
-    """A time finds the first record at or after it; -1 means none; the newest time can be asked for."""
+    """A timestamp finds the first record at or after it, or -1; the record with the newest timestamp is found too."""
     with Producer(cluster) as producer:
         for time_ms in (1000, 3000, 2000):
             producer.send(topic, b"", partition=0, timestamp_ms=time_ms)
@@ -133,7 +133,7 @@ def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
 
 
 def test_wrong_offset_is_refused_or_reset(cluster: Cluster, topic: str) -> None:
-    """A position outside the log is Kafka's error, or goes where the caller said."""
+    """A position outside the log fails with Kafka's error, or is reset as the caller chose."""
     assert error_of(Consumer(cluster, {(topic, 0): 5}).poll) is Errors.OFFSET_OUT_OF_RANGE
     consumer = Consumer(cluster, {(topic, 0): 5}, reset=LATEST, max_wait_ms=10)
     consumer.poll()
@@ -141,7 +141,7 @@ def test_wrong_offset_is_refused_or_reset(cluster: Cluster, topic: str) -> None:
 
 
 def test_too_large_batch_is_refused_by_name(cluster: Cluster, topic: str) -> None:
-    """A batch above max.message.bytes comes back as MESSAGE_TOO_LARGE of its partition."""
+    """A batch above `max.message.bytes` is refused with MESSAGE_TOO_LARGE and the name of its partition."""
     producer = Producer(cluster)
     producer.send(topic, bytes(2_000_000), partition=2)
     with pytest.raises(KafkaError, match=f"MESSAGE_TOO_LARGE: partition {topic}-2"):
@@ -149,7 +149,7 @@ def test_too_large_batch_is_refused_by_name(cluster: Cluster, topic: str) -> Non
 
 
 def test_batch_larger_than_the_fetch_still_comes(cluster: Cluster, topic: str) -> None:
-    """A consumer whose limits are below one batch does not stand still."""
+    """A consumer whose limits are smaller than one batch receives the batch."""
     with Producer(cluster) as producer:
         producer.send(topic, bytes(100_000), partition=0)
     consumer = Consumer(cluster, {(topic, 0): 0}, max_partition_bytes=1000, max_bytes=1000)
@@ -157,8 +157,8 @@ def test_batch_larger_than_the_fetch_still_comes(cluster: Cluster, topic: str) -
 
 
 def test_acks_0_arrives(cluster: Cluster, topic: str) -> None:
-    """Records sent without waiting are there a moment later."""
-    with Producer(cluster, acks=1) as producer:  # until a topic just made has its leader, acks=0 would lose the record
+    """Records that are sent with acks=0 can be fetched shortly afterwards."""
+    with Producer(cluster, acks=1) as producer:  # a new topic may have no leader yet, and acks=0 would lose the record
         producer.send(topic, b"first", partition=1)
     with Producer(cluster, acks=0) as producer:
         producer.send(topic, b"x", partition=1)
@@ -167,7 +167,7 @@ def test_acks_0_arrives(cluster: Cluster, topic: str) -> None:
 
 
 def test_read_committed_against_a_real_transaction(cluster: Cluster, topic: str, kafka: str) -> None:
-    """Aborted records of a real transactional producer are left out with read_committed, and shown without."""
+    """A read_committed consumer does not return the records of an aborted transaction; another consumer does."""
     from confluent_kafka import Producer as OtherProducer
 
     other = OtherProducer({"bootstrap.servers": kafka, "transactional.id": topic})
@@ -183,8 +183,8 @@ def test_read_committed_against_a_real_transaction(cluster: Cluster, topic: str,
 
 
 def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str, kafka: str) -> None:
-    """Over the quota Kafka answers a Fetch without the partition: no data for a while, and no failure."""
-    count = 14  # Kafka lets 11 seconds' bytes pass before it throttles
+    """A Fetch response of Kafka without the throttled partition makes the reader wait, not fail."""
+    count = 14  # Kafka accepts the bytes of 11 seconds before it throttles
     with Producer(cluster) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number + bytes(1_000), partition=0)
@@ -205,7 +205,7 @@ def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str,
 
 
 def test_cluster_is_described(cluster: Cluster, kafka: str) -> None:
-    """The cluster names its id, its one broker and a controller."""
+    """The description of the cluster has its id, its one broker and its controller."""
     described = describe_cluster(cluster)
     assert described.cluster_id
     (node,) = (one.node for one in described.brokers)
@@ -214,7 +214,7 @@ def test_cluster_is_described(cluster: Cluster, kafka: str) -> None:
 
 
 def test_quotas_of_kafka(cluster: Cluster, kafka: str, tmp_path: Path) -> None:
-    """Our commands set, list, compare, apply and remove quotas on Apache Kafka; its refusals are shown as they are."""
+    """kbroker's commands set, list, compare, apply and remove quotas of Apache Kafka and show its refusals."""
     from click.testing import CliRunner
 
     from kbroker.cli import cli
@@ -251,7 +251,7 @@ def test_quotas_of_kafka(cluster: Cluster, kafka: str, tmp_path: Path) -> None:
 
 
 def test_the_quota_library_against_kafka(kafka: str) -> None:
-    """Describe, alter, resolve, diff and apply in one request, awaited too; Kafka's refusals stand alone."""
+    """Both quota clients work with Apache Kafka; a refused entity does not prevent the change of the others."""
     ann, ann_any = QuotaEntity.of({"user": "ann"}), QuotaEntity.of({"user": "ann", "client-id": None})
     address = QuotaEntity.of({"ip": "10.9.8.7"})
     rate = "producer_byte_rate"
@@ -285,7 +285,7 @@ def test_the_quota_library_against_kafka(kafka: str) -> None:
 
 
 def test_explain_says_what_kafka_allows(kafka: str) -> None:
-    """The quotas that apply, and the missing information with its reason; no number is invented."""
+    """`quotas explain` shows the quotas that apply, and why the figures of their use are missing."""
     from click.testing import CliRunner
 
     from kbroker.cli import cli
@@ -304,7 +304,7 @@ def test_explain_says_what_kafka_allows(kafka: str) -> None:
 
 
 def test_mutation_quota_of_kafka(kafka: str) -> None:
-    """Error 89 and its delay come from Kafka as from us: nothing is sent again, and waiting that long helps."""
+    """THROTTLING_QUOTA_EXCEEDED is raised with its throttle time and not retried; later the same request succeeds."""
     entity = QuotaEntity.of({"client-id": "hasty"})
     with Cluster(kafka, client_id="hasty") as hasty:
         assert QuotaClient(hasty).alter({entity: {"controller_mutation_rate": 2.0}}) == {entity: None}
@@ -314,12 +314,12 @@ def test_mutation_quota_of_kafka(kafka: str) -> None:
         with pytest.raises(MutationThrottledError) as caught:
             Admin(hasty).create_topics([NewTopic(f"{name}-b", partitions=1)])
         assert 0 < caught.value.throttle_time_ms <= 1500
-        Admin(hasty).create_topics([NewTopic(f"{name}-b", partitions=1)])  # the client itself waits before it sends
+        Admin(hasty).create_topics([NewTopic(f"{name}-b", partitions=1)])  # the client waits before it sends
         QuotaClient(hasty).alter({entity: {"controller_mutation_rate": None}})
 
 
 def test_a_cluster_file(cluster: Cluster, tmp_path: Path) -> None:
-    """Apache Kafka becomes what a file lists, and nothing is left to change; --prune removes what it does not list."""
+    """A cluster file brings Apache Kafka to the listed state; `--prune` deletes what the file does not list."""
     name = f"f-{uuid.uuid4().hex[:8]}"
     path = tmp_path / "cluster.yaml"
     text = f"""
@@ -358,13 +358,13 @@ quotas:
     plan = plan_changes(cluster, read_cluster_file(path), prune=True)
     assert {change.kind for change in plan.removals} == {"acl", "quota"}
     assert list(plan.apply())
-    # a change is in force at the controller first
+    # the controller applies a change before the broker does
     wait_for("the state of the file", lambda: not plan_changes(cluster, read_cluster_file(path), prune=True).changes)
     assert name in Admin(cluster).list_config_resources(ConfigResourceType.TOPIC)
 
 
 def test_delegation_tokens(kafka: str, secured_port: int, login: str) -> None:
-    """A token of Apache Kafka is made, used, renewed and ended."""
+    """A delegation token of Apache Kafka can be created, used, renewed and expired."""
     address = f"127.0.0.1:{secured_port}"
     by_password = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{login};"}
     security = ClientSecurity(by_password)
@@ -388,7 +388,7 @@ def test_delegation_tokens(kafka: str, secured_port: int, login: str) -> None:
 
 
 def test_the_console(kafka: str, topic: str) -> None:
-    """Its pages work with Apache Kafka: topics, configs of topics and brokers, quotas; and their changes."""
+    """The pages of the console show and change topics, configs, groups and quotas of Apache Kafka."""
     server = ConsoleServer(kafka, {}, "127.0.0.1", 0, may_edit=True)
     server.start()
     try:
@@ -400,7 +400,7 @@ def test_the_console(kafka: str, topic: str) -> None:
 
 
 def test_groups_of_all_kinds(cluster: Cluster, topic: str) -> None:
-    """Lags of several groups with few requests; members are removed, and then offsets reset and the groups deleted."""
+    """Lags, removal of members, reset of offsets and deletion work with each type of group."""
     groups, name = Groups(cluster), uuid.uuid4().hex[:8]
     with Producer(cluster) as producer:
         producer.send(topic, b"value", partition=1)

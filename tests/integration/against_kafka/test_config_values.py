@@ -1,4 +1,4 @@
-"""The recorded config values are those of a real Apache Kafka; kbroker has the same over a socket too."""
+"""Recorded responses about config values, compared with Apache Kafka and with kbroker over a socket."""
 
 import pytest
 
@@ -9,12 +9,12 @@ from tests.support.config_values import Prober
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-RESOURCES = ("group", "client-metrics")  # of the others the recording takes minutes
+RESOURCES = ("group", "client-metrics")  # recording the other types of resources takes minutes
 
 
 @pytest.mark.parametrize("resource", [pytest.param("group", marks=pytest.mark.soak), "client-metrics"])
 def test_the_recording_is_true(kafka: str, resource: str) -> None:
-    """Group and client metrics configs, every value: the same codes, texts and shown values as recorded."""
+    """Apache Kafka responds to each value of the configs of groups and client metrics as recorded."""
     recorded = config_values.read()
     with Cluster(kafka) as cluster:
         prober = Prober(lambda key, body: cluster.request(key, body), settle_s=1)
@@ -23,7 +23,7 @@ def test_the_recording_is_true(kafka: str, resource: str) -> None:
 
 
 def test_a_running_broker_responds_as_recorded() -> None:
-    """The same over a socket of kbroker, where the whole of these two agrees."""
+    """A running kbroker responds to each value as Apache Kafka did when it was recorded."""
     recorded = config_values.read()
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True, "node.id": 1}
     with Broker(settings) as broker, Cluster(broker.bootstrap_servers) as cluster:

@@ -1,6 +1,7 @@
-"""The cluster of Apache Kafka that the tests of this folder share: one controller, two brokers.
+"""Cluster of Apache Kafka that the tests of this folder share: one controller and two brokers.
 
-They run as long as the tests of the package, which the folder is for that reason: three idle JVMs take CPU time too.
+The nodes run as long as the tests of the package, because three idle JVMs take CPU time too; for that reason these
+tests have a folder to themselves.
 """
 
 from collections.abc import Iterator
@@ -24,9 +25,9 @@ SECURED = {
 
 @pytest.fixture(scope="package")
 def kafka() -> Iterator[KafkaCluster]:
-    """Controller 101, brokers 1 and 2 with a listener without security and one with SCRAM.
+    """Controller 101 and the brokers 1 and 2, each with a listener without security and one with SCRAM.
 
-    A test leaves all nodes running, and gives its topics and users names that no other test uses.
+    A test leaves all nodes running, and uses names of topics and users that no other test uses.
     """
     need.kafka_tools()
     with KafkaCluster(2, SECURED, controllers=1, protocol="SASL_PLAINTEXT") as cluster:
@@ -35,7 +36,7 @@ def kafka() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="package")
 def member(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberNode]:
-    """Node 9 of the cluster: kbroker. Tests that stop or kill it start it again."""
+    """kbroker as node 9 of the cluster. A test that stops or kills it starts it again."""
     node = MemberNode(tmp_path_factory.mktemp("member"), kafka)
     try:
         node.start()

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize("name", ["confluent-kafka", "kafka-python", "franz-go", "java-console"])
 def test_libraries_start_from_kbroker(name: str, member: MemberNode) -> None:
-    """Create, produce as an idempotent producer, whose id kbroker may give, and consume."""
+    """A client library creates a topic, produces to it with idempotence and consumes from it."""
     client = make_client(name, member.bootstrap)
     topic = f"library-{name}"
     client.create(topic, 1)
@@ -30,7 +30,9 @@ def test_libraries_start_from_kbroker(name: str, member: MemberNode) -> None:
 
 
 def test_a_group_finds_its_coordinator(kafka: KafkaCluster, member: MemberNode) -> None:
-    """The first group of the cluster: kbroker requests the topic of its offsets, and names another broker."""
+    """For the first group, kbroker requests the creation of `__consumer_offsets` and names another broker as
+    coordinator.
+    """
     with Client(member.bootstrap) as client:
         body: Body = {"KeyType": GROUP, "CoordinatorKeys": ["readers"]}
 

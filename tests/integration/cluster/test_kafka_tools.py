@@ -1,4 +1,4 @@
-"""Kafka's tools through kbroker print what they print through a broker of Apache Kafka, line by line."""
+"""Kafka's tools print the same lines through kbroker as through a broker of Apache Kafka."""
 
 import json
 import re
@@ -19,7 +19,7 @@ QUORUM, CLUSTER, FEATURES = f"{TOOLS}MetadataQuorumCommand", f"{TOOLS}ClusterToo
 REASSIGN, ELECT = f"{TOOLS}reassign.ReassignPartitionsCommand", f"{TOOLS}LeaderElectionCommand"
 OFFSETS = f"{TOOLS}GetOffsetShell"
 
-#: Values that differ from one run to the next: ids, offsets of the metadata log, times.
+# : Values that differ between runs: ids, epochs, offsets of the metadata log, times.
 CHANGING = (
     (re.compile(r"TopicId: \S{22}"), "TopicId: <id>"),
     (re.compile(r"(LeaderEpoch|HighWatermark|MaxFollowerLag|MaxFollowerLagTimeMs):( +)\d+"), r"\1:\2<number>"),
@@ -31,10 +31,10 @@ CHANGING = (
 
 
 class Session:
-    """Runs a sequence of tools through one broker and keeps what they print.
+    """Run a sequence of tools through one broker and keep what they print.
 
-    Args: ``bootstrap``: of the tools that need no other broker; ``everywhere``: of those that do; ``name``: of the
-    topics and users of the sequence, which the texts do not have.
+    Args: ``bootstrap``: address for the tools that need one broker; ``everywhere``: addresses for the tools that need
+    all brokers; ``name``: name of the topics and users, which the kept texts replace by a placeholder.
     """
 
     def __init__(self, bootstrap: str, everywhere: str, name: str, folder: Path) -> None:
@@ -55,12 +55,12 @@ class Session:
         for pattern, replacement in CHANGING:
             text = pattern.sub(replacement, text)
         lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
-        is_set = tool == ACLS  # the tool itself prints one
+        is_set = tool == ACLS  # the tool prints a set, in no fixed order
         self.printed[f"{len(self.printed)}. {label}"] = sorted(map(str.strip, lines)) if is_set else lines
         return text
 
     def until(self, found: str, tool: str, *arguments: object) -> None:
-        """Run a tool until it prints a text: the metadata of a broker is behind that of the controller."""
+        """Run a tool until it prints a text: the metadata of a broker lags behind the controller."""
 
         def shows() -> bool:
             if found in self(tool, *arguments, status=None):
@@ -77,7 +77,7 @@ class Session:
 
 
 def work_with_topics(run: Session) -> None:
-    """Topics, their configs, errors, replicas that move, leaders."""
+    """Create, change and delete topics, their configs and their replicas, with errors among the requests."""
     name = run.name
     two = ("--partitions", 2, "--replica-assignment", "1:2,2:1")
     run(TOPICS, "--create", "--topic", name, *two[2:], "--config", "retention.ms=100000")
@@ -97,7 +97,7 @@ def work_with_topics(run: Session) -> None:
     run.until("No partition reassignments found.", REASSIGN, "--list")
     run.until("is completed", REASSIGN, "--reassignment-json-file", plan, "--verify")
     run(ELECT, "--election-type", "preferred", "--topic", name, "--partition", 0, status=None)
-    configs = "Configs: min.insync.replicas=1,max.message.bytes=2000000\n"  # the throttle is removed
+    configs = "Configs: min.insync.replicas=1,max.message.bytes=2000000\n"  # the reassignment has removed its throttle
     run.until(configs, TOPICS, "--describe", "--topic", name)
     run(OFFSETS, "--topic", name)
     run(TOPICS, "--delete", "--topic", name)
@@ -105,7 +105,7 @@ def work_with_topics(run: Session) -> None:
 
 
 def work_with_the_cluster(run: Session) -> None:
-    """Brokers, features and the quorum."""
+    """Change and describe brokers, features and the quorum."""
     run(CONFIGS, "--alter", "--entity-type", "brokers", "--entity-name", 1, "--add-config", "background.threads=12")
     run.until("  background.threads=12", CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", 1)
     run(CONFIGS, "--alter", "--entity-type", "brokers", "--entity-name", 1, "--delete-config", "background.threads")
@@ -123,7 +123,7 @@ def work_with_the_cluster(run: Session) -> None:
 
 
 def work_with_users(run: Session) -> None:
-    """SCRAM users, quotas and ACLs."""
+    """Create, change and delete SCRAM users, quotas and ACLs."""
     name = run.name
     user = ("--entity-type", "users", "--entity-name", name)
     run(CONFIGS, "--alter", *user, "--add-config", "SCRAM-SHA-256=[iterations=4096,password=secret]")
@@ -143,7 +143,7 @@ def work_with_users(run: Session) -> None:
 def test_tools_print_the_same(
     work: Callable[[Session], None], kafka: KafkaCluster, member: MemberNode, tmp_path: Path
 ) -> None:
-    """A sequence of changes and views, refusals included, runs through each broker; the texts are equal."""
+    """A sequence of changes, views and refused requests prints the same texts through either broker."""
     broker = kafka.brokers[0].bootstrap
     theirs, mine = (
         Session(broker, broker, "of-one", tmp_path),

@@ -1,4 +1,4 @@
-"""The console of a member, and `kbroker console` through it."""
+"""Console of a member of the cluster, and `kbroker console` connected to the member."""
 
 import re
 from urllib.request import urlopen
@@ -22,13 +22,13 @@ def page(browser: Browser, target: str) -> str:
 
 
 def test_pages_about_the_cluster(kafka: KafkaCluster, member: MemberNode) -> None:
-    """The state of the member, brokers, controllers; leader, replicas and ISR of partitions that Kafka leads."""
+    """The pages show the member, brokers, controllers, and the replicas of partitions that Apache Kafka leads."""
     topic = {"Name": "on-a-page", "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
     topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": [2, 1]}]
     with Client(member.bootstrap) as client:
         made = client.call("CreateTopics", 7, {"Topics": [topic], "timeoutMs": 30_000, "validateOnly": False})
         assert made["Topics"][0]["ErrorCode"] == 0
-    with urlopen(f"{member.http}/metrics", timeout=10) as response:  # the request was forwarded
+    with urlopen(f"{member.http}/metrics", timeout=10) as response:  # CreateTopics was forwarded
         times = re.findall(r"^kafka_forwarding_manager_(\w+) (\S+)$", response.read().decode(), re.MULTILINE)
     assert len(times) == 5
     assert all(0 <= float(value) < 60_000 for _, value in times), times
@@ -38,7 +38,7 @@ def test_pages_about_the_cluster(kafka: KafkaCluster, member: MemberNode) -> Non
     shown = page(browser, "cluster")
     assert "Ready: registered with the controllers, and unfenced. state running broker epoch" in shown
     assert re.search(r" 9 this node 127\.0\.0\.1:\d+ - 0 0 0 ", shown), shown
-    # the controller does not describe the quorum to the holder of the token, who is none of its users
+    # the controller does not describe the quorum to the holder of the token, who is not one of Kafka's users
     assert re.search(
         r"the leader that this node has seen last is 101, in epoch \d+, with high watermark [\d,]+\.", shown
     )

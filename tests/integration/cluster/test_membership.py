@@ -1,4 +1,4 @@
-"""A broker that joins controllers of Apache Kafka: registration, restarts, wrong settings, TLS and SASL, their end."""
+"""Broker that joins controllers of Apache Kafka: registration, restarts, wrong settings, TLS, SASL, failures."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def controller(authority: Certificates) -> Iterator[ApacheKafka]:
-    """Controller 1 with a listener without security and one with TLS and SASL; `guest` has no rights."""
+    """Controller 1 with a listener without security and one with TLS and SASL; the user `guest` has no rights."""
     need.kafka_tools()
     port = free_run(2)
     node = ApacheKafka(
@@ -91,7 +91,7 @@ def settings(folder: Path, controller: ApacheKafka, **changes: str) -> dict[str,
 
 
 def formatted(folder: Path, controller: ApacheKafka, cluster_id: str = "") -> Path:
-    """Return a folder that is formatted for node 9."""
+    """Format a folder for node 9 and return it."""
     folder.mkdir(exist_ok=True)
     owner = MetaProperties(cluster_id or controller.cluster_id, NODE_ID, uuid.uuid4())
     write_meta_properties(folder, owner)
@@ -108,7 +108,7 @@ def started(values: Mapping[str, object]) -> Iterator[tuple[Broker, Member]]:
 
 
 def observers(controller: ApacheKafka) -> dict[int, dict[str, object]]:
-    """Return the observers of the quorum by node id, as the controller describes them."""
+    """Return the observers of the quorum by node id, as described by the controller."""
     with closing(Connection(("127.0.0.1", controller.port))) as connection:
         negotiate(connection, 10)
         topics = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
@@ -118,7 +118,7 @@ def observers(controller: ApacheKafka) -> dict[int, dict[str, object]]:
 
 
 def page(url: str) -> tuple[int, str]:
-    """Return status and text of a page of the HTTP port."""
+    """Return the status and text of a page of the HTTP port."""
     try:
         with urlopen(url, timeout=10) as response:
             return response.status, response.read().decode()
@@ -127,7 +127,7 @@ def page(url: str) -> tuple[int, str]:
 
 
 def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
-    """It is unfenced when the start returns; its registration says the truth; its stop leaves the clean mark."""
+    """After its start, a member is unfenced and registered as configured; its stop leaves the clean shutdown file."""
     folder = formatted(tmp_path / "data", controller)
     values = settings(folder, controller, kbroker__metrics__listener="127.0.0.1:0", broker__rack="r1")
     with started(values) as (broker, member):
@@ -149,7 +149,7 @@ def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
             ((node_id, is_fenced, lag),) = [(b.node.node_id, b.is_fenced, b.metadata_lag) for b in described.brokers]
             assert (node_id, is_fenced) == (NODE_ID, False)
             assert lag is not None
-        mark = json.loads((folder / SHUTDOWN_MARK).read_text())  # true all the time: no log is opened
+        mark = json.loads((folder / SHUTDOWN_MARK).read_text())  # valid from the start, because the member opens no log
         assert mark == {"version": 0, "brokerEpoch": member.broker_epoch}
         assert page(f"{broker.metrics_url}/ready") == (200, "ready\n")
         assert page(f"{broker.metrics_url}/health") == (200, "ok\n")
@@ -161,14 +161,14 @@ def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
         assert page(f"{broker.metrics_url}/ready") == (503, "not ready: an unknown record\n")
         epoch = member.broker_epoch
     assert json.loads((folder / SHUTDOWN_MARK).read_text()) == {"version": 0, "brokerEpoch": epoch}
-    with started(values) as (_, member):  # within the session of the first run
+    with started(values) as (_, member):  # within the session timeout of the first run
         assert member.broker_epoch > epoch
         assert member.loader.counts.errors == 0
     assert json.loads((folder / SHUTDOWN_MARK).read_text())["brokerEpoch"] == member.broker_epoch
 
 
 def test_a_second_broker_with_the_id(controller: ApacheKafka, tmp_path: Path) -> None:
-    """The second process ends with a sentence; the first is not disturbed."""
+    """The second process ends with an error that says why; the first process stays unfenced."""
     first = settings(formatted(tmp_path / "a", controller), controller)
     second = settings(
         formatted(tmp_path / "b", controller), controller, initial__broker__registration__timeout__ms="1500"
@@ -197,7 +197,7 @@ def test_a_folder_that_is_not_formatted(controller: ApacheKafka, tmp_path: Path)
 
 
 def test_a_folder_of_a_broker_that_was_its_own_controller(controller: ApacheKafka, tmp_path: Path) -> None:
-    """Its metadata log is not one of the cluster, whatever its offsets and epochs are; nothing is changed."""
+    """A metadata log that the broker wrote as its own controller is refused and left unchanged."""
     folder = tmp_path / "data"
     alone = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "node.id": str(NODE_ID)}
     with Broker(alone):
@@ -210,7 +210,7 @@ def test_a_folder_of_a_broker_that_was_its_own_controller(controller: ApacheKafk
 
 
 def test_a_start_that_is_cancelled(controller: ApacheKafka, tmp_path: Path) -> None:
-    """SIGTERM while no controller responds: the start ends at once, and the folder can be used again."""
+    """SIGTERM ends a start for which no controller responds, and the folder can be used again."""
     folder = formatted(tmp_path / "data", controller)
     values = settings(folder, controller) | {"controller.quorum.bootstrap.servers": f"127.0.0.1:{free_run(1)}"}
     broker = Broker(values)
@@ -310,7 +310,7 @@ def test_a_missing_user(controller: ApacheKafka, tmp_path: Path, authority: Cert
 
 
 def test_the_controller_dies_and_comes_back(controller: ApacheKafka, tmp_path: Path) -> None:
-    """The member says that it has no controller, is fenced for it, and goes on with the same epoch."""
+    """A member without controller reports the failure; with the controller back, it is unfenced in the same epoch."""
     values = settings(formatted(tmp_path / "data", controller), controller, kbroker__metrics__listener="127.0.0.1:0")
     with started(values) as (broker, member):
         epoch, offset = member.broker_epoch, member.status.image_offset
@@ -328,7 +328,7 @@ def test_the_controller_dies_and_comes_back(controller: ApacheKafka, tmp_path: P
 
 @pytest.mark.soak
 def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_path: Path) -> None:
-    """Broker 9 is Kafka, then kbroker, which is killed once, then Kafka: it leads again, and has all records."""
+    """A folder of Kafka that kbroker used meanwhile, with a kill, makes Kafka the leader again with all records."""
     port = free_run(2)
     values = {
         "process.roles": "broker",
@@ -367,7 +367,8 @@ def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_pat
         node.start()
         with Cluster(kafka.bootstrap) as client:
             (topic,) = client.fetch_metadata(["in-place"])
-            assert [one.isr for one in topic.partitions] == [(NODE_ID,)] * 4  # no unclean stop
+            # the kill did not count as an unclean shutdown
+            assert [one.isr for one in topic.partitions] == [(NODE_ID,)] * 4
         assert node.stop() == 0
         assert segments(tmp_path) == before
         kafka.start()
@@ -390,7 +391,9 @@ def segments(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.soak
 def test_the_wall_clock_is_set(controller: ApacheKafka, tmp_path: Path) -> None:
-    """A day ahead, back, and behind: the session lasts, metadata comes, changes are forwarded."""
+    """Jumps of the wall clock by a day in both directions do not fence the member; changes are forwarded after each
+    jump.
+    """
     jump = ClockJump(tmp_path)
     port = free_run(1)
     values = settings(formatted(tmp_path / "data", controller), controller, listeners=f"PLAINTEXT://127.0.0.1:{port}")
@@ -403,7 +406,7 @@ def test_the_wall_clock_is_set(controller: ApacheKafka, tmp_path: Path) -> None:
     def end_offset() -> int:
         return int(str(observers(controller)[NODE_ID]["LogEndOffset"]))
 
-    def await_six_records() -> None:  # the controllers write one each 500 ms: these take twice the session
+    def await_six_records() -> None:  # the controllers write a record each 500 ms: six take twice the session timeout
         wanted = end_offset() + 6
         wait_for("six records", lambda: end_offset() >= wanted)
 
@@ -417,4 +420,4 @@ def test_the_wall_clock_is_set(controller: ApacheKafka, tmp_path: Path) -> None:
             admin.alter_configs(ConfigResourceType.BROKER, "", [ConfigChange("num.io.threads", 0, str(4 + number))])
     assert node.stop() == 0, node.tail()
     assert "fenced" not in node.tail()
-    assert json.loads((tmp_path / "data" / SHUTDOWN_MARK).read_text()) == before  # it was never registered again
+    assert json.loads((tmp_path / "data" / SHUTDOWN_MARK).read_text()) == before  # the member was not registered again

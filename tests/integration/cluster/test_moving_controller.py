@@ -1,4 +1,4 @@
-"""Changes through kbroker while controllers end, and others take over."""
+"""Changes through kbroker while the active controller fails and another controller replaces it."""
 
 import itertools
 import threading
@@ -15,9 +15,9 @@ from tests.support.kafka import ApacheKafka, KafkaCluster
 from tests.support.member_node import MemberNode
 
 CREATE_TOPICS, DESCRIBE_QUORUM = 19, 55
-WAITING = 12  # more than this broker has threads for requests
+WAITING = 12  # more than the broker has request handler threads
 KILLS = 50
-#: An election of three controllers takes about a second.
+# : Timeouts with which an election of three controllers takes about a second.
 QUICK_ELECTIONS = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1000",
@@ -33,7 +33,7 @@ def error_of(response: Body) -> int:
 
 @pytest.mark.slow
 def test_waiting_changes_occupy_no_thread(kafka: KafkaCluster, member: MemberNode) -> None:
-    """Without a controller changes wait, other requests do not, and all changes are made when it is back."""
+    """Changes wait while there is no controller and are made later; meanwhile, other requests are served."""
     (controller,) = kafka.controllers
     clients = [Client(member.bootstrap) for _ in range(WAITING)]
     controller.kill()
@@ -52,7 +52,7 @@ def test_waiting_changes_occupy_no_thread(kafka: KafkaCluster, member: MemberNod
 
 
 class Load:
-    """Creates topics through a broker, one after the other; notes the longest wait and every error."""
+    """Thread that creates topics through a broker, one after the other; it records the longest wait and every error."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.created: list[str] = []
@@ -71,7 +71,7 @@ class Load:
                 name, begun = f"{self._name}-{number}", time.monotonic()
                 error = error_of(client.call(CREATE_TOPICS, 7, new_topics(name)))
                 self.longest_s = max(self.longest_s, time.monotonic() - begun)
-                # a request whose connection broke is sent again, although the first one may have been stored
+                # a request is sent again after a lost connection, although the controller may have stored the topic
                 if error in (Errors.NONE, Errors.TOPIC_ALREADY_EXISTS):
                     self.created.append(name)
                 else:
@@ -83,7 +83,7 @@ class Load:
 
 
 def active(kafka: KafkaCluster, member: MemberNode) -> ApacheKafka:
-    """Return the active controller, as the quorum describes itself through kbroker."""
+    """Return the active controller, as DescribeQuorum names it through kbroker."""
     topics = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
     with Client(member.bootstrap, timeout=70) as client:
         response = client.call(DESCRIBE_QUORUM, 2, {"Topics": topics})
@@ -94,7 +94,7 @@ def active(kafka: KafkaCluster, member: MemberNode) -> ApacheKafka:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_active_controller_is_killed_fifty_times(tmp_path: Path) -> None:
-    """No change is lost, and no client sees an error: changes wait for the next controller."""
+    """No change is lost and no client receives an error, because changes wait for the next controller."""
     need.kafka_tools()
     with KafkaCluster(1, QUICK_ELECTIONS, controllers=3) as kafka:
         member = MemberNode(tmp_path / "member", kafka)

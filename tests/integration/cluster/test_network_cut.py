@@ -1,4 +1,4 @@
-"""The network to the controllers is cut, while clients reach kbroker."""
+"""Network failure between kbroker and the controllers, while clients reach kbroker."""
 
 import contextlib
 import re
@@ -25,7 +25,7 @@ ALTER_QUOTAS = 49
 
 
 class Wire:
-    """A port in front of another one, which can be cut: connections end, and new ones are refused."""
+    """Forwarder from a port to another one; a cut closes its connections and refuses new ones."""
 
     def __init__(self, port: int, target: int) -> None:
         self._port, self._target = port, target
@@ -67,9 +67,9 @@ class Wire:
 
 @pytest.fixture
 def wire_to_controller(tmp_path: Path) -> Iterator[tuple[Wire, ConfiguredBroker]]:
-    """A controller that all reach through a wire, and kbroker as its only broker."""
+    """kbroker as the only broker of a controller whose clients all connect through a `Wire`."""
     need.kafka_tools()
-    port = free_run(3)  # the wire, the controller, kbroker
+    port = free_run(3)  # for the wire, the controller and kbroker
     voters = f"101@127.0.0.1:{port}:{random_uuid_text()}"
     common = {
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{port}",
@@ -108,9 +108,9 @@ def wire_to_controller(tmp_path: Path) -> Iterator[tuple[Wire, ConfiguredBroker]
 
 
 def test_the_network_to_the_controller_is_cut(wire_to_controller: tuple[Wire, ConfiguredBroker]) -> None:
-    """A change waits for the network; the node is fenced meanwhile, serves its metadata, and returns by itself.
+    """During a cut, a change waits and the node serves its metadata; afterwards the node is unfenced without a restart.
 
-    Its console shows the metadata with the reason, without waiting for the controllers.
+    The console shows the metadata and the reason of the failure, and does not wait for the controllers.
     """
     wire, member = wire_to_controller
     (url,) = re.findall(r"metrics at http://(\S+)/metrics", member.tail())

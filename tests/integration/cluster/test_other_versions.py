@@ -1,4 +1,4 @@
-"""Clusters of other versions of Apache Kafka, and features that change while kbroker is a member."""
+"""Clusters of other versions of Apache Kafka, and feature levels that change while kbroker is a member."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ FEATURES = f"{TOOLS}FeatureCommand"
 
 @pytest.mark.parametrize(("version", "level"), [("4.0.0", 25), ("4.1.1", 27), ("4.2.0", 29)])
 def test_controllers_that_cannot_exclude_the_node(version: str, level: int, tmp_path: Path) -> None:
-    """They would place replicas on it: it stays fenced, so that no client gets its address; changes through it work."""
+    """kbroker stays fenced where controllers would place replicas on it; it forwards changes nevertheless."""
     need.kafka_tools()
     with KafkaCluster(1, controllers=1, version=version) as kafka, MemberNode(tmp_path / "member", kafka) as member:
         check_fenced(kafka, member, level)
@@ -40,7 +40,7 @@ def check_fenced(kafka: KafkaCluster, member: MemberNode, level: int) -> None:
 
 
 def versions(bootstrap: str) -> dict[int, tuple[int, int]]:
-    """Return the offered versions by API key."""
+    """Return the supported version range of each API key."""
     with Client(bootstrap) as client:
         rows = client.call("ApiVersions", 4, {"ClientSoftwareName": "test", "ClientSoftwareVersion": "1"})["ApiKeys"]
     return {row["ApiKey"]: (row["MinVersion"], row["MaxVersion"]) for row in rows}
@@ -53,7 +53,7 @@ def finalized(bootstrap: str) -> Mapping[str, int]:
 
 
 def test_features_of_the_cluster_change(tmp_path: Path) -> None:
-    """A cluster with the features of 4.2 is upgraded, which unfences kbroker; its clients see the later changes too."""
+    """The upgrade of a cluster from the features of 4.2 unfences kbroker; its clients see later changes of features."""
     need.kafka_tools()
     with KafkaCluster(1, controllers=1, release="4.2") as kafka, MemberNode(tmp_path / "member", kafka) as member:
         check_fenced(kafka, member, 29)

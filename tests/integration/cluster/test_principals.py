@@ -1,4 +1,4 @@
-"""The controller authorizes and charges the client of kbroker: users, ACLs, tokens and quotas of the cluster."""
+"""Users, ACLs, tokens and quotas of the cluster, applied to the clients of kbroker."""
 
 import base64
 import json
@@ -27,11 +27,11 @@ CREATE_TOPICS, CREATE_ACLS, DESCRIBE_CONFIGS, DESCRIBE_ACLS = 19, 30, 32, 29
 CREATE_TOKEN, DESCRIBE_TOKENS = 38, 41
 DESCRIBE_QUOTAS, ALTER_QUOTAS, DESCRIBE_USERS, ALTER_USERS = 48, 49, 50, 51
 TOPIC, PREFIXED, CREATE, ALLOW = 2, 4, 5, 3
-NAMES = ("__consumer_offsets", "bad/name", "unknown", "viewed")  # sorted, as Kafka expects them
+NAMES = ("__consumer_offsets", "bad/name", "unknown", "viewed")  # in the order that Kafka requires
 
 
 def session(bootstrap: str, user: str, password: str, more: str = "") -> Cluster:
-    """Log in with SCRAM."""
+    """Return a cluster whose connections log in with SCRAM."""
     line = f'{SCRAM_MODULE} required username="{user}" password="{password}"{more};'
     values = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line}
     security = ClientSecurity(values)
@@ -40,7 +40,7 @@ def session(bootstrap: str, user: str, password: str, more: str = "") -> Cluster
 
 @pytest.fixture
 def user(member: MemberNode, request: pytest.FixtureRequest) -> str:
-    """A new SCRAM user of the cluster, created through kbroker, without rights. The password is the name."""
+    """SCRAM user without rights, created through kbroker; the password is the name."""
     name: str = request.node.name.replace("test_", "user-")
     salt = b"salt of the user"
     body = scram_user(name, ITERATIONS, salt, SCRAM_SHA_256.salted_password(name, salt, ITERATIONS))
@@ -52,7 +52,7 @@ def user(member: MemberNode, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def logged_in(member: MemberNode, user: str) -> Iterator[Connection]:
-    """A connection of the user to kbroker, as soon as its metadata has the user."""
+    """Connection of the user to kbroker, opened when its metadata has the user."""
 
     def can_log_in() -> bool:
         try:
@@ -85,7 +85,7 @@ def allow(member: MemberNode, user: str, operation: int, prefix: str) -> None:
 def test_rights_are_those_of_the_client(
     kafka: KafkaCluster, member: MemberNode, user: str, logged_in: Connection
 ) -> None:
-    """Denied until an ACL allows the user's operation from the user's address: by the controller, and by kbroker."""
+    """The controller and kbroker deny a request until an ACL allows the user's operation from the user's host."""
     (denied,) = create(logged_in, f"{user}-topic")["Topics"]
     assert denied["ErrorCode"] == Errors.TOPIC_AUTHORIZATION_FAILED
     asked = {"Resources": [{"ResourceType": TOPIC, "ResourceName": f"{user}-topic", "ConfigurationKeys": []}]}
@@ -98,7 +98,7 @@ def test_rights_are_those_of_the_client(
 
 
 def test_tokens_of_the_cluster(kafka: KafkaCluster, member: MemberNode, user: str, logged_in: Connection) -> None:
-    """A token created through kbroker logs in at kbroker and at Kafka, and creates no token."""
+    """A token that was created through kbroker logs in at kbroker and at Kafka, and cannot create another token."""
     token = logged_in.request(CREATE_TOKEN, 3, {"Renewers": [], "MaxLifetimeMs": -1})
     assert (token["ErrorCode"], token["PrincipalName"]) == (0, user)
     secret = base64.b64encode(token["Hmac"]).decode()
@@ -130,7 +130,7 @@ def test_tokens_of_the_cluster(kafka: KafkaCluster, member: MemberNode, user: st
 
 
 def test_quotas_of_the_controller_throttle_the_client(member: MemberNode, user: str, logged_in: Connection) -> None:
-    """KIP-599: the delay of the controller is in the response, and kbroker does not read the connection meanwhile."""
+    """kbroker passes on the controller's throttle time and does not read the connection meanwhile (KIP-599)."""
     quota = set_quotas("user", user, {"controller_mutation_rate": 1.0})
     allow(member, user, CREATE, user)
     with Client(member.bootstrap) as client:
@@ -150,7 +150,7 @@ def test_quotas_of_the_controller_throttle_the_client(member: MemberNode, user: 
 
 
 def test_views_are_those_of_kafka(kafka: KafkaCluster, member: MemberNode, user: str) -> None:
-    """Users, ACLs, quotas, configs and nodes from the image are equal to those of a broker of Kafka."""
+    """Users, ACLs, quotas, configs and nodes that kbroker describes are equal to those of a broker of Kafka."""
     allow(member, user, CREATE, user)
     anything = {
         "ResourceTypeFilter": 1, "ResourceNameFilter": None, "PatternTypeFilter": 1, "PrincipalFilter": None,
@@ -173,7 +173,7 @@ def test_views_are_those_of_kafka(kafka: KafkaCluster, member: MemberNode, user:
 
 
 def assert_settles(pair: Callable[[], list[object]]) -> None:
-    """Compare two responses, again for a while: the metadata of either broker may be behind."""
+    """Compare two responses until they are equal, as the metadata of either broker may lag."""
     deadline = time.monotonic() + 10
     found, expected = pair()
     while found != expected and time.monotonic() < deadline:
@@ -183,7 +183,7 @@ def assert_settles(pair: Callable[[], list[object]]) -> None:
 
 
 def test_leaders_without_the_listener_of_the_client(member: MemberNode) -> None:
-    """A client at a listener that the leaders lack gets no leader, and the reason."""
+    """A client whose listener the leaders lack receives no leader, and an error with the reason."""
     with Client(member.bootstrap) as client:
         assert create(client, "of-another-listener")["Topics"][0]["ErrorCode"] == 0
 
@@ -200,7 +200,7 @@ def test_leaders_without_the_listener_of_the_client(member: MemberNode) -> None:
 
 
 def test_partitions_of_other_brokers_are_not_counted_here(member: MemberNode) -> None:
-    """Metrics about replicas are those of this node, which has none."""
+    """Metrics about replicas count only this node's replicas, of which there are none."""
     with urlopen(f"{member.http}/metrics", timeout=10) as response:
         lines = response.read().decode().splitlines()
     for name in ("partition_count", "offline_replica_count"):
@@ -208,7 +208,7 @@ def test_partitions_of_other_brokers_are_not_counted_here(member: MemberNode) ->
 
 
 def test_quotas_of_the_cluster_throttle_requests_to_kbroker(member: MemberNode) -> None:
-    """A quota that is set through Kafka's controller is in force here, and explained."""
+    """kbroker enforces and explains a quota that was set through Kafka's controller."""
     quota = set_quotas("client-id", "greedy", {"request_percentage": 0.01})
     with Client(member.bootstrap) as client:
         assert client.call(ALTER_QUOTAS, 1, quota)["Entries"][0]["ErrorCode"] == 0
@@ -226,7 +226,7 @@ def test_quotas_of_the_cluster_throttle_requests_to_kbroker(member: MemberNode) 
 
 
 def normal(value: object) -> object:
-    """Return a response without the order of its rows, and without the broker to which clients send changes."""
+    """Return a response with its rows sorted, and without the controller id."""
     if isinstance(value, dict):
         return {name: normal(one) for name, one in value.items() if name != "ControllerId"}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A kbroker that was alone becomes a broker of a cluster, with its folder, its node id and new controllers."""
+"""Conversion of a kbroker that was its own controller to a broker of a cluster, with the same folder and node id."""
 
 import shutil
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ QUOTAS = set_quotas("user", "alice", {"producer_byte_rate": 5e6, "shadow.produce
 
 
 def fill(folder: Path) -> None:
-    """Let a lone kbroker store records, committed offsets and a quota."""
+    """Store records, committed offsets and a quota with a kbroker that is its own controller."""
     settings = {"node.id": str(NODE_ID), "group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "2"}
     with BrokerProcess(folder, settings) as broker:
         producer = librdkafka_producer(broker.bootstrap)
@@ -41,7 +41,7 @@ def fill(folder: Path) -> None:
 
 
 def check_front_door(bootstrap: str) -> None:
-    """Everything is seen; the partitions are offline."""
+    """Check that kbroker describes the topic and the quotas, and that the partition is offline."""
     with Client(bootstrap) as client:
         (topic,) = client.call("Metadata", 13, {"Topics": [{"Name": TOPIC}]})["Topics"]
         (row,) = topic["Partitions"]
@@ -53,7 +53,7 @@ def check_front_door(bootstrap: str) -> None:
 
 
 def check_shadows(bootstrap: str) -> None:
-    """Kafka's controller refuses a new shadow, with a sentence, and takes the promotion of an old one."""
+    """Check that a new shadow quota is refused with the reason, and that an existing one can be promoted."""
     words = ("--bootstrap-server", bootstrap, "--user", "alice")
     refused = cli.refusal(cli.run(None, "quotas", "set", *words, "shadow.request_percentage=50"))
     assert "Invalid configuration key shadow.request_percentage" in refused
@@ -64,7 +64,7 @@ def check_shadows(bootstrap: str) -> None:
 
 
 def check_leader(bootstrap: str) -> None:
-    """Records and offsets are those from before, and new records follow them."""
+    """Check that the records and offsets were kept and that a new record follows them."""
     consumer = librdkafka_consumer(bootstrap, GROUP)
     consumer.subscribe([TOPIC])
     found = [message.value() for message in consumer.consume(RECORDS - COMMITTED, 60)]
@@ -78,7 +78,7 @@ def check_leader(bootstrap: str) -> None:
 
 
 def test_a_folder_joins_a_cluster_of_its_metadata(tmp_path: Path) -> None:
-    """kbroker is the front door on the folder; then Apache Kafka leads its partitions."""
+    """kbroker serves the metadata of its separated folder; then Apache Kafka leads the partitions of the folder."""
     need.kafka_tools()
     data, output, port = tmp_path / "data", tmp_path / "separated", free_run(2)
     fill(data)
@@ -124,7 +124,7 @@ def written(path: Path, properties: Mapping[str, str]) -> Path:
 
 
 def test_folders_that_cannot_be_separated(tmp_path: Path) -> None:
-    """Each is refused before a change: one that was killed, one with the id of its controller, one without metadata.
+    """A killed broker's folder, a controller with the broker's id, and a folder without metadata are refused unchanged.
 
     Metadata that is moved back makes the node its own controller again.
     """

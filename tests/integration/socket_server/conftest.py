@@ -1,4 +1,4 @@
-"""The ways to poll, and a server on each."""
+"""Polling back ends, and a server for each of them."""
 
 import selectors
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ BACKENDS: dict[str, object] = {
 
 @pytest.fixture(params=list(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> object:
-    """Return each way to poll in turn."""
+    """Polling back end, each in turn."""
     return BACKENDS[request.param]
 
 

@@ -1,4 +1,4 @@
-"""Start and stop of a socket server: names, addresses, which responses arrived, nothing left behind."""
+"""Start and stop of a socket server: names, addresses, last responses, freed resources."""
 
 import gc
 import socket
@@ -19,7 +19,7 @@ from tests.support.socket_rig import Rig, assert_closed, frame, response, until
 
 
 def test_connection_ids_count_per_processor(rig: Rig) -> None:
-    """SS-3: the processor is 0, the index of each new connection one higher; the addresses are the client's."""
+    """A connection id has both addresses, the processor and a number that grows with each connection (SS-3)."""
     for index in range(5):
         client = rig.connect()
         client.sendall(frame(b"id"))
@@ -33,7 +33,9 @@ def test_connection_ids_count_per_processor(rig: Rig) -> None:
 
 
 def test_stop_sends_queued_responses(rig: Rig) -> None:
-    """begin_stop reads nothing more and still sends; finish_stop closes; requests out then are harmless."""
+    """After `begin_stop`, responses are still sent; after `finish_stop`, connections are closed and late responses
+    dropped.
+    """
     client, other = rig.connect(), rig.connect()
     client.sendall(frame(b"1"))
     request = rig.receive()
@@ -52,7 +54,7 @@ def test_stop_sends_queued_responses(rig: Rig) -> None:
 
 
 def serve_and_drop(rig: Rig) -> None:
-    """Fifty connections, a third of them gone and half of them inside a frame, then a stop."""
+    """Make 50 connections, half with an incomplete frame and a third closed, then stop the server."""
     rig.serve()
     for i in range(50):
         client = rig.connect()
@@ -65,9 +67,9 @@ def serve_and_drop(rig: Rig) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/fd")
 def test_descriptors_and_threads_come_back(backend: object) -> None:
-    """After connections, resets and a stop none of the descriptors and threads of the server is left.
+    """After connections, resets and a stop, the server has freed its descriptors and ended its threads.
 
-    Those that other tests left behind may end meanwhile: they do not count.
+    Descriptors and threads of earlier tests may end meanwhile and are not counted.
     """
     Rig(backend).close()
     gc.collect()
@@ -78,7 +80,7 @@ def test_descriptors_and_threads_come_back(backend: object) -> None:
 
 
 def test_thread_names_are_kafkas(rig: Rig) -> None:
-    """Thread dumps read like Kafka's."""
+    """The threads have the names of Kafka's threads."""
     names = {thread.name for thread in threading.enumerate()}
     assert "data-plane-kafka-network-thread-0-ListenerName(PLAINTEXT)-PLAINTEXT-0" in names
     port = rig.server.port("PLAINTEXT")
@@ -86,7 +88,7 @@ def test_thread_names_are_kafkas(rig: Rig) -> None:
 
 
 def test_address_in_use_is_named() -> None:
-    """A listener that cannot be bound is named, and the ones bound before it are released."""
+    """If a listener cannot be bound, the error names it and the listeners that were bound before it are closed."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = SocketServer(
@@ -99,7 +101,7 @@ def test_address_in_use_is_named() -> None:
 
 
 def test_security_that_cannot_be() -> None:
-    """Settings of an unknown listener, or no ListenerSecurity, are refused before anything is bound."""
+    """Security for an unknown listener, or of a wrong type, is refused before a port is bound."""
     listener = Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)
     with pytest.raises(ValueError, match="security names 'OTHER', the listeners are PLAINTEXT"):
         SocketServer([listener], Queue(5), security={"OTHER": ListenerSecurity()})

@@ -1,4 +1,4 @@
-"""Limits of a socket server: idle time, time of a frame, memory, connections in all and of one address."""
+"""Limits of a socket server: idle time, duration of a frame, memory, connections in total and per address."""
 
 import struct
 
@@ -8,7 +8,9 @@ from tests.support.socket_rig import Rig, assert_closed, frame, response, until
 
 
 def test_idle_connections_expire(backend: object) -> None:
-    """SS-4, SS-5: an idle connection and one whose request is in progress expire; a late response does no harm."""
+    """An idle connection and a connection with a request in progress both expire; a late response is dropped (SS-4,
+    SS-5).
+    """
     clock = VirtualClock()
     rig = Rig(backend, clock)
     idle, busy = rig.connect(), rig.connect()
@@ -23,7 +25,7 @@ def test_idle_connections_expire(backend: object) -> None:
     until(lambda: rig.count("connections_expired") == 2, "both expired")
     assert_closed(idle)
     assert_closed(busy)
-    late.respond(b"late")  # SS-6: and "c" is never delivered
+    late.respond(b"late")  # SS-6: the request "c" is never delivered
     fresh = rig.connect()
     fresh.sendall(frame(b"fresh"))
     request = rig.receive()
@@ -34,7 +36,7 @@ def test_idle_connections_expire(backend: object) -> None:
 
 
 def test_frame_that_never_completes(backend: object) -> None:
-    """A frame begun and not finished within its time ends the connection; the pool gets its bytes back."""
+    """A frame that is not complete within its timeout closes the connection and returns its memory to the pool."""
     clock = VirtualClock()
     pool = MemoryPool(1000, 100, clock=clock)
     rig = Rig(backend, clock, pool, frame_timeout_ms=30000)
@@ -50,7 +52,7 @@ def test_frame_that_never_completes(backend: object) -> None:
 
 
 def test_pool_limits_what_is_in_progress(backend: object) -> None:
-    """Requests beyond the pool wait in their sockets until responses free memory."""
+    """Requests beyond the memory pool stay in their sockets until responses free memory."""
     pool = MemoryPool(100, 100)
     rig = Rig(backend, pool=pool)
     clients = [rig.connect() for _ in range(3)]
@@ -66,7 +68,7 @@ def test_pool_limits_what_is_in_progress(backend: object) -> None:
 
 
 def test_excess_connections_close_the_least_active(backend: object) -> None:
-    """When max.connections is lowered the least recently active connections go, one per pass."""
+    """A lower `max.connections` closes the least recently active connections, one per pass."""
     rig = Rig(backend, max_connections=3)
     first, second, third = rig.connect(), rig.connect(), rig.connect()
     for client in (second, first, third):
@@ -83,7 +85,7 @@ def test_excess_connections_close_the_least_active(backend: object) -> None:
 
 
 def test_a_connection_above_the_limit_waits(backend: object) -> None:
-    """With max.connections open ones the next is served once another has gone."""
+    """A connection above `max.connections` is served when another connection is closed."""
     rig = Rig(backend, max_connections=1)
     rig.serve()
     first = rig.connect()
@@ -100,7 +102,7 @@ def test_a_connection_above_the_limit_waits(backend: object) -> None:
 
 
 def test_one_address_above_its_limit_is_closed(backend: object) -> None:
-    """SS-2: the sixth of five connections reads the end of the stream; after one of them has gone a new one works."""
+    """A connection above the limit of its address is closed; when another one is closed, a new one is served (SS-2)."""
     rig = Rig(backend, max_connections_per_ip=5)
     rig.serve()
     clients = [rig.connect() for _ in range(5)]
@@ -119,7 +121,7 @@ def test_one_address_above_its_limit_is_closed(backend: object) -> None:
 
 
 def test_an_address_with_a_limit_of_its_own(backend: object) -> None:
-    """The override of an address wins over the limit of all, also when it comes while the server runs."""
+    """The override of an address takes precedence over the common limit, also when it is set at run time."""
     rig = Rig(backend, max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 1, "::1": 7})
     rig.serve()
     first = rig.connect()

@@ -1,4 +1,4 @@
-"""Servers of protocols other than Kafka's: their requests carry nothing of Kafka's."""
+"""Servers of other protocols than Kafka's, whose requests have no Kafka header."""
 
 import threading
 
@@ -16,7 +16,7 @@ from tests.support.socket_rig import Rig, assert_closed, frame, response
 
 
 def test_lines_are_served_without_kafkas_part(backend: object) -> None:
-    """Every method of a request works where it has no header; its marks for Kafka's metrics do nothing."""
+    """Every method of a request works without a Kafka header; the marks for Kafka's metrics have no effect."""
     rig = Rig(backend, framing="delimiter", delimiter=b"\n")
     client = rig.connect()
     client.sendall(b"one\ntwo\n")
@@ -37,7 +37,7 @@ def test_lines_are_served_without_kafkas_part(backend: object) -> None:
 
 
 def test_another_length_prefixed_protocol(backend: object) -> None:
-    """`kafka_requests=False` leaves Kafka's part out with length-prefix framing too."""
+    """`kafka_requests=False` disables header and metrics with length-prefix framing too."""
     rig = Rig(backend, kafka_requests=False)
     client = rig.connect()
     client.sendall(frame(b"x" * 100))
@@ -48,7 +48,7 @@ def test_another_length_prefixed_protocol(backend: object) -> None:
 
 
 def test_kafkas_quotas_refuse_its_requests(backend: object) -> None:
-    """Quotas need a client id and throttle times: they say so instead of reading what is not there."""
+    """Quota managers refuse requests without a client id and a throttle time."""
     rig = Rig(backend, kafka_requests=False)
     client = rig.connect()
     client.sendall(frame(b"x"))
@@ -65,7 +65,7 @@ def test_kafkas_quotas_refuse_its_requests(backend: object) -> None:
 
 
 def test_native_handlers_close_its_connections(backend: object) -> None:
-    """A queue of a broker's native handlers that gets another protocol's requests: their connections are closed."""
+    """Native handlers close the connections of requests of another protocol."""
     rig = Rig(backend, framing="delimiter", delimiter=b"\n")
     native_apis = NativeApis(None, rig.channel.queue, Queue(10), 1)
     handler = threading.Thread(target=native_apis.run_handler)
@@ -80,7 +80,7 @@ def test_native_handlers_close_its_connections(backend: object) -> None:
 
 
 def test_what_needs_kafkas_part_is_refused() -> None:
-    """Authentication and request metrics cannot be had without it."""
+    """Request metrics are refused for a server that does not parse Kafka's header."""
     queue = RequestChannel().queue
     with pytest.raises(ValueError, match="need requests of Kafka's protocol"):
         Processor("LINES", 0, queue, SocketServerOptions(framing="raw"), metrics=RequestMetrics())

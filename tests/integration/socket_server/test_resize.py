@@ -1,4 +1,4 @@
-"""Network threads that come and go while a server serves (num.network.threads at run time)."""
+"""Changes of the number of network threads (`num.network.threads`) at run time."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ def ask(client: socket.socket) -> bytes:
 
 
 def test_new_threads_take_their_turn(rig: Rig) -> None:
-    """Connections that come after the growth are shared with the new threads; the old ones stay where they are."""
+    """New connections are distributed to the new threads too; existing connections stay where they are."""
     rig.serve()
     old = rig.connect()
     assert ask(old)
@@ -39,7 +39,7 @@ def test_new_threads_take_their_turn(rig: Rig) -> None:
 
 
 def test_threads_that_end_close_their_connections(backend: object) -> None:
-    """As in Kafka: the last ones go, their clients are disconnected and find the others; numbers are not used again."""
+    """The last threads end and close their connections, whose clients reconnect; processor ids are not reused."""
     rig = Rig(backend, network_threads=3)
     rig.serve()
     clients = [rig.connect() for _ in range(6)]
@@ -53,7 +53,7 @@ def test_threads_that_end_close_their_connections(backend: object) -> None:
         else:
             assert_closed(client)
             assert ask(rig.connect())
-    # a thread closes the socket first, and counts then
+    # a thread closes the socket before it updates the count
     until(lambda: rig.server.connection_quotas.count() == 6, "closed connections are not counted any more")
     rig.server.resize(2)
     assert ids(rig) == [0, 3]
@@ -61,7 +61,7 @@ def test_threads_that_end_close_their_connections(backend: object) -> None:
 
 
 def test_a_response_that_is_ready_is_still_sent(backend: object) -> None:
-    """The request that asked for fewer threads may have come through one of those that end."""
+    """A response that is ready is sent before its thread ends: it may belong to the request for fewer threads."""
     rig = Rig(backend, network_threads=2)
     _, client = rig.connect(), rig.connect()
     client.sendall(frame(b"asks"))
@@ -74,7 +74,7 @@ def test_a_response_that_is_ready_is_still_sent(backend: object) -> None:
 
 
 def test_a_response_that_takes_longer_is_dropped(backend: object) -> None:
-    """A thread that is to end waits for a second; a response that comes later has no client, and does no harm."""
+    """A thread that ends waits one second for responses; a later response is dropped."""
     rig = Rig(backend, network_threads=2)
     _, client = rig.connect(), rig.connect()
     client.sendall(frame(b"asks"))
@@ -88,7 +88,7 @@ def test_a_response_that_takes_longer_is_dropped(backend: object) -> None:
 
 
 def test_a_size_that_cannot_be(rig: Rig) -> None:
-    """Below one thread is refused; after the stop nothing is made any more."""
+    """A size below 1 is refused; after the stop a resize has no effect."""
     with pytest.raises(ValueError, match="network_threads must be >= 1, got 0"):
         rig.server.resize(0)
     rig.server.begin_stop()
@@ -98,8 +98,7 @@ def test_a_size_that_cannot_be(rig: Rig) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts /proc/self/fd")
 def test_growth_and_shrinking_under_load_leave_nothing_behind() -> None:
-    """Clients that always ask, and connect again when they are disconnected, see whole responses only; in the end
-    there are as many threads, descriptors and tables as in the beginning."""
+    """Clients receive whole responses during resizes, after which threads, descriptors and tables are as before."""
     rig = Rig("auto", network_threads=2)
     rig.serve()
     port = rig.server.port("PLAINTEXT")
@@ -141,5 +140,5 @@ def test_growth_and_shrinking_under_load_leave_nothing_behind() -> None:
     until(lambda: rig.server.connection_quotas.count() == 0, "all connections are closed")
     gc.collect()
     until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "their descriptors are closed")
-    assert len(rig.server.request_metrics) <= 8 + 7, "tables of threads that ended are not used again"
+    assert len(rig.server.request_metrics) <= 8 + 7, "too many tables: those of ended threads are not reused"
     rig.close()

@@ -41,7 +41,7 @@ def sending(path: Path, offset: int, size: int, *, send_files: bool) -> Iterator
 @pytest.mark.parametrize("send_files", [True, False])
 @pytest.mark.parametrize("size", [1, 70000, 5_000_000])
 def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int) -> None:
-    """A response of bytes, a file region and bytes arrives whole, by sendfile and by copying, also to a slow reader."""
+    """A response of bytes, a file region and bytes arrives whole, with sendfile and with copying."""
     content = bytes(range(256)) * (size // 256 + 2)
     path = tmp_path / "segment"
     path.write_bytes(content)
@@ -53,7 +53,7 @@ def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int)
 
 @pytest.mark.parametrize("send_files", [True, False])
 def test_file_shorter_than_promised_closes(tmp_path: Path, send_files: bool) -> None:
-    """A region that ends before its length closes the connection: what follows would be read as file content."""
+    """A file that is shorter than the region closes the connection, as later bytes would be read as file content."""
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     with sending(path, 0, 10, send_files=send_files) as ours:
@@ -63,7 +63,7 @@ def test_file_shorter_than_promised_closes(tmp_path: Path, send_files: bool) -> 
 
 
 def test_slow_reader_delays_no_other(backend: object) -> None:
-    """A client that reads nothing fills its own socket and no memory; others are served meanwhile."""
+    """A client that does not read its responses is no longer read itself, and does not delay other clients."""
     rig = Rig(backend, max_request_bytes=100000)
     rig.serve()
     slow, quick = rig.connect(), rig.connect()
@@ -82,7 +82,7 @@ def test_slow_reader_delays_no_other(backend: object) -> None:
 
 
 def test_other_framings(backend: object) -> None:
-    """Framing is a parameter: lines in, bytes out."""
+    """A server with delimiter framing reads lines and writes the bytes of the responses."""
     rig = Rig(backend, framing="delimiter", delimiter=b"\r\n")
     client = rig.connect()
     client.sendall(b"PING\r\nPO")

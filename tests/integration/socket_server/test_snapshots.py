@@ -1,4 +1,4 @@
-"""Snapshots of a network thread that cannot answer: it is held up, asked twice, or has ended."""
+"""Snapshots of a network thread that is blocked or has ended."""
 
 import socket
 import struct
@@ -15,7 +15,9 @@ FRAME = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # ApiVersions
 
 
 def test_a_thread_that_is_held_up_is_late_and_one_that_has_ended_says_so() -> None:
-    """It waits for room in the request queue, which no handler empties; the look ends all the same."""
+    """While the thread waits for space in the full request queue, a snapshot waits with it; after the stop it reports
+    the end.
+    """
     queue = Queue(1)
     server = SocketServer([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], queue, SocketServerOptions(1))
     server.start()
@@ -35,14 +37,14 @@ def test_a_thread_that_is_held_up_is_late_and_one_that_has_ended_says_so() -> No
             asker.start()
             server.stop()
             asker.join(20)
-            assert answers[0] in ("ok", "ended"), "answered when the thread goes on, or at its end"
+            assert answers[0] in ("ok", "ended"), "expected a response when the thread runs again or ends"
         assert snapshot(processor)["answer"] == "ended"
     finally:
         server.stop()
 
 
 def test_a_late_thread_is_asked_again_later() -> None:
-    """A look that was given up does not prevent the next, once the thread goes on."""
+    """A snapshot that timed out does not prevent a later one when the thread runs again."""
     queue = Queue(1)
     server = SocketServer([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], queue, SocketServerOptions(1))
     server.start()

@@ -1,4 +1,4 @@
-"""Requests and responses over real sockets: hostile clients, order, throttles, resets; on each back end."""
+"""Requests and responses over sockets with each back end: invalid frames, order, throttles, resets."""
 
 import socket
 import struct
@@ -12,13 +12,13 @@ from tests.support.socket_rig import Rig, assert_closed, frame, read_exactly, re
 
 @pytest.fixture
 def client(rig: Rig) -> socket.socket:
-    """A client of the server."""
+    """Client of the server."""
     return rig.connect()
 
 
 @pytest.mark.parametrize("size", [101, 2**31 - 1, -1, -(2**31)])
 def test_impossible_sizes_close_the_connection(rig: Rig, size: int) -> None:
-    """SS-1: a size above the limit or below zero ends that connection, and no other."""
+    """A size above the limit or below zero closes only the connection that sent it (SS-1)."""
     rig.serve()
     good, bad = rig.connect(), rig.connect()
     bad.sendall(struct.pack(">i", size) + b"x" * 50)
@@ -28,7 +28,7 @@ def test_impossible_sizes_close_the_connection(rig: Rig, size: int) -> None:
 
 
 def test_empty_frame_is_a_request(client: socket.socket, rig: Rig) -> None:
-    """A frame of no bytes reaches the handler, and a response of no bytes the client."""
+    """An empty frame is a request, and a response can be empty."""
     client.sendall(frame(b""))
     request = rig.receive()
     assert bytes(request.payload) == b""
@@ -37,7 +37,7 @@ def test_empty_frame_is_a_request(client: socket.socket, rig: Rig) -> None:
 
 
 def test_requests_of_a_closed_client_are_delivered(client: socket.socket, rig: Rig) -> None:
-    """SS-7: ten pipelined requests whose client has disconnected are all delivered."""
+    """Pipelined requests are delivered although their client has disconnected (SS-7)."""
     client.sendall(b"".join(frame(b"%d" % i) for i in range(10)))
     client.close()
     for i in range(10):
@@ -48,7 +48,7 @@ def test_requests_of_a_closed_client_are_delivered(client: socket.socket, rig: R
 
 
 def test_no_op_goes_on_with_the_next_request(client: socket.socket, rig: Rig) -> None:
-    """SS-8: requests without a response follow each other, one at a time."""
+    """Requests that need no response are delivered one after the other (SS-8)."""
     client.sendall(b"".join(frame(b"%d" % i) for i in range(3)))
     for i in range(3):
         request = rig.receive()
@@ -58,7 +58,7 @@ def test_no_op_goes_on_with_the_next_request(client: socket.socket, rig: Rig) ->
 
 
 def test_throttle_outlasts_the_response(client: socket.socket, rig: Rig) -> None:
-    """SS-9, SS-10: the response goes out at once; the next request is read only when the throttle has ended."""
+    """The response is sent at once; the next request is read only when the throttle has ended (SS-9, SS-10)."""
     client.sendall(frame(b"1") + frame(b"2"))
     request = rig.receive()
     throttle = request.start_throttle()
@@ -80,7 +80,7 @@ def test_throttle_outlasts_the_response(client: socket.socket, rig: Rig) -> None
 
 
 def test_throttle_of_a_closed_connection(client: socket.socket, rig: Rig) -> None:
-    """A throttle that ends after its connection is closed is dropped."""
+    """The end of a throttle has no effect after the connection is closed."""
     client.sendall(frame(b"1"))
     request = rig.receive()
     throttle = request.start_throttle()
@@ -91,7 +91,7 @@ def test_throttle_of_a_closed_connection(client: socket.socket, rig: Rig) -> Non
 
 
 def test_forgotten_request_closes_its_connection(client: socket.socket, rig: Rig) -> None:
-    """A handler that drops a request does not leave its client waiting; a second response is an error."""
+    """A request that is garbage collected without a response closes its connection; a second response is an error."""
     client.sendall(frame(b"1"))
     request = rig.receive()
     del request
@@ -108,7 +108,7 @@ def test_forgotten_request_closes_its_connection(client: socket.socket, rig: Rig
 
 
 def test_wrong_response_type_leaves_the_request_open(client: socket.socket, rig: Rig) -> None:
-    """A TypeError in the response is the handler's to repair."""
+    """A response of a wrong type raises TypeError, and another response can be sent."""
     client.sendall(frame(b"1"))
     request = rig.receive()
     with pytest.raises(TypeError):
@@ -123,7 +123,7 @@ def test_wrong_response_type_leaves_the_request_open(client: socket.socket, rig:
 
 @pytest.mark.parametrize("request_batch_max", [1, 16])
 def test_pipelined_requests_get_responses_in_order(backend: object, request_batch_max: int) -> None:
-    """10,000 requests sent without reading a response come back complete and in order, in any run length."""
+    """The responses to 10,000 pipelined requests are complete and in order, with any size of a request batch."""
     rig = Rig(backend, request_batch_max=request_batch_max)
     rig.serve()
     client = rig.connect()
@@ -136,7 +136,7 @@ def test_pipelined_requests_get_responses_in_order(backend: object, request_batc
 
 
 def test_responses_given_backwards_are_sent_in_order(backend: object) -> None:
-    """Responses of one request batch that come back last first are sent in the order of their requests."""
+    """Responses that a handler completes in reverse order are sent in the order of the requests."""
     rig = Rig(backend)
     handler = threading.Thread(target=run_echo, args=(rig.channel.queue,), kwargs={"backwards": True})
     handler.start()
@@ -149,7 +149,7 @@ def test_responses_given_backwards_are_sent_in_order(backend: object) -> None:
 
 
 def test_reset_in_the_middle_of_a_request(rig: Rig) -> None:
-    """A connection reset inside a frame, or before its response is read, costs only itself."""
+    """A reset inside a frame or before a response does not affect later connections."""
     for payload in (b"\0\0", struct.pack(">i", 50) + b"half", frame(b"whole")):
         client = rig.connect()
         client.sendall(payload)
@@ -166,7 +166,7 @@ def test_reset_in_the_middle_of_a_request(rig: Rig) -> None:
 
 
 def test_reset_while_a_request_is_out(client: socket.socket, rig: Rig) -> None:
-    """A connection that is reset while its request waits for a response is closed at once, not with the response."""
+    """A reset connection is closed at once, not when the response of its request is ready."""
     client.sendall(frame(b"whole"))
     request = rig.receive()
     assert rig.open_connections() == 1
@@ -177,7 +177,7 @@ def test_reset_while_a_request_is_out(client: socket.socket, rig: Rig) -> None:
 
 
 def test_reset_while_more_requests_are_out(client: socket.socket, rig: Rig) -> None:
-    """Complete requests that were read before a reset are delivered all the same."""
+    """Complete requests that were read before a reset are delivered."""
     client.sendall(b"".join(frame(b"%d" % i) for i in range(10)))
     first = rig.receive()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -191,7 +191,7 @@ def test_reset_while_more_requests_are_out(client: socket.socket, rig: Rig) -> N
 
 
 def test_half_closed_client_gets_its_responses(client: socket.socket, rig: Rig) -> None:
-    """A client that has sent everything and shut that direction still reads its responses, then the end."""
+    """A client that has shut down its sending side still receives its responses, and then the end of the stream."""
     client.sendall(frame(b"1") + frame(b"2"))
     client.shutdown(socket.SHUT_WR)
     for _ in range(2):
@@ -201,7 +201,7 @@ def test_half_closed_client_gets_its_responses(client: socket.socket, rig: Rig) 
 
 
 def test_close_follows_earlier_responses(client: socket.socket, rig: Rig) -> None:
-    """ACTION_CLOSE ends the connection behind the responses before it; what was pipelined behind is dropped."""
+    """`close` ends the connection after the earlier responses; later pipelined requests are dropped."""
     client.sendall(frame(b"1") + frame(b"2") + frame(b"3"))
     rig.receive().respond(b"one")
     rig.receive().close()

@@ -1,4 +1,4 @@
-"""A broker whose clock stands still, and a client of it."""
+"""Broker with a virtual clock, and a client of it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Fetch over its quota: an empty response, bytes that are given back, and sessions that go on."""
+"""Fetch over its quota: empty responses, unrecorded bytes, and sessions that continue."""
 
 import pytest
 
@@ -14,7 +14,7 @@ FETCH_VERSIONS = (4, 7, 11, 12)
 def test_a_throttled_fetch_is_empty_and_gives_its_bytes_back(
     broker: VirtualBroker, client: Client, version: int
 ) -> None:
-    """The delay without any data; the bytes that were not sent do not count."""
+    """A throttled fetch returns the throttle time without data, and the bytes that were not sent are unrecorded."""
     quotas = broker.context.quotas
     fill(broker, 5000)
     quotas.update(None, "other", FETCH, 1)
@@ -24,7 +24,7 @@ def test_a_throttled_fetch_is_empty_and_gives_its_bytes_back(
     assert response["Responses"][0]["Partitions"][0]["Records"] is not None
     assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") == size / 10
     quotas.fetch.unrecord(USER, "client", size)
-    quotas.update(None, "client", FETCH, 501)  # room for 5010 bytes, and the response is a little longer
+    quotas.update(None, "client", FETCH, 501)  # a limit of 5010 bytes in the window: the response is a little longer
     client.fetch("t", version=version)
     response = client.end()
     assert response["ThrottleTimeMs"] == round((size / 10 - 501) / 501 * 10_000)
@@ -34,7 +34,7 @@ def test_a_throttled_fetch_is_empty_and_gives_its_bytes_back(
 
 
 def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, client: Client) -> None:
-    """The response is empty whichever manager throttles: the bytes go back, and are credit without a fetch quota."""
+    """A fetch that the request quota throttles is empty too, and unrecords its bytes even without a fetch quota."""
     quotas = broker.context.quotas
     fill(broker, 5000)
     quotas.update(None, "client", REQUEST, 1)
@@ -47,7 +47,7 @@ def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, cli
 
 
 def test_a_throttled_full_fetch_opens_no_session(broker: VirtualBroker, client: Client) -> None:
-    """Session id 0; the client's next full fetch opens one."""
+    """A throttled full fetch returns session id 0, and the next full fetch opens a session."""
     fill(broker, 5000)
     broker.context.quotas.update(None, "client", FETCH, 501)
     client.fetch("t", session=(0, 0))
@@ -66,7 +66,7 @@ def test_a_throttled_full_fetch_opens_no_session(broker: VirtualBroker, client: 
 def test_a_throttled_incremental_fetch_moves_the_epoch_only(
     broker: VirtualBroker, client: Client, version: int
 ) -> None:
-    """Same session, no partitions; the next epoch follows, and the dropped data comes then."""
+    """A throttled incremental fetch returns no partitions and increments the epoch; the next fetch returns the data."""
     quotas = broker.context.quotas
     quotas.update(None, "other", FETCH, 1)
     client.fetch("t", session=(0, 0), version=version)
@@ -92,7 +92,7 @@ def test_a_throttled_incremental_fetch_moves_the_epoch_only(
 def test_refused_sessions_are_reported_only_where_nothing_throttles(
     broker: VirtualBroker, client: Client, session: tuple[int | None, int], error: int
 ) -> None:
-    """An unknown session or a wrong epoch: 70 and 71, but throttled error 0 and session 0."""
+    """An unknown session or a wrong epoch is an error, but a throttled response has error code 0 and session id 0."""
     quotas = broker.context.quotas
     client.fetch("t", session=(0, 0))
     opened = client.end()["SessionId"]
@@ -112,7 +112,7 @@ def test_refused_sessions_are_reported_only_where_nothing_throttles(
 
 
 def test_no_more_is_fetched_at_once_than_fits_the_window(broker: VirtualBroker, client: Client) -> None:
-    """max_bytes is capped by the quota's window: from an idle counter first an empty response, then the data."""
+    """The bytes that the quota's window allows limit `max_bytes`, so that one of two batches is read."""
     fill(broker, 49_900)
     fill(broker, 49_900)
     quotas = broker.context.quotas
@@ -121,7 +121,7 @@ def test_no_more_is_fetched_at_once_than_fits_the_window(broker: VirtualBroker, 
     response = client.end()
     assert response["Responses"] == []
     throttle_ms = response["ThrottleTimeMs"]
-    assert 0 < throttle_ms < 50  # of the overhead only: one batch was read, not both
+    assert 0 < throttle_ms < 50  # throttled for the overhead only, as one batch was read and not both
     broker.advance_ms(throttle_ms + 100)
     client.fetch("t")
     response = client.end()
@@ -130,16 +130,16 @@ def test_no_more_is_fetched_at_once_than_fits_the_window(broker: VirtualBroker, 
 
 
 def test_min_bytes_is_capped_too(broker: VirtualBroker, client: Client) -> None:
-    """A fetch never waits for more than it may be handed."""
+    """The bytes that the quota's window allows limit `min_bytes`, so that the fetch does not wait for more."""
     fill(broker, 2000)
     broker.context.quotas.update(None, "client", FETCH, 150)
     client.fetch("t", max_wait_ms=30_000, min_bytes=1 << 19)
-    assert client.end()["ThrottleTimeMs"] > 0  # 1500 bytes would do, and more than that is there
+    assert client.end()["ThrottleTimeMs"] > 0  # 1500 bytes suffice, and more are available
     assert broker.waiting_fetches == 0
 
 
 def test_a_delayed_fetch_is_judged_when_it_completes(broker: VirtualBroker, client: Client) -> None:
-    """The thread that completes a waiting fetch charges it, and throttles it."""
+    """The thread that completes a delayed fetch charges and throttles it."""
     quotas = broker.context.quotas
     quotas.update(None, "client", FETCH, 100)
     client.fetch("t", max_wait_ms=30_000, min_bytes=500)
@@ -157,7 +157,7 @@ def test_a_delayed_fetch_is_judged_when_it_completes(broker: VirtualBroker, clie
 
 
 def test_request_bodies_are_what_the_codec_says() -> None:
-    """The helper's fetch asks for one partition, and an incremental one for none."""
+    """The helper's full fetch contains one partition, and its incremental fetch none."""
     assert codec.encode_request(1, 11, fetch_body("t", 0, (0, -1))) != codec.encode_request(
         1, 11, fetch_body("t", 0, (1, 1))
     )

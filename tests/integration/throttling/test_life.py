@@ -1,4 +1,4 @@
-"""Throttles of many, of those who leave, and at the end; counters that are shared and forgotten."""
+"""Lifetime of throttles: many at once, closed clients, a stop; sharing and expiry of sensors."""
 
 from contextlib import ExitStack
 
@@ -13,7 +13,7 @@ from tests.support.wire import API_VERSIONS, Connection, create_topic, header
 
 
 def test_idle_counters_are_forgotten_after_an_hour(broker: VirtualBroker, client: Client) -> None:
-    """The scheduler removes them every 30 s."""
+    """The scheduler removes sensors every 30 s."""
     broker.context.quotas.update(USER, None, PRODUCE, 1_000_000)
     client.produce("t", 10)
     client.end()
@@ -28,7 +28,7 @@ def test_idle_counters_are_forgotten_after_an_hour(broker: VirtualBroker, client
 
 
 def test_a_changed_quota_does_not_end_a_throttle(broker: VirtualBroker, client: Client) -> None:
-    """Removed meanwhile: the throttle time of the response is still served."""
+    """A quota that is removed meanwhile does not shorten the throttle of a response that was sent."""
     broker.context.quotas.update(USER, None, PRODUCE, 1000)
     client.produce("t", 20_000)
     throttle_ms = client.end()["ThrottleTimeMs"]
@@ -37,7 +37,7 @@ def test_a_changed_quota_does_not_end_a_throttle(broker: VirtualBroker, client: 
 
 
 def test_a_client_that_leaves_while_muted_is_let_go(broker: VirtualBroker) -> None:
-    """Its throttle ends by itself; nothing is left over, and the counter still holds what it held."""
+    """The throttle of a client that disconnected ends at its time."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
     with Client(broker.bootstrap_servers) as client:
@@ -51,10 +51,10 @@ def test_a_client_that_leaves_while_muted_is_let_go(broker: VirtualBroker) -> No
 
 @pytest.mark.parametrize("leave", ["close", "reset"])
 def test_a_throttled_connection_keeps_its_place(broker: VirtualBroker, leave: str) -> None:
-    """With an RST a client got its place among the connections of its address back at once, and the next one with it.
+    """A closed or reset connection is counted until its throttle ends.
 
-    In Kafka 4.3.1 both a FIN and an RST are seen when the throttle of 10,113 ms has ended: a new connection was
-    admitted after 10.18 s.
+    Otherwise a client could evade the limit of its address with an RST. In Kafka 4.3.1, both FIN and RST are noticed at
+    the end of a throttle of 10,113 ms: a new connection was accepted after 10.18 s.
     """
     quotas = broker.context.quotas
     connections = broker.context.connection_quotas
@@ -64,7 +64,8 @@ def test_a_throttled_connection_keeps_its_place(broker: VirtualBroker, leave: st
     throttle_ms = client.end()["ThrottleTimeMs"]
     before = connections.count()
     getattr(client, leave)()
-    with Connection(broker.bootstrap_servers) as other:  # what the broker has seen of the first by now counts
+    # until then the broker has processed the end of the first connection
+    with Connection(broker.bootstrap_servers) as other:
         for _ in range(20):
             other.ask(header(API_VERSIONS, 0))
         assert connections.count() == before + 1
@@ -89,7 +90,7 @@ def test_a_broker_stops_with_throttled_channels() -> None:
 
 @pytest.mark.slow
 def test_thousands_of_throttled_channels_end_in_their_millisecond(broker: VirtualBroker) -> None:
-    """3,000 connections muted at once: none is read a millisecond early, and all are at their time."""
+    """None of 3,000 muted connections is read a millisecond early, and all are read in time."""
     count = 3000
     quotas = broker.context.quotas
     quotas.update(None, DEFAULT_ENTITY, PRODUCE, 100)
@@ -110,7 +111,7 @@ def test_thousands_of_throttled_channels_end_in_their_millisecond(broker: Virtua
 
 
 def test_clients_share_the_counter_that_their_quota_names(broker: VirtualBroker) -> None:
-    """One user's client ids draw on one counter; a default client-id quota gives each id its own."""
+    """A user quota counts all its client ids together; a default client-id quota counts each id by itself."""
     quotas = broker.context.quotas
     with Client(broker.bootstrap_servers, "a") as a, Client(broker.bootstrap_servers, "b") as b:
         quotas.update(USER, None, PRODUCE, 1000)

@@ -1,4 +1,4 @@
-"""Requests without a byte quota: judged by time, mutations by their own quota as well."""
+"""Requests without a byte quota: throttled by request time, mutations also by their own quota."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.throttling import MUTATION, REQUEST, SETTINGS, USER, assert_m
 
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_reports_its_delay(broker: VirtualBroker, client: Client, version: int) -> None:
-    """Natively served requests without a byte quota are judged by time; version 0 is muted without a word."""
+    """ApiVersions is throttled by request time; version 0 mutes the connection without reporting it."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     body = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "b"} if version >= 3 else {}
@@ -23,7 +23,9 @@ def test_api_versions_reports_its_delay(broker: VirtualBroker, client: Client, v
 
 @pytest.mark.parametrize("version", [1, 2, 3, 8, 12])
 def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: Client, version: int) -> None:
-    """Requests that Python serves are muted in every version, and report it where the version has the field."""
+    """Requests that Python serves mute the connection in every version; versions with the field report the throttle
+    time.
+    """
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     response = client.call("Metadata", version, {"Topics": [], "AllowAutoTopicCreation": True})
@@ -33,7 +35,7 @@ def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: Client,
 
 
 def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroker, client: Client) -> None:
-    """P7: SaslHandshake is charged and mutes like any request, though its response has no field to report it."""
+    """SaslHandshake is charged and muted like other requests, although its response has no throttle time (P7)."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     assert client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})["ErrorCode"] != 0
@@ -43,10 +45,12 @@ def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroke
 
 
 def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: VirtualBroker, client: Client) -> None:
-    """The larger one of the controller's and the request's delay is reported; a tie is the request's."""
+    """The larger of the mutation and the request throttle time is reported; with equal times, the request quota
+    throttles.
+    """
     quotas = broker.context.quotas
     quotas.update(None, "client", MUTATION, 1)
-    quotas.controller_mutation.record_and_get_throttle(USER, "client", 21)  # burst 11: 10 below zero
+    quotas.controller_mutation.record_and_get_throttle(USER, "client", 21)  # burst 11, so 10 below zero
     response = client.call("CreateTopics", 6, new_topics("late"))
     assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (10_000, 89)
     assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (1, 0)
@@ -61,7 +65,7 @@ def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: V
 
 
 def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client: Client) -> None:
-    """Permissive: CreateTopics 5 makes the topic, and pays for it afterwards."""
+    """The quota is permissive for CreateTopics 5: the topic is created, and the connection is throttled afterwards."""
     broker.context.quotas.update(None, "client", MUTATION, 1)
     response = client.call("CreateTopics", 5, new_topics("many", partitions=20))
     assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (9000, 0)
@@ -69,7 +73,7 @@ def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client:
 
 
 def test_an_error_is_throttled_like_any_response(broker: VirtualBroker, client: Client) -> None:
-    """A refused request costs its time as well."""
+    """The time of a request with an error response is charged too."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     response = client.call("DescribeConfigs", 1, {"Resources": [{"ResourceType": 99, "ResourceName": "x"}]})
@@ -82,7 +86,7 @@ def test_an_error_is_throttled_like_any_response(broker: VirtualBroker, client: 
 def test_find_coordinator_hides_its_delay_while_there_is_none(
     broker: VirtualBroker, client: Client, version: int, reported: int
 ) -> None:
-    """Below version 4 COORDINATOR_NOT_AVAILABLE says 0, and the connection is muted all the same."""
+    """Below version 4, COORDINATOR_NOT_AVAILABLE has throttle time 0, but the connection is muted."""
     broker.context.coordinators.clear()
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
@@ -94,7 +98,7 @@ def test_find_coordinator_hides_its_delay_while_there_is_none(
 
 
 def test_a_join_that_waits_is_not_charged_for_waiting() -> None:
-    """A response that comes later counts its handler's time, not the three seconds it was waiting for others."""
+    """A delayed JoinGroup is charged with its handler's time, not with the 3 s that it waited for other members."""
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": "3000"}
     with VirtualBroker(settings) as broker, Client(broker.bootstrap_servers) as client:
         join_and_wait(broker, client)
@@ -119,7 +123,7 @@ def join_and_wait(broker: VirtualBroker, client: Client) -> None:
             "Protocols": [{"Name": "range", "Metadata": b""}],
         },
     )
-    # The clock moves only when the handler is done with it: what it moved meanwhile would be the handler's time.
+    # A clock that moves while the handler runs would add to the handler's time.
     wait_until(lambda: bool(broker.context.groups.list_groups()) and broker.is_idle)
     waited_ms = 0
     while not client.has_response:

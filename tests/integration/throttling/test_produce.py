@@ -1,4 +1,4 @@
-"""Produce over its quota: the throttle time in the response, and until when the connection is muted."""
+"""Produce over its quota: the throttle time in the response, and the end of the muting."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.wire import create_topic
 
 
 def test_produce_responds_at_once_and_is_muted_to_the_millisecond(broker: VirtualBroker, client: Client) -> None:
-    """KIP-219: the response with its delay comes at once, then the connection is not read for that long."""
+    """The response with the throttle time is sent at once; then the connection is not read for that time (KIP-219)."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
     size = client.produce("t", 20_000)
@@ -26,14 +26,14 @@ def test_produce_responds_at_once_and_is_muted_to_the_millisecond(broker: Virtua
 
 @pytest.mark.parametrize("version", range(3, 13))
 def test_every_version_of_produce_reports_the_delay(broker: VirtualBroker, client: Client, version: int) -> None:
-    """throttle_time_ms stands where each version has it."""
+    """The field `throttle_time_ms` has its place in every version."""
     broker.context.quotas.update(None, "client", PRODUCE, 100)
     size = client.produce("t", 500 * version, version=version)
     assert client.end()["ThrottleTimeMs"] == round((size / 10 - 100) / 100 * 10_000)
 
 
 def test_the_whole_request_is_charged_even_where_it_failed(broker: VirtualBroker, client: Client) -> None:
-    """Header and body count, without the length before them, whatever became of the partitions."""
+    """The request's header and body are charged without the length prefix, even if the partition has an error."""
     broker.context.quotas.update(USER, None, PRODUCE, 10_000_000)
     size = client.produce("no-such-topic", 700)
     assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 3
@@ -41,7 +41,7 @@ def test_the_whole_request_is_charged_even_where_it_failed(broker: VirtualBroker
 
 
 def test_pipelined_requests_wait_for_the_end_each(broker: VirtualBroker, client: Client) -> None:
-    """A throttle ends a batch of requests: those sent behind it are served when the time is over, with their own."""
+    """Requests behind a throttled one are served when the throttle ends, and are throttled themselves."""
     broker.context.quotas.update(USER, None, PRODUCE, 1000)
     for _ in range(3):
         client.produce("t", 20_000)
@@ -58,7 +58,7 @@ def test_pipelined_requests_wait_for_the_end_each(broker: VirtualBroker, client:
 
 
 def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: Client) -> None:
-    """acks=0: no response, handler time is exempt, and bytes still mute the connection."""
+    """With acks=0 there is no response, handler time is exempt, and the bytes still mute the connection."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
     quotas.update(USER, None, REQUEST, 1)
@@ -75,7 +75,9 @@ def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: Clien
 def test_the_larger_delay_counts_once(
     broker: VirtualBroker, client: Client, rate: int, percent: float, by_bytes: bool
 ) -> None:
-    """The larger delay, of bytes or of time, is reported and served by its manager; they do not add up."""
+    """The larger of the produce and the request throttle time is reported and applied by its manager; they are not
+    added.
+    """
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, rate)
     quotas.update(USER, None, REQUEST, 1)
@@ -89,7 +91,7 @@ def test_the_larger_delay_counts_once(
 
 
 def test_of_equal_delays_that_of_the_time_is_served(broker: VirtualBroker, client: Client) -> None:
-    """As in Kafka: the byte quota throttles only for longer than the request quota."""
+    """With equal throttle times, the request quota throttles, as in Kafka."""
     quotas = broker.context.quotas
     size = client.produce("t", 20_000)
     assert client.end()["ThrottleTimeMs"] == 0
@@ -103,7 +105,7 @@ def test_of_equal_delays_that_of_the_time_is_served(broker: VirtualBroker, clien
 
 
 def test_produce_that_waited_for_the_disk_is_judged_when_it_completes() -> None:
-    """acks=all with a flush per message: the thread that completes it judges and responses, large frames too."""
+    """The thread that completes a delayed Produce request throttles it and sends the response, for large frames too."""
     settings = {**SETTINGS, "log.flush.interval.messages": "1"}
     with VirtualBroker(settings) as broker, Client(broker.bootstrap_servers, "durable") as client:
         client.send(create_topic("t", 1))

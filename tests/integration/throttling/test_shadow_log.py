@@ -1,4 +1,4 @@
-"""Shadow quotas in the request log of a running broker: their own list, and none of the verdicts."""
+"""Shadow quotas in the request log of a running broker: their verdicts are listed apart."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def records(broker: EmbeddedBroker, folder: Path) -> list[Record]:
 
 
 def of_client(broker: EmbeddedBroker, folder: Path, count: int) -> list[Record]:
-    """The records of the client, once there are so many."""
+    """Return the records of the client when there are at least `count`."""
     found: list[Record] = []
 
     def enough() -> bool:
@@ -37,7 +37,7 @@ def of_client(broker: EmbeddedBroker, folder: Path, count: int) -> list[Record]:
 
 
 def test_both_are_in_a_record_apart(tmp_path: Path) -> None:
-    """An enforced verdict and a shadow's on one request; the update is of the enforced counter alone."""
+    """A record lists enforced and shadow verdicts apart; only the enforced sensor has an update."""
     settings = {**SETTINGS, "kbroker.request.log.dir": str(tmp_path), "kbroker.request.log.sampling": "0"}
     with VirtualBroker(settings) as broker, Connection(broker.bootstrap_servers) as admin:
         admin.ask(create_topic("t", 1))
@@ -45,7 +45,8 @@ def test_both_are_in_a_record_apart(tmp_path: Path) -> None:
         broker.context.quotas.update(None, "client", f"shadow.{PRODUCE}", 500)
         broker.context.quotas.update(None, "client", f"shadow.{MUTATION}", 1)
         with Client(broker.bootstrap_servers) as client:
-            client.call("CreateTopics", 6, new_topics("many", partitions=30))  # overdraws: no verdict, no record
+            # exceeds the quota without a verdict, and so without a record
+            client.call("CreateTopics", 6, new_topics("many", partitions=30))
             response = client.call("CreateTopics", 6, new_topics("m", partitions=30))
             assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (0, 0)
             size = client.produce("t", 12_000)
@@ -69,7 +70,9 @@ def test_both_are_in_a_record_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("enforced", [False, True])
 def test_the_time_of_network_threads_is_a_value_of_the_shadow_too(tmp_path: Path, enforced: bool) -> None:
-    """On a clock that goes: every second number of its counter, which no verdict has, is that of a response away."""
+    """The time that a response takes in the network thread updates the shadow sensor, which uses every second sequence
+    number.
+    """
     with EmbeddedBroker({**SETTINGS, "kbroker.request.log.dir": str(tmp_path)}) as broker:
         broker.context.quotas.update(None, "client", f"shadow.{REQUEST}", 1e-9)
         if enforced:
@@ -83,7 +86,7 @@ def test_the_time_of_network_threads_is_a_value_of_the_shadow_too(tmp_path: Path
 
 
 def test_connections_of_an_address(tmp_path: Path) -> None:
-    """Set as any client sets it; all are served, and those that an enforced rate would not have served are known."""
+    """Connections above a shadow rate are accepted, and the log has the verdicts that would have refused them."""
     with EmbeddedBroker({**SETTINGS, "kbroker.request.log.dir": str(tmp_path)}) as broker:
         alterations = [
             Alteration(QuotaEntity.of({IP: "127.0.0.1"}), [QuotaOp("shadow.connection_creation_rate", 1.0)]),
@@ -104,7 +107,7 @@ def test_connections_of_an_address(tmp_path: Path) -> None:
 
 
 def test_a_restart_keeps_shadows_in_force(tmp_path: Path) -> None:
-    """Quotas that a client has set apply after a restart, at their level; both values of an entity are described."""
+    """Shadow quotas are kept with their level over a restart; promotion makes them the enforced quotas."""
     settings = {
         **SETTINGS,
         "log.dirs": str(tmp_path),

@@ -1,4 +1,4 @@
-"""Shadow quotas on the wire: the verdicts of enforced ones on the same traffic, and nothing else."""
+"""Shadow quotas over the wire: the same verdicts as enforced quotas on the same traffic, without any effect."""
 
 import random
 from typing import Any
@@ -25,7 +25,7 @@ from tests.support.throttling import (
     pass_by,
 )
 
-ENFORCED, SHADOWED = "enforced", "shadowed"  # equally long: their requests are
+ENFORCED, SHADOWED = "enforced", "shadowed"  # of equal length, so that the requests are equally long
 LIMITS = {PRODUCE: 500.0, FETCH: 2000.0, REQUEST: 1.0, MUTATION: 1.0}
 
 KINDS = ("produce", "acks=0", "fetch", "fetch", "fetch", "list", "cold", "create", "old", "metadata", "time")
@@ -36,7 +36,7 @@ def shadow(key: str) -> str:
 
 
 def told_of(verdicts: list[Verdict], client_id: str) -> list[tuple[Any, ...]]:
-    """The verdicts on one client, without what must differ: its names, and that it was a shadow."""
+    """Return the verdicts on a client without the fields in which an enforced and a shadow verdict differ."""
     return [
         (v.time_ms, v.api_key, v.quota_type, v.level, v.observed, v.limit, v.window_ms, v.delay_asked_ms,
          v.delay_served_ms, v.refused)
@@ -46,15 +46,14 @@ def told_of(verdicts: list[Verdict], client_id: str) -> list[tuple[Any, ...]]:
 
 
 class Trace:
-    """Requests that two clients make at the same virtual moments, each on its own connection, as it reacts to no
-    delay; the responses of the one whose quotas are shadows."""
+    """Requests of two clients at the same virtual moments, each request on a new connection."""
 
     def __init__(self, broker: VirtualBroker, seed: int) -> None:
         self.broker = broker
         self.random = random.Random(seed)
         self.topics = 0
         self.without_acks = 0
-        self.unlike: list[tuple[str, Any]] = []  # responses of the shadowed client that a delay has changed
+        self.unlike: list[tuple[str, Any]] = []  # responses to the shadowed client that a throttle has changed
 
     def step(self) -> None:
         self.broker.advance_ms(self.random.choice((0, 0, 7, 300, 1500)))
@@ -103,7 +102,7 @@ class Trace:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_shadow_says_what_an_enforced_quota_says_about_the_same_traffic(seed: int) -> None:
-    """Every quota type, native and cold requests, to the millisecond and the last bit; the client sees nothing."""
+    """Shadow verdicts equal enforced verdicts on the same traffic, for every quota type; the client sees no effect."""
     with VirtualBroker({**SETTINGS, "auto.create.topics.enable": "true"}) as broker:
         with wire.Connection(broker.bootstrap_servers) as admin:
             for name in ("t", "u", "u1"):
@@ -124,7 +123,7 @@ def test_a_shadow_says_what_an_enforced_quota_says_about_the_same_traffic(seed: 
         assert {v.is_shadow for v in verdicts if v.client_id == ENFORCED} == {False}
         assert {v[2] for v in enforced} == {"Produce", "Fetch", "Request", "ControllerMutation"}
         assert {v[-1] for v in enforced} == {True, False}
-        assert any(v[-2] == 0 < v[-3] for v in enforced)  # the shorter of two delays
+        assert any(v[-2] == 0 < v[-3] for v in enforced)  # the shorter of two throttle times
         assert trace.unlike == []
         totals = [quotas.verdict_totals(), quotas.verdict_totals(shadow=True)]
         assert totals[0] == totals[1]
@@ -132,7 +131,7 @@ def test_a_shadow_says_what_an_enforced_quota_says_about_the_same_traffic(seed: 
 
 
 def test_time_that_a_mutation_has_waited_is_deducted(broker: VirtualBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time between the charge and the response is not a part of the delay, nor of a shadow's."""
+    """Time between the charge and the response is deducted from the throttle time, for enforced and shadow quotas."""
     quotas, topics = broker.context.quotas, broker.context.topics
     quotas.update(None, ENFORCED, MUTATION, 1.0)
     quotas.update(None, SHADOWED, shadow(MUTATION), 1.0)
@@ -158,7 +157,7 @@ def test_time_that_a_mutation_has_waited_is_deducted(broker: VirtualBroker, monk
 
 
 def test_a_shadow_caps_no_fetch_and_gives_nothing_back(broker: VirtualBroker, client: Client) -> None:
-    """An enforced quota of the value bounds the response; the shadow leaves it, and the enforced counter, alone."""
+    """A shadow fetch quota neither limits a response nor unrecords its bytes."""
     quotas = broker.context.quotas
     for _ in range(5):
         fill(broker, 5000)
@@ -171,12 +170,13 @@ def test_a_shadow_caps_no_fetch_and_gives_nothing_back(broker: VirtualBroker, cl
         size = len(client.response)
         assert size > 25_000
     assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") == 2 * size / 10
-    assert metric(broker, "byte-rate", "kbroker:shadow-fetch", user="", client_id="client") == 0  # as it would be
+    # an enforced quota would have unrecorded the bytes
+    assert metric(broker, "byte-rate", "kbroker:shadow-fetch", user="", client_id="client") == 0
     assert [(v.quota_type, v.is_shadow, v.limit) for v in broker.take_verdicts()] == [("Fetch", True, 100.0)] * 2
 
 
 def test_both_of_one_client_judge_apart(broker: VirtualBroker, client: Client) -> None:
-    """Enforced and shadow values of different levels and limits: each counts for itself, one of them delays."""
+    """An enforced and a shadow quota of different levels are charged separately; only the enforced one throttles."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)  # level 3
     quotas.update(None, "client", shadow(PRODUCE), 100)  # level 7
@@ -196,7 +196,7 @@ def test_both_of_one_client_judge_apart(broker: VirtualBroker, client: Client) -
 
 @pytest.mark.parametrize("key", [PRODUCE, REQUEST])
 def test_a_shadow_mutes_no_connection(broker: VirtualBroker, client: Client, key: str) -> None:
-    """The next request is read at once, on a clock that stands still."""
+    """A shadow quota does not mute the connection: the next request is read without a move of the clock."""
     broker.context.quotas.update(None, "client", shadow(key), 1)
     if key == REQUEST:
         broker.context.quotas.shadows[2].record_no_throttle(USER, "client", 1000)
@@ -206,11 +206,15 @@ def test_a_shadow_mutes_no_connection(broker: VirtualBroker, client: Client, key
     assert len(broker.take_verdicts()) == 3
     assert [one.queue_size for one in broker.context.quotas.enforced] == [0, 0, 0, 0]
     (throttled,) = [samples for family, samples in broker.exposition.collect() if family.name == "ThrottleTimeMs"]
-    assert {sample.value.sum for sample in throttled if isinstance(sample.value, Buckets)} == {0}, "as its metric says"
+    assert {sample.value.sum for sample in throttled if isinstance(sample.value, Buckets)} == {0}, (
+        "metric ThrottleTimeMs"
+    )
 
 
 def test_the_time_of_network_threads_counts_too() -> None:
-    """On a clock that goes: both counters are charged the same, when a response is ready and when it is away."""
+    """Enforced and shadow sensors are charged alike with the time of handlers and network threads, on the system's
+    clock.
+    """
     with EmbeddedBroker(SETTINGS) as broker, Client(broker.bootstrap_servers) as client:
         broker.context.quotas.update(None, "client", shadow(REQUEST), 1e6)
         broker.context.quotas.update(None, "client", REQUEST, 1e6)
@@ -221,11 +225,11 @@ def test_the_time_of_network_threads_counts_too() -> None:
             for group in ("Request", "kbroker:shadow-request")
         ]
     assert rates[0] > 0
-    assert rates[1] == pytest.approx(rates[0], rel=0.05)  # the latest response may be charged in between
+    assert rates[1] == pytest.approx(rates[0], rel=0.05)  # the latest response may be charged between the two reads
 
 
 def test_a_removed_shadow_judges_no_more(broker: VirtualBroker, client: Client) -> None:
-    """As an enforced one: in force, changed and removed with the call."""
+    """A shadow quota is in force, changed and removed as soon as the call returns."""
     quotas = broker.context.quotas
     quotas.update(None, "client", shadow(PRODUCE), 1)
     client.produce("t", 1000)

@@ -1,4 +1,4 @@
-"""Requests of transactions are judged by time like any other (KIP-124), but those that only brokers send."""
+"""Requests of transactions are throttled by request time (KIP-124), except those that only brokers send."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ TRANSACTIONAL = 0x10
 
 
 class Scene:
-    """A transaction of one producer that has a partition of t, begun by a client without a quota."""
+    """Transaction with a partition of topic t, begun by a client without a quota."""
 
     def __init__(self, broker: VirtualBroker) -> None:
         with Client(broker.bootstrap_servers, "other") as other:
@@ -60,7 +60,7 @@ class Scene:
 
 
 def errors(value: Any) -> set[int]:
-    """The error codes of a response, at any depth."""
+    """Return the error codes of a response at any depth."""
     if isinstance(value, list):
         return {code for item in value for code in errors(item)}
     if not isinstance(value, dict):
@@ -82,7 +82,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize(("api", "version"), REQUESTS)
 def test_a_producer_over_its_time_is_throttled(broker: VirtualBroker, client: Client, api: str, version: int) -> None:
-    """The request is done; the response says the delay, and the connection is muted for it."""
+    """The request is executed, its response has the throttle time, and the connection is muted."""
     scene = Scene(broker)
     if api == "TxnOffsetCommit":
         with Client(broker.bootstrap_servers, "other") as other:
@@ -101,7 +101,7 @@ def test_a_producer_over_its_time_is_throttled(broker: VirtualBroker, client: Cl
 def test_a_write_that_asks_the_coordinator_is_throttled_once(
     broker: VirtualBroker, client: Client, api: str, version: int
 ) -> None:
-    """It changes hands between handlers, and is judged when it has its response."""
+    """A request that several handlers serve is throttled once, when its response is complete."""
     scene = Scene(broker)
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
@@ -115,7 +115,7 @@ def test_a_write_that_asks_the_coordinator_is_throttled_once(
 
 
 def test_a_response_that_comes_later_is_throttled_too(broker: VirtualBroker, client: Client) -> None:
-    """The transaction before is still ending: the coordinator's thread responds, and the quotas judge it as ever."""
+    """A TxnOffsetCommit that waits for the end of the previous transaction is throttled by the coordinator's thread."""
     scene = Scene(broker)
     with broker.hold_markers(), Client(broker.bootstrap_servers, "other") as other:
         ended = other.call("EndTxn", 5, scene.body("EndTxn", 5))
@@ -136,7 +136,7 @@ def test_a_response_that_comes_later_is_throttled_too(broker: VirtualBroker, cli
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_markers_are_exempt(broker: VirtualBroker, client: Client, version: int) -> None:
-    """Brokers send them: a coordinator that waits for its quota would hold up readers of other clients' records."""
+    """WriteTxnMarkers is exempt, as a throttled coordinator would delay the readers of other clients' records."""
     scene = Scene(broker)
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
