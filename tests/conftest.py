@@ -1,4 +1,4 @@
-"""Fixtures of all suites: a broker process, or the one that KBROKER_TEST_BOOTSTRAP names."""
+"""Fixtures of all suites, among them a broker process or the broker that KBROKER_TEST_BOOTSTRAP names."""
 
 import gc
 import os
@@ -15,21 +15,21 @@ from tests.support import closing, long_forms, parallel, poller
 from tests.support.broker import BrokerProcess
 from tests.support.descriptors import descriptors
 
-# A busy machine is not a failure. A change gate gives the same verdict twice; new examples are for runs by hand and
-# `make soak`.
+# Tests on a busy machine must not fail on deadlines. A change gate must give the same verdict for the same tree; new
+# examples are for runs by hand and `make soak`.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", settings.get_profile("busy"), derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") else "busy")
 
 CHECKED = [Path(__file__).with_name(name) for name in ("unit", "property")]
-DESCRIPTORS_LEFT = 4  # by a module, for good, as those of a library's threads
+DESCRIPTORS_LEFT = 4  # descriptors that a module may leave open, such as those of a library's threads
 SOAK = os.environ.get("KBROKER_SOAK") == "1"
 poller.apply()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_descriptors_are_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail the module that leaves descriptors open: select() takes none above 1,023."""
+    """Fail the module that leaves descriptors open: select() accepts no descriptor above 1,023."""
     is_checked = sys.platform.startswith("linux") and any(request.path.is_relative_to(folder) for folder in CHECKED)
     before = descriptors() if is_checked else set()
     with closing.scope():
@@ -46,18 +46,18 @@ def what_a_test_opens_is_closed() -> Iterator[None]:
         yield
 
 
-@pytest.hookimpl(trylast=True)  # the temporary folder is known by then
+@pytest.hookimpl(trylast=True)  # the temporary folder exists by then
 def pytest_configure(config: pytest.Config) -> None:
     parallel.apply(config)
-    gc.disable()  # all modules of tests stay, and to look for garbage among them takes a third of a worker's start
+    gc.disable()  # test modules are never garbage, and scanning them takes a third of a worker's start
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # nor is it looked for among them while the tests run
+    gc.freeze()  # the collector does not scan the test modules while the tests run either
     gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if SOAK:
         long_forms.mark(items)
@@ -72,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> parallel.Gro
 
 @pytest.fixture
 def sigint_is_not_ignored() -> Iterator[None]:
-    """A program that is started in the background (``&`` in a script) ignores Ctrl-C, and so do its children."""
+    """Restore Ctrl-C in a test run that a script started in the background (``&``), which ignores SIGINT."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,13 +82,13 @@ def sigint_is_not_ignored() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def soak() -> bool:
-    """True under `make soak`: take the long counts."""
+    """Return True under `make soak`, where tests use their long counts."""
     return SOAK
 
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Start brokers of a test's own: start_broker(**settings with dots as __, wrapper=[...]) -> BrokerProcess."""
+    """Return start_broker(**settings with dots as __, wrapper=[...]), which starts a BrokerProcess for one test."""
     started: list[BrokerProcess] = []
 
     def start(*, folder: Path | None = None, wrapper: tuple[str, ...] = (), **settings: str) -> BrokerProcess:
@@ -105,12 +105,12 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
 
 @pytest.fixture(scope="session")
 def session_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
-    """The broker that tests share; None if KBROKER_TEST_BOOTSTRAP names a foreign one."""
+    """Broker that tests share; None if KBROKER_TEST_BOOTSTRAP names a foreign broker."""
     if os.environ.get("KBROKER_TEST_BOOTSTRAP"):
         yield None
         return
-    # tests open hundreds of connections at once; past Kafka's 50 the system lets a client wait for a second
-    # and a group's first member waits for no others, as with the server.properties that Kafka ships
+    # Tests open hundreds of connections at once: beyond Kafka's backlog of 50 the system delays a client for a second.
+    # The delay of the first rebalance is that of the server.properties that Kafka ships.
     settings = {"socket.listen.backlog.size": "1024", "group.initial.rebalance.delay.ms": "0"}
     with BrokerProcess(tmp_path_factory.mktemp("shared-broker") / "data", settings) as broker:
         yield broker
@@ -118,5 +118,5 @@ def session_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
 
 @pytest.fixture(scope="session")
 def bootstrap(session_broker: BrokerProcess | None) -> str:
-    """host:port of a running broker."""
+    """Return host:port of a running broker."""
     return session_broker.bootstrap if session_broker else os.environ["KBROKER_TEST_BOOTSTRAP"]

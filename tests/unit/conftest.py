@@ -1,4 +1,4 @@
-"""Fixtures of the unit tests of several rooms."""
+"""Fixtures that the unit tests of several packages share."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.support.server import Bench, make_bench
 
 @pytest.fixture
 def bench() -> Bench:
-    """Request handlers over metadata in memory."""
+    """Return request handlers over metadata in memory."""
     return make_bench()

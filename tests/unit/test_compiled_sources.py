@@ -1,4 +1,4 @@
-"""Sources of the modules that only tests use."""
+"""Digest of the compiled modules that only tests use."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.compiled import digest
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """Sources of a test, and a package with one declaration."""
+    """Return a folder of test sources and a package with one declaration."""
     sources, package = tmp_path / "sources", tmp_path / "package"
     for folder, name in ((sources, "_probe.pyx"), (package, "_wheel.pxd")):
         folder.mkdir()
@@ -18,7 +18,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_an_edit_gives_another_digest(folders: tuple[Path, Path]) -> None:
-    """The digest depends on sources and declarations; other files do not count."""
+    """The digest depends on sources and declarations, and not on other files."""
     sources, package = folders
     found = [digest(sources, package)]
     for edited in (sources / "_probe.pyx", package / "_wheel.pxd"):
@@ -30,7 +30,7 @@ def test_an_edit_gives_another_digest(folders: tuple[Path, Path]) -> None:
 
 
 def test_a_link_to_a_renamed_file_does_not_count(folders: tuple[Path, Path]) -> None:
-    """An editable install of an older tree has such links; its tests still find what they were compiled from."""
+    """A dangling link, as an editable install of an older tree has, does not change the digest."""
     before = digest(*folders)
     (folders[1] / "_old_name.pxd").symlink_to(folders[1] / "_gone.pxd")
     assert digest(*folders) == before

@@ -1,4 +1,4 @@
-"""Rules of the design that a compiler does not check, looked up in the sources."""
+"""Design rules that a compiler does not check, verified in the sources."""
 
 import ast
 import graphlib
@@ -22,7 +22,8 @@ from tests.support.broker import run_to_end
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
 
-# Lower layers first. A room may import itself and rooms of lower layers; rooms of one layer do not import each other.
+# Lower layers first. A package may import itself and packages of lower layers; packages of one layer do not import each
+# other.
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 LAYERS = [
     re.findall(r"kbroker\.(\w+)", row) for row in next(c for c in CONTRACTS if c["id"] == "layers")["layers"][::-1]
@@ -37,14 +38,14 @@ CLOCK_READS = re.compile(
     r"|\btime\.(?:time|monotonic|perf_counter|process_time|thread_time)(?:_ns)?\b"
     r"|from time import|datetime\.(?:now|utcnow|today)\b|\bPyTime_"
 )
-# The clock itself, and the waits of the standard library that need their own clock.
+# The clock itself, and the waits of the standard library that need a clock.
 CLOCK_READERS = {"src/_core/clock", "src/_core/sync"}
-# Programs beside a broker: the client takes its clock as an argument too, and its default is Python's.
+# Programs outside a broker: the client takes its clock as an argument too, with Python's clock as the default.
 OUTSIDE_A_BROKER = {"client", "cli"}
 
 
 def sources(*suffixes: str, below: Path = SRC) -> list[Path]:
-    """Source files, the convenience link src/kbroker/_core left out."""
+    """Return the source files without those below the link src/kbroker/_core."""
     link = SRC / "kbroker" / "_core"
     return sorted(p for p in below.rglob("*") if p.suffix in suffixes and p.is_file() and link not in p.parents)
 
@@ -54,7 +55,7 @@ def relative(path: Path) -> str:
 
 
 def room(path: Path) -> str:
-    """The room of a source file: _core, common, protocol, ..."""
+    """Return the package of a source file: _core, common, protocol, ..."""
     inside = path.relative_to(SRC)
     if inside.parts[0] == "_core":
         return "_core"
@@ -62,7 +63,7 @@ def room(path: Path) -> str:
 
 
 def without_comments(text: str) -> str:
-    """Cython or C text with comments and string literals blanked, line breaks kept."""
+    """Return Cython or C text with comments and string literals blanked and line breaks kept."""
 
     def blank(match: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", match.group())
@@ -76,7 +77,7 @@ def without_comments(text: str) -> str:
 
 
 def test_dependencies_point_down() -> None:
-    """No room imports or cimports one above it, in compiled sources either (import-linter does not see those)."""
+    """No package imports a package above it, in compiled sources either, which import-linter does not read."""
     wrong = []
     for path in sources(".py", ".pyx", ".pxd", ".pyi"):
         here = room(path)
@@ -91,13 +92,13 @@ def test_dependencies_point_down() -> None:
 
 
 def test_every_room_has_its_layer() -> None:
-    """A new package below kbroker is given its place among the layers."""
+    """Each package below kbroker has its place among the layers."""
     rooms = {p.name for p in (SRC / "kbroker").iterdir() if p.is_dir() and (p / "__init__.py").exists()}
     assert rooms - set(LEVEL) == set()
 
 
-# Sub-packages, lower ones first; "" is what lies directly in the room. One of a row may use itself and those before it.
-# Rooms whose parts hold each other (log) name only the pairs that must never be.
+# Sub-packages, lower ones first; "" is the modules directly in the package. Each may use itself and those before it.
+# Packages whose parts refer to each other (log) list only the forbidden pairs.
 ORDER = {
     "kbroker._core": ["", "containers", "metrics", "requests", "codec", "timer", "network"],
     "kbroker.metadata": ["records", "image", "log"],
@@ -105,13 +106,13 @@ ORDER = {
     "kbroker.spark": ["", "tables", "usage_views", "setup", "datasource", "whatif", "report", "watch"],
 }
 FORBIDDEN = {
-    # A handler asks a part for a change; only the parts know that a change is records, and the controller its storage.
+    # Handlers request changes from a part; only the parts make records of them, and only the controller uses storage.
     *(
         (room, f"kbroker.metadata.{part}")
         for room in ("kbroker.apis", "kbroker.handlers")
         for part in ("log", "records")
     ),
-    # The image does not know who writes the records that change it.
+    # The image is independent of the writers of the records that change it.
     *(
         ("kbroker.metadata.image", f"kbroker.metadata.{part}")
         for part in ("controller", "log", "registration", "topics")
@@ -128,13 +129,13 @@ NAMES = re.compile(r"^\s*from\s+(kbroker[\w.]*)\s+c?import\s+(\([^)]*\)|[^\n]*)"
 
 
 def dotted(path: Path) -> str:
-    """The name of a source file as a module: src/_core/clock.pyx is kbroker._core.clock."""
+    """Return the module name of a source file: src/_core/clock.pyx is kbroker._core.clock."""
     parts = path.relative_to(SRC).with_suffix("").parts
     return ".".join(parts if parts[0] == "kbroker" else ("kbroker", *parts))
 
 
 def test_sub_packages_keep_their_order() -> None:
-    """Inside a room too dependencies point down, compiled sources included."""
+    """Dependencies inside a package point down too, compiled sources included."""
     wrong = []
     for path in sources(".py", ".pyx", ".pxd"):
         here = dotted(path)
@@ -161,7 +162,7 @@ def test_sub_packages_keep_their_order() -> None:
 
 
 def nogil_regions(text: str) -> Iterator[tuple[int, str]]:
-    """Lines (number, text) inside `with nogil:` blocks and functions declared nogil, but for `with gil:` within."""
+    """Yield the lines (number, text) of `with nogil:` blocks and nogil functions, except those under `with gil:`."""
     free: int | None = None  # indent of the line that opened the region without the GIL
     held: int | None = None  # indent of a `with gil:` inside it
     for number, line in enumerate(text.splitlines(), 1):
@@ -183,7 +184,7 @@ def nogil_regions(text: str) -> Iterator[tuple[int, str]]:
 
 
 def extension_types() -> set[str]:
-    """Names of all cdef classes: casting a pointer to one of them makes a Python object."""
+    """Return the names of all cdef classes: a cast of a pointer to such a class creates a Python object."""
     found = {"object", "bytes", "dict", "list", "str", "tuple"}
     for path in sources(".pyx", ".pxd"):
         found |= set(
@@ -193,7 +194,7 @@ def extension_types() -> set[str]:
 
 
 def test_no_cast_to_a_python_class_without_the_gil() -> None:
-    """`(<Partition>pointer).f()` without the GIL compiles to a borrowed call on an object without a reference."""
+    """`(<Partition>pointer).f()` without the GIL would call a method on an object without a reference."""
     cast = re.compile(r"<\s*(" + "|".join(sorted(map(re.escape, extension_types()))) + r")\s*\??>")
     wrong = []
     for path in sources(".pyx", ".pxd"):
@@ -204,14 +205,14 @@ def test_no_cast_to_a_python_class_without_the_gil() -> None:
 
 
 def test_the_search_for_casts_can_find_one() -> None:
-    """The rule above sees a cast in a nogil function and in a nogil block, and not one beside them or under the GIL."""
+    """The search finds casts in nogil functions and blocks, and ignores casts outside them or under the GIL."""
     function = "cdef void f(void *p) noexcept nogil:\n    (<Thing>p).go()\n    with gil:\n        <Thing>p\n"
     text = function + "def g():\n    x = <Thing>p\n    with nogil:\n        h(<Thing>p)\n"
     assert [number for number, line in nogil_regions(text) if "<Thing>" in line] == [2, 8]
 
 
 def test_no_file_has_more_than_600_lines() -> None:
-    """One subject a file; of the tests' files too."""
+    """Each file, tests included, treats one subject in at most 600 lines."""
     files = [*sources(".py", ".pyx", ".pxd", ".pyi", ".h"), *(ROOT / "tests").rglob("*.py")]
     sizes = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     assert len(sizes) > 1_000
@@ -219,7 +220,7 @@ def test_no_file_has_more_than_600_lines() -> None:
 
 
 def test_no_clock_is_read_but_by_the_clock() -> None:
-    """Time is a parameter: nothing reads a clock but the Clock it was given."""
+    """Time is a parameter: only the clock modules read a system clock."""
     wrong = []
     for path in sources(".py", ".pyx", ".pxd", ".h"):
         name = relative(path)
@@ -244,21 +245,21 @@ def test_no_sleep_in_fast_tests(folder: str) -> None:
 
 
 def test_no_retired_cython() -> None:
-    """No `include`, `DEF` or `IF`: Cython is about to drop them."""
+    """No source uses `include`, `DEF` or `IF`, which Cython is about to remove."""
     retired = re.compile(r"^\s*(?:include\s+[\"']|DEF\s|IF\s.*:)", re.MULTILINE)
     found = [relative(p) for p in sources(".pyx", ".pxd") if retired.search(p.read_text(encoding="utf-8"))]
     assert found == []
 
 
 def test_no_module_declares_itself_free_of_the_gil() -> None:
-    """All modules say it or none: one that does not turns the GIL on for all. None is, as ARCHITECTURE explains."""
+    """No module declares `freethreading_compatible`: one module without it enables the GIL for all (ARCHITECTURE)."""
     found = [relative(p) for p in sources(".pyx") if "freethreading_compatible" in p.read_text(encoding="utf-8")]
     assert found == []
     assert "freethreading_compatible" not in (ROOT / "setup.py").read_text(encoding="utf-8")
 
 
 def test_nogil_functions_say_how_they_fail() -> None:
-    """A nogil function without `noexcept` or `except` takes the GIL after every call to look for an exception."""
+    """Each nogil function has `noexcept` or `except`: otherwise every call takes the GIL to check for an exception."""
     wrong = []
     declared = re.compile(
         r"^\s*cdef\s+(?!extern|class|struct|enum)[^=\n]*\([^\n]*\)([^\n)]*\bnogil\b[^\n]*)$", re.MULTILINE
@@ -272,14 +273,14 @@ def test_nogil_functions_say_how_they_fail() -> None:
 
 
 def test_platform_code_is_behind_headers() -> None:
-    """Headers of one platform are included by C headers behind #ifdef, never by Cython sources."""
+    """C headers include a platform's headers behind #ifdef; Cython sources never do."""
     platform = re.compile(r'cdef extern from "(sys/epoll|sys/event|sys/eventfd|sys/sendfile|windows|winsock2|mach/)')
     found = [relative(p) for p in sources(".pyx", ".pxd") if platform.search(p.read_text(encoding="utf-8"))]
     assert found == []
 
 
 def test_serving_does_not_load_numpy() -> None:
-    """`kbroker serve` starts without NumPy, whose import would cost a third of the start, and what extras bring."""
+    """`kbroker serve` loads neither NumPy, whose import would cost a third of the start, nor packages of extras."""
     program = (
         "import sys\n"
         "import kbroker.cli, kbroker.broker.broker\n"
@@ -299,7 +300,7 @@ def test_locked_versions_are_exact_and_name_no_host() -> None:
 
 
 def cdef_enums(text: str) -> dict[str, int]:
-    """The names that the `cdef enum`s of a source give a literal number."""
+    """Return the names to which the `cdef enum`s of a source assign a literal number."""
     return {
         name: int(number, 0)
         for block in re.findall(r"^(?:cdef|cpdef) enum\b[^\n]*:\n((?:[ \t]+[^\n]*\n|\n)+)", text, re.MULTILINE)
@@ -309,7 +310,7 @@ def cdef_enums(text: str) -> dict[str, int]:
 
 
 def test_shared_numbers_have_one_source() -> None:
-    """No native source numbers an error code, a codec or a batch's parts again: setup.py makes their .pxd."""
+    """No native source repeats the number of an error code, a codec or a batch field: setup.py generates their .pxd."""
     shared = {*Errors.__members__, *CompressionType.__members__, *(n for n in vars(batch_format) if n.isupper())}
     native = {path: cdef_enums(path.read_text(encoding="utf-8")) for path in sources(".pyx", ".pxd")}
     assert sum(len(numbers) for numbers in native.values()) > 100  # the search finds enums

@@ -1,4 +1,4 @@
-"""The generators of docs/configuration.md and docs/metrics.md; `make lint` checks that the pages are up to date."""
+"""Generators of docs/configuration.md and docs/metrics.md; `make lint` checks that the pages are up to date."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ GENERATORS = Path(__file__).parents[2] / "docs" / "generators"
 
 @pytest.fixture
 def generators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of the generators, importable."""
+    """Make the folder of the generators importable."""
     monkeypatch.syspath_prepend(str(GENERATORS))
     for name in ("configuration", "generated_page"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -27,7 +27,6 @@ def generated_page(generators: None) -> ModuleType:
 
 
 def test_every_key_is_on_the_page(generators: None) -> None:
-    """No key of topics or brokers is left out."""
     page = importlib.import_module("configuration").page()
     assert [name for name in (*BROKER_TABLE, *TOPIC_TABLE) if f"| `{name}` |" not in page] == []
 
@@ -35,7 +34,7 @@ def test_every_key_is_on_the_page(generators: None) -> None:
 def test_check_reports_a_stale_page(
     generated_page: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A missing or different page is status 1 and names the command; --check writes nothing."""
+    """With --check a missing or different page gives status 1 and the command to run, and no file is written."""
 
     def run(*arguments: str) -> int:
         return int(generated_page.write_page("metrics.md", lambda: "new\n", list(arguments), tmp_path))

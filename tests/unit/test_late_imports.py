@@ -1,4 +1,4 @@
-"""Modules that a broker loads after its start only: handlers of cold APIs, logging. Many may be the first to load."""
+"""Modules that a broker loads only after its start, such as handlers of rare APIs and logging, from any thread."""
 
 import logging
 import subprocess
@@ -31,12 +31,12 @@ LATE = [
 
 @pytest.mark.parametrize("function", LATE, ids=lambda late: f"{late.module.rpartition('.')[2]}.{late.name}")
 def test_every_handler_can_be_imported(function: LateFunction) -> None:
-    """The table names modules as text: each is there, and has both functions."""
+    """Each module that the table names as text exists and has both functions."""
     assert callable(function.load())
 
 
 def test_a_failure_without_a_function_has_the_error_of_its_response() -> None:
-    """An API without its own ``failure`` has an error code for the whole request, and the text of the error."""
+    """An API without its own ``failure`` returns an error code for the whole request with the error's message."""
     error, tried = Errors.CLUSTER_AUTHORIZATION_FAILED, 0
     for entry in KafkaApis().entries.values():
         if isinstance(entry.failure, LateFunction) and entry.failure.load() is whole_failure:
@@ -55,7 +55,7 @@ def test_every_api_but_the_native_ones_has_a_handler() -> None:
 
 
 def test_the_table_of_versions_imports_no_handler() -> None:
-    """ApiVersions is exact before any handler is there, and the table's order is that of the keys."""
+    """The version ranges are exact before any handler is imported, and the table is ordered by API key."""
     program = (
         "import sys\nfrom kbroker.handlers.api_table import KafkaApis\nranges = KafkaApis().ranges()\n"
         "assert list(ranges) == sorted(ranges)\n"
@@ -65,7 +65,7 @@ def test_the_table_of_versions_imports_no_handler() -> None:
 
 
 def test_many_threads_may_ask_first() -> None:
-    """Every handler is imported by eight threads at once, in two orders, in an interpreter that has none."""
+    """Eight threads import every handler at once, in two orders, in an interpreter that has imported none."""
     program = (
         "import threading\nfrom kbroker.handlers.api_table import KafkaApis\n"
         "late = [f for e in KafkaApis().entries.values() for f in (e.handle, e.failure) if f is not None]\n"
@@ -84,7 +84,6 @@ def test_many_threads_may_ask_first() -> None:
 
 
 def test_a_late_function_is_imported_once_and_passes_arguments_on() -> None:
-    """It returns the value of the function."""
     join = LateFunction("os.path", "join")
     assert (join("a", "b"), join("c", "d")) == ("a/b", "c/d") if sys.platform != "win32" else (join("a", "b"),)
     with pytest.raises(ModuleNotFoundError):
@@ -108,7 +107,7 @@ def test_a_start_loads_no_dataclasses() -> None:
 
 
 def test_logging_is_loaded_for_a_warning() -> None:
-    """Below a warning nothing can be seen, since logging is not configured; a warning goes to stderr as always."""
+    """Messages below a warning load nothing, since logging is not configured; a warning is printed to stderr."""
     program = (
         "import sys\nfrom kbroker.common.loggers import get_logger\nlogger = get_logger('kbroker.x')\n"
         "logger.info('one')\nlogger.debug('two', 2)\nbefore = 'logging' in sys.modules\n"
@@ -118,7 +117,7 @@ def test_logging_is_loaded_for_a_warning() -> None:
 
 
 def test_a_late_logger_is_the_logger_of_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    """Levels, handlers and the place of the call are the real logger's."""
+    """Levels, handlers and the caller's function name are those of the real logger."""
     logger = get_logger("kbroker.test_late")
     with caplog.at_level(logging.INFO, "kbroker.test_late"):
         logger.info("seen %s", "once")
@@ -132,7 +131,7 @@ def test_a_late_logger_is_the_logger_of_its_name(caplog: pytest.LogCaptureFixtur
 
 
 def test_levels_can_be_set_before_a_module_is_imported() -> None:
-    """A BROKER_LOGGER resource knows the loggers of what no client has needed yet."""
+    """A BROKER_LOGGER resource lists the loggers of modules that no client has needed yet."""
     program = (
         "import importlib\nimport kbroker.broker.broker\nfrom kbroker.common import loggers\n"
         "from kbroker.metadata.configs.broker_loggers import levels\n"
@@ -151,7 +150,7 @@ def test_levels_can_be_set_before_a_module_is_imported() -> None:
 
 
 def test_every_table_is_compiled_in() -> None:
-    """Each API's is; an unknown file is a KeyError."""
+    """Each API's message table is compiled in, and an unknown file is a KeyError."""
     files = set(message_files())
     others = {"index.json", "headers.json", "data.json", "metadata.json"}
     assert {schema.file for schema in tables().values()} | others == files
@@ -160,7 +159,7 @@ def test_every_table_is_compiled_in() -> None:
 
 
 def test_tables_are_those_of_the_sources() -> None:
-    """The compiled tables are the JSON of ``messages/``; `make build` compiles a changed one."""
+    """The compiled tables equal the JSON files of ``messages/``."""
     import json
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The prerequisites of `bench/loads/run.py`: checked before the first measure, installed by the `bench` extra."""
+"""Prerequisites of `bench/loads/run.py`: checked before the first measurement, installed by the `bench` extra."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without programs and without the packages of the `bench` extra."""
+    """Remove the programs and the packages of the `bench` extra from the environment."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     for package in ("confluent_kafka", "matplotlib"):
@@ -50,9 +50,9 @@ def test_java_home_counts(bare_machine: None, monkeypatch: pytest.MonkeyPatch, t
 
 
 def imported_packages(start: Path) -> set[str]:
-    """Return the foreign packages that a program needs, itself or by the project's modules that it imports.
+    """Return the foreign packages that a program imports, directly or through the project's modules.
 
-    A package that may be missing, whose ImportError is caught, is not among them.
+    A package whose ImportError is caught is optional and not included.
     """
     seen, waiting, packages = set(), [start], set()
     while waiting:
@@ -87,7 +87,7 @@ def imported_packages(start: Path) -> set[str]:
 
 
 def test_the_bench_extra_has_what_the_loads_import() -> None:
-    """The programs that run.py starts count too; both lists, of ranges and of versions, have each package."""
+    """Packages that run.py and its programs import are in the ranges of pyproject.toml and the pinned versions."""
     programs = ("run.py", "rdkafka.py", "plot.py")
     needed = {
         name.replace("_", "-") for file in programs for name in imported_packages(ROOT / "bench" / "loads" / file)

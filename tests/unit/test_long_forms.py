@@ -1,4 +1,4 @@
-"""The selection of `make soak`."""
+"""Selection of tests by `make soak`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`tests/support/need.py`: a test without its tool is skipped with a reason, or fails where no test may be skipped."""
+"""`tests/support/need.py`: a test without its tool is skipped with a reason, or fails where skips are forbidden."""
 
 from collections.abc import Callable
 from pathlib import Path

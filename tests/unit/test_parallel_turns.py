@@ -1,4 +1,4 @@
-"""Workers of one test run: the turns they take, and what becomes of the tests of one that ends."""
+"""Workers of one test run: their turns, and the tests of a worker that ends."""
 
 import threading
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_an_ordinary_test_after_one_alone_lets_others_in(pair: list[Turns], tmp_
 
 
 def test_the_first_test_lets_one_go_first_that_is_to_be_alone(pair: list[Turns], tmp_path: Path) -> None:
-    """Once, and not without end."""
+    """The first test gives way once, and not without limit."""
     order: list[str] = []
 
     def enter_ordinarily() -> None:
@@ -82,7 +82,7 @@ def test_the_first_test_lets_one_go_first_that_is_to_be_alone(pair: list[Turns],
 
 
 class Worker:
-    """A worker that notes the tests it is given."""
+    """Worker that records the tests assigned to it."""
 
     def __init__(self, groups: Groups, tests: list[str]) -> None:
         self._tests = tests
@@ -102,7 +102,7 @@ class Worker:
 
 @pytest.mark.parametrize(("done", "given"), [(0, ["b::2", "d::1"]), (1, ["d::1"]), (2, [])])
 def test_a_test_in_which_a_worker_ends_is_not_repeated(done: int, given: list[str]) -> None:
-    """It fails by its name, and another worker is given the tests after it, but no group that is done."""
+    """The test fails by name, and another worker runs the tests after it but no completed group."""
     tests = ["a::1", "b::1", "b::2", "c::1", "d::1"]
     options = SimpleNamespace(getvalue=lambda name: ["2*popen"], option=SimpleNamespace(loadscopereorder=False))
     groups = Groups(options)

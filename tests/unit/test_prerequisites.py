@@ -1,4 +1,4 @@
-"""`.ci/prerequisites`: what a machine lacks is installed where that is allowed, else named with one command."""
+"""`.ci/prerequisites`: missing packages are installed where that is allowed, and otherwise named with one command."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(shutil.which("sh") is None, reason="needs sh")
 
 
 class Machine:
-    """A PATH with the programs given and nothing else; apt-get and sudo note what they are asked for."""
+    """PATH with the given programs only, whose apt-get records its arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.bin, self.asked = folder / "bin", folder / "asked"
@@ -28,7 +28,7 @@ class Machine:
         program.chmod(0o755)
 
     def add_installer(self, user: int, installed: str = "") -> None:
-        """`apt-get` as user ``user`` sees it: it adds the programs of the words ``installed``."""
+        """Add `apt-get`, run as user ``user``, which creates the programs ``installed``."""
         self.add("id", f"echo {user}")
         made = " ".join(
             f"printf '#!/bin/sh\\n' > {self.bin}/{word}; chmod +x {self.bin}/{word};" for word in installed.split()
@@ -63,7 +63,7 @@ def test_nothing_is_said_where_all_is_there(machine: Machine) -> None:
 
 
 def test_without_rights_one_command_names_every_package(machine: Machine) -> None:
-    """A user who may not install gets all packages in one line."""
+    """A user without the right to install gets all packages in one line."""
     machine.add("id", "echo 1000")
     status, text = machine.run("python3", "kcat=kcat")
     assert status == 1
@@ -75,7 +75,7 @@ def test_without_rights_one_command_names_every_package(machine: Machine) -> Non
 
 @pytest.mark.parametrize("user", [0, 1000])
 def test_root_and_sudo_install(machine: Machine, user: int) -> None:
-    """Everything in one installation; then it looks again."""
+    """All packages are installed at once, and the prerequisites are checked again."""
     machine.add_installer(user, "c++ kcat")
     machine.add("sudo", 'shift; exec "$@"')
     machine.add("python", f'exec {sys.executable} "$@"')
@@ -103,7 +103,7 @@ def test_a_sudo_that_asks_and_a_failed_installation_end_with_the_command(machine
 
 
 def test_an_old_interpreter_is_no_package(machine: Machine) -> None:
-    """Nothing is installed for it: another one has to be named."""
+    """Nothing is installed for an old interpreter: the message names the setting for another."""
     machine.add_installer(0)
     machine.add("c++", "")
     machine.add("old", 'case "$2" in *exit*) exit 1 ;; esac; echo 3.9')

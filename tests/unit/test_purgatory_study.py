@@ -1,4 +1,4 @@
-"""The purgatory study in one process: what is drawn, what becomes of it, and which points and plans there can be."""
+"""Purgatory study in one process: the drawn requests, their outcomes, and the valid points and plans."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ POINT = Point("short", 2.0, 6.0, 200_000.0, n=20_000, timeout_ms=20, memory_mb=0
 
 @pytest.fixture(scope="module")
 def driver() -> Any:
-    """The compiled harness; the first test that asks for it compiles it."""
+    """Return the compiled harness, compiled at its first use."""
     try:
         return native("driver")
     except CannotCompile as missing:
@@ -28,7 +28,7 @@ def driver() -> Any:
 
 @pytest.fixture(scope="module")
 def drawn(driver: Any) -> Callable[..., Any]:
-    """The compiled function that generates requests."""
+    """Return the compiled function that generates requests."""
     found: Callable[..., Any] = native("workload").drawn
     return found
 
@@ -44,20 +44,20 @@ def test_the_drawn_requests_are_kafkas(drawn: Callable[..., Any], p50: float, p7
 
 
 def test_due_times_carry_the_fraction(drawn: Callable[..., Any]) -> None:
-    """Arrivals are added up in double and cut to whole milliseconds afterwards."""
+    """Arrivals are summed as doubles and truncated to whole milliseconds afterwards."""
     assert drawn(1000, 1000, 20, 60, show=5)[0] == [0, 1, 3, 5, 5]
 
 
 @pytest.mark.parametrize("settings", [(0, 1, 2), (10, 0, 2), (10, 5, 5)])
 def test_a_workload_that_cannot_be_drawn(drawn: Callable[..., Any], settings: tuple[int, float, float]) -> None:
-    """n below 1, and percentiles that are not in order, are refused."""
+    """A count below 1, and percentiles that are not in order, are rejected."""
     with pytest.raises(ValueError, match="0 < p50 < p75"):
         drawn(settings[0], 0, *settings[1:])
 
 
 @pytest.mark.slow
 def test_every_request_ends_once(driver: Any) -> None:
-    """Completed, expired or done at once: together they are all; and those drawn below the time-out do not expire."""
+    """Completed, expired and immediate requests add up to all, and requests drawn below the time-out do not expire."""
     run = driver.StudyRun("wheel", 20_000, rate=200_000, **SHORT)
     with pytest.raises(RuntimeError, match="no figures"):
         run.figures()
@@ -73,7 +73,7 @@ def test_every_request_ends_once(driver: Any) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_held_at_the_end(driver: Any) -> None:
-    """A completed request's memory is given back at once, purge or not."""
+    """A completed request's memory is freed at once, with or without a purge."""
     run = driver.StudyRun("wheel", 5_000, rate=500_000, purge_interval=10**9, **SHORT)
     run.go()
     assert driver.held(run) == 0
@@ -92,7 +92,7 @@ def test_a_run_that_never_went_or_gave_up_leaves_nothing(driver: Any) -> None:
 
 @pytest.mark.slow
 def test_the_harness_alone(driver: Any) -> None:
-    """Without a purgatory what is due completes, and nothing expires."""
+    """Without a purgatory, due requests complete and none expires."""
     run = driver.StudyRun("bare", 2_000, rate=200_000, **SHORT)
     run.go()
     figures = run.figures()
@@ -106,13 +106,13 @@ def test_the_harness_alone(driver: Any) -> None:
      ("wheel_size", 1 << 40), ("key_space", 0), ("memory_mb", 1 << 60), ("limit_s", 0.0), ("limit_s", math.inf)],
 )  # fmt: skip
 def test_a_run_that_cannot_be(driver: Any, name: str, value: Any) -> None:
-    """Each argument has its range, and is named when it is out of it."""
+    """Each argument has a range, and the error names the argument that is outside it."""
     with pytest.raises(ValueError, match=name):
         driver.StudyRun("wheel", **{"n": 10, name: value})
 
 
 def test_a_design_that_there_is_not(driver: Any) -> None:
-    """The old design is an object that bench brings, not a name here."""
+    """A design is "wheel", "bare" or a StudyDesign; the old design has no name here."""
     with pytest.raises(ValueError, match="must be wheel, bare or a StudyDesign"):
         driver.StudyRun("heap", 10)
     with pytest.raises(TypeError, match="n must be an integer"):
@@ -121,7 +121,7 @@ def test_a_design_that_there_is_not(driver: Any) -> None:
 
 @pytest.mark.slow
 def test_a_point_gives_a_row(driver: Any, drawn: Callable[..., Any]) -> None:
-    """The requested rows, every request accounted for, shares of one, and the load of the machine meanwhile."""
+    """A row holds the requested settings, the count of every outcome, the shares, and the load of the machine."""
     row = measure(POINT)
     assert {name: row[name] for name in ("mix", "rate", "seed", "n", "timeout_ms")} == {
         "mix": "short",
@@ -143,7 +143,7 @@ def test_a_point_gives_a_row(driver: Any, drawn: Callable[..., Any]) -> None:
 
 @pytest.mark.slow
 def test_memory_counts_from_what_the_process_held(driver: Any) -> None:
-    """A large process may run a point: only its growth is capped; more than that and the point gives up."""
+    """Only a process's growth counts towards the memory limit, so a large process may run a point."""
     assert driver.rss_mb() > 5
     row = measure(replace(POINT, memory_mb=1000))
     assert row["saturated"] in ("", "rate")
@@ -154,14 +154,14 @@ def test_memory_counts_from_what_the_process_held(driver: Any) -> None:
 
 @pytest.mark.slow
 def test_a_warm_up_is_not_counted(driver: Any) -> None:
-    """The figures are those of the run after it."""
+    """The figures are those of the run after the warm-up."""
     found = run_once("wheel", 1_000, 100_000.0, 5_000, **SHORT)
     assert found["made"] == 1_000
     assert found["held_at_end"] == 0
 
 
 def test_saturation_is_named() -> None:
-    """A run that gave up is saturated by what ended it; one that fell 5 % behind, by its rate; full speed never."""
+    """A run that gave up is saturated by its limit, a run 5 % behind by its rate, and a run at full speed never."""
     kept = {"rate_target": 100.0, "rate_drawn": 100.0, "rate_enqueue": 96.0, "given_up": ""}
     assert saturation(kept) == ""
     assert saturation({**kept, "rate_enqueue": 94.0}) == "rate"
@@ -170,7 +170,7 @@ def test_saturation_is_named() -> None:
 
 
 def test_a_sweep_has_every_point_once() -> None:
-    """Mixes, rates, seeds and repetitions, the repetitions of a point as far apart as can be."""
+    """A sweep combines mixes, rates, seeds and repetitions; repetitions of a point are as far apart as possible."""
     points = points_of(["low", "5/9.5"], [100, 0], seeds=(1, 7), repetitions=3, n=50)
     assert len(set(points)) == len(points) == 24
     assert [p.repetition for p in points[:8]] == [1] * 8
@@ -206,13 +206,13 @@ def test_a_mix_that_there_is_not(text: str) -> None:
     ],
 )
 def test_a_row_that_is_no_point(row: dict[str, Any], said: str) -> None:
-    """The point or the column is named, and what is wrong with it."""
+    """The error names the point or the column and the reason."""
     with pytest.raises(PipelineError, match=said):
         point_of(row)
 
 
 def test_a_row_with_what_it_has() -> None:
-    """Columns that are left out or null are as the article has them; percentiles without a mix name themselves."""
+    """Omitted and null columns have the article's values, and percentiles without a mix give the mix its name."""
     assert point_of({"rate": 10, "seed": None}) == Point("low", *MIXES["low"], 10.0)
     assert point_of({"rate": 10, "mix": "high"}) == Point("high", 200.0, 400.0, 10.0)
     assert point_of({"rate": 10, "p50_ms": 1, "p75_ms": 2}).mix == "1/2"

@@ -1,4 +1,4 @@
-"""AlterConfigs, IncrementalAlterConfigs and ListConfigResources: their effects, and refusals that no recording has."""
+"""AlterConfigs, IncrementalAlterConfigs and ListConfigResources: their effects, and refusals without a recording."""
 
 import logging
 from typing import Any
@@ -22,7 +22,7 @@ def step(
     validate: bool = False,
     version: int = 1,
 ) -> tuple[int, str | None]:
-    """(code, message) of one resource of IncrementalAlterConfigs."""
+    """Return (code, message) of one resource of IncrementalAlterConfigs."""
     rows = [{"Name": key, "ConfigOperation": operation, "Value": value} for key, operation, value in changes]  # type: ignore[misc]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
     (response,) = bench.ask("IncrementalAlterConfigs", version, body)["Responses"]
@@ -33,7 +33,7 @@ def step(
 def alter(
     bench: Bench, kind: int, name: str, configs: list[Any | tuple[str, str]], validate: bool = False, version: int = 2
 ) -> tuple[int, str | None]:
-    """(code, message) of one resource of AlterConfigs."""
+    """Return (code, message) of one resource of AlterConfigs."""
     rows = [{"Name": key, "Value": value} for key, value in configs]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
     (response,) = bench.ask("AlterConfigs", version, body)["Responses"]
@@ -45,7 +45,7 @@ def configs_of(bench: Bench, name: str) -> dict[str, str]:
 
 
 def test_a_topic_changes_at_once_and_for_good(bench: Bench) -> None:
-    """The view, the open logs, the metadata and the published table have the new values when the response leaves."""
+    """The view, the open logs, the metadata and the published table have the new values when the response is sent."""
     bench.create("t", 2, segment_bytes="2000000")
     published = len(bench.published)
     assert step(bench, TOPIC, "t", ("retention.ms", SET, "5000"), ("segment.bytes", DELETE, None)) == (0, None)
@@ -59,7 +59,7 @@ def test_a_topic_changes_at_once_and_for_good(bench: Bench) -> None:
 
 
 def test_validate_only_changes_nothing(bench: Bench) -> None:
-    """The same checks, and everything as it was."""
+    """A request with ValidateOnly gets the same checks and changes nothing."""
     bench.create("t", retention_ms="7")
     assert step(bench, TOPIC, "t", ("retention.ms", SET, "5000"), validate=True) == (0, None)
     assert alter(bench, TOPIC, "t", [("retention.ms", "5000")], validate=True) == (0, None)
@@ -71,7 +71,7 @@ def test_validate_only_changes_nothing(bench: Bench) -> None:
 
 
 def test_a_resource_twice(bench: Bench) -> None:
-    """Each of the two gets INVALID_REQUEST, nothing is changed; a third resource of the request is."""
+    """Both entries of the duplicate resource get INVALID_REQUEST and change nothing; the other resource is changed."""
     bench.create("t")
     bench.create("u")
     rows = [{"Name": "retention.ms", "ConfigOperation": SET, "Value": "1"}]
@@ -82,7 +82,7 @@ def test_a_resource_twice(bench: Bench) -> None:
 
 
 def test_lists_grow_and_shrink(bench: Bench) -> None:
-    """Append begins with the default and adds each word once; subtract may leave an empty list."""
+    """Append starts from the default and adds each word once; subtract may leave an empty list."""
     bench.create("t")
     key = "leader.replication.throttled.replicas"
     for operation, value, after in (
@@ -99,7 +99,7 @@ def test_lists_grow_and_shrink(bench: Bench) -> None:
 
 
 def test_a_list_grows_no_longer_than_a_response_can_describe(bench: Bench) -> None:
-    """An append beyond 32,767 bytes is refused by itself; a DescribeConfigs of an old version closed the connection."""
+    """An append beyond 32,767 bytes is rejected, since an old DescribeConfigs response could not hold the value."""
     bench.create("t")
     key = "leader.replication.throttled.replicas"
     first, second = (",".join(f"{number}:1" for number in part) for part in (range(4000), range(4000, 5000)))
@@ -120,7 +120,7 @@ def test_a_list_grows_no_longer_than_a_response_can_describe(bench: Bench) -> No
 
 
 def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
-    """Broker over cluster default over file over default; topics that set nothing follow each step at once."""
+    """Broker configs override cluster defaults, and these the file; topics without an override follow at once."""
     bench = make_bench(message_max_bytes="900")
     bench.create("t")
     bench.create("own", max_message_bytes="5")
@@ -171,7 +171,7 @@ def test_refused_broker_configs(name: str, key: str, value: str, code: int, mess
 
 
 def test_append_to_a_broker_config_that_is_no_list(bench: Bench) -> None:
-    """INVALID_CONFIG in the words Kafka has for brokers."""
+    """The error is INVALID_CONFIG with Kafka's message for brokers."""
     assert step(bench, BROKER, "1", ("message.max.bytes", APPEND, "1")) == (
         40,
         "Config value append is not allowed for config key: message.max.bytes",
@@ -180,7 +180,7 @@ def test_append_to_a_broker_config_that_is_no_list(bench: Bench) -> None:
 
 
 def test_hooks_hear_what_changed(bench: Bench) -> None:
-    """Parts that follow the configuration get the names whose value in force is another now."""
+    """Listeners receive the names whose effective value has changed."""
     changes: list[frozenset[str]] = []
     bench.ctx.on_broker_change(changes.append)
     step(bench, BROKER, "1", ("max.connections", SET, "10"), ("log.retention.ms", SET, "5"))
@@ -197,7 +197,7 @@ def test_a_group_config_has_an_upper_bound() -> None:
 
 
 def test_groups_have_the_brokers_settings_for_what_they_do_not_set() -> None:
-    """As defaults, as bounds, and for the rule that a session is longer than the interval between two heartbeats."""
+    """Broker settings are groups' defaults and bounds, and count in the check of session against heartbeat interval."""
     session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
     settings = {f"group.{session}": 50_000, "group.consumer.max.heartbeat.interval.ms": 60_000}
     bench = make_bench(**settings)
@@ -227,7 +227,7 @@ def test_client_metrics_configs(bench: Bench) -> None:
 
 
 def test_loggers(bench: Bench) -> None:
-    """Levels of our loggers change at run time; other names and levels are refused, and nothing changes then."""
+    """Logger levels change at run time; unknown names and levels are rejected and leave every level unchanged."""
     logger = logging.getLogger("kbroker.metadata.configs.dynamic_configs")
     try:
         assert step(bench, LOGGER, "1", (logger.name, SET, "ERROR")) == (0, None)
@@ -247,7 +247,7 @@ def test_loggers(bench: Bench) -> None:
 
 
 def test_list_config_resources(bench: Bench) -> None:
-    """v0 lists subscriptions; v1 the kinds asked for, every kind when none is; an unknown kind is error 35."""
+    """v0 lists subscriptions, v1 the requested types or all types if none is requested; an unknown type is error 35."""
     bench.create("t")
     step(bench, GROUP, "g", ("share.isolation.level", SET, "read_committed"))
     step(bench, CLIENT_METRICS, "m", ("metrics", SET, "a"))
@@ -265,7 +265,7 @@ def test_list_config_resources(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("kind", "key"), [(GROUP, "consumer.session.timeout.ms"), (CLIENT_METRICS, "interval.ms")])
 def test_names_that_are_no_utf_8(bench: Bench, kind: int, key: str) -> None:
-    """They are stored as Java would read them, and found again by the same bytes; the broker meets no error."""
+    """Invalid UTF-8 is stored as Java would read it and found again by the same bytes, without a server error."""
     name = b"g\xff".decode("utf-8", "surrogateescape")
     rows = [{"Name": key, "ConfigOperation": SET, "Value": "45000"}]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": False}
@@ -280,7 +280,7 @@ def test_names_that_are_no_utf_8(bench: Bench, kind: int, key: str) -> None:
 
 
 def test_unknown_broker_configs_are_kept_and_hidden(bench: Bench) -> None:
-    """They are shown as Kafka shows them: no value, sensitive, of no type; what they were set to is not stored."""
+    """Unknown configs are shown as sensitive, untyped and without a value, as in Kafka; values are not stored."""
     for name, source in (("1", 2), ("", 3)):
         assert step(bench, BROKER, name, ("nosuch.password", SET, "hunter2")) == (0, None)
         assert bench.configs(BROKER, name)["nosuch.password"] == ""
@@ -298,7 +298,7 @@ def test_unknown_broker_configs_are_kept_and_hidden(bench: Bench) -> None:
      "listener.name.plaintext.ssl.keystore.location", "delegation.token.secret.key"],
 )  # fmt: skip
 def test_no_secret_and_nothing_without_effect_is_stored(bench: Bench, name: str) -> None:
-    """A config that applies at start only is refused: the metadata log would keep a password to no purpose."""
+    """A config that applies only at start is rejected, so that the metadata log never stores its password."""
     code, message = step(bench, BROKER, "1", (name, SET, "hunter2"))
     assert (code, message) == (42, f"Cannot update these configs dynamically: [{name}]")
     assert bench.configs(BROKER, "1") == {}
@@ -306,7 +306,7 @@ def test_no_secret_and_nothing_without_effect_is_stored(bench: Bench, name: str)
 
 
 def test_rates_of_replication_are_numbers(bench: Bench) -> None:
-    """They change nothing with one broker, but are checked, and shown once they are set."""
+    """Replication rates have no effect with one broker, but are validated, and shown once they are set."""
     name = "follower.replication.throttled.rate"
     text = f"Invalid value abc for configuration {name}: Not a number of type LONG"
     assert step(bench, BROKER, "1", (name, SET, "abc")) == (42, text)
@@ -317,7 +317,7 @@ def test_rates_of_replication_are_numbers(bench: Bench) -> None:
 
 
 def test_default_configs_stand_alone() -> None:
-    """The configs of all brokers are shown as they were typed, without the values behind them."""
+    """The cluster defaults are shown as they were typed, without the values behind them."""
     bench = make_bench(message_max_bytes=99)
     assert step(bench, BROKER, "", ("message.max.bytes", SET, " +5 ")) == (0, None)
     row = describe(bench, BROKER, "", synonyms=True)[2]["message.max.bytes"]
@@ -331,7 +331,7 @@ def test_default_configs_stand_alone() -> None:
 def test_what_the_authorizer_follows_is_taken_without_effect(
     key: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As Kafka does, whatever the value; a warning says so, nothing is stored, and what is in force is shown."""
+    """As in Kafka, any value is accepted: a warning is logged, nothing is stored, and the effective value is shown."""
     bench = make_bench(super_users="User:root")
     for value in ("User:eve", "nonsense", ""):
         assert step(bench, BROKER, name, (key, SET, value), validate=True) == (0, None)
