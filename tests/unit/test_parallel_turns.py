@@ -93,7 +93,7 @@ class Worker:
         groups.add_node_collection(self, tests)
 
     def send_runtest_some(self, indexes: list[int]) -> None:
-        assert indexes, "a worker that is given no test never asks for more"
+        assert indexes, "a worker that gets no test never requests another"
         self.given += [self._tests[index] for index in indexes]
 
     def shutdown(self) -> None:

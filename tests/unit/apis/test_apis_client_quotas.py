@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas, through the codec, where the recorded responses of Kafka say nothing."""
+"""DescribeClientQuotas and AlterClientQuotas through the codec, in cases without a recorded response of Kafka."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def entity(**names: str | None) -> list[dict[str, str | None]]:
 
 
 def entry(parts: Sequence[Mapping[str, str | None]], *ops: tuple[str, float | None]) -> Body:
-    """An op's value None removes the key."""
+    """Return an entry of AlterClientQuotas; an op whose value is None removes its key."""
     rows = [{"Key": key, "Value": value or 0.0, "Remove": value is None} for key, value in ops]
     return {"Entity": parts, "Ops": rows}
 
@@ -41,7 +41,7 @@ def describe(bench: Bench, version: int, *components: tuple[str, int, str | None
 
 
 def found(bench: Bench, version: int, *components: tuple[str, int, str | None], strict: bool = False) -> list[int]:
-    """The first value of each entity that matches: the row of EIGHT it came from."""
+    """Return the first value of each entity that matches: the number of its row in EIGHT."""
     response = describe(bench, version, *components, strict=strict)
     assert (response["ErrorCode"], response["ErrorMessage"]) == (0, "")
     return sorted(int(row["Values"][0]["Value"]) for row in response["Entries"])
@@ -67,14 +67,14 @@ CONSUMER, MUTATIONS, PRODUCER, REQUEST = (
     ],
 )  # fmt: skip
 def test_keys_come_in_the_order_of_kafkas_hash_map(requests: list[list[str]], described: list[str]) -> None:
-    """The orders are those of ``ClientQuotasImage`` 4.3.1 after the same changes; shadows, which it lacks, follow."""
+    """The order of keys is that of ``ClientQuotasImage`` 4.3.1 after the same changes; shadow quotas follow."""
     bench = make_bench()
     alice = entity(user="alice")
     for keys in requests:
         alter(bench, 1, entry(alice, *((key, 1.0) for key in keys)))
     (row,) = describe(bench, 1, ("user", EXACT, "alice"))["Entries"]
     assert [value["Key"] for value in row["Values"]] == described
-    if len(described) == 4 and described[0] == PRODUCER:  # two of them keep the order of the larger table
+    if len(described) == 4 and described[0] == PRODUCER:  # the two keys left keep the order of the larger table
         alter(bench, 1, entry(alice, (CONSUMER, None), (MUTATIONS, None)))
         (row,) = describe(bench, 1, ("user", EXACT, "alice"))["Entries"]
         assert [value["Key"] for value in row["Values"]] == [PRODUCER, REQUEST]
@@ -121,7 +121,7 @@ EIGHT: tuple[dict[str, str | None], ...] = (
 
 @versions
 def test_every_entity_through_every_match(bench: Bench, version: int) -> None:
-    """A component matches one name, the default, or any; strict leaves out entities with other parts."""
+    """A component matches one name, the default or any name; a strict filter excludes entities with other parts."""
     rows = [entry(entity(**names), ("request_percentage", float(n))) for n, names in enumerate(EIGHT, 1)]
     rows.append(entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
     assert [code for code, _, _ in alter(bench, version, *rows)] == [0] * 9
@@ -140,7 +140,7 @@ def test_every_entity_through_every_match(bench: Bench, version: int) -> None:
 
 @versions
 def test_a_client_stands_before_its_user(bench: Bench, version: int) -> None:
-    """The parts of an entity are in the order of Kafka's responses, whatever the order of the request."""
+    """The parts of an entity are in the order of Kafka's responses, independent of the request's order."""
     entity = [{"EntityType": "user", "EntityName": "u"}, {"EntityType": "client-id", "EntityName": None}]
     ops = [{"Key": "producer_byte_rate", "Value": 5.0, "Remove": False}]
     body = {"Entries": [{"Entity": entity, "Ops": ops}], "ValidateOnly": False}
@@ -164,7 +164,7 @@ def test_a_quota_that_is_no_number(bench: Bench, version: int) -> None:
 
 
 def test_names_that_need_escaping(bench: Bench) -> None:
-    """A name is what the client sent, whatever is in it; bytes that are not text are stored as Java reads them."""
+    """Any text is a valid name; bytes that are not UTF-8 are stored as Java reads them."""
     for name in ("*", "a b", "%41", "a:b", "<default>", "CN=a,O=b", "漢🙂"):
         assert alter(bench, 1, entry(entity(user=name), ("producer_byte_rate", 1.0)))[0][0] == 0
         (row,) = describe(bench, 1, ("user", EXACT, name), strict=True)["Entries"]
@@ -176,7 +176,7 @@ def test_names_that_need_escaping(bench: Bench) -> None:
 
 
 def test_failures_have_the_form_of_responses() -> None:
-    """A request that fails as a whole gets its code, for each entity once."""
+    """A request that fails as a whole has its error code once for each entity."""
     request = RequestContext(49, 1)
     row = entry(entity(user="u"), ("producer_byte_rate", 1.0))
     response = api49_alter_client_quotas.failure({"Entries": [row, row]}, Errors.UNKNOWN_SERVER_ERROR, request)
@@ -185,11 +185,11 @@ def test_failures_have_the_form_of_responses() -> None:
     assert (failed["ErrorCode"], failed["Entries"]) == (-1, None)
 
 
-# ---------------------------------------------------------------- in force
+# ---------------------------------------------------------------- in effect
 
 
 def test_every_kind_of_entity_reaches_its_manager(bench: Bench) -> None:
-    """Each of the eight levels, set by the request, is what the manager resolves; removed, the next one is."""
+    """The manager resolves each of the eight levels once it is set, and the next level once it is removed."""
     service = QuotaService(bench.ctx.config, VirtualClock())
     managers = service.managers
     bench.ctx.quota_entities.on_change(service.on_quota_change)
@@ -213,7 +213,7 @@ def test_shadows_reach_their_own_managers(bench: Bench) -> None:
 
 
 def test_names_reach_the_managers_as_they_are(bench: Bench) -> None:
-    """A user whose name needs escaping is limited under its real name; no entity of an address is anybody's client."""
+    """A user whose name needs escaping is limited under its real name, and an entity of an address limits no client."""
     service = QuotaService(bench.ctx.config, VirtualClock())
     managers = service.managers
     bench.ctx.quota_entities.on_change(service.on_quota_change)
@@ -225,7 +225,7 @@ def test_names_reach_the_managers_as_they_are(bench: Bench) -> None:
 
 
 def test_a_restart_puts_everything_in_force_again(bench: Bench) -> None:
-    """Stored quotas are put in force in managers that are created later."""
+    """Stored quotas take effect in managers that are created later."""
     alter(bench, 1, entry(entity(user="u", client_id=None), ("controller_mutation_rate", 0.5)))
     service = QuotaService(bench.ctx.config, VirtualClock())
     again = QuotaEntityStore(bench.ctx.controller)

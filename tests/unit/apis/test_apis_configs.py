@@ -1,4 +1,4 @@
-"""DescribeConfigs where the recorded responses of Kafka say nothing."""
+"""DescribeConfigs in cases without a recorded response of Kafka."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def describe(
     synonyms: bool = False,
     documentation: bool = False,
 ) -> tuple[int, str, dict[str, Body]]:
-    """(code, message, rows by name) of one resource."""
+    """Return (code, message, rows by name) of one resource."""
     body = {
         "Resources": [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": keys}],
         "IncludeSynonyms": synonyms,
@@ -33,7 +33,7 @@ def describe(
 
 
 def test_one_unknown_type_refuses_them_all(bench: Bench) -> None:
-    """Kafka cannot read such a request: every resource gets the same error, and no configs."""
+    """Kafka cannot read such a request: every resource gets the same error and no configs."""
     bench.create("t")
     rows = [{"ResourceType": kind, "ResourceName": "t", "ConfigurationKeys": None} for kind in (TOPIC, 99, 0)]
     body = {"Resources": rows, "IncludeSynonyms": True, "IncludeDocumentation": False}
@@ -49,7 +49,7 @@ def chain(row: Body) -> list[tuple[str, str | None, int]]:
 
 
 def test_synonyms_of_a_topic() -> None:
-    """The topic's own value first, then the broker's; what Kafka drops, we drop."""
+    """The topic's value precedes the broker's, and synonyms that Kafka omits are omitted."""
     bench = make_bench(message_max_bytes=99, log_retention_hours=1)
     bench.create("t", retention_ms="5", max_message_bytes="7")
     _, _, rows = describe(bench, TOPIC, "t", synonyms=True)
@@ -65,7 +65,7 @@ def test_synonyms_of_a_topic() -> None:
 
 
 def test_a_topic_follows_the_brokers_coarser_unit() -> None:
-    """Hours count although no synonym shows them."""
+    """The effective value follows log.retention.hours although no synonym lists it."""
     bench = make_bench(log_retention_hours=1)
     bench.create("t")
     row = describe(bench, TOPIC, "t", ["retention.ms"])[2]["retention.ms"]
@@ -73,14 +73,14 @@ def test_a_topic_follows_the_brokers_coarser_unit() -> None:
 
 
 def test_documentation_when_asked_for(bench: Bench) -> None:
-    """Every key of the table has a text, from v3."""
+    """From v3 every key has a documentation text."""
     bench.create("t")
     assert all(row["Documentation"] for row in describe(bench, TOPIC, "t", documentation=True)[2].values())
     assert all(row["Documentation"] for row in describe(bench, BROKER, "1", documentation=True)[2].values())
 
 
 def test_broker() -> None:
-    """All keys; static ones read-only, dynamic ones not; a value from the command line has source 4."""
+    """All keys are described: static keys are read-only, and a value from the command line has source 4."""
     bench = make_bench(num_partitions=3)
     _, _, rows = describe(bench, BROKER, "1", synonyms=True)
     assert set(rows) == set(BROKER_TABLE)
@@ -97,7 +97,7 @@ def test_broker() -> None:
 
 
 def test_default_broker() -> None:
-    """Only what is set for all brokers."""
+    """The default broker has only the configs that are set for all brokers."""
     _, _, rows = describe(make_bench(), BROKER, "", synonyms=True)
     assert {name: (row["Value"], row["ConfigSource"]) for name, row in rows.items()} == {
         "min.insync.replicas": ("1", 3)
@@ -114,7 +114,7 @@ def mention(kind: int, names: list[str], keys: list[str] | None = None) -> Body:
 
 
 def test_one_resource_named_often(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each mention is in the response, as in Kafka's, but looked up once; a name cannot ask for megabytes."""
+    """Each mention of a resource has a row but one lookup, and mentions beyond the limit of configs are rejected."""
     bench.create("t")
     looked_up = []
     find = api32_describe_configs.topic_entries  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def test_one_resource_named_often(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_groups_that_exist_by_being_named(bench: Bench) -> None:
-    """Every group has configs, whether it exists or not: a request gets only so many rows of them."""
+    """Every group name has configs, whether the group exists or not, so a request gets a limited number of rows."""
     results = bench.ask("DescribeConfigs", 4, mention(32, [f"g{i}" for i in range(10_000)]))["Results"]
     assert len(results) == 10_000
     assert 9_900 <= sum(len(one["Configs"]) for one in results) <= 10_000 + 100
@@ -137,7 +137,7 @@ def test_groups_that_exist_by_being_named(bench: Bench) -> None:
 
 
 def test_distinct_topics_are_all_described(bench: Bench) -> None:
-    """Topics that exist are described however many there are."""
+    """All topics that exist are described, without a limit on their number."""
     names = [f"t{i}" for i in range(400)]
     bench.ctx.topics.auto_create(names)
     results = bench.ask("DescribeConfigs", 4, mention(TOPIC, names))["Results"]
@@ -145,7 +145,7 @@ def test_distinct_topics_are_all_described(bench: Bench) -> None:
 
 
 def test_no_static_secret_is_shown() -> None:
-    """Secrets of listeners, of mechanisms, and of unknown names have no value, neither here nor among the synonyms."""
+    """Secrets of listeners, of mechanisms and of unknown names have no value, neither as configs nor as synonyms."""
     secrets = {
         "ssl.key.password": "hunter2",
         "listener.name.tls.ssl.key.password": "hunter2",

@@ -1,4 +1,4 @@
-"""The group APIs through the codec, where the recorded responses of Kafka say nothing."""
+"""Group APIs through the codec, in cases without a recorded response of Kafka."""
 
 import uuid
 from dataclasses import replace
@@ -19,7 +19,7 @@ UNKNOWN_ID = uuid.UUID(int=0x1234)
 
 
 class Bench:
-    """Handlers over a coordinator on a virtual clock, and one topic with two partitions."""
+    """Handlers over a coordinator on a virtual clock, with a topic of two partitions."""
 
     def __init__(self) -> None:
         self.bench = make_bench(offset_metadata_max_bytes=10)
@@ -51,7 +51,7 @@ def commit(group: str, offset: int, note: str) -> Body:
 
 
 def test_without_a_coordinator_every_group_api_says_so() -> None:
-    """The response is COORDINATOR_NOT_AVAILABLE while the broker has no coordinator, of groups or of transactions."""
+    """Without a coordinator of groups or of transactions the response is COORDINATOR_NOT_AVAILABLE."""
     bench = make_bench()
     for name, body in (
         ("Heartbeat", {"GroupId": "g", "GenerationId": 1, "MemberId": "m"}),
@@ -64,7 +64,7 @@ def test_without_a_coordinator_every_group_api_says_so() -> None:
 
 
 def test_a_group_whose_partition_cannot_be_read() -> None:
-    """The responses are those of Kafka 4.3.1 with an offline partition of __consumer_offsets; other groups are well."""
+    """Responses equal those of Kafka 4.3.1 with an offline partition of __consumer_offsets, and other groups work."""
     bench = Bench()
     bench.groups.topic.ensure()
     bench.groups.topic.logs[0] = None
@@ -118,7 +118,7 @@ def test_a_group_whose_partition_cannot_be_read() -> None:
 
 
 def test_a_group_that_is_loading_has_its_coordinator() -> None:
-    """FindCoordinator names the broker; the group's requests but heartbeats get COORDINATOR_LOAD_IN_PROGRESS."""
+    """FindCoordinator names the broker, and requests except heartbeats get COORDINATOR_LOAD_IN_PROGRESS."""
     bench = Bench()
     bench.groups.topic.ensure()
     runtime = bench.groups.coordinator.runtime
@@ -134,7 +134,7 @@ def test_a_group_that_is_loading_has_its_coordinator() -> None:
 
 
 def test_how_long_a_note_may_be() -> None:
-    """offset.metadata.max.bytes counts Java's characters, as Kafka does; a string holds 32,767 bytes at most."""
+    """offset.metadata.max.bytes counts Java's characters, as in Kafka; a string holds 32,767 bytes at most."""
     bench = Bench()
     notes = ["n" * 10, "\u00e9" * 10, "\U0001f600" * 5, "n" * 11, "\U0001f600" * 6, "n" * 32_767]
 
@@ -152,7 +152,7 @@ def test_how_long_a_note_may_be() -> None:
 
 @pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 10])
 def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> None:
-    """From v7 a client that requires stable offsets gets code 88 per partition, any other the old offset."""
+    """From v7 a client that requires stable offsets gets code 88 per partition; other clients get the old offset."""
     producer = TransactionalProducer(7, 0)
     groups = bench.groups.coordinator
     groups.offsets.commit("g", "", None, -1, {("t", 0): CommittedOffset(3, 2, "old", 5)})
@@ -183,7 +183,7 @@ def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> No
 
 
 def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> None:
-    """Partitions of both rows count as owned; when the last row won, another member got one too early."""
+    """Partitions of both rows count as owned, so that no other member receives one too early."""
     groups = ConsumerGroupBench()
     bench.bench.ctx.group_coordinator = groups.coordinator
     groups.join("a")
@@ -199,7 +199,7 @@ def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> N
 
 
 def test_a_protocol_that_is_not_offered(bench: Bench) -> None:
-    """With group.coordinator.rebalance.protocols=classic both APIs respond UNSUPPORTED_VERSION, as Kafka's do."""
+    """With group.coordinator.rebalance.protocols=classic both APIs return UNSUPPORTED_VERSION, as in Kafka."""
     groups = ConsumerGroupBench(settings=replace(AT_ONCE, is_enabled=False))
     bench.bench.ctx.group_coordinator = groups.coordinator
     body: Body = {"GroupId": "g", "MemberId": "a", "MemberEpoch": 0, "RebalanceTimeoutMs": 5000, "TopicPartitions": []}

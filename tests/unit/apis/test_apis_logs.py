@@ -1,4 +1,4 @@
-"""The APIs of logs over real partitions, where the recorded responses of Kafka say nothing."""
+"""APIs of logs over real partitions, in cases without a recorded response of Kafka."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.support.server import Bench, make_bench
 
 @pytest.fixture
 def bench() -> Bench:
-    """A topic "t" of two partitions, the first with five records; a compacted one "c"."""
+    """Return handlers with a topic "t" of two partitions, the first with five records, and a compacted topic "c"."""
     made = make_bench(kbroker_in_memory=True)
     made.use_logs(close_at_end(LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)))
     view = made.create("t", 2)
@@ -42,7 +42,7 @@ def cut(bench: Bench, name: str, *rows: tuple[int, int]) -> list[tuple[int, int,
 
 
 def test_deleted_records_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new start is on disk before the response; where it cannot be written, also again, the error is 56."""
+    """The new log start offset is on disk before the response, and a failed write is error 56, on a retry too."""
     made = make_bench()
     manager = LogManager([tmp_path], VirtualClock(NOW_MS), BrokerConfig())
     made.use_logs(manager)
@@ -75,7 +75,7 @@ def test_delete_records_refusals(bench: Bench) -> None:
 
 
 def test_delete_records_of_both_policies(bench: Bench) -> None:
-    """A topic with the policy compact,delete can lose its oldest records."""
+    """Records of a topic with the policy compact,delete can be deleted."""
     bench.create("both", cleanup_policy="compact,delete")
     assert cut(bench, "both", (0, -1)) == [(0, 0, 0)]
 
@@ -91,13 +91,13 @@ def test_delete_records_of_a_closed_log(bench: Bench) -> None:
     [(-1, (-1, -1)), (0, (0, 10)), (1, (1, 10)), (2, (2, 30)), (3, (2, 30)), (4, (4, 50)), (5, (-1, -1))],
 )
 def test_end_of_epoch(wanted: int, response: tuple[int, int]) -> None:
-    """The largest epoch at or below the wanted one ends where the next begins, and the leader's with the log."""
+    """The largest epoch at or below the requested epoch ends where the next begins; the leader's ends with the log."""
     assert end_of_epoch([(2, 10), (4, 30)], 4, 50, wanted) == response
     assert end_of_epoch([], 0, 0, 0) == (0, 0)  # an empty partition
 
 
 def test_epochs_of_deleted_records() -> None:
-    """An epoch does not end below the start of the log: the first one left begins there."""
+    """Epochs end at or after the log start offset, where the first remaining epoch begins."""
     epochs = [(0, 0), (2, 40), (4, 80)]
     assert [epochs_from(epochs, start) for start in (0, 10, 40, 60, 80, 90)] == [
         epochs,
@@ -117,13 +117,13 @@ def test_epochs_of_deleted_records() -> None:
     [(0, (0, 10)), (2, (2, 30)), (3, (2, 30)), (4, (4, 50)), (5, (4, 50)), (6, (6, 50)), (7, (-1, -1))],
 )
 def test_end_of_epoch_before_the_leader_has_written(wanted: int, response: tuple[int, int]) -> None:
-    """The epochs with records end where the leader's, which has none yet, begins: no record is lost by an election."""
+    """Epochs with records end where the leader's epoch, still without records, begins: an election loses no record."""
     assert end_of_epoch([(2, 10), (4, 30)], 6, 50, wanted) == response
     assert end_of_epoch([], 2, 0, 0) == (0, 0)  # an empty partition
 
 
 def test_volume_of_a_log_dir(tmp_path: Any) -> None:
-    """From v4 on the response has the size of the volume, and what is left of it."""
+    """From v4 the response has the volume's size and its free bytes."""
     bench = make_bench()
     bench.logs.log_dirs = [LogDirView(str(tmp_path), "", {})]
     (result,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
@@ -149,7 +149,7 @@ def producers(bench: Bench, *indexes: int, name: str = "t") -> list[Any]:
 
 
 def test_describe_producers(bench: Bench) -> None:
-    """Idempotent producers, and where a transaction is open; -1 for what there is none of."""
+    """The response lists idempotent producers and open transactions, with -1 for absent values."""
     log = bench.ctx.topics.partition("t", 0)
     assert producers(bench, 0, 5) == [(0, 0, None, []), (5, 3, None, [])]
     log.append(keyed((b"k", b"a"), (b"k", b"b"), producer_id=7, producer_epoch=0, base_sequence=0))
@@ -165,7 +165,7 @@ def test_describe_producers(bench: Bench) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_elect_all_leaders(bench: Bench, version: int) -> None:
-    """An election of all partitions names the topics, and no partition."""
+    """An election of all partitions lists the topics without partitions."""
     response = bench.ask("ElectLeaders", version, {"TopicPartitions": None, "TimeoutMs": 1})
     assert response["ReplicaElectionResults"] == [{"Topic": name, "PartitionResult": []} for name in ("c", "t")]
 
@@ -182,7 +182,7 @@ def moved(bench: Bench, version: int, path: str, *names: tuple[str, list[int]]) 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_alter_replica_log_dirs(bench: Bench, version: int) -> None:
-    """A move to the folder that a partition is in succeeds."""
+    """A move to the folder that already holds the partition succeeds."""
     (folder,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
     asked = (("t", [0, 7]), ("missing", [0]))
     assert moved(bench, version, folder["LogDir"], *asked) == [("t", 0, 0), ("t", 7, 3), ("missing", 0, 3)]
@@ -196,7 +196,7 @@ def test_nodes_of_the_quorum(bench: Bench, version: int) -> None:
 
 
 def test_failures_name_every_partition() -> None:
-    """A handler that fails gives its error to all that was asked."""
+    """The error of a failed handler is returned for every requested partition."""
     request = RequestContext(21, 2)
     body = {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 3, "Offset": 0}]}]}
     response = delete_records_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
@@ -207,7 +207,7 @@ def test_failures_name_every_partition() -> None:
 
 
 def test_two_log_dirs(tmp_path: Path) -> None:
-    """Each folder is described; a move is a future replica; errors of folders are Kafka's."""
+    """Each folder is described, a move is shown as a future replica, and errors of folders are Kafka's."""
     made = make_bench()
     folders = [tmp_path / "a", tmp_path / "b"]
     manager = LogManager(folders, VirtualClock(NOW_MS), BrokerConfig())

@@ -1,4 +1,4 @@
-"""Metadata and ApiVersions where the recorded responses of Kafka say nothing."""
+"""Metadata and ApiVersions in cases without a recorded response of Kafka."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def codes(response: Body) -> dict[str, int]:
 
 @pytest.mark.parametrize("version", range(14))
 def test_a_topic_that_is_created_on_the_way_is_in_the_response(version: int) -> None:
-    """Kafka responds UNKNOWN_TOPIC_OR_PARTITION for a while, which leaves clients between two states."""
+    """A topic created by Metadata is complete in its response; Kafka returns UNKNOWN_TOPIC_OR_PARTITION for a while."""
     bench = make_bench(num_partitions=2)
     bench.create("there")
     body: dict[str, object] = {"Topics": [{"Name": name} for name in ("new", "there", "..", "newer")]}
@@ -58,13 +58,13 @@ FRESH = FinalizedFeatures({name: high for name, (_, high) in SUPPORTED.items()},
 
 
 def test_advertised_versions_are_the_table() -> None:
-    """Old librdkafka turns features off if a lowest version moves (quirk 1); no other API is advertised (quirk 19)."""
+    """Old librdkafka disables features if a lowest version changes (quirk 1); no other API is advertised (quirk 19)."""
     assert dict(KafkaApis().ranges()) == FLOORS
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_features_are_what_is_built(version: int) -> None:
-    """Metadata, all kinds of groups and transactions of Kafka 4.3 are in force (quirk 4).
+    """Metadata, all kinds of groups and transactions of Kafka 4.3 are finalized (quirk 4).
 
     Version 3 omits ranges that begin at 0, which its clients cannot read (quirk 3); older versions have no features.
     """

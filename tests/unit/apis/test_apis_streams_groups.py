@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat and StreamsGroupDescribe above the coordinator: internal topics, what is off, hidden topics."""
+"""StreamsGroupHeartbeat and StreamsGroupDescribe above the coordinator: internal topics, switches, permissions."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -17,14 +17,14 @@ Body = dict[str, Any]
 
 
 def benches(**settings: Any) -> tuple[Bench, StreamsGroupBench]:
-    """Return the bench of the broker, and that of its coordinator."""
+    """Return the bench of the broker and the bench of its coordinator."""
     bench, groups = make_bench(), StreamsGroupBench(settings=replace(AT_ONCE, **settings))
     bench.ctx.group_coordinator = groups.coordinator
     return bench, groups
 
 
 def join(bench: Bench, *, replicas: int = 0, shape: Body | None = None, **configs: str) -> Body:
-    """Let member m join a topology, by default one with a changelog; return the response."""
+    """Join member m with a topology, by default one with a changelog, and return the response."""
     shape = shape or topology(subtopology(changelogs=["changelog"]))
     for changelog in shape["Subtopologies"][0]["StateChangelogTopics"]:
         changelog["ReplicationFactor"] = replicas
@@ -35,7 +35,7 @@ def join(bench: Bench, *, replicas: int = 0, shape: Body | None = None, **config
 
 
 def beat(bench: Bench, epoch: int) -> str:
-    """Return the text of the only status of a heartbeat."""
+    """Return the detail of the only status of a heartbeat."""
     response = bench.ask("StreamsGroupHeartbeat", 0, {"GroupId": "g", "MemberId": "m", "MemberEpoch": epoch})
     (status,) = response["Status"]
     assert status["StatusCode"] == Status.MISSING_INTERNAL_TOPICS
@@ -49,7 +49,7 @@ def test_the_broker_creates_internal_topics() -> None:
     view = bench.ctx.topics.get("changelog")
     assert view is not None
     assert (len(view.partitions), bench.ctx.image.configs[2, "changelog"]) == (4, {"cleanup.policy": "compact"})
-    assert beat(bench, 2) == "Internal topics are missing: changelog"  # the coordinator has not seen it yet
+    assert beat(bench, 2) == "Internal topics are missing: changelog"  # the coordinator has not read the metadata yet
 
 
 def test_the_error_of_a_creation_is_shown_until_it_is_tried_again() -> None:
@@ -73,7 +73,7 @@ def test_too_many_partitions_of_internal_topics_are_refused_before_they_are_made
 
 
 def deny(monkeypatch: pytest.MonkeyPatch, *denied: checks.Check) -> None:
-    """Refuse every client these checks."""
+    """Deny every client these checks."""
 
     def allows(self: AuthHelper, client: Any, check: checks.Check, name: str = "", references: int = 1) -> bool:
         return check not in denied
@@ -86,7 +86,7 @@ def deny(monkeypatch: pytest.MonkeyPatch, *denied: checks.Check) -> None:
 
 
 def test_a_member_may_lack_the_right_to_create(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the cluster and on the topic; one of both is enough."""
+    """The permission to CREATE on the cluster or on the topic is sufficient."""
     bench, _ = benches()
     deny(monkeypatch, checks.STREAMS_GROUP_HEARTBEAT_CREATE_ANY, checks.STREAMS_GROUP_HEARTBEAT_CREATE)
     refusal = "Internal topics are missing: changelog; Unauthorized to CREATE on topics changelog."
@@ -109,7 +109,7 @@ def test_topics_that_a_client_may_not_describe(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_protocol_that_is_not_offered() -> None:
-    """Without streams in group.coordinator.rebalance.protocols both APIs respond UNSUPPORTED_VERSION, as Kafka's do."""
+    """Without streams in group.coordinator.rebalance.protocols both APIs return UNSUPPORTED_VERSION, as in Kafka."""
     bench, groups = benches(is_enabled=False)
     assert join(bench)["ErrorCode"] == Errors.UNSUPPORTED_VERSION
     (group,) = bench.ask("StreamsGroupDescribe", 0, {"GroupIds": ["g"]})["Groups"]

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and ListOffsets where the recorded responses of Kafka say nothing."""
+"""CreateTopics, DeleteTopics, CreatePartitions and ListOffsets in cases without a recorded response of Kafka."""
 
 import uuid
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def create(bench: Bench, *topics: Body, validate: bool = False) -> dict[str, Bod
 
 @pytest.mark.parametrize("row", [{}, {"NumPartitions": 0, "Configs": [{"Name": "no.such", "Value": "1"}]}])
 def test_the_topic_of_kafkas_metadata_is_not_made(bench: Bench, row: Body) -> None:
-    """No request creates __cluster_metadata, whatever else is wrong with it; a name near it is free."""
+    """No request creates __cluster_metadata, even with other errors in it; a similar name is allowed."""
     topic = {"Name": "__cluster_metadata", "NumPartitions": 1, "ReplicationFactor": 1, **row}
     (response,) = bench.ask("CreateTopics", 7, {"Topics": [topic]})["Topics"]
     text = "Creation of internal topic __cluster_metadata is prohibited."
@@ -47,7 +47,7 @@ def test_the_topic_of_kafkas_metadata_is_not_made(bench: Bench, row: Body) -> No
 
 
 def test_create_with_defaults_and_assignments() -> None:
-    """Partitions and replicas of -1 are the broker's defaults; the response names the topic's id."""
+    """Partitions and replicas of -1 are the broker's defaults; the response has the topic's id."""
     bench = make_bench(num_partitions=2)
     rows = create(bench, new("a", -1, -1), new("b", -1, -1, [(1, [1]), (0, [1]), (2, [1])]))
     assert {name: row["NumPartitions"] for name, row in rows.items()} == {"a": 2, "b": 3}
@@ -55,7 +55,7 @@ def test_create_with_defaults_and_assignments() -> None:
 
 
 def test_default_partitions_count_too() -> None:
-    """A request creates 10,000 partitions at most, -1 counts as the broker's default; as in Kafka."""
+    """A request creates at most 10,000 partitions, where -1 counts as the broker's default, as in Kafka."""
     bench = make_bench(num_partitions=3)
     (row,) = create(bench, new("t", 10_001)).values()
     assert (row["ErrorCode"], row["ErrorMessage"]) == (44, "Excessively large number of partitions per request.")
@@ -68,7 +68,7 @@ def test_default_partitions_count_too() -> None:
 
 
 class Counted(str):
-    """A name that counts how often it is compared."""
+    """Name that counts its comparisons."""
 
     __slots__ = ()
     compared = 0
@@ -82,7 +82,7 @@ class Counted(str):
 
 @pytest.mark.parametrize("api", ["CreateTopics", "DeleteTopics", "OffsetForLeaderEpoch"])
 def test_names_are_not_compared_with_each_other(api: str) -> None:
-    """A megabyte of names was compared for minutes, while no other Python of the broker ran."""
+    """The number of comparisons grows linearly with the names; a quadratic search blocked the broker for minutes."""
     bench, count = make_bench(), 1000
     names = [Counted(f"t{number}") for number in range(count)]
     if api == "CreateTopics":
@@ -110,7 +110,7 @@ def test_names_are_not_compared_with_each_other(api: str) -> None:
 
 @pytest.mark.parametrize(("version", "code"), [(2, 42), (3, 73), (6, 73)])
 def test_delete_disabled(version: int, code: int) -> None:
-    """TOPIC_DELETION_DISABLED when the broker forbids it; clients before v3 get INVALID_REQUEST."""
+    """Deletion that the broker forbids is TOPIC_DELETION_DISABLED, or INVALID_REQUEST for clients before v3."""
     bench = make_bench(delete_topic_enable=False)
     bench.create("t")
     body = {"Topics": [{"Name": "t"}]} if version >= 6 else {"TopicNames": ["t"]}
@@ -130,7 +130,7 @@ def test_a_topic_id_named_twice_deletes_nothing(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 def test_an_internal_topic_does_not_grow(bench: Bench, name: str) -> None:
-    """Kafka lets an internal topic grow, and after a restart does not find the offsets of most groups."""
+    """Growth is rejected: after it Kafka does not find the offsets of most groups again."""
     bench.create(name, 2)
     fixed = f"The internal topic {name} has 2 partition(s), and their number is fixed"
     for count, validate, text in ((3, True, fixed), (3, False, fixed), (2, False, "Topic already has 2 partition(s).")):
@@ -142,7 +142,7 @@ def test_an_internal_topic_does_not_grow(bench: Bench, name: str) -> None:
 
 
 def test_grow_one_topic_twice(bench: Bench) -> None:
-    """The request is refused, and the topic stays as it is."""
+    """The request is rejected, and the topic keeps its partitions."""
     bench.create("t")
     body = {"Topics": [{"Name": "t", "Count": 2}, {"Name": "t", "Count": 3}]}
     assert [row["ErrorCode"] for row in bench.ask("CreatePartitions", 3, body)["Results"]] == [42]
@@ -155,7 +155,7 @@ def test_grow_one_topic_twice(bench: Bench) -> None:
 def offsets(
     bench: Bench, *rows: tuple[int, int], isolation: int = 0, epoch: int = -1
 ) -> list[tuple[int, int, int, int]]:
-    """Look up (partition, timestamp) of topic t; return (error code, timestamp, offset, epoch) of each."""
+    """Look up each (partition, timestamp) of topic t; return (error code, timestamp, offset, epoch) for each."""
     partitions = [
         {"PartitionIndex": index, "Timestamp": timestamp, "CurrentLeaderEpoch": epoch} for index, timestamp in rows
     ]
@@ -171,7 +171,7 @@ def timed() -> Bench:
 
 
 def test_read_committed_ends_at_the_last_stable_offset() -> None:
-    """The last stable offset is the end, and no time finds a record behind it."""
+    """The last stable offset is the end offset, and no timestamp finds a record beyond it."""
     bench = timed()
     bench.logs.open["t", 0].last_stable_offset = 1
     assert offsets(bench, (0, -1), isolation=1) == [(0, -1, 1, 0)]
@@ -181,14 +181,14 @@ def test_read_committed_ends_at_the_last_stable_offset() -> None:
 
 @pytest.mark.parametrize(("failure", "code"), [(OSError(5, "I/O"), 56), (ValueError("closed"), 3)])
 def test_a_log_that_cannot_be_read(failure: OSError | ValueError, code: int) -> None:
-    """A disk error is 56, a topic deleted meanwhile 3; the other partition still responds."""
+    """A disk error has code 56 and a topic deleted meanwhile code 3; the other partition is not affected."""
     bench = timed()
     bench.logs.open["t", 0].fail = failure
     assert [row[0] for row in offsets(bench, (0, 5), (1, 5))] == [code, 0]
 
 
 def test_an_offline_partition() -> None:
-    """A log that could not be read at start has error 56 here and no leader in Metadata; the other one responds."""
+    """A log that could not be read at start has error 56 here and no leader in Metadata; the other partition works."""
     first = make_bench()
     first.create("t", 2)
     first.logs.fail_at = ("t", 0)

@@ -1,4 +1,4 @@
-"""The transaction APIs through the codec, where the recorded responses of Kafka say nothing."""
+"""Transaction APIs through the codec, in cases without a recorded response of Kafka."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from tests.support.transactions import FakeMarkers, Transactions
 
 @dataclass
 class FakeService:
-    """Stands for ``TransactionService``."""
+    """Replacement of ``TransactionService`` for tests."""
 
     transactions: Transactions
     markers: FakeMarkers = field(default_factory=FakeMarkers)
@@ -30,7 +30,7 @@ class FakeService:
 
 @dataclass
 class Asked:
-    """Handlers over a coordinator on a virtual clock, and topics: t with two partitions."""
+    """Handlers over a coordinator on a virtual clock, with a topic t of two partitions."""
 
     bench: Bench
     service: FakeService
@@ -72,7 +72,7 @@ def codes(rows: list[Body]) -> dict[int, int]:
 
 
 def test_the_coordinator_is_found(ask: Asked) -> None:
-    """FindCoordinator creates the topic of transactions; each of several keys has its row."""
+    """FindCoordinator creates the topic of transactions, and each of several keys has a row."""
     assert ask("FindCoordinator", 3, {"Key": "x", "KeyType": 1})["ErrorCode"] == 0
     rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x", "y"]})["Coordinators"]
     assert [(row["Key"], row["ErrorCode"], row["Port"]) for row in rows] == [("x", 0, 9092), ("y", 0, 9092)]
@@ -83,7 +83,7 @@ def test_the_coordinator_is_found(ask: Asked) -> None:
 
 
 def test_the_coordinator_is_found_while_it_loads(ask: Asked) -> None:
-    """FindCoordinator names the broker, and other requests get COORDINATOR_LOAD_IN_PROGRESS; as in Kafka."""
+    """FindCoordinator names the broker, and other requests get COORDINATOR_LOAD_IN_PROGRESS, as in Kafka."""
     assert ask.init()["ErrorCode"] == 0
     coordinator: Any = ask.service.coordinator
     index = coordinator.runtime.index_of("x")
@@ -107,7 +107,7 @@ def test_the_coordinator_is_found_while_it_loads(ask: Asked) -> None:
 
 @pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC])
 def test_an_internal_topic_is_in_no_transaction(ask: Asked, topic: str) -> None:
-    """The topic is refused whether it exists or not."""
+    """The topic is rejected whether it exists or not."""
     ask.init()
     response = ask("AddPartitionsToTxn", 3, classic(who(), 0, topic=topic))
     assert codes(response["ResultsByTopicV3AndBelow"]) == {0: Errors.TOPIC_AUTHORIZATION_FAILED}
@@ -115,7 +115,7 @@ def test_an_internal_topic_is_in_no_transaction(ask: Asked, topic: str) -> None:
 
 
 def test_partitions_of_brokers(ask: Asked) -> None:
-    """A request has several transactions with a result each; some only verify."""
+    """A request holds several transactions with a result each, some of them only for verification."""
     ask.init()
     ask.init("y")
     other = who(name="y", producer_id=1001)
@@ -126,7 +126,7 @@ def test_partitions_of_brokers(ask: Asked) -> None:
 
 
 def test_a_group_is_added(ask: Asked) -> None:
-    """The partition of its offsets becomes a partition of the transaction."""
+    """The partition that holds the group's offsets is added to the transaction."""
     groups = Groups()
     ask.bench.ctx.group_coordinator = groups.coordinator
     ask.init()
@@ -168,7 +168,7 @@ def test_markers(ask: Asked, version: int) -> None:
     ],
 )
 def test_markers_with_impossible_numbers(ask: Asked, wrong: Body, error: Errors) -> None:
-    """Such markers get Kafka's errors, and the markers beside them are written."""
+    """Such markers get Kafka's errors, and the valid markers of the request are written."""
     marker = {"ProducerId": 7, "ProducerEpoch": 2, "TransactionResult": False, "CoordinatorEpoch": 3}
     good = {**marker, "ProducerId": 8, "Topics": [{"Name": "t", "PartitionIndexes": [0]}]}
     bad = {**marker, **wrong, "Topics": [{"Name": "t", "PartitionIndexes": [0, 2]}]}
@@ -198,7 +198,7 @@ def test_failures_can_be_sent(ask: Asked, name: str, version: int, body: Body) -
     assert ask.bench.failed(name, version, body, Errors.UNKNOWN_SERVER_ERROR)
 
 
-# ---- where markers go
+# ---- destinations of markers
 
 
 class Groupless:
@@ -225,7 +225,7 @@ class Groupless:
     ],
 )
 def test_markers_of_offsets_go_to_the_groups(bench: Bench, said: Errors, written: Errors) -> None:
-    """A group coordinator that cannot write now is reported as a partition without a leader."""
+    """A group coordinator that cannot write is reported as a partition without a leader."""
     bench.create(OFFSETS_TOPIC, 1)
     groups = Groupless(said)
     markers = PartitionMarkers(bench.ctx.topics, lambda index: groups)  # type: ignore[arg-type, return-value]
@@ -234,7 +234,6 @@ def test_markers_of_offsets_go_to_the_groups(bench: Bench, said: Errors, written
 
 
 def test_markers_of_partitions_that_are_not_there(bench: Bench) -> None:
-    """Unknown topics and partitions are reported as such."""
     bench.create("t", 1)
     none: Callable[[], object] = object
     markers = PartitionMarkers(bench.ctx.topics, none)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit through the codec: what is verified, in which version; codes per partition; responses that wait."""
+"""TxnOffsetCommit through the codec: verification by version, codes per partition, and delayed responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACE = ("__consumer_offsets", 0)
 
 @dataclass
 class FakeTransactions:
-    """The transaction coordinator: what it was asked, and what it says. ``waiting``: of clients that it lets wait."""
+    """Transaction coordinator that records its calls and returns ``error``; ``waiting`` has the delayed callbacks."""
 
     error: Errors = Errors.NONE
     asked: list[tuple[str, str, int, int, list[TopicPartition]]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class FakeTransactions:
 
 
 class Bench:
-    """The handler over a coordinator on a virtual clock, a fake transaction coordinator and a topic of 2 partitions."""
+    """Handler over a coordinator on a virtual clock, a fake transaction coordinator and a topic of 2 partitions."""
 
     def __init__(self, **settings: Any) -> None:
         self.bench = make_bench(offset_metadata_max_bytes=10, **settings)
@@ -95,7 +95,7 @@ class Bench:
         self.completed = []
 
     def ask(self, version: int, *rows: tuple[str, int, int, str | None], **fields: Any) -> list[tuple[str, int, int]]:
-        """Topic, partition and code of each row, in order."""
+        """Return topic, partition and code of each row, in order."""
         self.responses = []
         self.send(version, *(rows or (("t", 0, 9, "note"),)), **fields)
         (response,) = self.responses
@@ -120,7 +120,7 @@ def bench() -> Bench:
 
 @pytest.mark.parametrize("version", range(6))
 def test_every_version_commits_when_the_transaction_does(bench: Bench, version: int) -> None:
-    """Up to v4 the partition must be in the transaction, from v5 the commit adds it; after that none is asked."""
+    """Up to v4 the partition must be in the transaction, from v5 the commit adds it; later commits skip the check."""
     assert bench.ask(version, ("t", 0, 9, "note"), ("t", 1, 3, None)) == [("t", 0, 0), ("t", 1, 0)]
     asked = ("add" if version >= 5 else "verify", "tx", 7, 0, [PLACE])
     assert bench.transactions.asked == [asked]
@@ -134,7 +134,7 @@ def test_every_version_commits_when_the_transaction_does(bench: Bench, version: 
 
 
 def test_versions_are_those_of_kafka() -> None:
-    """0 to 5 of Kafka 4.3; 6 is not finished there."""
+    """Kafka 4.3 serves 0 to 5; version 6 is not finished there."""
     assert KafkaApis().ranges()[KEY] == (0, 5)
 
 
@@ -151,7 +151,7 @@ def test_versions_are_those_of_kafka() -> None:
     ],
 )
 def test_what_the_transaction_coordinator_refuses(bench: Bench, version: int, error: Errors, codes: list[int]) -> None:
-    """Nothing is written, and the client gets a code that it knows."""
+    """Nothing is written, and the client gets a code that its version defines."""
     bench.transactions.error = error
     assert bench.code(version) == codes[version]
     bench.end()
@@ -159,7 +159,7 @@ def test_what_the_transaction_coordinator_refuses(bench: Bench, version: int, er
 
 
 def test_a_transaction_that_is_still_ending_is_waited_for(bench: Bench) -> None:
-    """The response comes when the partition was added; no thread waits."""
+    """The response is sent when the partition has been added; no thread waits."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None))
     assert bench.responses == bench.completed == []
@@ -172,7 +172,7 @@ def test_a_transaction_that_is_still_ending_is_waited_for(bench: Bench) -> None:
 
 
 def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench) -> None:
-    """It ends the verification too: the coordinator is asked again, and the offsets are in the new transaction."""
+    """The previous transaction's marker causes a new verification, and the offsets are in the new transaction."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
     bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 1, 0, True, 2))
@@ -187,7 +187,7 @@ def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench) -> None:
 
 
 def test_questions_about_one_request_are_few(bench: Bench) -> None:
-    """However often markers come between, it gets its response."""
+    """A request is verified at most four times, and gets a response even if markers keep arriving."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
     for question in range(4):
@@ -205,7 +205,7 @@ def test_a_response_that_comes_later_is_certain(bench: Bench, caplog: pytest.Log
         bench.send(5, ("t", 0, 9, None))
     fenced, ended, broken = bench.transactions.waiting
     fenced({PLACE: Errors.PRODUCER_FENCED})
-    bench.end(commit=False)  # the guards of the others are over
+    bench.end(commit=False)  # ends the guards of the other requests
     ended({PLACE: Errors.NONE})
     bench.transactions.waiting[-1]({PLACE: Errors.INVALID_TXN_STATE})
     broken({})
@@ -216,14 +216,14 @@ def test_a_response_that_comes_later_is_certain(bench: Bench, caplog: pytest.Log
 
 @pytest.mark.parametrize("version", [0, 4, 5])
 def test_verification_can_be_switched_off(version: int) -> None:
-    """For clients that add the partition themselves; those of transaction version 2 depend on it."""
+    """Versions up to 4 skip the verification; version 5 needs it, since it adds the partition."""
     bench = Bench(transaction_partition_verification_enable=False)
     assert bench.code(version) == 0
     assert len(bench.transactions.asked) == (1 if version >= 5 else 0)
 
 
 def test_codes_of_partitions(bench: Bench) -> None:
-    """Unknown ones come first, as Kafka has them; a note that is too long hurts its partition only."""
+    """Unknown partitions come first, as in Kafka; a note that is too long fails only its partition."""
     rows = [("t", 0, 1, None), ("t", 7, 1, None), ("absent", 0, 1, None), ("t", 1, 1, "m" * 11)]
     assert bench.ask(3, *rows) == [("t", 7, 3), ("t", 0, 0), ("t", 1, 12), ("absent", 0, 3)]
     bench.end()
@@ -232,7 +232,7 @@ def test_codes_of_partitions(bench: Bench) -> None:
 
 
 def test_what_is_refused_as_a_whole(bench: Bench) -> None:
-    """The group's code for all that exists, also for a note that is too long; 3 for what does not."""
+    """The group's code applies to all partitions that exist, also with a note too long; others get code 3."""
     rows = [("t", 0, 1, None), ("t", 1, 1, "m" * 11), ("t", 7, 1, None)]
     refused = {"GenerationIdOrMemberEpoch": 5, "MemberId": "stranger"}
     assert bench.ask(3, *rows, **refused) == [("t", 7, 3), ("t", 0, 22), ("t", 1, 22)]
@@ -244,7 +244,7 @@ def test_what_is_refused_as_a_whole(bench: Bench) -> None:
     assert bench.code(3, **own, GroupInstanceId="i") == 25
     assert bench.code(3, GroupId="") == 24
     for wrong in ({"ProducerId": -1}, {"ProducerEpoch": -1}, {"ProducerEpoch": -1, "ProducerId": -1}):
-        for version in (3, 5):  # Kafka lets the transaction coordinator say what is wrong with them
+        for version in (3, 5):  # in Kafka the transaction coordinator chooses the error
             for error, code in ((Errors.INVALID_REQUEST, 42), (Errors.INVALID_PRODUCER_ID_MAPPING, 49)):
                 bench.transactions.error = error
                 assert bench.code(version, **wrong) == code
@@ -254,7 +254,6 @@ def test_what_is_refused_as_a_whole(bench: Bench) -> None:
 
 
 def test_an_older_epoch_is_refused_before_the_coordinator_is_asked(bench: Bench) -> None:
-    """The log knows a newer one."""
     assert bench.code(3, ProducerEpoch=3) == 0
     asked = len(bench.transactions.asked)
     assert bench.code(3, ProducerEpoch=2) == 47
@@ -262,7 +261,7 @@ def test_an_older_epoch_is_refused_before_the_coordinator_is_asked(bench: Bench)
 
 
 def test_the_leader_epoch_is_kept(bench: Bench) -> None:
-    """From v2 the client sends it."""
+    """From v2 the request has the leader epoch."""
     body = {"TransactionalId": "tx", "GroupId": "g", "ProducerId": 7, "ProducerEpoch": 0}
     row = {"PartitionIndex": 0, "CommittedOffset": 5, "CommittedLeaderEpoch": 4, "CommittedMetadata": "n"}
     encoded = codec.encode_request(KEY, 2, {**body, "Topics": [{"Name": "t", "Partitions": [row]}]})
@@ -273,7 +272,7 @@ def test_the_leader_epoch_is_kept(bench: Bench) -> None:
 
 
 def test_without_coordinators() -> None:
-    """A broker that starts: nothing is known, the client tries again."""
+    """While the broker starts, the code is retriable."""
     bench = Bench()
     bench.bench.ctx.transaction_service = None
     assert bench.code(3) == 15

@@ -1,10 +1,10 @@
-"""When memory is given back: after it has grown or fallen, seldom under a steady load, never for nothing."""
+"""Release of memory by the keeper: after growth or a fall, rarely under a steady load."""
 
 from kbroker.broker.memory_keeper import GROWN_BYTES, MOST_LEFT_OUT, MemoryKeeper
 
 
 class Machine:
-    """Resident memory, of which some is free in the arenas."""
+    """Resident memory, part of which is free in the arenas."""
 
     def __init__(self) -> None:
         self.used = 100 << 20
@@ -24,7 +24,7 @@ def keeper_of(machine: Machine) -> MemoryKeeper:
 
 
 def test_what_a_crowd_left_is_given_back() -> None:
-    """200 half requests left up to 84 MiB behind until the broker ended."""
+    """Growth by the threshold is released; 200 half requests once left up to 84 MiB until the broker's end."""
     machine = Machine()
     keeper = keeper_of(machine)
     keeper.look()
@@ -35,7 +35,7 @@ def test_what_a_crowd_left_is_given_back() -> None:
 
 
 def test_what_was_in_use_at_the_first_look_is_given_back_later() -> None:
-    """A trim amid the crowd frees little; when the crowd has left, memory falls, and the rest of it is free."""
+    """A trim during the load frees little; when memory falls after the load, the rest is released."""
     machine = Machine()
     keeper = keeper_of(machine)
     machine.used += 50 << 20
@@ -48,7 +48,7 @@ def test_what_was_in_use_at_the_first_look_is_given_back_later() -> None:
 
 
 def test_steady_load_is_trimmed_seldom() -> None:
-    """A load that takes at once what was given back costs one trim in a dozen looks; quiet ones end the waiting."""
+    """A load that reuses released memory costs one trim in a dozen looks, until quiet looks reset the interval."""
     machine = Machine()
     keeper = keeper_of(machine)
     trims = []
@@ -67,7 +67,7 @@ def test_steady_load_is_trimmed_seldom() -> None:
 
 
 def test_small_changes_are_left_alone() -> None:
-    """Below the threshold nothing is done, however often it is looked."""
+    """Growth below the threshold causes no trim after any number of looks."""
     machine = Machine()
     keeper = keeper_of(machine)
     for turn in range(100):

@@ -14,7 +14,7 @@ def make_broker(folder: Path) -> Broker:
 
 
 def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is that of a start, in one sentence; the next start succeeds."""
+    """A failed sync is a start error with one sentence, and the next start succeeds."""
 
     def fails(log: MetadataLog) -> None:
         raise OSError(5, "Input/output error")
@@ -29,7 +29,7 @@ def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_append_that_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence has no error code of the protocol."""
+    """The error's message has no error code of the protocol."""
 
     def fails(log: MetadataLog, batch: bytes, **options: bool) -> None:
         raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "Cannot write the metadata log: No space left on device")
@@ -40,7 +40,6 @@ def test_an_append_that_is_refused_at_the_start(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_start_clears_the_failure(tmp_path: Path) -> None:
-    """It is the reason of the latest stop."""
     broker = make_broker(tmp_path)
     broker.failure = "the metadata log cannot be synced"
     with broker:

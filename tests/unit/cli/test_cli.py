@@ -1,4 +1,4 @@
-"""Tests of the command line: parsing, refusals in one line, modules that are never imported."""
+"""Command line: parsing, one-line errors, and modules that are not imported."""
 
 import functools
 import json
@@ -69,7 +69,7 @@ def subcommands(group: click.Group) -> dict[str, click.Command]:
 
 
 def test_a_report_asks_a_secured_broker(tmp_path: Path) -> None:
-    """`pipeline report` reads --command-config for the broker whose quotas it asks for."""
+    """`pipeline report` reads --command-config for its request of the broker's quotas."""
     config = tmp_path / "client.properties"
     config.write_text("security.protocol=NONE\n")
     words = ["pipeline", "report", str(tmp_path), "-o", str(tmp_path / "page.html")]
@@ -83,7 +83,7 @@ def test_help() -> None:
 
 
 def every_command(group: click.Group = cli, prefix: str = "") -> Iterator[str]:
-    """Yield the words of every command, of groups too."""
+    """Yield the words of every command, including those in groups."""
     for name, command in subcommands(group).items():
         yield prefix + name
         if isinstance(command, click.Group):
@@ -92,7 +92,7 @@ def every_command(group: click.Group = cli, prefix: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("command", list(every_command()))
 def test_every_command_has_help(command: str) -> None:
-    """Each command and each option has help; short help is never cut off."""
+    """Each command and each option has help, and no short help is truncated."""
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert "..." not in result.stdout.partition("Commands:")[2]
@@ -105,7 +105,7 @@ def test_every_command_has_help(command: str) -> None:
 
 
 def test_every_output_can_be_json() -> None:
-    """Every command but `serve`, `console` and `completion` has --json."""
+    """Every command except `serve`, `console` and `completion` has --json."""
     commands = subcommands(cli)
     leaves = [
         c
@@ -113,7 +113,7 @@ def test_every_output_can_be_json() -> None:
         if not isinstance(c, click.Group) and name not in ("serve", "console", "completion")
     ]
     groups = [c for c in commands.values() if isinstance(c, click.Group)]
-    for group in groups:  # and those that it finds in them
+    for group in groups:  # including the nested groups
         groups += [c for c in group.commands.values() if isinstance(c, click.Group)]
         leaves += [c for c in group.commands.values() if not isinstance(c, click.Group)]
     assert len(leaves) >= 26
@@ -121,7 +121,6 @@ def test_every_output_can_be_json() -> None:
 
 
 def test_version() -> None:
-    """`kbroker --version` names program and version."""
     assert run("--version").stdout == f"kbroker {kbroker.__version__}\n"
 
 
@@ -175,7 +174,7 @@ def test_version() -> None:
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_status_2(args: str, message: str) -> None:
-    """Wrong usage says what is wrong in one line and leaves with 2; nothing is tried."""
+    """Wrong usage is reported in one line with status 2, before anything is attempted."""
     assert message == refusal(run(*args.split()), 2)
 
 
@@ -199,7 +198,7 @@ def test_a_filter_without_its_package_names_the_extra(monkeypatch: pytest.Monkey
     "args", ["topics list", "topics describe", "topics create t", "topics delete t", "produce t", "consume t"]
 )
 def test_no_broker_is_one_line_and_status_1(args: str, unused_address: str) -> None:
-    """When no broker listens, every command says so in one line and leaves with 1."""
+    """If no broker listens, every command reports it in one line with status 1."""
     result = run(*args.split(), env={"KBROKER_BOOTSTRAP": unused_address})
     assert f"{unused_address}: connection refused" == refusal(result, 1)
 
@@ -213,13 +212,13 @@ def unused_address() -> str:
 
 
 def test_a_bug_keeps_its_traceback() -> None:
-    """Only failures that people can cause become one line."""
+    """Only failures that a user can cause become one line."""
     assert user_message(RuntimeError("x")) is None
     assert user_message(FileNotFoundError(2, "No such file", "f")) == "f: No such file"
 
 
 def test_a_command_without_credentials_says_which_it_needs() -> None:
-    """The error of delta-rs names an address that its user has never seen, in colours."""
+    """The message names the missing credentials, which the error of delta-rs does not."""
     url = "http://169.254.169.254/latest/api/token"
     said = user_message(OSError(f"Generic S3 error\n \x1b[31m\u21b3\x1b[0m Error performing PUT {url} in 18 ms"))
     reason = f"Generic S3 error: Error performing PUT {url} in 18 ms"
@@ -231,7 +230,7 @@ def test_a_command_without_credentials_says_which_it_needs() -> None:
 
 
 def test_tables_align(capsys: pytest.CaptureFixture[str]) -> None:
-    """Numbers stand right, text left, missing values are a dash, lists are joined."""
+    """Numbers are aligned right, text left; missing values are a dash and lists are joined."""
     print_table(["NAME", "N"], [["a", 5], ["long", None], ["b", [1, 2]]])
     assert capsys.readouterr().out == "NAME  N\na     5\nlong  -\nb     1,2\n"
     print_table(["NAME", "N"], [["a", 5], ["long", 100], ["x", None]])
@@ -241,7 +240,7 @@ def test_tables_align(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_very_long_name_widens_its_own_row_only(capsys: pytest.CaptureFixture[str]) -> None:
-    """2,000 quotas beside one of a client id of 32,767 bytes were 65 MB of spaces."""
+    """One name of 32,767 bytes does not pad the other rows, which once made 65 MB of spaces of 2,000 quotas."""
     print_table(["NAME", "N"], [["x" * 32_767, 5], ["short", 6]])
     _, long, short = capsys.readouterr().out.splitlines()
     assert long == f"{'x' * 32_767}  5"
@@ -249,7 +248,7 @@ def test_a_very_long_name_widens_its_own_row_only(capsys: pytest.CaptureFixture[
 
 
 def test_bytes_in_json() -> None:
-    """Bytes that are not text come as base64 under another name, so that none is taken for the other."""
+    """Bytes that are not UTF-8 are base64 under another key, so that the two forms are distinct."""
     assert json_bytes("k", None) == {"k": None}
     assert json_bytes("k", "é".encode()) == {"k": "é"}
     assert json_bytes("k", b"\xff") == {"k_base64": "/w=="}
@@ -262,9 +261,9 @@ def test_bytes_in_json() -> None:
      ("2026-01-31T12:00:00.5", 1769860800500), ("1969-12-31T23:59:59.999", 0)],
 )  # fmt: skip
 def test_timestamps(text: str, expected: int, in_another_zone: None) -> None:
-    """A start time may be milliseconds or ISO 8601; without a zone it is UTC, wherever the command runs.
+    """A start time is in milliseconds or ISO 8601, and in UTC if it has no zone.
 
-    1 ms before 1970 was -1, by which ListOffsets asks for the end of the log.
+    Times before 1970 become 0: the timestamp -1 means the end of the log to ListOffsets.
     """
     assert expected == _timestamp_ms(text, "--timestamp")
 
@@ -297,7 +296,7 @@ def test_lines_are_cut_at_their_ends_only() -> None:
 
 
 class FakeBroker:
-    """Stands where the broker would; stops are counted."""
+    """Replacement of the broker that counts its stops."""
 
     made: ClassVar["list[FakeBroker]"] = []
     failure: Exception | None = None
@@ -341,7 +340,10 @@ def fake_broker(monkeypatch: pytest.MonkeyPatch) -> type[FakeBroker]:
 
 
 def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker: type[FakeBroker], tmp_path: Path) -> None:
-    """Settings come from the file, the environment, the options and --set, the later winning; the ready line is one."""
+    """Later sources override earlier ones: the file, the environment, the options, --set.
+
+    The ready line is one line.
+    """
     config = tmp_path / "server.properties"
     config.write_text("log.dirs=/file\nnum.partitions=2\nnum.io.threads=3\nnum.network.threads=4\n")
     result = run(
@@ -366,7 +368,7 @@ def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker: type[Fa
 
 
 def test_serve_takes_a_file_without_an_option(fake_broker: type[FakeBroker], tmp_path: Path) -> None:
-    """As Kafka's script does; the plain form of the command line reads it too."""
+    """As in Kafka's script, the file is a plain argument, which the plain form of the command line reads too."""
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=2\n")
     run("serve", str(config), "--in-memory")
@@ -378,33 +380,33 @@ def test_serve_takes_a_file_without_an_option(fake_broker: type[FakeBroker], tmp
 
 
 def test_serve_into_a_folder_without_a_name(fake_broker: type[FakeBroker]) -> None:
-    """`--data-dir "$UNSET"` is not the current folder: the setting refuses it."""
+    """`--data-dir "$UNSET"` does not mean the current folder: the config is an empty string, which is invalid."""
     run("serve", "--data-dir", "")
     assert fake_broker.made[0].properties["log.dirs"] == ""
 
 
 def test_headers_of_produce_are_the_bytes_of_the_shell() -> None:
-    """Also where they are not UTF-8, as the lines of its input are."""
+    """Header values may be bytes that are not UTF-8, like lines of the input."""
     from kbroker.cli.produce import _header
 
     assert _header("name=" + b"\xff\xfe".decode("utf-8", "surrogateescape")) == ("name", b"\xff\xfe")
 
 
 def test_serve_in_memory(fake_broker: type[FakeBroker]) -> None:
-    """--in-memory is one setting like any other."""
+    """--in-memory sets one config."""
     run("serve", "--in-memory")
     assert fake_broker.made[0].properties["kbroker.in.memory"] == "true"
 
 
 def test_serve_leaves_signal_handlers_as_they_were(fake_broker: type[FakeBroker]) -> None:
-    """A program that calls the command keeps its own handlers."""
+    """A program that calls the command keeps its signal handlers."""
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     run("serve")
     assert before == (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
 
 
 def test_failed_start_is_one_line(fake_broker: type[FakeBroker], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that cannot start says why in one line, with 1; a bad value, with key and what is allowed, with 2."""
+    """A failed start is one line with status 1; an invalid value, with its key, has status 2."""
     from kbroker.common.configs.config_def import ConfigError
 
     monkeypatch.setattr(FakeBroker, "failure", FakeStartError("port 9092 is in use"))
@@ -417,14 +419,14 @@ def test_failed_start_is_one_line(fake_broker: type[FakeBroker], monkeypatch: py
 
 
 def test_dump_and_verify_name_what_they_cannot_read(tmp_path: Path) -> None:
-    """A file of no known kind is one line; an empty folder has no damage."""
+    """An unknown kind of file is a one-line error, and an empty folder has no damage."""
     (tmp_path / "x.txt").touch()
     assert "x.txt" in refusal(run("log", "dump", str(tmp_path / "x.txt")), 1)
     assert run("log", "verify", str(tmp_path)).stdout == "0 damaged places\n"
 
 
 def test_damage_found_is_status_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script distinguishes damage from a failure by the exit code; repaired damage is no longer any."""
+    """Damage has its own exit code for scripts, and repaired damage has status 0."""
     found = SimpleNamespace(path=tmp_path, position=5, size_bytes=7, offset=3, problem="torn", repair="")
     monkeypatch.setattr("kbroker.cli.log.verify_folder", lambda path, repair: [found])
     result = run("log", "verify", str(tmp_path))
@@ -459,14 +461,14 @@ def modules_of(*args: str) -> set[str]:
 
 @pytest.mark.slow
 def test_help_imports_nothing_heavy() -> None:
-    """`kbroker --help` is printed before anything of the broker, the client or a large package is imported."""
+    """`kbroker --help` imports no module of the broker or the client and no large package."""
     loaded = modules_of("--help")
     assert not {m for m in loaded if m.startswith("kbroker.") and not m.startswith("kbroker.cli")}
     assert not loaded & {"numpy", "cramjam", "asyncio", "socket", "sqlite3", "dataclasses", "importlib.metadata"}
 
 
 def test_a_command_loads_no_other() -> None:
-    """Each is imported when it is asked for; what the package imports is click's."""
+    """Only the module of the requested command is imported."""
     loaded = modules_of("serve", "--help")
     commands = {m for m in loaded if m.startswith("kbroker.cli.")}
     assert commands == {"kbroker.cli.serve", "kbroker.cli.options"}
@@ -476,7 +478,7 @@ def test_a_command_loads_no_other() -> None:
 def test_serve_says_what_the_system_cannot_do(
     fake_broker: type[FakeBroker], monkeypatch: pytest.MonkeyPatch, platform: str, warns: bool
 ) -> None:
-    """On Windows one line of warning before the ready line, elsewhere none."""
+    """On Windows one warning precedes the ready line; other systems have none."""
     unsupported = serving.unsupported_on(platform)
     assert (unsupported is not None) == warns
     monkeypatch.setattr(serving, "unsupported_on", lambda _: unsupported)

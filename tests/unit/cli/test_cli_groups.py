@@ -1,4 +1,4 @@
-"""`kbroker groups`, `configs` and `topics alter` against a scripted broker: what is sent, shown and refused."""
+"""`kbroker groups`, `configs` and `topics alter` against a scripted broker: requests, output and errors."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def broker() -> Iterator[GroupBroker]:
 
 
 def test_groups_are_listed_and_filtered(broker: GroupBroker) -> None:
-    """Every group is a row; --state and --type keep those that fit, whatever the broker can filter."""
+    """Every group is a row, and --state and --type filter them even if the broker cannot."""
     assert printed(broker, "groups", "list").splitlines() == [
         "GROUP   TYPE     PROTOCOL  STATE",
         "g       classic  consumer  Empty",
@@ -75,7 +75,7 @@ def test_members_of_a_streams_group_have_tasks(broker: GroupBroker) -> None:
 
 
 def test_old_brokers_have_groups_too(broker: GroupBroker) -> None:
-    """Before the versions that have state and type, these are unknown and classic, and a Dead group is not listed."""
+    """Older versions without state and type give unknown and classic, and a Dead group is not found."""
     broker.ranges |= {LIST_GROUPS: (0, 2), DESCRIBE_GROUPS: (0, 2), OFFSET_FETCH: (0, 5), FIND_COORDINATOR: (0, 0)}
     broker.ranges.pop(CONSUMER_GROUP_DESCRIBE)
     broker.ranges.pop(SHARE_GROUP_DESCRIBE)
@@ -87,7 +87,7 @@ def test_old_brokers_have_groups_too(broker: GroupBroker) -> None:
 
 
 def test_lag_is_the_end_minus_the_committed_offset(broker: GroupBroker) -> None:
-    """Committed and assigned partitions are rows; what is unknown of them is a dash, and null in JSON."""
+    """Committed and assigned partitions are rows, with unknown values as a dash, and null in JSON."""
     broker.state = "Stable"
     broker.members = [member("m2", t=[2]), member("m1", t=[0]), member("m3", assignment=b"\xff\xff nonsense")]
     broker.committed["g"]["gone", 4] = 3
@@ -116,7 +116,7 @@ def test_lag_is_the_end_minus_the_committed_offset(broker: GroupBroker) -> None:
 
 
 def test_groups_of_the_new_protocol_are_described(broker: GroupBroker) -> None:
-    """A group that DescribeGroups does not know is asked for with ConsumerGroupDescribe."""
+    """A group that DescribeGroups does not find is described by ConsumerGroupDescribe."""
     (found,) = json.loads(printed(broker, "groups", "describe", "newer", "--json"))
     assert (found["type"], found["assignor"], found["state"]) == ("consumer", "uniform", "Stable")
     assert [(p["partition"], p["member_id"]) for p in found["partitions"]] == [(2, "m1")]
@@ -147,7 +147,7 @@ def test_share_groups_are_described(broker: GroupBroker) -> None:
 
 
 def test_start_offsets_of_share_groups_are_reset(broker: GroupBroker) -> None:
-    """With --share also those of a group that does not exist; a group with members is left alone."""
+    """With --share a group that does not exist can be reset too; a group with members is rejected."""
     shown = printed(broker, "groups", "reset", "shared", "--all-topics", "--shift-by", "5", "--execute")
     assert shown.splitlines() == ["GROUP   TOPIC  PARTITION  OFFSET  NEW", "shared  t              0      20   25"]
     assert broker.shared["t", 0] == 25
@@ -162,7 +162,7 @@ def test_start_offsets_of_share_groups_are_reset(broker: GroupBroker) -> None:
 
 
 def test_a_group_that_changes_its_protocol_is_found(broker: GroupBroker) -> None:
-    """Between the two questions for it, so that each of them misses it."""
+    """A group that changes its protocol between the two requests, so that both miss it, is found."""
     describe = broker.describe_groups
     missing = iter([{"ErrorCode": GROUP_ID_NOT_FOUND, "GroupId": "g", "GroupState": "Dead", "Members": []}])
 
@@ -175,7 +175,7 @@ def test_a_group_that_changes_its_protocol_is_found(broker: GroupBroker) -> None
 
 
 def test_a_coordinator_that_loads_is_asked_again(broker: GroupBroker) -> None:
-    """COORDINATOR_NOT_AVAILABLE, of the first request to a new cluster, is not a failure."""
+    """COORDINATOR_NOT_AVAILABLE, as for the first request to a new cluster, is retried."""
     responses = iter([15, 14, 0])
 
     def find(version: int, body: Body) -> Body:
@@ -187,7 +187,7 @@ def test_a_coordinator_that_loads_is_asked_again(broker: GroupBroker) -> None:
 
 
 def test_groups_are_deleted_one_by_one(broker: GroupBroker) -> None:
-    """A missing group is an error, or with --if-exists a word."""
+    """A missing group is an error, or with --if-exists a line of output."""
     assert refusal(run(broker, "groups", "delete", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
     shown = printed(broker, "groups", "delete", "none", "g", "--if-exists")
     assert shown == "none does not exist\ndeleted g\n"
@@ -198,7 +198,7 @@ def test_groups_are_deleted_one_by_one(broker: GroupBroker) -> None:
 
 
 def reset(broker: GroupBroker, *args: str, group: str = "g") -> dict[int, int]:
-    """The new offsets of topic t that a dry run shows; nothing is committed."""
+    """Return the new offsets of topic t that a dry run shows without a commit."""
     before = {name: dict(found) for name, found in broker.committed.items()}
     shown = json.loads(printed(broker, "groups", "reset", group, *args, "--json"))
     assert (shown["executed"], broker.committed) == (False, before)
@@ -230,7 +230,7 @@ def test_each_rule_of_a_reset(broker: GroupBroker, args: str, expected: dict[int
 
 
 def test_times_are_asked_in_milliseconds_of_utc(broker: GroupBroker) -> None:
-    """--to-datetime without a zone is UTC, as in Kafka's tool; one with a zone is taken at its word."""
+    """A --to-datetime without a zone is UTC, as in Kafka's tool."""
     for text in ("2026-01-31T12:00:00", "2026-01-31T13:00:00+01:00", "2026-01-31T11:00-0100", "2026-01-31T12:00:00.0Z"):
         reset(broker, "--topic", "t:0", "--to-datetime", text)
     asked = {body["Topics"][0]["Partitions"][0]["Timestamp"] for _, body in broker.asked(LIST_OFFSETS)}
@@ -239,7 +239,7 @@ def test_times_are_asked_in_milliseconds_of_utc(broker: GroupBroker) -> None:
 
 
 def test_a_duration_counts_back_from_the_clock_that_was_given(broker: GroupBroker) -> None:
-    """--by-duration reads no clock but the injected one; before 1970 there is nothing."""
+    """--by-duration reads only the injected clock, and a time before 1970 becomes 0."""
     for text in ("PT1S", "P36500D"):
         words = ["groups", "reset", "g", "--topic", "t:0", "--by-duration", text]
         printed(broker, *words, obj=VirtualClock(start_epoch_ms=1_769_860_800_000))
@@ -264,7 +264,7 @@ def test_execute_commits_what_was_shown(broker: GroupBroker) -> None:
 
 
 def test_an_active_group_is_left_alone(broker: GroupBroker) -> None:
-    """A group with members is refused before any group is changed, in a dry run too."""
+    """A group with members is rejected before any group is changed, in a dry run too."""
     broker.committed["h"] = {("t", 0): 1}
     broker.state = "Stable"
     for args in (["g"], ["g", "--execute"]):
@@ -277,13 +277,13 @@ def test_an_active_group_is_left_alone(broker: GroupBroker) -> None:
 
 
 def test_what_cannot_be_shifted_is_named(broker: GroupBroker) -> None:
-    """--shift-by where nothing is committed, and a partition that is not there, are errors of that partition."""
+    """--shift-by without a committed offset is an error that names the partition."""
     shown = run(broker, "groups", "reset", "g", "--topic", "t:1", "--shift-by", "1")
     assert "t-1: expected a committed offset to shift" in refusal(shown)
 
 
 def test_export_is_what_from_file_reads(broker: GroupBroker, tmp_path: Path) -> None:
-    """CSV of one group has no group in it, of several it has; both come back, kept between the ends."""
+    """The CSV of one group omits the group's name; offsets read from a file are clamped to the log."""
     broker.committed["h"] = {("t", 1): 60}
     one = printed(broker, "groups", "reset", "g", "--topic", "t:0,1", "--to-offset", "70", "--export")
     assert one == "t,0,70\nt,1,70\n"
@@ -300,7 +300,7 @@ def test_export_is_what_from_file_reads(broker: GroupBroker, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["t,0", "t,x,1", "t,0,-1", "g,t,0,1,2", "t,0,", '"t'])
 def test_a_bad_line_of_a_plan_is_named(text: str, tmp_path: Path) -> None:
-    """A row that is not a plan is refused with file and line; no request is sent."""
+    """An invalid row is an error with file and line, and no request is sent."""
     file = tmp_path / "plan.csv"
     file.write_text(f"t,0,1\n{text}\n")
     with pytest.raises(click.BadParameter, match=r"plan\.csv, line 2: expected topic,partition,offset or group"):
@@ -311,7 +311,7 @@ def test_a_bad_line_of_a_plan_is_named(text: str, tmp_path: Path) -> None:
 
 
 def test_all_groups_leaves_share_groups_alone(broker: GroupBroker) -> None:
-    """--all-groups takes the groups of consumers, whatever state they are in."""
+    """--all-groups selects consumer groups in every state and no share group."""
     shown = json.loads(printed(broker, "groups", "reset", "--all-groups", "--topic", "t:0", "--to-latest", "--json"))
     assert [row["group"] for row in shown["offsets"]] == ["g", "other"]
 
@@ -351,7 +351,7 @@ ONE_RULE = (
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line(args: str, message: str) -> None:
-    """A meaningless combination is refused before a broker is looked for."""
+    """An invalid combination is rejected before the command connects to a broker."""
     assert refusal(run(None, *args.split()), 2) == message
 
 
@@ -367,13 +367,13 @@ def test_durations(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "P1M", "1D", "P1Y", "PT1X", "P1D ", "PT٣S"])
 def test_what_is_no_duration(text: str) -> None:
-    """Months, years and empty parts are refused."""
+    """Months, years and empty parts are rejected."""
     with pytest.raises(click.BadParameter):
         duration_ms(text)
 
 
 def test_topics_with_partitions() -> None:
-    """Words of one topic add up, and a topic without numbers is all of it."""
+    """Partitions of one topic are merged, and a topic without numbers means all its partitions."""
     assert topic_partitions(("t:2,1", "t:1", "u", "v:0", "v", "v:1")) == {"t": [1, 2], "u": None, "v": None}
 
 
@@ -393,7 +393,7 @@ def entry(name: str, value: str | None, source: int, **more: Any) -> Body:
 
 
 def test_only_what_was_set_here_is_shown(broker: GroupBroker) -> None:
-    """Without --all or --key the defaults and what comes from elsewhere are left out; secrets are never shown."""
+    """Without --all or --key only configs set on the resource are shown; secrets are never shown."""
     synonym = {"Name": "log.retention.ms", "Value": "9", "Source": 4}
     entries = [
         entry("retention.ms", "5", 1, Synonyms=[synonym]),
@@ -420,7 +420,7 @@ def test_only_what_was_set_here_is_shown(broker: GroupBroker) -> None:
 
 @pytest.mark.parametrize(("name", "sent", "kept"), [("7", "7", ["one"]), ("default", "", ["all"])])
 def test_a_broker_and_all_brokers_are_distinguished(broker: GroupBroker, name: str, sent: str, kept: list[str]) -> None:
-    """A broker shows what was set on it, `default` what was set for all."""
+    """A broker shows its own configs, and `default` those of all brokers."""
     entries = [entry("one", "1", 2), entry("all", "2", 3), entry("static", "3", 4)]
     broker.handlers[DESCRIBE_CONFIGS] = lambda version, body: {
         "Results": [{"ErrorCode": 0, "ResourceType": 4, "ResourceName": sent, "Configs": entries}]
@@ -432,7 +432,7 @@ def test_a_broker_and_all_brokers_are_distinguished(broker: GroupBroker, name: s
 
 
 def test_every_operation_is_sent(broker: GroupBroker) -> None:
-    """--set, --delete, --append and --subtract are the four operations; --dry-run only asks."""
+    """--set, --delete, --append and --subtract are the four operations; --dry-run validates only."""
     broker.handlers[INCREMENTAL_ALTER_CONFIGS] = lambda version, body: {
         "Responses": [{"ErrorCode": 0, "ResourceType": 2, "ResourceName": "t"}]
     }
@@ -451,7 +451,7 @@ def test_every_operation_is_sent(broker: GroupBroker) -> None:
 
 
 def test_a_refused_change_has_the_brokers_text(broker: GroupBroker) -> None:
-    """The broker's message about an invalid value is the one line."""
+    """The one line has the broker's message about the invalid value."""
     broker.handlers[INCREMENTAL_ALTER_CONFIGS] = lambda version, body: {
         "Responses": [{"ErrorCode": 40, "ErrorMessage": "no such key", "ResourceType": 4, "ResourceName": "7"}]
     }
@@ -460,7 +460,7 @@ def test_a_refused_change_has_the_brokers_text(broker: GroupBroker) -> None:
 
 
 def test_topics_are_altered(broker: GroupBroker) -> None:
-    """Configs and partitions change in one command, configs first; a dry run only asks."""
+    """Configs and partitions change in one command, configs first; a dry run validates only."""
     broker.handlers |= {
         INCREMENTAL_ALTER_CONFIGS: lambda version, body: {
             "Responses": [{"ErrorCode": 0, "ResourceType": 2, "ResourceName": "t"}]

@@ -19,7 +19,7 @@ from tests.support.quota_broker import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_
 def test_topics_never_retries_on_89_unless_asked_to(
     broker: QuotaBroker, monkeypatch: pytest.MonkeyPatch, args: list[str], key: int, done: str
 ) -> None:
-    """The wait is printed and the command leaves with 75 at once; --wait sleeps that long, and asks again."""
+    """The delay is printed and the command ends with 75 at once; with --wait it sleeps that long and retries."""
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     defaults = Cluster.__init__.__kwdefaults__ or {}
@@ -37,7 +37,7 @@ def test_topics_never_retries_on_89_unless_asked_to(
 
 
 def test_the_refusal_carries_its_delay(broker: QuotaBroker) -> None:
-    """For programs: the milliseconds of the response."""
+    """The exception has the throttle time of the response in milliseconds."""
     broker.refusals = 1
     with Cluster(broker.bootstrap) as cluster, pytest.raises(MutationThrottledError) as caught:
         Admin(cluster).create_partitions("x", 2)

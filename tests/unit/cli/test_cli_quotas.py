@@ -1,4 +1,4 @@
-"""`kbroker quotas` against a scripted broker: what is sent, shown and refused."""
+"""`kbroker quotas` against a scripted broker: requests, output and errors."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def fill(broker: QuotaBroker) -> None:
 
 
 def test_list_shows_every_quota(broker: QuotaBroker) -> None:
-    """A row for each quota, defaults before names."""
+    """Each quota is a row, and defaults precede names."""
     fill(broker)
     assert printed(broker, "quotas", "list").split("\n") == TABLE.split("\n")
     assert printed(broker, "quotas", "list", "--ip", "10.0.0.1").splitlines()[1:] == [
@@ -55,7 +55,7 @@ def test_list_shows_every_quota(broker: QuotaBroker) -> None:
 
 
 def test_list_asks_the_broker_for_the_parts_named(broker: QuotaBroker) -> None:
-    """Names are exact, a -default is the default, and neither is strict; describe is."""
+    """Names match exactly and a -default option matches the default; `list` is not strict, `describe` is."""
     fill(broker)
     printed(broker, "quotas", "list", "--user", "alice", "--client-id-default")
     printed(broker, "quotas", "describe", "--user", "alice")
@@ -72,7 +72,7 @@ def test_list_asks_the_broker_for_the_parts_named(broker: QuotaBroker) -> None:
 
 
 def test_describe_one_entity(broker: QuotaBroker) -> None:
-    """Exactly this one: not the user's client ids, and nothing if it has none."""
+    """Only the exact entity is described, without the user's client ids, and an entity without quotas is empty."""
     fill(broker)
     assert json.loads(printed(broker, "quotas", "describe", "--user", "alice", "--json")) == [
         {"entity": {"user": "alice"}, "quotas": {"consumer_byte_rate": 512, "producer_byte_rate": 1024}}
@@ -94,7 +94,7 @@ def test_describe_one_entity(broker: QuotaBroker) -> None:
     ],
 )
 def test_entities_that_cannot_be_named(broker: QuotaBroker, args: list[str], text: str) -> None:
-    """Wrong usage, before a broker is asked."""
+    """Invalid entities are wrong usage, found before a request is sent."""
     assert refusal(run(broker, "quotas", "list", *args), 2) == text
     assert broker.asked(DESCRIBE) == []
 
@@ -103,7 +103,7 @@ def test_entities_that_cannot_be_named(broker: QuotaBroker, args: list[str], tex
 
 
 def test_set(broker: QuotaBroker) -> None:
-    """Several keys of one entity go in one request."""
+    """Several keys of one entity are sent in one request."""
     out = printed(
         *(broker, "quotas", "set", "--user", "alice", "--client-id-default"),
         *("producer_byte_rate=1048576", "request_percentage=0.5"),
@@ -131,7 +131,7 @@ def test_set(broker: QuotaBroker) -> None:
 
 
 def test_set_dry_run_and_json(broker: QuotaBroker) -> None:
-    """Only checked, and said so."""
+    """A dry run only validates, and its output names it as possible."""
     args = ("quotas", "set", "--ip", "10.0.0.1", "connection_creation_rate=5", "--dry-run")
     assert printed(broker, *args) == "could set connection_creation_rate of ip 10.0.0.1\n"
     assert json.loads(printed(broker, *args, "--json")) == {
@@ -155,20 +155,20 @@ def test_set_dry_run_and_json(broker: QuotaBroker) -> None:
     ],
 )
 def test_set_refuses_what_is_no_number(broker: QuotaBroker, words: list[str], text: str) -> None:
-    """Text limits are wrong usage."""
+    """A limit that is not a number is wrong usage."""
     assert refusal(run(broker, "quotas", "set", "--user", "alice", *words), 2) == text
     assert broker.asked(ALTER) == []
 
 
 def test_the_brokers_refusal_is_one_line(broker: QuotaBroker) -> None:
-    """With the entity, the code's name and the broker's own words."""
+    """The line has the entity, the code's name and the broker's message."""
     broker.unknown_keys = {"speed"}
     result = run(broker, "quotas", "set", "--user", "alice", "speed=1")
     assert refusal(result, 1) == "INVALID_REQUEST: user alice: Invalid configuration key speed"
 
 
 def test_a_broker_too_old_for_a_key_is_explained(broker: QuotaBroker) -> None:
-    """INVALID_REQUEST for a key that newer brokers know means that this one is too old; the words say so."""
+    """INVALID_REQUEST for a key of newer brokers is explained by the broker's age."""
     broker.unknown_keys = {"controller_mutation_rate"}
     result = run(broker, "quotas", "set", "--user-default", "controller_mutation_rate=5")
     assert refusal(result, 1) == (
@@ -178,7 +178,7 @@ def test_a_broker_too_old_for_a_key_is_explained(broker: QuotaBroker) -> None:
 
 
 def test_a_broker_without_quota_requests_is_explained(broker: QuotaBroker) -> None:
-    """Brokers before 2.6 keep quotas where no request reaches them."""
+    """Brokers before 2.6 have no quota requests, and the error names the first version that has."""
     del broker.ranges[DESCRIBE]
     text = refusal(run(broker, "quotas", "list"), 1)
     assert text == (
@@ -188,7 +188,7 @@ def test_a_broker_without_quota_requests_is_explained(broker: QuotaBroker) -> No
 
 
 def test_remove(broker: QuotaBroker) -> None:
-    """Named keys, or all that the entity has; what it has not is said, and nothing is sent for it."""
+    """Named keys or all keys are removed; absent keys are reported, and no request is sent for them."""
     fill(broker)
     assert printed(broker, "quotas", "remove", "--user", "alice", "producer_byte_rate", "request_percentage") == (
         "removed producer_byte_rate of user alice\n"
@@ -224,7 +224,7 @@ request_percentage       12.5 %      8  client-id <default>               client
 
 
 def test_resolve(broker: QuotaBroker) -> None:
-    """For each quota the level that wins, where it was set, and who shares its counter."""
+    """Each quota has the level that applies, the entity that sets it, and the clients that share its counter."""
     fill(broker)
     out = printed(broker, "quotas", "resolve", "--user", "alice", "--client-id", "app")
     assert [line.split() for line in out.splitlines()] == [line.split() for line in RESOLVED.splitlines()]
@@ -243,7 +243,7 @@ def test_resolve(broker: QuotaBroker) -> None:
 
 
 def test_resolve_without_a_client_id(broker: QuotaBroker) -> None:
-    """Only quotas that name no client id reach it, and the command says so."""
+    """Only quotas without a client id apply, and the command prints that."""
     fill(broker)
     out = printed(broker, "quotas", "resolve", "--user", "alice").splitlines()
     assert out[-1] == "Only quotas without a client id (levels 3 and 6) apply to a client without a client id."
@@ -256,7 +256,7 @@ def test_resolve_without_a_client_id(broker: QuotaBroker) -> None:
 
 
 def test_resolve_says_why_the_other_levels_lost(broker: QuotaBroker) -> None:
-    """Each of the eight has its outcome: it applies, is overridden, is not set, or needs a client id."""
+    """Each of the eight levels has its outcome: it applies, is overridden, is not set, or needs a client id."""
     fill(broker)
 
     def outcomes(*args: str) -> list[tuple[int, str]]:
@@ -280,7 +280,7 @@ ESCAPED = "a\\u001b[2J\\u009b31m\\u202eb\\u0007"
 
 
 def test_control_characters_in_names_never_reach_the_terminal(broker: QuotaBroker, tmp_path: Path) -> None:
-    """Tables, lines, errors and JSON escape them; the JSON still means the same name."""
+    """Tables, lines, errors and JSON escape control characters, and the JSON still decodes to the same name."""
     broker.quotas = {(("user", HOSTILE),): {"producer_byte_rate": 1024.0}}
     broker.unknown_keys = {"speed"}
     plan = tmp_path / "q.json"
@@ -306,7 +306,7 @@ def test_control_characters_in_names_never_reach_the_terminal(broker: QuotaBroke
 
 
 def test_of_several_brokers_the_output_says_that_each_enforces(broker: QuotaBroker, plan: Path) -> None:
-    """One line on stderr, and the number of brokers in JSON; a file made of that is read again."""
+    """A line on stderr and the number of brokers in JSON note it, and a file of that JSON can be read."""
     fill(broker)
     broker.more_nodes = 2
     note = (
@@ -361,7 +361,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_diff_shows_what_apply_would_change(broker: QuotaBroker, plan: Path) -> None:
-    """An entity in the file has what the file says and nothing else; others are left alone; nothing is altered."""
+    """An entity in the file gets exactly the file's quotas, other entities are unchanged, and nothing is altered."""
     fill(broker)
     assert printed(broker, "quotas", "diff", str(plan)) == DIFFERENT
     assert run(broker, "quotas", "diff", str(plan), "--exit-code").exit_code == 3
@@ -371,7 +371,7 @@ def test_diff_shows_what_apply_would_change(broker: QuotaBroker, plan: Path) -> 
 
 
 def test_diff_refuses_what_apply_would_refuse(broker: QuotaBroker, plan: Path) -> None:
-    """A value that the broker does not take is an error with its place in the file, not a difference."""
+    """A value that the broker rejects is an error with its place in the file, not a difference."""
     fill(broker)
     broker.unknown_keys = {"request_percentage"}
     result = run(broker, "quotas", "diff", str(plan))
@@ -393,7 +393,7 @@ def test_diff_without_the_right_to_alter(broker: QuotaBroker, plan: Path) -> Non
 
 
 def test_apply_sends_all_in_one_request(broker: QuotaBroker, plan: Path) -> None:
-    """One request for the whole file; afterwards there is no difference, and a second apply sends nothing."""
+    """The whole file is one request; afterwards there is no difference, and a second apply sends nothing."""
     fill(broker)
     assert printed(broker, "quotas", "apply", str(plan), "--dry-run") == DIFFERENT
     assert broker.quotas[ALICE]["producer_byte_rate"] == 1024
@@ -409,7 +409,7 @@ def test_apply_sends_all_in_one_request(broker: QuotaBroker, plan: Path) -> None
 
 
 def test_apply_with_prune(broker: QuotaBroker, plan: Path) -> None:
-    """Entities that the file does not name are removed too, in the same request."""
+    """Entities missing in the file are removed too, in the same request."""
     fill(broker)
     printed(broker, "quotas", "apply", str(plan), "--prune")
     assert broker.quotas == {
@@ -420,7 +420,7 @@ def test_apply_with_prune(broker: QuotaBroker, plan: Path) -> None:
 
 
 def test_apply_prints_what_was_made_and_what_was_refused(broker: QuotaBroker, plan: Path) -> None:
-    """Entities stand alone: those that could be changed were, and the first refusal ends the command with 1."""
+    """Entities are independent: the valid ones are changed, and the first error ends the command with status 1."""
     fill(broker)
     broker.unknown_keys = {"request_percentage"}
     result = run(broker, "quotas", "apply", str(plan))
@@ -435,7 +435,7 @@ def test_apply_prints_what_was_made_and_what_was_refused(broker: QuotaBroker, pl
 
 
 def test_what_the_broker_refuses_has_its_place_in_the_file(broker: QuotaBroker, tmp_path: Path) -> None:
-    """A word that is like none of ours may be a newer broker's; the key is named, or else the entity."""
+    """A key that resembles no known key may be a newer broker's; its error has the place of the key or the entity."""
     path = tmp_path / "q.yaml"
     path.write_text("- entity: {user: a}\n  quotas:\n    producer_byte_rate: 5\n    rate: 5\n")
     broker.unknown_keys = {"rate"}
@@ -457,7 +457,7 @@ def test_what_the_broker_refuses_has_its_place_in_the_file(broker: QuotaBroker, 
 
 @pytest.mark.parametrize("command", ["list", "describe", "set producer_byte_rate=5", "resolve", "explain"])
 def test_a_name_that_is_not_utf_8(broker: QuotaBroker, command: str) -> None:
-    """A byte of a shell in another encoding; nothing is asked."""
+    """A byte of another encoding is an error before any request."""
     result = run(broker, "quotas", *command.split(), "--user", "\udcff")
     text = "Invalid value for '--user': expected a user in UTF-8, got '\\udcff'"
     assert refusal(result, 2) == text
@@ -525,7 +525,7 @@ def test_what_list_prints_apply_reads(broker: QuotaBroker, tmp_path: Path) -> No
     ],
 )  # fmt: skip
 def test_a_bad_file_is_one_line_that_says_where(broker: QuotaBroker, tmp_path: Path, text: str, message: str) -> None:
-    """Nothing is asked of a broker, and no code of the file is run."""
+    """No request is sent, and no code of the file is executed."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     message_found = refusal(run(broker, "quotas", "apply", str(path)), 1)
@@ -535,7 +535,7 @@ def test_a_bad_file_is_one_line_that_says_where(broker: QuotaBroker, tmp_path: P
 
 
 def test_bad_json_says_where(broker: QuotaBroker, tmp_path: Path) -> None:
-    """The line, as for YAML."""
+    """Errors in JSON have a line or an entry, and endless or deeply nested files are rejected."""
     path = tmp_path / "bad.json"
     path.write_text('[\n{"entity": {"user": "a"}, "quotas": {"k": 1, "k": 2}}]')
     assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: entry 1: user a: duplicate key k; keep one"
@@ -553,7 +553,7 @@ def test_bad_json_says_where(broker: QuotaBroker, tmp_path: Path) -> None:
         refusal(run(broker, "quotas", "diff", str(path)), 1)
         == f"{path}: expected UTF-8 text, found other bytes; save the file as UTF-8"
     )
-    assert refusal(run(broker, "quotas", "diff", "/dev/zero"), 1) == (  # it took all memory
+    assert refusal(run(broker, "quotas", "diff", "/dev/zero"), 1) == (  # an unlimited read took all memory
         "/dev/zero: expected a file of quotas, of at most 16,777,216 characters, found more"
     )
     assert refusal(run(broker, "quotas", "diff", str(tmp_path / "none.yaml")), 1) == (
@@ -564,7 +564,7 @@ def test_bad_json_says_where(broker: QuotaBroker, tmp_path: Path) -> None:
 def test_without_pyyaml_the_command_says_what_to_install(
     broker: QuotaBroker, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """YAML is an extra; JSON needs nothing."""
+    """YAML needs an extra and JSON does not, as the error states."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     assert refusal(run(broker, "quotas", "diff", str(plan)), 1) == (
         f"{plan}: YAML needs PyYAML: pip install 'kbroker[yaml]' (a file named .json needs nothing)"

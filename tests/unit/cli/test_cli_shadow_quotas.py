@@ -33,7 +33,7 @@ def printed(broker: QuotaBroker, *args: str) -> str:
 
 
 def test_they_are_set_and_listed_like_the_others(broker: QuotaBroker) -> None:
-    """With the units of their enforced quotas."""
+    """Shadow quotas have the units of their enforced quotas."""
     out = printed(broker, "set", "--user", "bob", "shadow.producer_byte_rate=2 MiB/s", "shadow.request_percentage=50 %")
     assert out == "set shadow.producer_byte_rate, shadow.request_percentage of user bob\n"
     assert printed(broker, "describe", "--user", "bob").split()[5:] == [
@@ -50,7 +50,7 @@ def test_they_are_set_and_listed_like_the_others(broker: QuotaBroker) -> None:
 
 
 def test_resolve_shows_both(broker: QuotaBroker) -> None:
-    """A shadow stands below its enforced quota, where any entity has one, with its own level."""
+    """A shadow quota is listed with its own level below its enforced quota."""
     assert printed(broker, "resolve", "--user", "alice", "--client-id", "app", "--ip", "10.0.0.1").splitlines() == [
         "QUOTA                              LIMIT  LEVEL  SET FOR        COUNTED FOR",
         "consumer_byte_rate                     -      -  -              -",
@@ -70,7 +70,7 @@ def test_resolve_shows_both(broker: QuotaBroker) -> None:
 
 
 def test_promote_one_entity(broker: QuotaBroker) -> None:
-    """Its limit becomes the enforced one, and the shadow goes, in one request."""
+    """The shadow limit becomes the enforced limit and the shadow is removed, in one request."""
     args = ("shadow", "promote", "--user", "alice")
     changed = (
         "~ user alice: producer_byte_rate 1 MiB/s -> 1 KiB/s\n- user alice: shadow.producer_byte_rate 1 KiB/s\n"
@@ -87,7 +87,7 @@ def test_promote_one_entity(broker: QuotaBroker) -> None:
 
 
 def test_promote_one_key(broker: QuotaBroker) -> None:
-    """With or without "shadow."; the others stay."""
+    """A key may be named with or without "shadow."; other shadow quotas are kept."""
     for key in ("request_percentage", "shadow.producer_byte_rate"):
         printed(broker, "shadow", "promote", "--user", "alice", key)
     assert broker.quotas[ALICE] == {"producer_byte_rate": 1024.0, "request_percentage": 5.0}
@@ -97,7 +97,7 @@ def test_promote_one_key(broker: QuotaBroker) -> None:
 
 
 def test_all_in_one_request(broker: QuotaBroker) -> None:
-    """Every entity; what a shadow says already is not set again."""
+    """Every entity is promoted in one request; an enforced limit that equals its shadow is not set again."""
     found = json.loads(printed(broker, "shadow", "promote", "--all", "--json"))
     assert {(next(iter(row["entity"].items())), row["key"]) for row in found} == {
         (("user", "alice"), "producer_byte_rate"), (("user", "alice"), "shadow.producer_byte_rate"),
@@ -116,7 +116,7 @@ def test_all_in_one_request(broker: QuotaBroker) -> None:
 
 
 def test_drop(broker: QuotaBroker) -> None:
-    """The enforced quotas stay as they are."""
+    """Enforced quotas are unchanged."""
     assert printed(broker, "shadow", "drop", "--all") == (
         "- client-id app: shadow.consumer_byte_rate 512 B/s\n"
         "- ip 10.0.0.1: shadow.connection_creation_rate 30/s\n"
@@ -138,7 +138,6 @@ def test_drop(broker: QuotaBroker) -> None:
     ],
 )  # fmt: skip
 def test_wrong_usage_is_refused_before_a_broker_is_asked(broker: QuotaBroker, args: list[str], text: str) -> None:
-    """One line, status 2."""
     result = run(broker, "shadow", *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [f"kbroker: {text}"]
@@ -146,7 +145,7 @@ def test_wrong_usage_is_refused_before_a_broker_is_asked(broker: QuotaBroker, ar
 
 
 def test_files_hold_shadows(broker: QuotaBroker, tmp_path: Path) -> None:
-    """diff and apply treat them as any quota of an entity; a misspelt one is noticed."""
+    """diff and apply treat shadow quotas like other quotas, and a misspelt key is reported."""
     path = tmp_path / "quotas.json"
     path.write_text('[{"entity": {"client-id": "app"}, "quotas": {"shadow.consumer_byte_rate": "1 KiB/s"}}]')
     assert printed(broker, "diff", str(path)) == ("~ client-id app: shadow.consumer_byte_rate 512 B/s -> 1 KiB/s\n")
@@ -158,7 +157,7 @@ def test_files_hold_shadows(broker: QuotaBroker, tmp_path: Path) -> None:
 
 
 def test_a_broker_without_shadows_is_named(broker: QuotaBroker) -> None:
-    """Apache Kafka does not know the key."""
+    """The error of Apache Kafka, which has no such key, is explained."""
     broker.unknown_keys = {"shadow.producer_byte_rate"}
     result = run(broker, "set", "--user", "alice", "shadow.producer_byte_rate=5")
     assert result.exit_code == 1

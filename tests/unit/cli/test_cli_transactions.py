@@ -1,4 +1,4 @@
-"""`kbroker transactions` against a scripted broker: what is sent, shown and refused."""
+"""`kbroker transactions` against a scripted broker: requests, output and errors."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,10 @@ def producer(producer_id: int, epoch: int, start: int, last_ms: int = 0, coordin
 
 
 class TransactionBroker(FakeBroker):
-    """`t` has two partitions; "busy" is open in t-0, "idle" complete; producer 70 hangs in t-1, uncoordinated."""
+    """Broker with a topic `t` of two partitions.
+
+    The transaction "busy" is open in t-0, "idle" is complete, and producer 70 hangs in t-1 without a coordinator.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +49,7 @@ class TransactionBroker(FakeBroker):
         }
 
     def code(self, key: int) -> int:
-        """The next code of an API; the last one is for all that follow."""
+        """Return the next code of an API; the last code repeats."""
         codes = self.codes[key]
         return codes.pop(0) if len(codes) > 1 else codes[0]
 
@@ -126,7 +129,7 @@ def parsed(broker: FakeBroker, *arguments: str) -> Any:
 
 
 def test_list(broker: TransactionBroker) -> None:
-    """By id, with the broker that coordinates it; filters are the broker's."""
+    """Transactions are ordered by id and have their coordinator; the broker applies the filters."""
     assert out(broker, "list") == (
         "TRANSACTIONAL ID  COORDINATOR  PRODUCER ID  STATE\n"
         "busy                        7            7  Ongoing\n"
@@ -155,7 +158,7 @@ def test_list(broker: TransactionBroker) -> None:
 
 
 def test_an_older_broker_knows_fewer_filters(broker: TransactionBroker) -> None:
-    """An unsupported filter is refused; without filters an old broker is sent the request."""
+    """An unsupported filter is an error; a request without filters is sent to an old broker."""
     broker.ranges[LIST_TRANSACTIONS] = (0, 0)
     assert "busy" in out(broker, "list")
     for option in (["--duration-filter", "5"], ["--transactional-id-pattern", "b"]):
@@ -165,13 +168,13 @@ def test_an_older_broker_knows_fewer_filters(broker: TransactionBroker) -> None:
 
 
 def test_a_state_that_no_broker_knows(broker: TransactionBroker) -> None:
-    """A typing mistake is not an empty list."""
+    """A misspelt state is an error, not an empty list."""
     result = run(broker, "list", "--state", "Nonsense")
     assert (result.exit_code, "broker 7 knows no state Nonsense" in result.stderr) == (1, True)
 
 
 def test_describe(broker: TransactionBroker) -> None:
-    """Times are the coordinator's, the duration by this machine's clock; a dash outside a transaction."""
+    """Start times are the coordinator's, durations use the local clock, and idle transactions have a dash."""
     assert out(broker, "describe", "busy", "idle") == (
         "TRANSACTIONAL ID  COORDINATOR  PRODUCER ID  EPOCH  STATE           TIMEOUT    START  DURATION  PARTITIONS\n"
         "busy                        7            7      1  Ongoing           60000  5995000      5000  t-0\n"
@@ -194,7 +197,7 @@ def test_describe(broker: TransactionBroker) -> None:
 
 
 def test_describe_producers(broker: TransactionBroker) -> None:
-    """Those of one partition; a dash where no transaction is open."""
+    """The producers of one partition are listed, with a dash if no transaction is open."""
     assert out(broker, "describe-producers", "t", "0") == (
         "PRODUCER ID  EPOCH  COORDINATOR EPOCH  LAST SEQUENCE  LAST TIMESTAMP  START OFFSET\n"
         "          7      1                  4              9               0             5\n"
@@ -206,7 +209,7 @@ def test_describe_producers(broker: TransactionBroker) -> None:
 
 
 def test_find_hanging(broker: TransactionBroker) -> None:
-    """A producer without a transactional id, and one whose transaction is over or elsewhere; not what is awaited."""
+    """A producer hangs without a transactional id, or if its transaction is complete or without the partition."""
     assert out(broker, "find-hanging") == (
         "TOPIC  PARTITION  PRODUCER ID  EPOCH  COORDINATOR EPOCH  START OFFSET  LAST TIMESTAMP  DURATION\n"
         "t              1           70      3                 -1            33               0       100\n"
@@ -223,7 +226,7 @@ def test_find_hanging(broker: TransactionBroker) -> None:
 
 
 def test_abort_by_start_offset(broker: TransactionBroker) -> None:
-    """The producer is looked up; a coordinator epoch that is not known yet is sent as 0."""
+    """The producer is looked up by the offset, and an unknown coordinator epoch is sent as 0."""
     assert out(broker, "abort", "t", "1", "--start-offset", "33") == "aborted the transaction of producer 70 in t-1\n"
     _, sent = broker.asked(WRITE_TXN_MARKERS)[-1]
     assert sent["Markers"] == [
@@ -242,7 +245,7 @@ def test_abort_by_start_offset(broker: TransactionBroker) -> None:
 
 
 def test_abort_by_producer(broker: TransactionBroker) -> None:
-    """For brokers that do not describe producers: all three numbers."""
+    """Brokers that do not describe producers need the producer id, the epoch and the coordinator epoch."""
     numbers = ["--producer-id", "7", "--producer-epoch", "1", "--coordinator-epoch", "4"]
     assert parsed(broker, "abort", "t", "0", *numbers) == {
         "topic": "t",
@@ -258,7 +261,7 @@ def test_abort_by_producer(broker: TransactionBroker) -> None:
 
 
 def test_force_terminate(broker: TransactionBroker) -> None:
-    """A new producer is asked for, again while the abort is under way."""
+    """InitProducerId is sent, and repeated while the abort is in progress."""
     broker.codes[INIT_PRODUCER_ID] = [CONCURRENT, 0]
     assert out(broker, "force-terminate", "busy") == "terminated busy\n"
     asked = broker.asked(INIT_PRODUCER_ID)
@@ -268,6 +271,6 @@ def test_force_terminate(broker: TransactionBroker) -> None:
 
 
 def test_coordinators_that_load_are_asked_again(broker: TransactionBroker) -> None:
-    """A list without theirs would look as if nothing were open."""
+    """A coordinator that loads is retried, so that the list includes its transactions."""
     broker.codes[LIST_TRANSACTIONS] = [14, 0]
     assert [row["transactional_id"] for row in parsed(broker, "list")] == ["busy", "idle"]

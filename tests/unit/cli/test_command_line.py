@@ -1,4 +1,4 @@
-"""Additions of the command line for people: suggestions, usage, completion, colours, units."""
+"""Command line for people: suggestions, usage, completion, colours, units."""
 
 import functools
 import os
@@ -29,14 +29,14 @@ run = functools.partial(cli_support.run, None)
     ],
 )
 def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
-    """In the root and in every group."""
+    """A misspelt command in the root or in a group gets a suggestion."""
     result = run(*words.split())
     assert (result.exit_code, result.stderr) == (2, f"kbroker: {expected}\n")
 
 
 @pytest.mark.parametrize("command", ["produce", "latency"])
 def test_the_size_of_measured_records_is_limited(command: str) -> None:
-    """No size ends in a traceback for want of memory."""
+    """A record size above the limit is wrong usage, not a MemoryError."""
     result = run("perf", command, "t", "-b", "127.0.0.1:1", "--record-size", "99999999999")
     assert (result.exit_code, "99999999999 is not in the range" in result.stderr) == (2, True)
 
@@ -51,7 +51,7 @@ def test_the_size_of_measured_records_is_limited(command: str) -> None:
     ],
 )
 def test_a_missing_argument_shows_the_usage(words: str, usage: str) -> None:
-    """The second line, behind what is missing or unknown."""
+    """The usage is the second line, after the message about the missing or unknown word."""
     result = run(*words.split())
     assert result.exit_code == 2
     assert result.stderr.splitlines()[1:] == [usage]
@@ -69,7 +69,7 @@ def test_a_missing_argument_shows_the_usage(words: str, usage: str) -> None:
     ],
 )
 def test_a_wrong_value_names_its_option(words: str, message: str) -> None:
-    """Before a broker is looked for."""
+    """The value is rejected before the command connects to a broker."""
     result = run(*words.split(), "-b", "127.0.0.1:1")
     assert (result.exit_code, f"kbroker: Invalid value {message}" in result.stderr) == (2, True), result.stderr
 
@@ -82,7 +82,7 @@ def test_a_wrong_value_names_its_option(words: str, message: str) -> None:
     ],
 )
 def test_a_missing_option_is_named(words: str, message: str) -> None:
-    """Before a broker is looked for, and without a prompt that no person can see."""
+    """The error precedes any connection, and no prompt is written where there is no terminal."""
     result = run(*words.split(), "-b", "127.0.0.1:1")
     assert (result.exit_code, result.stderr.splitlines()[0]) == (2, f"kbroker: {message}")
 
@@ -98,7 +98,7 @@ def test_a_missing_option_is_named(words: str, message: str) -> None:
     ],
 )
 def test_a_misspelled_client_property_is_refused(tmp_path: Path, line: str, message: str) -> None:
-    """A client without it would connect in plaintext, or trust other certificates."""
+    """A client that ignored the property would connect in plaintext, or trust other certificates."""
     file = tmp_path / "client.properties"
     file.write_text(f"ssl.keystore.password=x\nacks=all\nssl.provider=y\n{line}\n")
     result = run("topics", "list", "--command-config", str(file), "-b", "127.0.0.1:1")
@@ -106,14 +106,14 @@ def test_a_misspelled_client_property_is_refused(tmp_path: Path, line: str, mess
 
 
 def test_a_group_is_read_as_it_says() -> None:
-    """--group excludes what would move it."""
+    """--group excludes the options that set a position."""
     for option in (["--offset", "1"], ["--timestamp", "0"], ["--partition", "0"]):
         result = run("consume", "t", "--group", "g", *option)
         assert (result.exit_code, "kbroker groups reset" in result.stderr) == (2, True)
 
 
 def test_colours_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Captured output has none; NO_COLOR leaves them out everywhere."""
+    """Captured output has no colours, and NO_COLOR disables them on a terminal."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert styled("x", bold=True) == click.style("x", bold=True)
@@ -123,7 +123,7 @@ def test_colours_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypa
     assert styled("x", bold=True) == "x"
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert styled("x", bold=True) == "x", "it shows what others obey"
+    assert styled("x", bold=True) == "x", "TERM=dumb disables colours"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_colours_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypa
     ],
 )
 def test_limits_are_read_back(key: str, value: float, text: str) -> None:
-    """`quotas set` takes limits in the form in which they are printed."""
+    """`quotas set` accepts limits in the form in which they are printed."""
     assert limit_text(key, value) == text
     assert parse_limit(key, text) == value
 
@@ -163,7 +163,7 @@ def completed(shell: str, words: str, typed: str) -> list[str]:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script(shell: str) -> None:
-    """`kbroker completion SHELL` prints a script that the shell can read."""
+    """`kbroker completion SHELL` prints a script that the shell can parse."""
     script = run("completion", shell)
     assert (script.exit_code, script.stderr) == (0, "")
     assert "_KBROKER_COMPLETE" in script.stdout
@@ -173,14 +173,14 @@ def test_completion_script(shell: str) -> None:
 
 
 def test_completion_of_another_shell_is_refused() -> None:
-    """The choice is named."""
+    """The error lists the shells."""
     result = run("completion", "csh")
     assert result.exit_code == 2
     assert "'csh' is not one of 'bash', 'zsh', 'fish'" in result.stderr
 
 
 def test_bash_completes(tmp_path: Path) -> None:
-    """In a real bash: commands, options, and nothing when there is no broker to ask for topics."""
+    """In a real bash commands and options are completed, and topics are not if no broker listens."""
     need.program("bash")
     program = tmp_path / "kbroker"
     program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{COMPLETE}' \"$@\"\n")
@@ -208,6 +208,6 @@ def test_bash_completes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_the_other_shells_are_answered(shell: str) -> None:
-    """The requests of the shells' scripts, without the shell: the first words, and the typed word."""
+    """The program answers the requests of the shells' scripts, without the shell."""
     typed = "1" if shell == "zsh" else "to"
     assert completed(shell, "kbroker to", typed) == ["tokens", "top", "topics"]

@@ -1,4 +1,4 @@
-"""Commands that ask a broker where its HTTP port is."""
+"""Commands that look up the HTTP port of a broker."""
 
 import socket
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from kbroker.cli import cli, options
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a broker that takes connections and never answers."""
+    """Yield the address of a broker that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("command", ["xray", "quotas explain"])
 def test_a_broker_that_takes_no_requests(silent: str, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """Its HTTP port may answer: its memory pool may be empty, or a quota may hold us. Half a minute passed before."""
+    """Without a response the error names --http and appears after the short time-out, once half a minute."""
     monkeypatch.setattr(options, "FIND_TIMEOUT_S", 0.2)
     result = CliRunner().invoke(cli, [*command.split(), "-b", silent])
     assert (result.exit_code, result.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""`kbroker log dump` of a metadata log prints what Kafka's tool prints."""
+"""`kbroker log dump` of a metadata log, compared with the output of Kafka's tool."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ DECODER = "--cluster-metadata-decoder"
 
 
 def kafka_lines(name: str) -> list[str]:
-    """Kafka's dump of a file, without its first line, which repeats the name."""
+    """Return Kafka's dump of a file, without the first line, which repeats the name."""
     return KAFKA[name + ".txt"].decode().replace("OptionalLong.empty", "none").splitlines()[1:]
 
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_dump_is_that_of_kafka(folder: Path, name: str) -> None:
-    """Every line of batches, of control records and of metadata records."""
+    """Every line of batches, control records and metadata records is equal."""
     assert run(None, "log", "dump", DECODER, str(folder / name)).stdout.splitlines() == kafka_lines(name)
 
 
@@ -42,7 +42,7 @@ def test_a_dump_without_metadata_of_records(folder: Path) -> None:
 
 
 def test_a_dump_as_json(folder: Path) -> None:
-    """The values of records are objects."""
+    """Record values are JSON objects."""
     done = run(None, "log", "dump", DECODER, "--json", str(folder / LOG))
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert rows[1]["LeaderChange"]["leaderId"] == 1
@@ -53,7 +53,7 @@ def test_a_dump_as_json(folder: Path) -> None:
 
 
 def test_a_record_that_cannot_be_decoded_is_skipped(tmp_path: Path) -> None:
-    """The text has the reason, and the next record is printed."""
+    """The output has the reason, and the next record is printed."""
     path = tmp_path / "00000000000000000000.log"
     builder = RecordBatchBuilder()
     builder.append(None, b"\1\6\0\0", 1000)
@@ -66,7 +66,7 @@ def test_a_record_that_cannot_be_decoded_is_skipped(tmp_path: Path) -> None:
 
 
 def test_records_are_printed_as_text(tmp_path: Path) -> None:
-    """Keys and values of any log, with and without the metadata."""
+    """Keys and values of any log are printed, with and without the metadata."""
     path = tmp_path / "00000000000000000000.log"
     builder = RecordBatchBuilder()
     builder.append(b"k", b"v", 1000)

@@ -15,7 +15,7 @@ from kbroker.cli.perf_reports import (
 
 
 def test_lines_of_a_producer() -> None:
-    """Each interval has its own numbers; the last line has all of them."""
+    """Each interval has its own figures; the last line sums all intervals."""
     clock, lines = VirtualClock(), list[str]()
     stats = ProduceStats(4, 1000, clock, lines.append)
     for seconds in (0.001, 0.003):
@@ -31,7 +31,7 @@ def test_lines_of_a_producer() -> None:
 
 
 def test_many_latencies_are_sampled() -> None:
-    """Every latency counts in number, mean and maximum; the quantiles come from every second one here."""
+    """Count, mean and maximum include every latency; the quantiles here use every second one."""
     latencies = Latencies(1_000_000)
     for number in range(1000):
         latencies.add(number / 1000)
@@ -41,7 +41,7 @@ def test_many_latencies_are_sampled() -> None:
 
 
 def test_histogram() -> None:
-    """The limits are 1, 2 and 5 in each decade, without the empty ones outside."""
+    """The limits are 1, 2 and 5 in each decade, without the empty limits outside."""
     latencies = Latencies(10)
     for ms in (0.5, 0.51, 0.9, 4.0):
         latencies.add(ms / 1000)
@@ -59,14 +59,14 @@ def test_histogram() -> None:
 
 
 def test_rates_of_no_time() -> None:
-    """No time at all is a millisecond, and a joining member has fetched nothing."""
+    """A duration of zero counts as a millisecond, and a joining member has fetched nothing."""
     assert per_second(3, 0) == 3000
     line = consume_progress_line(0, 100, (0, 0), (0, 0), 100)
     assert line.endswith(", 0, 0.0000, 0.0000, 0, 0.0000, 100, 0, 0.0000, 0.0000")
 
 
 def test_pace() -> None:
-    """A record waits until its turn; a late one does not, and the next ones catch up."""
+    """A record waits for its scheduled time; a late record does not wait, and the next records catch up."""
     clock, waits = VirtualClock(), list[float]()
 
     def sleep(seconds: float) -> None:

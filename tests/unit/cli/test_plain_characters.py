@@ -24,7 +24,7 @@ def broker(broker: QuotaBroker) -> QuotaBroker:
     [("utf-8", NAME), ("ascii", NAME), ("latin-1", "é ~ \\u05d0 \\U0001f600"), ("cp1252", "é … \\u05d0 \\U0001f600")],
 )
 def test_every_name_is_printed(broker: QuotaBroker, charset: str, shown: str) -> None:
-    """A character that there is not is an escape, and the command ends well. Where no locale is set it is UTF-8."""
+    """A character that the charset lacks is printed as an escape; without a locale the charset is UTF-8."""
     result = run(broker, "quotas", "list", charset=charset)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout_bytes.decode(charset.replace("ascii", "utf-8")).splitlines()[1].startswith(f"{shown}  ")
@@ -32,14 +32,14 @@ def test_every_name_is_printed(broker: QuotaBroker, charset: str, shown: str) ->
 
 @pytest.mark.parametrize("charset", ["utf-8", "ascii", "latin-1"])
 def test_json_is_exact(broker: QuotaBroker, charset: str) -> None:
-    """The names are those of the broker on any terminal."""
+    """JSON output has the exact name on any terminal."""
     result = run(broker, "quotas", "list", "--json", charset=charset)
     (entry,) = json.loads(result.stdout_bytes.decode(charset.replace("ascii", "utf-8")))
     assert entry["entity"] == {"user": NAME}
 
 
 def test_a_live_view_where_no_locale_is_set() -> None:
-    """rich writes to the stream itself, which has to take its arrows."""
+    """rich writes to the stream itself, which has to accept its arrows."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     with contextlib.redirect_stdout(stream):
         make_printable()
@@ -49,6 +49,6 @@ def test_a_live_view_where_no_locale_is_set() -> None:
 
 
 def test_charts_are_digits() -> None:
-    """As wide as the bars are, so that no line becomes longer."""
+    """Replacements have the width of the bars, so that no line becomes longer."""
     make_printable()
     assert f"·{BARS} ▲…".encode("ascii", HANDLER) == b".12345678 ^~"

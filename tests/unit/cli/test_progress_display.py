@@ -1,4 +1,4 @@
-"""The bar and the lines of a command's progress, on the virtual clock; and nothing of it with --quiet."""
+"""Progress bar and lines of a command on the virtual clock, and their absence with --quiet."""
 
 import io
 import signal
@@ -15,11 +15,11 @@ def display(*, is_terminal: bool, quiet: bool = False) -> tuple[ProgressDisplay,
 
 
 def test_a_bar_with_rate_and_time_left() -> None:
-    """Drawn over itself on one line, not more often than five times a second, and gone at the end."""
+    """The bar is redrawn on one line at most five times a second, and erased at the end."""
     shown, stream, clock = display(is_terminal=True)
     with shown.step("compacting", 100, "files") as step:
         step.at(10)
-        assert stream.getvalue() == ""  # what is soon done needs no bar
+        assert stream.getvalue() == ""  # a short step has no bar
         clock.advance_ms(2_000)
         step.at(25)
         expected = "\r\x1b[2Kcompacting  [######..................]   25%  25 of 100 files  12/s  6.0 s left"
@@ -35,7 +35,7 @@ def test_a_bar_with_rate_and_time_left() -> None:
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
-    """One every ten seconds; without a total there is no time left, and before the first result no rate."""
+    """A line is printed every ten seconds, with a time left only if there is a total."""
     shown, stream, clock = display(is_terminal=False)
     with shown.step("reading", unit="rows") as step:
         for second in range(1, 26):
@@ -47,7 +47,6 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
 
 
 def test_quiet_is_nothing() -> None:
-    """Neither lines nor bars."""
     shown, stream, clock = display(is_terminal=True, quiet=True)
     with shown.step("reading", 10) as step:
         clock.advance_ms(60_000)
@@ -57,7 +56,7 @@ def test_quiet_is_nothing() -> None:
 
 
 def test_an_inner_step_is_shown_until_it_ends() -> None:
-    """The outer one waits meanwhile."""
+    """The outer step is not drawn meanwhile."""
     shown, stream, clock = display(is_terminal=True)
     with shown.step("outer", 2) as outer:
         with shown.step("inner", 4) as inner:
@@ -71,7 +70,7 @@ def test_an_inner_step_is_shown_until_it_ends() -> None:
 
 
 def test_a_watch_shows_what_it_hears_of() -> None:
-    """Steps come and go with the source's answers; one that fails ends the watch alone."""
+    """Steps start and end with the values of the source; an error of the source ends only the watch."""
     shown, stream, clock = display(is_terminal=True)
     answers = [None, ("stage 1", 1.0, 4.0), ("stage 1", 2.0, 4.0), None, ("stage 2", 3.0, 8.0), ("stage 2", 4.0, 8.0)]
     asked = 0
@@ -93,7 +92,7 @@ def test_a_watch_shows_what_it_hears_of() -> None:
 
 
 def test_a_signal_while_a_line_is_printed() -> None:
-    """Its handler has interrupted the thread that holds the display's lock: the line comes after that thread's own."""
+    """The signal handler interrupts the thread that holds the display's lock, and prints after that thread's line."""
 
     class Interrupted(io.StringIO):
         def write(self, text: str) -> int:
@@ -109,13 +108,13 @@ def test_a_signal_while_a_line_is_printed() -> None:
         raise AssertionError("the handler waits for the thread that it has interrupted")
 
     signal.signal(signal.SIGALRM, never)
-    signal.setitimer(signal.ITIMER_REAL, 5)  # the lock would be waited for without end
+    signal.setitimer(signal.ITIMER_REAL, 5)  # ends a test whose handler waits for the lock without end
     try:
         with stop_signals(shown) as stopping:
             assert not stopping()
             shown("batch 7: 10 rows")
             assert stopping()
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "a second one ends the process"
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "a second signal ends the process"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

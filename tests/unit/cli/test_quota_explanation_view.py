@@ -36,7 +36,7 @@ def counter(**more: Any) -> dict[str, Any]:
 
 
 def found(user: str = "alice", client_id: str = "app", **more: Any) -> dict[str, Any]:
-    """An explanation as a broker gives it."""
+    """Return an explanation in the form of a broker's."""
     quotas = {
         QuotaEntity.of({"user": user}): {KEY: 1000.0},
         QuotaEntity.of({"user": None}): {KEY: 10.0},
@@ -72,7 +72,7 @@ def shown(capsys: pytest.CaptureFixture[str], explanation: dict[str, Any], compa
 
 
 def test_the_whole_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """The text about a client that is over its quota."""
+    """The text describes a client that is over its quota."""
     lines = shown(capsys, found()).splitlines()
     assert lines[:3] == [
         "user alice, client-id app",
@@ -101,7 +101,7 @@ def test_the_whole_of_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 32_767, "\x1b[2J\u202e" * 20, "語" * 300, "a\nb\r\tc"])
 def test_no_name_is_wider_than_the_terminal_or_acts_on_it(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """80 characters a line at most, and nothing that is not printable."""
+    """Each line has at most 80 columns of printable characters."""
     explanation = found(name, name)
     text = shown(capsys, explanation, name) + shown(capsys, {**explanation, "is_known": False, "connections": 0})
     assert max(map(columns_of, text.split("\n"))) <= 80
@@ -109,7 +109,7 @@ def test_no_name_is_wider_than_the_terminal_or_acts_on_it(capsys: pytest.Capture
 
 
 def test_the_chart_has_the_latest_sample_at_the_right() -> None:
-    """A bar per sample, the highest is full; what is older than the window is left out."""
+    """Each sample has a bar, the highest bar is full, and samples older than the window are left out."""
     assert chart(counter(), NOW_MS) == ("·▁····█····▄", 8000.0)
     assert chart(counter(samples=[]), NOW_MS) == ("·" * 12, 0.0)
     bars, _ = chart(counter(sample_count=100_000), NOW_MS)
@@ -117,7 +117,7 @@ def test_the_chart_has_the_latest_sample_at_the_right() -> None:
 
 
 def test_a_bucket_a_shadow_and_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
-    """Tokens in place of what is left; what would have been; what is not known is said."""
+    """The text has a bucket's tokens, a shadow's delay, and a comparison with its incomplete traffic."""
     explanation = found()
     quota = next(one for one in explanation["quotas"] if one["quota"] == KEY)
     quota["shadow"] = {**quota, "limit": 500.0, "counter": counter(limit=500.0, delay_ms=16_000)}
@@ -143,7 +143,7 @@ def test_a_bucket_a_shadow_and_a_comparison(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_shadow_alone_has_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without an enforced quota the shadow's counter is the only one with values."""
+    """Without an enforced quota the shadow's counter has the chart."""
     explanation = found()
     quota = next(one for one in explanation["quotas"] if one["quota"] == KEY)
     quota["shadow"] = {**quota, "limit": 500.0, "counter": counter(limit=500.0)}
@@ -154,7 +154,7 @@ def test_a_shadow_alone_has_the_chart(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_verdict_says_what_was_served(capsys: pytest.CaptureFixture[str]) -> None:
-    """A delay by request time is capped; of several on one request the longest has all of it."""
+    """A delay by request time is capped; of several delays of a request only the longest is served."""
     key, verdict = "request_percentage", found()["verdicts"][0]
     capped = {**verdict, "quota": key, "delay_asked_ms": 535_000, "delay_served_ms": 1000}
     shorter = {**capped, "delay_served_ms": 0, "is_shadow": True}
@@ -165,7 +165,7 @@ def test_a_verdict_says_what_was_served(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_delay_that_wraps_around_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """As in Kafka, a delay is an int32: what is too large for it may be negative, and delays nothing."""
+    """As in Kafka, a delay is an int32: an overflow may be negative, which delays nothing."""
     explanation = found()
     quota = next(one for one in explanation["quotas"] if one["quota"] == KEY)
     quota["counter"] = counter(delay_ms=-1, asked_ms=2**63 - 1)
@@ -177,7 +177,6 @@ def test_a_delay_that_wraps_around_is_none(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_amounts() -> None:
-    """Each with its unit."""
     assert amount_text("request_percentage", 50.0) == "500 ms of one thread"
     assert amount_text("connection_creation_rate", 7.9) == "7"
     assert amount_text("consumer_byte_rate", 2048.0) == "2.0 KiB"

@@ -22,7 +22,7 @@ def notes(**quota: Any) -> list[str]:
 
 
 def test_the_delay_that_was_served() -> None:
-    """Request time is capped at a window: a client that waited a second was said to wait nine minutes, of 0.0."""
+    """A delay for request time is capped at a window, and rates have a decimal."""
     shorter = verdict(quotaType="Produce", observed=2000.0, limit=1000.0, delayServedMs=0)
     assert notes(verdicts=[verdict(), shorter, verdict(refused=True)]) == [
         "Request quota of client app: 0.5 of 0.01, waits 1.0s",
@@ -32,7 +32,7 @@ def test_the_delay_that_was_served() -> None:
 
 
 def test_shadows_are_named_as_such() -> None:
-    """The verdict of a trial is printed below the request too."""
+    """The verdict of a shadow quota is printed below the request too."""
     assert notes(shadowVerdicts=[verdict(), verdict(refused=True, quotaType="ControllerMutation", observed=-3.0)]) == [
         "shadow: Request quota of client app: 0.5 of 0.01, would wait 1.0s",
         "shadow: ControllerMutation quota of client app: -3 of 0.01, would be refused",
@@ -55,7 +55,7 @@ LINE = b'{"version": 4, "time": "2026-01-02T03:04:05Z", "requestHeader": {"clien
 def test_nothing_to_show_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, options: tuple[str, ...], said: str
 ) -> None:
-    """A file or topic that is not a request log, and filters that no record fits, were silence."""
+    """A file that is not a request log, and filters without a match, are reported on stderr."""
     path = tmp_path / "requests-1.jsonl"
     path.write_bytes(data)
     monkeypatch.setattr(requests, "note", lambda message: click.echo(message, err=True))  # as on a terminal
@@ -65,7 +65,7 @@ def test_nothing_to_show_is_said(
 
 @pytest.mark.parametrize("time", ["2026-01-02T03:04:05.678901Z", "2026-01-02T08:04:05.678901+05:00"])
 def test_times_of_day_are_utc(time: str, in_another_zone: None) -> None:
-    """They were of this machine's zone, beside those of `quotas explain` and the console, which are UTC."""
+    """Times of day are UTC, as in `quotas explain` and the console."""
     assert _cells(row_of({"time": time}))[0] == "03:04:05.678"
     assert HEADER[0] == "TIME (UTC)"
     assert all(len(name) <= width for name, width in zip(HEADER, WIDTHS, strict=True))

@@ -1,4 +1,4 @@
-"""`kbroker storage` beyond its lines, which tests/integration/test_storage_tool.py compares with Kafka's tool."""
+"""`kbroker storage` beyond the lines that tests/integration/test_storage_tool.py compares with Kafka's tool."""
 
 import json
 import re
@@ -20,7 +20,7 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """The properties of a kbroker with two folders; none of them names a role, a listener or a quorum."""
+    """Return the properties of a kbroker with two folders, without a role, a listener or a quorum."""
     path = tmp_path / "server.properties"
     path.write_text(f"log.dirs={tmp_path}/a,{tmp_path}/b\nnode.id=5\n")
     return path
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_text(config: Path) -> None:
 
 
 def test_check(config: Path) -> None:
-    """Lines and statuses; the document has the same."""
+    """The lines, the status and the JSON document agree."""
     document("format", "-c", config, "-t", "abc", "--standalone", "-r", "4.2")
     folders = [f"{config.parent}/a", f"{config.parent}/b"]
     title = f"{', '.join(folders)}: node 5 of cluster abc, metadata.version 29 (4.2-IV1), 0 topics with 0 partitions\n"

@@ -1,4 +1,4 @@
-"""Drawing of `kbroker top` in 80 columns and few lines; its keys; texts that are short and safe."""
+"""Drawing of `kbroker top` in 80 columns and few lines, its keys, and short safe texts."""
 
 import io
 from types import SimpleNamespace
@@ -86,7 +86,7 @@ def test_every_view_fits_the_screen(view: int, xray: dict[str, Any] | None, clie
     ],
 )
 def test_a_narrow_terminal_shows_fewer_columns(width: int, state: State, header: str) -> None:
-    """Each column was cut, so that numbers were left without their digits, and some without anything."""
+    """Whole columns are omitted instead of cut, so that each number has all its digits."""
     lines = drawn(usage_of(xray=XRAY), state, width=width)
     assert lines[4].rstrip() == header
     (line,) = [line for line in lines if line.startswith("client-0")]
@@ -106,7 +106,7 @@ WIDE = "クライアント-" * 5
 
 
 def test_wide_characters_take_two_columns() -> None:
-    """Their table was wider than the terminal, and cut at its right end."""
+    """A table with wide characters fits the terminal."""
     usage = usage_of(xray=XRAY)
     usage.clients[1].client_id = WIDE
     lines = drawn(usage, State())
@@ -119,7 +119,7 @@ def test_wide_characters_take_two_columns() -> None:
 @pytest.mark.parametrize("text", ["", "abc", "ünï", "e\u0301", WIDE, "한국어", "x\u200b"])
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 7, 10])
 def test_a_text_is_cut_by_columns(text: str, most: int) -> None:
-    """As rich counts them, which knows what terminals do."""
+    """The width of a cut text in columns is that of rich."""
     cut = printable(text, most)
     assert columns_of(cut) == cell_len(cut) <= most
     assert (cut == printable(text)) == (cell_len(printable(text)) <= most)
@@ -146,7 +146,7 @@ def test_names_of_clients_are_no_commands_of_the_terminal() -> None:
 
 
 def test_once_without_a_terminal_cuts_and_breaks_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is for scripts; the third line was broken in two."""
+    """Output without a terminal is for scripts: no line is broken or cut."""
     waiting = [{"name": name, "delayed": 7} for name in ("Fetch", "Produce", "Rebalance", "Heartbeat")]
     usage: Any = usage_of(xray={**XRAY, "purgatories": waiting})
     watch: Any = SimpleNamespace(look=lambda: usage)
@@ -159,22 +159,22 @@ def test_once_without_a_terminal_cuts_and_breaks_no_line(capsys: pytest.CaptureF
 def test_before_the_first_look_and_while_the_broker_is_stopped() -> None:
     assert "looking ..." in "\n".join(drawn(None, State()))
     assert "connection refused" in "\n".join(drawn(None, State(), note="connection refused"))
-    assert "\x1b" not in "".join(drawn(None, State(), note=EVIL)), "the words are the broker's"
+    assert "\x1b" not in "".join(drawn(None, State(), note=EVIL)), "the broker's text is escaped"
     lines = drawn(usage_of(xray=XRAY), State(), note="no response, trying again: connection refused")
     assert "trying again" in lines[0]
-    assert any("client-2" in line for line in lines), "what was seen last stays"
+    assert any("client-2" in line for line in lines), "the last values stay on the screen"
 
 
 def test_keys() -> None:
     usage = usage_of(100, xray=XRAY)
     state = State()
-    assert [c.client_id for c in sorted_rows(usage, state)[:2]] == ["client-0", "client-1"], "by bytes in"
+    assert [c.client_id for c in sorted_rows(usage, state)[:2]] == ["client-0", "client-1"], "the order is by bytes in"
     state = after_key(state, "r", usage, 24)
     assert sorted_rows(usage, state)[0].client_id == "client-99"
     state = after_key(state, "down", usage, 24)
     assert state.first == 1
     assert after_key(state, "page down", usage, 24).first == 19
-    assert after_key(state._replace(first=99), "down", usage, 24).first == 82, "the last page stays full"
+    assert after_key(state._replace(first=99), "down", usage, 24).first == 82, "the last page is full"
     assert after_key(state, "home", usage, 24).first == 0
     assert after_key(state, "3", usage, 24) == State(2)
     assert after_key(state, "9", usage, 24) == state
@@ -182,7 +182,7 @@ def test_keys() -> None:
     assert after_key(State(), "right", usage, 24).column == 5
     assert after_key(State(sort=0), "left", usage, 24).column == len(VIEWS[0].columns) - 1
     names = [c.client_id for c in sorted_rows(usage, State(sort=0))]
-    assert names == sorted(names), "names begin with the first, numbers with the largest"
+    assert names == sorted(names), "names ascend, numbers descend"
 
 
 def test_short_texts() -> None:

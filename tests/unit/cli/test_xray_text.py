@@ -31,7 +31,7 @@ POOL = {
 
 
 def printed(capsys: pytest.CaptureFixture[str], *connections: dict[str, Any], pool: Any = POOL) -> list[str]:
-    """The table of connections."""
+    """Return the table of connections."""
     shown = [{**CONNECTION, **more} for more in connections]
     show(
         {
@@ -53,7 +53,7 @@ def printed(capsys: pytest.CaptureFixture[str], *connections: dict[str, Any], po
 
 
 def test_bytes_of_the_pool_by_connection(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only the JSON said which connection holds the memory that others wait for."""
+    """The table shows the connection that holds memory for which others wait."""
     holds = {"memory_pool_bytes": 1_234_567, "frame_bytes": 2_000_000, "frame_arrived_bytes": 1_234_000}
     assert printed(capsys, holds, {"muted": ["memory_pool"], "client_id": None}) == [
         "CLIENT  ADDRESS          WHY                 LEFT  WORKS   POOL",
@@ -63,7 +63,7 @@ def test_bytes_of_the_pool_by_connection(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_wide_characters_take_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    """The columns after them were further to the right than in the other lines."""
+    """Columns after a wide name are aligned with those of other lines."""
     lines = printed(capsys, {"client_id": "クライアント", "muted": ["stopping"]}, {"muted": ["stopping"]})
     assert lines[1:] == [
         "クライアント  127.0.0.1:38818  stopping     -      -     -",
@@ -72,7 +72,7 @@ def test_wide_characters_take_two_columns(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_without_a_pool_there_is_no_such_column(capsys: pytest.CaptureFixture[str]) -> None:
-    """As by default: all of it would be dashes."""
+    """Without a memory pool, which is the default, the column is omitted."""
     assert printed(capsys, {"muted": ["throttled"], "throttle_left_ms": 756}, pool=None) == [
         "CLIENT  ADDRESS          WHY         LEFT  WORKS",
         "loader  127.0.0.1:38818  throttled  756ms      -",
@@ -88,7 +88,7 @@ def test_without_a_pool_there_is_no_such_column(capsys: pytest.CaptureFixture[st
     ],
 )
 def test_the_widest_line_fits(capsys: pytest.CaptureFixture[str], why: str, more: dict[str, Any]) -> None:
-    """The client's name gives way; of an address of IPv6 as much as one of IPv4 may take is shown."""
+    """The client's name is shortened, and an address of IPv6 gets the width of the longest address of IPv4."""
     widest = {
         "client_id": "a-client-id-of-many-characters",
         "address": "255.255.255.255",

@@ -1,4 +1,4 @@
-"""Fixtures of the client's tests: a scripted broker, and a clock that moves when the client sleeps."""
+"""Fixtures of the client's tests: a scripted broker, and a clock that advances when the client sleeps."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Routing, metadata, retries and the administrative requests."""
+"""Routing, metadata, retries and administrative requests."""
 
 import socket
 
@@ -18,7 +18,7 @@ METADATA, CREATE_TOPICS = 3, 19
 
 
 def test_each_request_says_the_same_of_the_clients_software(broker: FakeBroker) -> None:
-    """A broker counts connections by what the latest ApiVersions says, and a description asks for it once more."""
+    """Each ApiVersions request has the same software: brokers count connections by the latest one."""
     broker.ranges = {key: broker.ranges[key] for key in broker.handlers}
     with Cluster(broker.bootstrap) as cluster:
         describe_cluster(cluster)
@@ -27,7 +27,7 @@ def test_each_request_says_the_same_of_the_clients_software(broker: FakeBroker) 
 
 
 def test_second_bootstrap_server_is_tried(broker: FakeBroker) -> None:
-    """One dead bootstrap server does not matter while another responds."""
+    """A dead bootstrap server is skipped if another responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = format_address(listener.getsockname())
     with Cluster(f"{dead},{broker.bootstrap}") as cluster:
@@ -35,7 +35,7 @@ def test_second_bootstrap_server_is_tried(broker: FakeBroker) -> None:
 
 
 def test_all_dead_bootstrap_servers_are_named_in_one_line() -> None:
-    """When no server responds, the one line names all that were asked."""
+    """If no server responds, the error names all servers in one line."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         dead = [format_address(one.getsockname()), format_address(two.getsockname())]
     with pytest.raises(BrokerConnectionError) as caught:
@@ -44,7 +44,7 @@ def test_all_dead_bootstrap_servers_are_named_in_one_line() -> None:
 
 
 def test_connection_closed_while_idle_is_replaced(broker: FakeBroker, cluster: Cluster) -> None:
-    """A connection that the broker closed while it was idle costs no failed request."""
+    """A connection that the broker closed while it was idle causes no failed request."""
     cluster.fetch_metadata(None)
     for sock in broker.sockets:
         sock.shutdown(socket.SHUT_RDWR)
@@ -52,7 +52,7 @@ def test_connection_closed_while_idle_is_replaced(broker: FakeBroker, cluster: C
 
 
 def test_throttled_response_delays_the_next_request(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
-    """After a response with ThrottleTimeMs the next request waits that long instead of timing out unread."""
+    """After a response with ThrottleTimeMs the next request is delayed by that time."""
     broker.handlers[METADATA] = lambda version, body: {**broker.metadata(version, body), "ThrottleTimeMs": 2500}
     cluster.fetch_metadata(None)
     assert fake_time.slept == []
@@ -63,14 +63,14 @@ def test_throttled_response_delays_the_next_request(broker: FakeBroker, cluster:
 def test_unknown_topic_is_asked_for_a_while_then_reported(
     broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
 ) -> None:
-    """A topic that does not exist is asked for about a second (it may just have been made), then named."""
+    """A topic that may just have been created is requested for about a second before the error."""
     with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION: topic 'nope'"):
         cluster.topic("nope")
     assert 0.5 < sum(fake_time.slept) <= 1.0
 
 
 def test_metadata_is_cached_until_forgotten(broker: FakeBroker, cluster: Cluster) -> None:
-    """A known topic costs no second Metadata request."""
+    """A cached topic needs no second Metadata request."""
     for _ in range(3):
         assert cluster.leader("t", 1) == 7
     assert len(broker.asked(METADATA)) == 1
@@ -80,7 +80,7 @@ def test_metadata_is_cached_until_forgotten(broker: FakeBroker, cluster: Cluster
 
 
 def test_retry_gives_up_at_once_on_a_final_error(cluster: Cluster, fake_time: FakeTime) -> None:
-    """A code that is not retriable is not tried twice."""
+    """An error that is not retriable is not retried."""
     calls = []
 
     def attempt() -> None:
@@ -93,7 +93,7 @@ def test_retry_gives_up_at_once_on_a_final_error(cluster: Cluster, fake_time: Fa
 
 
 def test_create_topic_error_carries_the_brokers_text(broker: FakeBroker, cluster: Cluster) -> None:
-    """A refused topic shows code, name and the broker's reason."""
+    """The error has the code, the topic's name and the broker's reason."""
     broker.handlers[CREATE_TOPICS] = lambda version, body: {
         "Topics": [{"Name": "t", "ErrorCode": 36, "ErrorMessage": "it is there"}]
     }
@@ -105,7 +105,7 @@ def test_create_topic_error_carries_the_brokers_text(broker: FakeBroker, cluster
 def test_not_controller_is_tried_again_with_fresh_metadata(
     broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
 ) -> None:
-    """A controller that has moved is looked up again."""
+    """The controller is looked up again after NOT_CONTROLLER."""
     responses = iter([41, 0])
     broker.handlers[CREATE_TOPICS] = lambda version, body: {
         "Topics": [{"Name": "t", "ErrorCode": next(responses), "NumPartitions": 3}]
@@ -115,14 +115,14 @@ def test_not_controller_is_tried_again_with_fresh_metadata(
 
 
 def test_default_partition_count_needs_a_version_that_has_it(broker: FakeBroker) -> None:
-    """-1 partitions is refused here, not misread there, by a broker before CreateTopics v4."""
+    """A broker before CreateTopics v4 would misread -1 partitions, so the client rejects them."""
     broker.ranges[CREATE_TOPICS] = (2, 3)
     with Cluster(broker.bootstrap) as cluster, pytest.raises(KafkaError, match="too old for defaults"):
         Admin(cluster).create_topics([NewTopic("t")])
 
 
 def test_describe_configs_names_the_failed_resource(broker: FakeBroker, cluster: Cluster) -> None:
-    """An error of DescribeConfigs says which resource it concerns."""
+    """An error of DescribeConfigs names its resource."""
     broker.handlers[32] = lambda version, body: {
         "Results": [{"ErrorCode": 3, "ErrorMessage": None, "ResourceType": 2, "ResourceName": "x", "Configs": []}]
     }
@@ -132,7 +132,7 @@ def test_describe_configs_names_the_failed_resource(broker: FakeBroker, cluster:
 
 @pytest.mark.parametrize("kind", [ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER])
 def test_a_broker_that_is_not_there_is_no_wait(broker: FakeBroker, kind: ConfigResourceType) -> None:
-    """Its configs are refused by what the metadata says, without a retry and without asking another broker."""
+    """The client rejects a broker id that the metadata lacks, without a retry and without a request."""
     slept: list[float] = []
     with Cluster(broker.bootstrap, sleep=slept.append) as cluster:
         with pytest.raises(KafkaError, match=r"expected one of the cluster's brokers \(7\), got 99") as refused:

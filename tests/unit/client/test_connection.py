@@ -1,4 +1,4 @@
-"""Addresses, one connection and every way it fails, and the versions agreed on it."""
+"""Addresses, the failures of one connection, and the negotiated versions."""
 
 import contextlib
 import socket
@@ -33,18 +33,17 @@ def test_bootstrap_lists() -> None:
     "text", ["", ",", "a:", "a:b", "a:0", "a:65536", ":1", "a:1:2", "[::1", "[::1]x", "a:-1", "a:٣"]
 )
 def test_malformed_bootstrap_list_is_refused(text: str) -> None:
-    """A malformed bootstrap list is a ValueError, never an attempt to connect."""
+    """A malformed bootstrap list is a ValueError and starts no connection."""
     with pytest.raises(ValueError):
         parse_bootstrap(text)
 
 
 def test_ipv6_addresses_are_shown_in_brackets() -> None:
-    """An address in an error can be pasted back into an option."""
+    """An address in an error can be pasted into an option."""
     assert (format_address(("::1", 9092)), format_address(("h", 1))) == ("[::1]:9092", "h:1")
 
 
 def test_connection_refused_is_one_line_with_the_address() -> None:
-    """A refused connection says which address refused it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
     with pytest.raises(BrokerConnectionError) as caught:
@@ -53,14 +52,14 @@ def test_connection_refused_is_one_line_with_the_address() -> None:
 
 
 def test_impossible_host_name_is_one_line() -> None:
-    """A name that no resolver can take is a failed connection too, not a UnicodeError."""
+    """An invalid host name is a failed connection too, not a UnicodeError."""
     with pytest.raises(BrokerConnectionError, match=r"a\.\.b:1: not a host name"):
         Connection(("a..b", 1))
 
 
 @contextlib.contextmanager
 def raw_response(data: bytes) -> Iterator[Connection]:
-    """A connection whose peer sends fixed bytes, whatever it is asked."""
+    """Yield a connection whose peer sends fixed bytes in response to any request."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(data)
@@ -69,7 +68,7 @@ def raw_response(data: bytes) -> Iterator[Connection]:
 
 
 def test_a_likely_response_overwrites_the_last() -> None:
-    """Memory is kept while responses fit; what is larger than likely is left to its receiver."""
+    """Memory is reused while responses fit; a larger response gets None."""
     memory = FrameMemory(100)
     first = memory.take(60)
     assert first is not None
@@ -84,7 +83,7 @@ def test_a_likely_response_overwrites_the_last() -> None:
 
 
 def test_little_memory_is_kept_for_little_responses() -> None:
-    """A response much smaller than what is likely takes no more than its own size."""
+    """A response much smaller than the usual size takes only its own size."""
     memory = FrameMemory(1 << 20)
     taken = memory.take(10)
     assert taken is not None
@@ -93,7 +92,7 @@ def test_little_memory_is_kept_for_little_responses() -> None:
 
 @pytest.mark.parametrize("memory", [None, FrameMemory(1000), FrameMemory(1 << 20)])
 def test_large_responses_arrive_whole(memory: FrameMemory | None) -> None:
-    """A response of many reads is put together, with its own memory or kept memory."""
+    """A response of many reads is assembled, in its own memory or in kept memory."""
     ours, theirs = socket.socketpair()
     body = bytes(range(256)) * 800
     with ours, theirs, ThreadPoolExecutor(1) as peer:
@@ -107,7 +106,7 @@ def test_large_responses_arrive_whole(memory: FrameMemory | None) -> None:
 
 
 def test_the_time_out_of_the_socket_is_not_set_for_each_read() -> None:
-    """It takes a system call; the deadline is looked at before each read all the same."""
+    """The socket's time-out, a system call, is set only if it changes enough; each read checks the deadline."""
     times, waits = [0.0], []
 
     class Watched(socket.socket):
@@ -143,7 +142,7 @@ def test_the_time_out_of_the_socket_is_not_set_for_each_read() -> None:
     ],
 )
 def test_bad_responses_close_the_connection(data: bytes, message: str) -> None:
-    """Any bytes of a peer instead of a response end in one error, and the connection is not used again."""
+    """Invalid bytes instead of a response are one error, and the connection is not used again."""
     with raw_response(data) as connection:
         with pytest.raises(BrokerConnectionError) as caught:
             connection.request(METADATA, 9, {})
@@ -154,7 +153,7 @@ def test_bad_responses_close_the_connection(data: bytes, message: str) -> None:
 
 
 def test_silent_broker_times_out() -> None:
-    """A broker that never responds ends in a timeout with its length, by the clock that was given."""
+    """A broker that never responds is a time-out error with its length, by the injected clock."""
     ours, theirs = socket.socketpair()
     times = iter([0.0, 0.0, 31.0])
     with ours, theirs:
@@ -165,7 +164,7 @@ def test_silent_broker_times_out() -> None:
 
 
 def test_versions_are_the_highest_both_know(broker: FakeBroker, fake_time: FakeTime) -> None:
-    """Each request goes out in the lower of the two maxima."""
+    """Each request is sent in the lower of the two maximum versions."""
     broker.ranges[METADATA] = (0, 7)
     with Cluster(broker.bootstrap) as cluster:
         cluster.fetch_metadata(None)
@@ -174,14 +173,14 @@ def test_versions_are_the_highest_both_know(broker: FakeBroker, fake_time: FakeT
 
 @pytest.mark.parametrize(("offered", "asked"), [((0, 5), [4]), ((0, 3), [4, 3]), ((0, 0), [4, 0])])
 def test_api_versions_falls_back(broker: FakeBroker, offered: tuple[int, int], asked: list[int]) -> None:
-    """Error 35 in the format of version 0 makes the client ask again with what the broker knows."""
+    """After error 35 in the format of version 0 the client retries with the broker's version."""
     broker.ranges[API_VERSIONS] = offered
     Cluster(broker.bootstrap).close()
     assert asked == [version for version, _ in broker.asked(API_VERSIONS)]
 
 
 def test_api_versions_refused_for_good(broker: FakeBroker) -> None:
-    """A broker that refuses every version of ApiVersions is an error, never a loop."""
+    """A broker that refuses every version of ApiVersions is an error after a few requests."""
     broker.ranges[API_VERSIONS] = (5, 5)
     broker.handlers[API_VERSIONS] = lambda version, body: {"ErrorCode": 35}
     with pytest.raises(KafkaError, match="UNSUPPORTED_VERSION"):

@@ -1,4 +1,4 @@
-"""The consumer: positions, damage, transactions, resets."""
+"""Consumer: positions, damage, transactions, resets."""
 
 import struct
 from typing import Any
@@ -58,7 +58,7 @@ def serve_log(
 
 
 def test_records_before_the_position_and_a_cut_tail_are_dropped(broker: FakeBroker, cluster: Cluster) -> None:
-    """A batch that begins earlier gives only what was asked for; a cut batch behind it moves nothing."""
+    """Records below the position are dropped, and a truncated batch at the end does not move the position."""
     serve_log(broker, batch(10, b"a", b"b", b"c") + batch(13, b"d")[:-1])
     consumer = Consumer(cluster, {("t", 0): 11})
     assert [(r.offset, r.value, r.timestamp_ms) for r in consumer.poll()] == [(11, b"b", 1010), (12, b"c", 1010)]
@@ -66,7 +66,7 @@ def test_records_before_the_position_and_a_cut_tail_are_dropped(broker: FakeBrok
 
 
 def test_empty_batch_moves_the_position(broker: FakeBroker, cluster: Cluster) -> None:
-    """A batch that compaction emptied still advances, or the consumer stands still for ever."""
+    """A batch that compaction emptied advances the position."""
     serve_log(broker, RecordBatchBuilder(base_offset=5).build(last_offset_delta=4))
     consumer = Consumer(cluster, {("t", 0): 5})
     assert consumer.poll() == []
@@ -74,7 +74,7 @@ def test_empty_batch_moves_the_position(broker: FakeBroker, cluster: Cluster) ->
 
 
 def test_wrong_checksum_is_reported_with_its_place(broker: FakeBroker, cluster: Cluster) -> None:
-    """A batch whose bytes changed on the way is never handed out."""
+    """A batch with a wrong checksum is an error that names the offset."""
     data = bytearray(batch(10, b"a"))
     data[-1] ^= 1
     serve_log(broker, bytes(data))
@@ -100,7 +100,7 @@ def transactions() -> bytes:
 
 
 def test_read_committed_leaves_out_exactly_the_aborted(broker: FakeBroker, cluster: Cluster) -> None:
-    """Only batches of the aborted producer up to its marker are left out; control records never show."""
+    """Only batches of the aborted producer up to its marker are left out; control records are never returned."""
     serve_log(broker, transactions(), aborted=[{"ProducerId": 1, "FirstOffset": 0}])
     consumer = Consumer(cluster, {("t", 0): 0}, read_committed=True)
     assert [r.value for r in consumer.poll()] == [b"committed", b"again"]
@@ -109,13 +109,13 @@ def test_read_committed_leaves_out_exactly_the_aborted(broker: FakeBroker, clust
 
 
 def test_read_uncommitted_shows_all_but_control_records(broker: FakeBroker, cluster: Cluster) -> None:
-    """Without read_committed aborted records show too."""
+    """Without read_committed aborted records are returned too."""
     serve_log(broker, transactions())
     assert [r.value for r in Consumer(cluster, {("t", 0): 0}).poll()] == [b"aborted", b"committed", b"again"]
 
 
 def test_offset_out_of_range_raises_or_resets(broker: FakeBroker, cluster: Cluster) -> None:
-    """A position outside the log is an error by default, and the chosen end with reset."""
+    """A position outside the log is an error by default; with reset the consumer moves to the chosen end."""
     serve_log(broker, batch(50, b"a"), code=1, start=50)
     with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE: partition t-0 at offset 3"):
         Consumer(cluster, {("t", 0): 3}).poll()
@@ -125,7 +125,7 @@ def test_offset_out_of_range_raises_or_resets(broker: FakeBroker, cluster: Clust
 
 
 def test_timestamp_after_the_last_record_means_the_end(broker: FakeBroker, cluster: Cluster) -> None:
-    """A time later than every record waits at the end, as the console tools do."""
+    """A timestamp later than every record gives the end offset, as in the console tools."""
     serve_log(broker, b"", end=77)
     consumer = Consumer(cluster, {("t", 0): EARLIEST})
     assert consumer.positions == {("t", 0): 0}
@@ -134,7 +134,7 @@ def test_timestamp_after_the_last_record_means_the_end(broker: FakeBroker, clust
 
 
 def test_a_request_log_ends_with_a_marker(broker: FakeBroker, cluster: Cluster) -> None:
-    """Without --follow, the command waited for a record with the last offset before the end."""
+    """Without --follow, the command ends at a marker before the end offset and does not wait for a record."""
     broker.partitions = {"t": 1}
     serve_log(broker, marker(0, 7, 1), end=1)
     assert list(topic_rows(cluster, "t", 10, follow=False)) == [[], []]

@@ -1,4 +1,4 @@
-"""A member of a group by both protocols: assignments, offsets, rebalances, restarts."""
+"""Member of a group in both protocols: assignments, offsets, rebalances, restarts."""
 
 from uuid import UUID
 
@@ -31,7 +31,7 @@ TOPIC_ID = UUID(int=5)
 def test_ranges_of_one_topic(
     subscriptions: dict[str, list[str]], counts: dict[str, int], expected: dict[str, list[int]]
 ) -> None:
-    """The first members, by id, get one more; who does not subscribe gets none."""
+    """The first members by id get one more partition, and members without the subscription get none."""
     found = assign_ranges(subscriptions, counts)
     assert {member: [p for _, p in mine] for member, mine in found.items()} == expected
 
@@ -43,10 +43,10 @@ def test_each_topic_is_divided_alone() -> None:
 
 
 class FakeGroup:
-    """The coordinator of a classic group whose only member is the consumer under test: it gets both partitions."""
+    """Coordinator of a classic group whose only member, the consumer under test, gets both partitions."""
 
     def __init__(self, broker: FakeBroker) -> None:
-        self.unstable = 0  # answers to OffsetFetch that say so first
+        self.unstable = 0  # first responses to OffsetFetch with UNSTABLE_OFFSET_COMMIT
         self.commit_errors: list[Errors] = []
         self.joins = 0
         host, port = broker.address
@@ -84,7 +84,7 @@ class FakeGroup:
 
 
 class FakeConsumerGroup(FakeGroup):
-    """The coordinator of a group of the consumer protocol. ``target``: partitions for the member under test."""
+    """Coordinator of a group of the consumer protocol, with ``target`` as the partitions of the member under test."""
 
     def __init__(self, broker: FakeBroker) -> None:
         super().__init__(broker)
@@ -94,7 +94,7 @@ class FakeConsumerGroup(FakeGroup):
         broker.handlers[CONSUMER_GROUP_HEARTBEAT] = self._heartbeat
 
     def assign(self, *partitions: int) -> None:
-        """Rebalance: the next heartbeat gets these partitions and the next epoch."""
+        """Change the assignment: the next heartbeat gets these partitions and the next epoch."""
         self.target, self.epoch = list(partitions), self.epoch + 1
 
     def _heartbeat(self, version: int, body: Body) -> Body:
@@ -120,7 +120,7 @@ def _of(partition: int, error: Errors = Errors.NONE, **fields: object) -> Body:
 def test_offsets_that_a_transaction_commits_are_waited_for(
     broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
 ) -> None:
-    """As the Java consumer does: what was committed before would have records read twice."""
+    """The member waits as the Java consumer does, since older offsets would make it read records again."""
     group = FakeGroup(broker)
     group.unstable = 1
     with GroupConsumer(cluster, "g", "t") as member:
@@ -130,7 +130,7 @@ def test_offsets_that_a_transaction_commits_are_waited_for(
 
 
 def test_a_commit_during_a_rebalance_is_none_and_the_member_rejoins(broker: FakeBroker, cluster: Cluster) -> None:
-    """At its next poll, not at its next heartbeat."""
+    """The member rejoins at its next poll, not at its next heartbeat."""
     group = FakeGroup(broker)
     with GroupConsumer(cluster, "g", "t") as member:
         member.poll()
@@ -144,7 +144,7 @@ def test_a_commit_during_a_rebalance_is_none_and_the_member_rejoins(broker: Fake
 def test_the_leader_outlives_a_broker_that_restarts_when_it_looks_for_new_partitions(
     broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
 ) -> None:
-    """The look is repeated, and finds the new partitions."""
+    """The metadata request is repeated, and finds the new partitions."""
     group = FakeGroup(broker)
 
     def restarting(version: int, body: Body) -> None:
@@ -164,7 +164,7 @@ def test_the_leader_outlives_a_broker_that_restarts_when_it_looks_for_new_partit
 
 
 def test_heartbeats_alone_make_a_member(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
-    """It names its subscription, acknowledges the assignment, then sends nothing but its epoch, and leaves."""
+    """The member sends its subscription, acknowledges the assignment, then sends only its epoch, and leaves."""
     FakeConsumerGroup(broker)
     with GroupConsumer(cluster, "g", "t") as member:
         member.poll()
@@ -184,7 +184,7 @@ def test_heartbeats_alone_make_a_member(broker: FakeBroker, cluster: Cluster, fa
 
 
 def test_a_partition_is_given_up_after_its_commit(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
-    """The assignment changes in a poll only, and the acknowledgement names what is left; commits have the new epoch."""
+    """The assignment changes only in a poll, which acknowledges the partitions left; commits have the new epoch."""
     group = FakeConsumerGroup(broker)
     with GroupConsumer(cluster, "g", "t") as member:
         member.poll()
@@ -205,7 +205,7 @@ def test_a_partition_is_given_up_after_its_commit(broker: FakeBroker, cluster: C
 
 
 def test_a_fenced_member_joins_again(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
-    """With its id, at once: an error of a heartbeat, or of a commit."""
+    """The member rejoins at once with its id, after an error of a heartbeat or of a commit."""
     group = FakeConsumerGroup(broker)
     with GroupConsumer(cluster, "g", "t") as member:
         member.poll()
@@ -220,7 +220,7 @@ def test_a_fenced_member_joins_again(broker: FakeBroker, cluster: Cluster, fake_
 
 
 def test_a_stale_epoch_is_renewed_by_a_heartbeat(broker: FakeBroker, cluster: Cluster) -> None:
-    """The commit is repeated with the epoch that the heartbeat brought."""
+    """The commit is repeated with the epoch of the heartbeat's response."""
     group = FakeConsumerGroup(broker)
     with GroupConsumer(cluster, "g", "t") as member:
         member.poll()
@@ -234,7 +234,7 @@ def test_a_stale_epoch_is_renewed_by_a_heartbeat(broker: FakeBroker, cluster: Cl
 def test_partitions_that_others_give_up_are_waited_for(
     broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
 ) -> None:
-    """`join` waits for two heartbeat intervals at most; a surplus member reads nothing then."""
+    """`join` waits for two heartbeat intervals at most; a member without partitions reads nothing until it gets one."""
     group = FakeConsumerGroup(broker)
     group.target = []
     with GroupConsumer(cluster, "g", "t") as member:
@@ -249,7 +249,7 @@ def test_partitions_that_others_give_up_are_waited_for(
 
 @pytest.mark.parametrize("error", [Errors.UNSUPPORTED_VERSION, Errors.GROUP_ID_NOT_FOUND])
 def test_a_broker_or_group_of_the_classic_protocol_alone(broker: FakeBroker, cluster: Cluster, error: Errors) -> None:
-    """The member becomes a classic one."""
+    """The member uses the classic protocol."""
     group = FakeConsumerGroup(broker)
     group.heartbeat_errors = [error]
     with GroupConsumer(cluster, "g", "t") as member:

@@ -1,4 +1,4 @@
-"""The health check: one look, or a wait for a broker that is starting."""
+"""Health check: one attempt, or a wait for a broker that is starting."""
 
 import socket
 from typing import Any
@@ -12,13 +12,13 @@ from tests.support.fake_log import FakeTime
 
 
 def test_a_broker_that_responds(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its APIs are counted; the exit status is 0."""
+    """The line has the number of APIs, and the exit status is 0."""
     assert health.main([broker.bootstrap]) == 0
     assert capsys.readouterr().out == f"{broker.bootstrap} serves {len(broker.ranges)} APIs\n"
 
 
 def test_waiting(broker: FakeBroker, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection is tried again until the time is over; then it is the error."""
+    """A refused connection is retried until the time is over, and is then the error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         unused = f"127.0.0.1:{listener.getsockname()[1]}"
     times: dict[str, Any] = {"clock": fake_time.clock, "sleep": fake_time.sleep}

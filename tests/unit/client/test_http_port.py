@@ -1,4 +1,4 @@
-"""The client of a broker's HTTP port: what it makes of what it gets."""
+"""Client of a broker's HTTP port: requests, responses and errors."""
 
 import socket
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from kbroker.common.http_server import HttpHandler, HttpServer
 
 
 class Scripted(HttpHandler):
-    """Answers what the test says; ``served``: (status, body), and takes note of the request."""
+    """Handler that records the request and sends the (status, body, headers) of the test's script."""
 
     def do_GET(self) -> None:
         self.request_is_read()
@@ -59,7 +59,7 @@ def test_a_refusal_is_one_printable_line(
 
 
 def test_a_port_that_nobody_serves() -> None:
-    with socket.socket() as bound:  # it does not listen
+    with socket.socket() as bound:  # bound, but not listening
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(HttpPortError, match="Connection refused"):
             HttpPort(f"127.0.0.1:{bound.getsockname()[1]}", timeout_s=5).get("/xray")
@@ -86,13 +86,13 @@ def test_a_malformed_token() -> None:
     ],
 )
 def test_where_the_port_of_a_broker_is(listener: str, broker: str, url: str) -> None:
-    """A listener on every interface is at the broker's own host."""
+    """A listener on every interface is reached at the broker's host."""
     assert url_of_listener(listener, broker) == url
 
 
 @pytest.mark.parametrize("listener", ["127.0.0.1:9400", "localhost:9400", "[::1]:9400"])
 @pytest.mark.parametrize("broker", ["192.0.2.1", "broker.invalid"])
 def test_a_loopback_port_of_another_machine_is_not_looked_for_on_this_one(listener: str, broker: str) -> None:
-    """Another broker here, or anything else, must not answer for it."""
+    """A service on this machine must not be taken for the remote broker's."""
     with pytest.raises(ValueError, match="is for its own machine: run the command there, or give --http URL"):
         url_of_listener(listener, broker)

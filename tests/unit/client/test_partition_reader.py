@@ -1,4 +1,4 @@
-"""Reading one partition: requests sent ahead, failures tried again, and every end that is not the awaited one."""
+"""Reading of one partition: prefetched requests, retried failures, and unexpected ends."""
 
 import itertools
 import struct
@@ -46,10 +46,10 @@ def reader(cluster: Cluster, begin: int = 0, until: int = 10, topic_id: UUID | N
 
 
 def test_the_next_fetch_is_sent_before_the_last_is_handed_over(cluster: Cluster, broker: FakeLogBroker) -> None:
-    """While the caller works on a response the next request is already with the broker."""
+    """The next request has been sent while the caller processes a response."""
     parts = iter(reader(cluster))
     assert next(parts).fetch_offset == 0
-    assert next(parts).fetch_offset == 4  # its response has come, so a third may be on its way
+    assert next(parts).fetch_offset == 4  # the response to the second request has arrived, so a third may be sent
     assert [r.offset for part in parts for r in iter_records(part.data)] == [8, 9]
     assert [body["Topics"][0]["Partitions"][0]["FetchOffset"] for _, body in broker.asked(FETCH)] == [0, 4, 8]
 
@@ -61,19 +61,19 @@ def test_it_ends_at_the_given_offset(cluster: Cluster, broker: FakeLogBroker) ->
 
 
 def test_responses_share_one_memory(cluster: Cluster) -> None:
-    """Each response lies where the last one lay, so that no memory is taken and cleared for it."""
-    memories = {id(part.data.obj): part.data.obj for part in reader(cluster)}  # kept, so that no id is used again
+    """Responses reuse one block of memory instead of allocating and clearing another."""
+    memories = {id(part.data.obj): part.data.obj for part in reader(cluster)}  # kept, so that no id is reused
     assert len(memories) == 1
 
 
 def test_names_serve_where_ids_are_not_known(cluster: Cluster, broker: FakeLogBroker) -> None:
-    """Without an id topics go by name, whatever the broker could do."""
+    """Without an id topics are requested by name, in a version that has names."""
     assert offsets(reader(cluster, topic_id=None)) == list(range(10))
     assert {version for version, _ in broker.asked(FETCH)} == {12}
 
 
 def test_a_topic_made_again_is_refused_at_once(cluster: Cluster, broker: FakeLogBroker) -> None:
-    """Another topic of the same name is recognized by its id, from metadata and from the response to a Fetch."""
+    """The id in the metadata or in a Fetch response reveals that the topic was deleted and created again."""
     with pytest.raises(TopicReplacedError, match="topic 't' was deleted and created again"):
         offsets(reader(cluster, topic_id=UUID(int=2)))
     assert broker.asked(FETCH) == []
@@ -93,7 +93,7 @@ def test_an_abandoned_reader_leaves_no_response_behind(cluster: Cluster, broker:
 
 
 def test_failures_that_pass_are_tried_again(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
-    """A leader that moved and a connection that broke cost a wait, not the read; metadata is asked for again."""
+    """A changed leader and a lost connection are retried after fresh metadata, and no record is lost."""
     responses = iter([6, None])
     real = broker.fetch
 
@@ -114,7 +114,7 @@ def test_failures_that_pass_are_tried_again(cluster: Cluster, broker: FakeLogBro
 def test_a_stopped_broker_is_reported_when_retries_are_over(
     cluster: Cluster, broker: FakeLogBroker, time: FakeTime
 ) -> None:
-    """Seconds after the last byte, and with its address."""
+    """The error has the broker's address and follows seconds after the last byte."""
     parts = iter(reader(cluster))
     next(parts)
     broker.close()
@@ -124,7 +124,7 @@ def test_a_stopped_broker_is_reported_when_retries_are_over(
 
 
 def test_other_failures_are_not_tried_again(cluster: Cluster, broker: FakeLogBroker) -> None:
-    """An offset outside the log and a forbidden topic are reported at once."""
+    """An offset outside the log is an error without a retry."""
     with pytest.raises(KafkaError) as caught:
         offsets(reader(cluster, 11, 12))
     assert caught.value.error is Errors.OFFSET_OUT_OF_RANGE
@@ -133,7 +133,7 @@ def test_other_failures_are_not_tried_again(cluster: Cluster, broker: FakeLogBro
 
 
 def test_a_log_that_ends_early_is_reported(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
-    """Nothing more within the time for retries: an error that says what was awaited, not an endless wait."""
+    """If no record arrives within the time for retries, the error names the missing offsets."""
     real = broker.fetch
 
     def slow(version: int, body: Body) -> Body:
@@ -158,7 +158,7 @@ def test_a_log_that_ends_early_is_reported(cluster: Cluster, broker: FakeLogBrok
 def test_responses_that_lead_nowhere_are_errors(
     cluster: Cluster, broker: FakeLogBroker, records: bytes, message: str
 ) -> None:
-    """An old format, a first batch that is cut, and batches before the offset asked for do not go round for ever."""
+    """An old format, a truncated first batch, and batches before the offset are errors, not endless loops."""
 
     def response(version: int, body: Body) -> Body:
         part = {"PartitionIndex": 0, "HighWatermark": 10, "LastStableOffset": 10, "Records": records}
@@ -170,12 +170,12 @@ def test_responses_that_lead_nowhere_are_errors(
 
 
 def throttled(broker: FakeLogBroker, time: FakeTime, milliseconds: int, times: int) -> None:
-    """Answer so many Fetches as Kafka does over a quota: no partition, a throttle time, silence until it is over."""
+    """Throttle the first Fetches as Kafka does over a quota: no partition, a throttle time, silence until its end."""
     real, number = broker.fetch, itertools.count()
 
     def fetch(version: int, body: Body) -> Body:
         before = next(number)
-        if 0 < before <= times:  # sent at once, read when the throttle is over, and late
+        if 0 < before <= times:  # sent at once, read after the throttle time, and late
             time.advance(milliseconds / 1000 + 4.9)
         if before < times:
             return {"ThrottleTimeMs": milliseconds, "Responses": []}
@@ -185,7 +185,7 @@ def throttled(broker: FakeLogBroker, time: FakeTime, milliseconds: int, times: i
 
 
 def test_a_throttled_fetch_is_no_failure(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
-    """It brings nothing, is asked again where it stood, and its time is seen and counts against no time-out."""
+    """A throttled fetch is repeated at its offset, and its reported time counts against no time-out."""
     throttled(broker, time, 4_000, 3)  # retries end after five seconds
     seen: list[float] = []
     patient = reader(cluster)
@@ -198,7 +198,7 @@ def test_a_throttled_fetch_is_no_failure(cluster: Cluster, broker: FakeLogBroker
 def test_the_response_behind_a_throttle_is_waited_for_as_long_as_it_lasts(
     cluster: Cluster, broker: FakeLogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker leaves a request unread meanwhile: its time-out begins behind the throttle, not at its sending."""
+    """The broker reads no request during the throttle time, so the time-out starts after it."""
     real, responses = broker.fetch, iter([{"ThrottleTimeMs": 60_000, "Responses": []}])
     broker.handlers[FETCH] = lambda version, body: next(responses, None) or real(version, body)
     waits: list[float] = []
@@ -214,7 +214,7 @@ def test_the_response_behind_a_throttle_is_waited_for_as_long_as_it_lasts(
 
 
 def test_records_that_come_with_a_throttle_time_are_read(cluster: Cluster, broker: FakeLogBroker) -> None:
-    """A broker before KIP-219 waits first and sends the records then; others may have delayed the request before."""
+    """A broker before KIP-219 delays the response with its records, so its throttle time causes no further wait."""
     real, throttles = broker.fetch, itertools.repeat(1, 20)
     broker.handlers[FETCH] = lambda version, body: {**real(version, body), "ThrottleTimeMs": next(throttles, 0)}
     seen: list[float] = []
@@ -225,7 +225,7 @@ def test_records_that_come_with_a_throttle_time_are_read(cluster: Cluster, broke
 
 
 def test_time_beyond_the_throttles_counts(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
-    """A log that ends early is found out as late as throttles allow, and no later."""
+    """The error for a log that ends early is delayed by the throttle time, and no longer."""
     real, asked = broker.fetch, []
 
     def fetch(version: int, body: Body) -> Body:
@@ -244,7 +244,7 @@ def test_time_beyond_the_throttles_counts(cluster: Cluster, broker: FakeLogBroke
 def test_an_empty_response_without_a_throttle_is_still_refused(
     cluster: Cluster, broker: FakeLogBroker, time: FakeTime
 ) -> None:
-    """Only a throttle explains why the partition that was asked for is missing."""
+    """A response without the requested partition is valid only with a throttle time."""
     broker.handlers[FETCH] = lambda version, body: {"ThrottleTimeMs": 0, "Responses": []}
     with pytest.raises(BrokerConnectionError, match="does not match its request"):
         offsets(reader(cluster))

@@ -1,4 +1,4 @@
-"""The producer: gathering, partitions, retries, sequences."""
+"""Producer: batching, partitions, retries, sequences."""
 
 import contextlib
 import threading
@@ -18,7 +18,7 @@ PRODUCE, INIT_PRODUCER_ID = 0, 22
 
 
 def take(broker: FakeBroker, codes: Iterator[int]) -> list[tuple[int, bytes]]:
-    """Let the broker take batches, sending the next code each; returns what it gets as (partition, batch)."""
+    """Make the broker accept batches with the next code each, and return its list of (partition, batch)."""
     taken: list[tuple[int, bytes]] = []
 
     def produce(version: int, body: Body) -> Body:
@@ -36,7 +36,7 @@ def take(broker: FakeBroker, codes: Iterator[int]) -> list[tuple[int, bytes]]:
 
 
 def test_records_gather_until_flush(broker: FakeBroker, cluster: Cluster) -> None:
-    """Records of one partition travel in one batch, with keys, headers and times as given."""
+    """Records of one partition are sent in one batch, with the given keys, headers and times."""
     taken = take(broker, iter(()))
     deliveries: list[Delivery] = []
     producer = Producer(cluster, on_delivery=deliveries.append)
@@ -52,7 +52,7 @@ def test_records_gather_until_flush(broker: FakeBroker, cluster: Cluster) -> Non
 
 
 def test_full_batch_is_sent_unasked(broker: FakeBroker, cluster: Cluster) -> None:
-    """Gathered records are sent before they exceed batch_size_bytes; the rest waits for flush."""
+    """A batch is sent before it exceeds batch_size_bytes; the rest waits for flush."""
     taken = take(broker, iter(()))
     with Producer(cluster, batch_size_bytes=250) as producer:
         for _ in range(5):
@@ -73,7 +73,7 @@ def test_records_without_key_change_partition_with_each_batch(broker: FakeBroker
 
 
 def test_retriable_refusal_is_sent_again_unchanged(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
-    """The same bytes go out again after a retriable code; the partition that was taken does not."""
+    """After a retriable error the same bytes are sent again, but not to the partition that succeeded."""
     taken = take(broker, iter([0, 6]))
     with Producer(cluster) as producer:
         producer.send("t", b"a", partition=0)
@@ -83,7 +83,7 @@ def test_retriable_refusal_is_sent_again_unchanged(broker: FakeBroker, cluster: 
 
 
 def test_final_refusal_names_the_partition(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
-    """A refused batch raises with the partition and code, without a second attempt."""
+    """A batch with a final error raises it with the partition, without a second attempt."""
     taken = take(broker, iter([10]))
     producer = Producer(cluster)
     producer.send("t", b"a", partition=1)
@@ -95,7 +95,7 @@ def test_final_refusal_names_the_partition(broker: FakeBroker, cluster: Cluster,
 
 
 def test_idempotent_batches_count_their_sequence(broker: FakeBroker, cluster: Cluster) -> None:
-    """Sequences go on per partition; a failure takes a new producer id and begins at 0."""
+    """Sequences continue per partition; a failure requests a new producer id, which starts at 0."""
     taken = take(broker, iter([0, 0, 87]))
     ids = iter([11, 12])
     broker.handlers[INIT_PRODUCER_ID] = lambda version, body: {
@@ -114,7 +114,7 @@ def test_idempotent_batches_count_their_sequence(broker: FakeBroker, cluster: Cl
 
 
 def test_acks_0_waits_for_nothing(broker: FakeBroker, cluster: Cluster) -> None:
-    """With acks=0 there is no response to wait for, and no offset to report."""
+    """With acks=0 there is no response to wait for and no offset to report."""
     received = threading.Event()
 
     def produce(version: int, body: Body) -> bytes:
@@ -133,7 +133,7 @@ def test_acks_0_waits_for_nothing(broker: FakeBroker, cluster: Cluster) -> None:
     "wrong", [{"acks": 2}, {"acks": 1, "idempotent": True}, {"codec": "rar"}, {"batch_size_bytes": 0}], ids=str
 )
 def test_wrong_producer_arguments(cluster: Cluster, wrong: dict[str, int | str | bool]) -> None:
-    """Arguments that do not fit are refused before anything is sent."""
+    """Invalid arguments are rejected before anything is sent."""
     with pytest.raises(ValueError):
         Producer(cluster, **wrong)  # type: ignore[arg-type]
 
@@ -151,13 +151,13 @@ def test_partition_out_of_range_is_refused_before_sending(broker: FakeBroker, cl
      (b"abc", 479470107)],
 )  # fmt: skip
 def test_keys_hash_as_in_java(key: bytes, expected: int) -> None:
-    """Keys go where Java's producer would put them (the vectors of Kafka's UtilsTest)."""
+    """Keys have the partition of Java's producer (the vectors of Kafka's UtilsTest)."""
     assert expected & 0xFFFFFFFF == murmur2(key)
     assert (expected & 0x7FFFFFFF) % 7 == partition_of_key(key, 7)
 
 
 def test_records_without_key_stay_until_a_batch_is_sent() -> None:
-    """The sticky partition changes with each batch, and comes round."""
+    """The sticky partition changes with each batch and repeats after the last one."""
     sticky, seen = StickyPartitions(), []
     for _ in range(4):
         seen += [sticky.partition("t", 3), sticky.partition("t", 3)]

@@ -1,4 +1,4 @@
-"""`kbroker.client.quotas` against a scripted broker: what is sent, what comes back, and that nothing stays open."""
+"""`kbroker.client.quotas` against a scripted broker: requests, results, and closed connections."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def broker() -> Iterator[QuotaBroker]:
 
 
 def open_sockets(broker: QuotaBroker) -> int:
-    """Connections that their client has not closed."""
+    """Return the number of connections that their client has not closed."""
     count = 0
     for sock in broker.sockets:
         sock.settimeout(0)
@@ -59,7 +59,7 @@ def open_sockets(broker: QuotaBroker) -> int:
 
 
 def test_describe_alter_resolve_diff_apply(broker: QuotaBroker) -> None:
-    """The five verbs, over one connection that is closed at the end."""
+    """The five methods share one connection, which is closed at the end."""
     with QuotaClient(broker.bootstrap) as quotas:
         assert quotas.describe() == {APP: {RATE: 7.0}, ANYBODY: {RATE: 99.0}, ALICE: {RATE: 1024.0}}
         assert quotas.describe({"user": "alice"}, strict=True) == {ALICE: {RATE: 1024.0}}
@@ -80,7 +80,7 @@ def test_describe_alter_resolve_diff_apply(broker: QuotaBroker) -> None:
 
 
 def test_resolve_says_which_level_applies_and_why_the_others_do_not(broker: QuotaBroker) -> None:
-    """The winner, who shares its counter, and all levels with their limits."""
+    """A resolved quota has its limit, its level, the entity of its counter, and the outcome of every level."""
     with QuotaClient(broker.bootstrap) as quotas:
         found = {one.key: one for one in quotas.resolve("alice", "app", "10.0.0.1")}
     assert found["consumer_byte_rate"].limit is None
@@ -96,7 +96,7 @@ def test_resolve_says_which_level_applies_and_why_the_others_do_not(broker: Quot
 
 
 def test_a_refusal_stands_alone(broker: QuotaBroker) -> None:
-    """The other entities are changed; the refusal can be raised."""
+    """The other entities are changed, and `check` raises the refusal."""
     broker.unknown_keys = {"speed"}
     with QuotaClient(broker.bootstrap) as quotas:
         done = quotas.apply({ALICE: {RATE: 1024.0, "speed": 1.0}, APP: {RATE: 8.0}})
@@ -107,7 +107,7 @@ def test_a_refusal_stands_alone(broker: QuotaBroker) -> None:
 
 
 def test_a_lost_connection_and_a_passing_error_are_tried_again(broker: QuotaBroker) -> None:
-    """To read, or to set a quota twice, does no harm."""
+    """Reading and setting a quota are idempotent, so a lost connection or a retriable error is retried."""
     describe, failures = broker.describe, iter(("lost", "error"))
 
     def flaky(version: int, body: Body) -> Body | None:
@@ -125,7 +125,7 @@ def test_a_lost_connection_and_a_passing_error_are_tried_again(broker: QuotaBrok
 
 
 def test_a_cluster_that_is_given_stays_open(broker: QuotaBroker) -> None:
-    """The owner of a given cluster closes it; properties are refused with it."""
+    """The owner of a given cluster closes it, and properties together with a cluster are rejected."""
     with Cluster(broker.bootstrap) as cluster:
         with QuotaClient(cluster) as quotas:
             quotas.describe()
@@ -136,14 +136,14 @@ def test_a_cluster_that_is_given_stays_open(broker: QuotaBroker) -> None:
 
 
 def test_properties_secure_the_connection(broker: QuotaBroker) -> None:
-    """Kafka's names; what is wrong is said before anything is sent."""
+    """Properties have Kafka's names, and an invalid one is rejected before anything is sent."""
     with pytest.raises(ValueError, match=r"security\.protocol must be one of"):
         QuotaClient(broker.bootstrap, {"security.protocol": "TLS"})
     assert broker.sockets == []
 
 
 def test_a_file_is_read_and_a_typo_has_its_place(tmp_path: Path) -> None:
-    """The exception carries line and column for programs."""
+    """The exception has line and column for programs."""
     path = tmp_path / "q.yaml"
     path.write_text("- entity: {user: alice}\n  quotas: {producer_byte_rate: 1 MiB/s}\n")
     assert read_quota_file(path) == {ALICE: {RATE: 1048576.0}}
@@ -161,7 +161,7 @@ def test_a_file_is_read_and_a_typo_has_its_place(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_that_no_request_can_carry(broker: QuotaBroker, tmp_path: Path, name: str, problem: str) -> None:
-    """Nothing is asked: the broker would close the connection, or take it for another name."""
+    """A name that a broker would not accept or would change is rejected without a request."""
     entity = QuotaEntity.of({"user": name})
     with QuotaClient(broker.bootstrap) as quotas:
         for ask in (lambda: quotas.of(entity), lambda: quotas.alter({entity: {RATE: 5.0}})):
@@ -175,7 +175,7 @@ def test_a_name_that_no_request_can_carry(broker: QuotaBroker, tmp_path: Path, n
 
 
 def test_the_longest_name(broker: QuotaBroker) -> None:
-    """It is sent, and found again."""
+    """A client id of 32,767 bytes is set and found again."""
     entity = QuotaEntity.of({"client-id": "\u0439" * 16_383 + "x"})
     with QuotaClient(broker.bootstrap) as quotas:
         assert quotas.alter({entity: {RATE: 5.0}}) == {entity: None}
@@ -190,7 +190,7 @@ def threads() -> list[str]:
 
 
 def test_the_same_verbs_awaited(broker: QuotaBroker) -> None:
-    """One thread, one connection, however many tasks; both end with the client."""
+    """Any number of tasks share one thread and one connection, and both end with the client."""
 
     async def use() -> None:
         async with AsyncQuotaClient(broker.bootstrap) as quotas:
@@ -214,7 +214,7 @@ def test_the_same_verbs_awaited(broker: QuotaBroker) -> None:
 
 
 def test_a_cancelled_call_ends_at_once_and_the_next_one_works(broker: QuotaBroker) -> None:
-    """The broker does not respond: the connection is given up, and what waited for its turn is served."""
+    """A stuck request is abandoned with its connection, and the next call is served."""
     describe, is_stuck, released = broker.describe, threading.Event(), threading.Event()
 
     def stuck(version: int, body: Body) -> Body | None:
@@ -273,7 +273,7 @@ def test_a_call_cancelled_between_two_attempts_makes_no_other_one(broker: QuotaB
 
 @pytest.mark.parametrize("use", [lambda quotas: quotas.describe(), lambda quotas: quotas.__aenter__()])
 def test_a_broker_that_is_not_there(use: Callable[[AsyncQuotaClient], Awaitable[T]]) -> None:
-    """The error of the synchronous client; nothing is left running."""
+    """The error is that of the synchronous client, and no thread is left."""
 
     async def fail() -> None:
         quotas = AsyncQuotaClient("127.0.0.1:1", connect_timeout_s=1)
@@ -286,8 +286,6 @@ def test_a_broker_that_is_not_there(use: Callable[[AsyncQuotaClient], Awaitable[
 
 
 def test_wrong_arguments_are_refused_before_a_thread_starts() -> None:
-    """As by the synchronous client."""
-
     async def fail() -> None:
         with pytest.raises(ValueError, match="expected host:port"):
             AsyncQuotaClient("host:port")

@@ -7,7 +7,7 @@ from kbroker.common.quotas import QuotaEntity
 
 
 def test_names_in_files_are_what_they_say(tmp_path: Path) -> None:
-    """Quoted numbers, spaces and signs are names; the default is null, and nothing else."""
+    """Quoted numbers, spaces and signs are names; only null is the default."""
     path = tmp_path / "q.yaml"
     path.write_text('- {entity: {user: "7", client-id: "<default>"}, quotas: {producer_byte_rate: 1}}\n')
     assert read_quota_file(path) == {

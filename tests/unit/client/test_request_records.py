@@ -1,4 +1,4 @@
-"""Records of a request log as rows: JSON and back, files that grow and roll, filters."""
+"""Records of a request log as rows: conversion to and from JSON, files that grow and roll, filters."""
 
 import json
 from pathlib import Path
@@ -70,12 +70,12 @@ def test_what_is_no_record_is_passed_over(line: bytes) -> None:
         (Filter(apis=frozenset({"produce"})), {}, False),
         (Filter(apis=frozenset({"fetch"})), {"requestHeader": None}, False),
         (Filter(slower_than_ms=12), {}, True),
-        (Filter(slower_than_ms=12.345), {}, False),  # it is longer, not as long
+        (Filter(slower_than_ms=12.345), {}, False),  # the limit is exclusive
         (Filter(slower_than_ms=0), {"totalTimeMs": 0.001}, True),
         (Filter(slower_than_ms=0), {"totalTimeMs": 0}, False),
         (Filter(slower_than_ms=0), {"totalTimeMs": None}, False),
         (Filter(throttled=True), {}, True),
-        (Filter(throttled=True), {"throttleTimeMs": 0}, True),  # refused, or the shorter of two delays: a verdict
+        (Filter(throttled=True), {"throttleTimeMs": 0}, True),  # a refusal, or the shorter of two delays: a verdict
         (Filter(throttled=True), {"quota": None}, True),
         (Filter(throttled=True), {"throttleTimeMs": 0, "quota": None}, False),
         (Filter(throttled=True), {"throttleTimeMs": None, "quota": {"verdicts": []}}, False),
@@ -86,7 +86,7 @@ def test_what_is_no_record_is_passed_over(line: bytes) -> None:
     ],
 )
 def test_filters(wanted: Filter, fields: dict[str, Any], is_taken: bool) -> None:
-    """A record is taken if it fits each of them; one that does not say fits none."""
+    """A record matches if it satisfies each filter; a record without a field satisfies no filter of that field."""
     row = parse_line(line_of(**fields))
     assert row is not None
     assert wanted.takes(row) == is_taken
@@ -97,7 +97,7 @@ def test_names_of_apis_in_any_spelling() -> None:
 
 
 def test_files_of_a_folder_in_their_order_and_what_is_written_later(tmp_path: Path) -> None:
-    """A torn last line is read when it is whole; a file that is made later is found; a deleted one forgotten."""
+    """A torn last line is read once it is complete, new files are found, and deleted files are forgotten."""
     first = tmp_path / "requests-20260102T030405Z-000001.jsonl"
     second = tmp_path / "requests-20260102T030405Z-000002.jsonl"
     first.write_bytes(line_of(sequence=1) + line_of(sequence=2)[:30])
@@ -133,7 +133,7 @@ def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_followed_must_be_there(tmp_path: Path) -> None:
-    """It may be empty still; a misspelt path was followed in silence."""
+    """The folder may be empty, but a misspelt path is an error."""
     with pytest.raises(RequestLogError, match="no such file"):
         next(file_rows([tmp_path / "x"], True, lambda seconds: None))
     assert next(file_rows([tmp_path], True, lambda seconds: None)) == []

@@ -1,4 +1,4 @@
-"""The client of a Schema Registry: limits, caches, and both APIs."""
+"""Client of a Schema Registry: limits, caches, and both APIs."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ NUMBER = SchemaId("id", "7")
 
 
 class Scripted(HttpHandler):
-    """Serves the bodies of ``served`` by path, and notes the paths and credentials of requests."""
+    """Handler that serves the bodies of ``served`` by path, and records the paths and credentials of requests."""
 
     def do_GET(self) -> None:
         self.request_is_read()
@@ -44,7 +44,7 @@ def script() -> Iterator[dict[str, Any]]:
 
 
 def test_a_schema_with_references(script: dict[str, Any]) -> None:
-    """References come before their users, each once, and the schema is fetched once."""
+    """References precede the schemas that use them, each once, and the schema is fetched once."""
     first, second = ({"name": n, "subject": f"{n}/x", "version": 2} for n in ("a", "b"))
     script["/r/schemas/ids/7"] = {"schema": "top", "schemaType": "PROTOBUF", "references": [first, second]}
     script["/r/subjects/a%2Fx/versions/2"] = {"schema": "A", "references": [second]}
@@ -127,7 +127,7 @@ def test_the_kind_of_a_schema_that_apicurio_does_not_report(script: dict[str, An
 
 @contextmanager
 def silent(header: bytes = b"") -> Iterator[tuple[str, list[int]]]:
-    """A registry that sends a header every 50 ms, or nothing; yields its URL and a list with an item per connection."""
+    """Serve a registry that sends a header every 50 ms or nothing; yield its URL and a list of connections."""
     connections = list[int]()
     is_over = threading.Event()
 
@@ -173,7 +173,7 @@ def test_a_silent_registry_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyP
 
 
 def test_a_caller_waits_only_so_long(script: dict[str, Any]) -> None:
-    """Schemas that are known need no time; a look-up without time left is not kept as a failure."""
+    """Cached schemas need no time, and a request without time left is not cached as a failure."""
     clock = VirtualClock()
     registry = SchemaRegistry(script["url"], clock=lambda: clock.now_ms() / 1000)
     script["/schemas/ids/7"] = {"schema": '"int"'}

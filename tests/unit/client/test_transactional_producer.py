@@ -1,4 +1,4 @@
-"""The transactional producer: what it asks for in which order, and what it does after an error."""
+"""Transactional producer: the order of its requests, and its behaviour after an error."""
 
 import pytest
 
@@ -14,7 +14,7 @@ NAMES = {PRODUCE: "produce", INIT: "init", ADD: "add", ADD_OFFSETS: "offsets", E
 
 
 class Coordinator:
-    """Scripted responses of leader and coordinator; ``codes``: by API, what to respond with first."""
+    """Scripted responses of leader and coordinator; ``codes`` has the first errors of each API."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
@@ -94,7 +94,7 @@ def coordinator(broker: FakeBroker) -> Coordinator:
 
 
 def test_one_transaction(coordinator: Coordinator, cluster: Cluster) -> None:
-    """Each partition is added once before its records; offsets and the end follow; sequences go on in the next one."""
+    """Each partition is added once before its records, then offsets, then the end; sequences continue afterwards."""
     taken: list[Delivery] = []
     producer = TransactionalProducer(cluster, "x", on_delivery=taken.append, transaction_timeout_ms=5000)
     producer.init_transactions()
@@ -130,7 +130,7 @@ def test_one_transaction(coordinator: Coordinator, cluster: Cluster) -> None:
 
 
 def test_what_passes_is_asked_again(coordinator: Coordinator, cluster: Cluster) -> None:
-    """CONCURRENT_TRANSACTIONS and a moved coordinator are not failures."""
+    """CONCURRENT_TRANSACTIONS and a moved coordinator are retried."""
     coordinator.codes = {
         INIT: [Errors.CONCURRENT_TRANSACTIONS, Errors.NOT_COORDINATOR],
         ADD: [Errors.CONCURRENT_TRANSACTIONS],
@@ -145,7 +145,7 @@ def test_what_passes_is_asked_again(coordinator: Coordinator, cluster: Cluster) 
 
 
 def test_after_an_error_the_transaction_can_only_be_aborted(coordinator: Coordinator, cluster: Cluster) -> None:
-    """A refused batch fails the transaction; the next one begins with a new epoch and sequence 0."""
+    """A rejected batch fails the transaction; the next transaction has a new epoch and sequence 0."""
     producer = TransactionalProducer(cluster, "x")
     producer.init_transactions()
     producer.begin_transaction()
@@ -168,7 +168,7 @@ def test_after_an_error_the_transaction_can_only_be_aborted(coordinator: Coordin
 
 @pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH])
 def test_a_fenced_producer_says_so(coordinator: Coordinator, cluster: Cluster, error: Errors) -> None:
-    """A newer producer has the id: the error names it, and no second request is sent."""
+    """The error identifies a fenced producer, and no second request is sent."""
     producer = TransactionalProducer(cluster, "x")
     producer.init_transactions()
     producer.begin_transaction()
@@ -181,7 +181,7 @@ def test_a_fenced_producer_says_so(coordinator: Coordinator, cluster: Cluster, e
 
 
 def test_calls_out_of_order(coordinator: Coordinator, cluster: Cluster) -> None:
-    """Each is refused with what is expected instead; an empty transaction asks for nothing."""
+    """A call out of order is rejected with the expected call; an empty transaction sends no request."""
     with pytest.raises(ValueError, match="must not be empty"):
         TransactionalProducer(cluster, "")
     producer = TransactionalProducer(cluster, "x")

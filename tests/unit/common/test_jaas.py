@@ -1,4 +1,4 @@
-"""The one line of a JAAS configuration."""
+"""Line of a JAAS configuration."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from kbroker.common.security.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 
 
 def test_users_of_plain() -> None:
-    """Kafka's own example."""
+    """Kafka's example is parsed."""
     entry = parse_jaas(
         f'{PLAIN_MODULE} required username="admin" password="admin-secret" user_admin="admin-secret" '
         'user_alice="alice-secret";'
@@ -29,7 +29,7 @@ def test_users_of_plain() -> None:
     ],
 )
 def test_forms(text: str, options: dict[str, str]) -> None:
-    """Quotes of both kinds or none, escapes, line ends."""
+    """Values may have quotes of both kinds or none, escapes and line ends."""
     assert parse_jaas(text).options == options
 
 
@@ -48,12 +48,12 @@ def test_forms(text: str, options: dict[str, str]) -> None:
     ],
 )
 def test_wrong_lines(text: str) -> None:
-    """Refused with a text that shows no value."""
+    """The error shows no value of an option."""
     with pytest.raises(ValueError) as refused:
         parse_jaas(text)
     assert "secret" not in str(refused.value)
 
 
 def test_an_entry_does_not_show_itself() -> None:
-    """Its options hold passwords."""
+    """The representation of an entry hides its options, which hold passwords."""
     assert "hidden" not in repr(parse_jaas('x.Y required password="hidden";'))

@@ -1,4 +1,4 @@
-"""Limits of log lines: one a minute about a repeated failure, ten a second about requests of strangers."""
+"""Limits of log lines: one a minute about a repeated failure, ten a second about requests."""
 
 import logging
 
@@ -54,7 +54,7 @@ def test_messages_that_differ_in_numbers_have_one_cause() -> None:
 
 
 def test_causes_beyond_the_limit_share_one() -> None:
-    """Strangers who make up causes get no line for each; past causes make room."""
+    """Causes beyond the limit share a line, and causes older than a minute no longer count."""
     clock = VirtualClock()
     failures = RepeatedFailures(clock)
     lines: list[int] = []
@@ -94,7 +94,7 @@ def test_the_end_of_the_line() -> None:
 
 
 def test_so_many_lines_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    """Ten lines in a second; the next line reports the number left out."""
+    """At most ten lines a second are written; the next line reports the number left out."""
     clock = VirtualClock()
     log = RateLimitedLogger(logging.getLogger("bounded"), clock)
     with caplog.at_level(logging.INFO):

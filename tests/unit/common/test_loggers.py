@@ -1,4 +1,4 @@
-"""Lines of the log that ``kbroker serve`` writes."""
+"""Log lines that ``kbroker serve`` writes."""
 
 import subprocess
 import sys

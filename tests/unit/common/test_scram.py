@@ -1,4 +1,4 @@
-"""SCRAM's arithmetic by the examples of its standards, and its messages."""
+"""SCRAM computations of the examples in its standards, and SCRAM messages."""
 
 import base64
 from collections.abc import Callable
@@ -23,13 +23,13 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 def server(
     password: str = PASSWORD, mechanism: scram.Mechanism = scram.SCRAM_SHA_256, nonce: str = SERVER_NONCE
 ) -> ScramMechanism:
-    """A server that knows one user."""
+    """Return a server with one user."""
     credential = scram.Credential.from_password(mechanism, password, SALT, 4096)
     return ScramMechanism(mechanism, lambda name, user: credential if user == USER else None, nonce)
 
 
 def test_the_client_of_rfc_7677() -> None:
-    """The messages of the standard's example, and the server's proof is accepted."""
+    """The client sends the messages of the standard's example and accepts the server's proof."""
     client = scram.ScramClient(scram.SCRAM_SHA_256, USER, PASSWORD, CLIENT_NONCE)
     assert client.first() == CLIENT_FIRST
     assert client.final(SERVER_FIRST) == CLIENT_FINAL
@@ -48,7 +48,7 @@ def test_the_server_of_rfc_7677() -> None:
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS.values(), ids=lambda mechanism: mechanism.name)
 @pytest.mark.parametrize("user", ["alice", "a=b,c", "User:x y"])
 def test_both_ends_agree(mechanism: scram.Mechanism, user: str) -> None:
-    """Any name goes through, with fresh nonces."""
+    """Client and server agree for any name, with fresh nonces."""
     credential = scram.Credential.from_password(mechanism, "p,=ss", scram.make_salt(), 4096)
     exchange = ScramMechanism(mechanism, lambda name, who: credential if who == user else None)
     client = scram.ScramClient(mechanism, user, "p,=ss")
@@ -57,7 +57,7 @@ def test_both_ends_agree(mechanism: scram.Mechanism, user: str) -> None:
 
 
 def test_a_wrong_password_is_refused_and_nothing_follows() -> None:
-    """The proof of another password proves nothing; the exchange cannot be tried again."""
+    """The proof of another password is rejected, and the exchange cannot be repeated."""
     exchange = server("pen")
     client = scram.ScramClient(scram.SCRAM_SHA_256, USER, PASSWORD, CLIENT_NONCE)
     final = client.final(exchange.evaluate(client.first()))
@@ -67,7 +67,7 @@ def test_a_wrong_password_is_refused_and_nothing_follows() -> None:
 
 
 def test_a_server_that_does_not_know_the_user_is_found_out() -> None:
-    """A client does not take a proof that anybody could have made."""
+    """The client rejects a proof that needs no knowledge of the password."""
     client = scram.ScramClient(scram.SCRAM_SHA_256, USER, PASSWORD, CLIENT_NONCE)
     client.final(SERVER_FIRST)
     with pytest.raises(scram.ScramError, match="Invalid server signature"):
@@ -88,7 +88,7 @@ def test_a_server_that_does_not_know_the_user_is_found_out() -> None:
     ],
 )
 def test_a_client_takes_no_bad_challenge(challenge: bytes) -> None:
-    """Neither another's nonce, nor its own alone, nor too few or absurdly many iterations, nor a bad salt."""
+    """Another nonce, the client's nonce alone, an invalid number of iterations, and an invalid salt are rejected."""
     client = scram.ScramClient(scram.SCRAM_SHA_256, USER, PASSWORD, CLIENT_NONCE)
     with pytest.raises(scram.ScramError):
         client.final(challenge)
@@ -98,7 +98,7 @@ def test_a_client_takes_no_bad_challenge(challenge: bytes) -> None:
     ("iterations", "bound"), [(4095, "less than the minimum 4096"), ((1 << 24) + 1, "more than the maximum 16777216")]
 )
 def test_a_client_says_which_bound_the_iterations_break(iterations: int, bound: str) -> None:
-    """Too many iterations are not called too few."""
+    """The error names the bound that the number of iterations exceeds."""
     client = scram.ScramClient(scram.SCRAM_SHA_256, USER, PASSWORD, CLIENT_NONCE)
     with pytest.raises(scram.ScramError, match=f"^Requested iterations {iterations} is {bound}$"):
         client.final(f"r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i={iterations}".encode())
@@ -123,7 +123,7 @@ def test_a_client_says_which_bound_the_iterations_break(iterations: int, bound: 
     ids=range(12),
 )
 def test_a_server_takes_no_bad_first_message(first: bytes) -> None:
-    """Bytes that are not a first message are refused at once."""
+    """Bytes that are not a first message are rejected at once."""
     with pytest.raises(SaslError):
         server().evaluate(first)
 
@@ -140,7 +140,7 @@ def test_a_server_takes_no_bad_first_message(first: bytes) -> None:
     ],
 )
 def test_a_server_takes_no_bad_proof(change: Callable[[bytes], bytes], why: str) -> None:
-    """Each part of the last message counts."""
+    """Each part of the last message is verified."""
     exchange = server()
     exchange.evaluate(CLIENT_FIRST)
     with pytest.raises(SaslError, match=why):
@@ -148,7 +148,7 @@ def test_a_server_takes_no_bad_proof(change: Callable[[bytes], bytes], why: str)
 
 
 def test_an_unknown_user_and_another_authorization_id() -> None:
-    """Unknown users are refused without a word to the client; acting for another is refused in words."""
+    """The error for an unknown user has no text for the client; that for another authorization id has one."""
     with pytest.raises(SaslError, match="Invalid user credentials"):
         server().evaluate(b"n,,n=other,r=x")
     with pytest.raises(SaslAuthenticationError, match="authorization id that is different"):
@@ -157,7 +157,7 @@ def test_an_unknown_user_and_another_authorization_id() -> None:
 
 
 def test_plain_tokens() -> None:
-    """User and password, and an authorization id only if it is the same."""
+    """A token has user and password, and may have an authorization id equal to the user."""
     exchange = PlainMechanism({"alice": "secret"})
     assert exchange.evaluate(b"\0alice\0secret") == b""
     assert exchange.user == "alice"
@@ -182,7 +182,7 @@ def test_plain_tokens() -> None:
     ],
 )
 def test_plain_refuses(token: bytes, error: type[Exception], text: str) -> None:
-    """A wrong user looks like a wrong password; half a token is not a token."""
+    """An unknown user gets the error of a wrong password, and an incomplete token is an error."""
     exchange = PlainMechanism({"alice": "secret"})
     with pytest.raises(error, match=text):
         exchange.evaluate(token)
@@ -190,6 +190,6 @@ def test_plain_refuses(token: bytes, error: type[Exception], text: str) -> None:
 
 
 def test_a_credential_does_not_show_itself() -> None:
-    """Neither its keys nor its salt are in a traceback."""
+    """The representation of a credential hides its keys and its salt."""
     credential = scram.Credential.from_password(scram.SCRAM_SHA_256, "x", SALT, 4096)
     assert repr(credential) == "Credential(...)"

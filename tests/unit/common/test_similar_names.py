@@ -1,4 +1,4 @@
-"""Suggestions for misspelled names, and the names that are refused for being nearly a known one."""
+"""Suggestions for misspelled names, and names that are rejected because they resemble a known name."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ NAMES = ("Produce", "Fetch", "ListOffsets")
     [("Produse", "Produce"), ("fetch", "Fetch"), ("LISTOFSETS", "ListOffsets"), ("Heartbeat", None), ("", None)],
 )
 def test_the_most_similar_name(name: str, found: str | None) -> None:
-    """The case of letters does not count; nothing similar gives nothing."""
+    """The case of letters is ignored, and a dissimilar name has no suggestion."""
     assert similar_name(name, NAMES) == found
     assert did_you_mean(name, NAMES) == ("" if found is None else f"; did you mean {found}?")
 
@@ -42,14 +42,14 @@ def test_likeness() -> None:
     ],
 )
 def test_a_misspelled_config(name: str, meant: str) -> None:
-    """Refused with the config that was meant."""
+    """The error suggests the intended config."""
     with pytest.raises(ConfigError) as refused:
         check_broker_names(["num.partitions", name])
     assert str(refused.value) == f"unknown config {name}; did you mean {meant}?"
 
 
 def test_names_that_are_not_misspelled() -> None:
-    """Configs of Apache Kafka that this broker does not have, its removed ones, and those of plugins pass."""
+    """Apache Kafka's configs that this broker lacks, removed configs, and configs of plugins are accepted."""
     table = json.loads((Path(__file__).parents[2] / "support/kafka_config_values.json").read_text())
     names = {name for scope in ("broker", "brokers") for name in table[scope] if name == name.lower().strip()}
     check_broker_names(
@@ -66,20 +66,20 @@ def test_names_that_are_not_misspelled() -> None:
 
 
 def test_a_file_warns(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker whose properties have an unknown name starts, and its warning names what was meant."""
+    """A broker with an unknown config starts, and its warning suggests the intended name."""
     with Broker({"kbroker.in.memory": True, "listeners": "PLAINTEXT://127.0.0.1:0", "num.partitons": 4}):
         pass
     assert "unknown setting num.partitons is ignored; did you mean num.partitions?" in caplog.messages
 
 
 def test_a_broker_of_a_test() -> None:
-    """A program that makes a broker has the error at once."""
+    """A program that creates a broker gets the error at once."""
     with pytest.raises(ConfigError, match=r"unknown config num.partitons; did you mean num.partitions\?$"):
         EmbeddedBroker({"num.partitons": 4})
 
 
 def test_quota_keys() -> None:
-    """A misspelled quota is refused, a shadow too; one that is unlike all of them is left to the broker."""
+    """Misspelled quotas and shadow quotas are rejected; a key unlike all known keys is left to the broker."""
     for key in ("producer_byte_rate", "shadow.request_percentage", "a_quota_of_tomorrow"):
         check_key(key)
     with pytest.raises(ValueError, match=r"^unknown quota 'producer_byterate'; did you mean producer_byte_rate\?$"):

@@ -1,4 +1,4 @@
-"""Numbers with units: what is read, what is refused, what is shown."""
+"""Numbers with units: parsing, errors and formatting."""
 
 import pytest
 
@@ -34,7 +34,7 @@ from kbroker.common.units import (
     ],
 )
 def test_bytes_are_read(text: str, expected: float) -> None:
-    """Decimal and binary units, with and without a space, in capitals or not."""
+    """Decimal and binary units are read with or without a space, in any case of letters."""
     assert parse_bytes(text) == expected
 
 
@@ -42,7 +42,7 @@ def test_bytes_are_read(text: str, expected: float) -> None:
     "text", ["", "fast", "1e999999MB", "1Mb", "1M", "1 M B", "MB", "1..2", "0x10", "1MB/s", "nan", "inf", "9" * 61]
 )
 def test_what_may_mean_something_else_is_refused(text: str) -> None:
-    """Megabits, bare prefixes and other text: the message has examples."""
+    """Megabits, bare prefixes and other text are rejected with examples in the message."""
     with pytest.raises(ValueError, match=r"expected bytes such as 1048576, 1MB \(1,000,000\) or 1MiB"):
         parse_bytes(text)
 
@@ -70,20 +70,20 @@ def test_rates_and_percentages() -> None:
     ],
 )
 def test_exact_bytes_lose_nothing(number: float, expected: str) -> None:
-    """The unit is the largest that shows the number in full, and it is read back as the same."""
+    """The unit is the largest that shows the number exactly, so that the text is read back as the same number."""
     assert exact_bytes(number) == expected
     assert parse_bytes(expected) == number
 
 
 def test_rounded_bytes() -> None:
-    """One decimal of the largest unit."""
+    """Bytes have one decimal of the largest unit."""
     assert [rounded_bytes(n) for n in (0, 1023, 1024, 1_000_000, 1 << 30, 1 << 52)] == [
         "0 B", "1023 B", "1.0 KiB", "976.6 KiB", "1.0 GiB", "4096.0 TiB",
     ]  # fmt: skip
 
 
 def test_rounded_durations() -> None:
-    """The two largest units of a long one, a second's tenths, and what is below ten milliseconds in two digits."""
+    """Long durations have their two largest units, seconds a decimal, and times below ten milliseconds two digits."""
     assert [rounded_duration(ms) for ms in (0, 0.254, 9.94, 9.96, 999.4, 999.6, 59_949, 59_951, 125_999)] == [
         "0 ms", "0.25 ms", "9.9 ms", "10 ms", "999 ms", "1.0 s", "59.9 s", "1 min 0 s", "2 min 6 s",
     ]  # fmt: skip
@@ -103,6 +103,6 @@ def test_times_are_read(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "30", "s", "-5s", "1 year", "1e999999999s", "1..5s", "9" * 70 + "s"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """Also a bare number, which could be anything, and more than thirty thousand years."""
+    """A bare number, which could have any unit, and more than thirty thousand years are rejected."""
     with pytest.raises(ValueError, match="expected a time such as 500ms, 30s, 5min, 2h or 1d"):
         parse_duration(text)

@@ -1,4 +1,4 @@
-"""Forms whose changes were made."""
+"""Submitted forms of the console, which are applied once."""
 
 from concurrent.futures import ThreadPoolExecutor
 

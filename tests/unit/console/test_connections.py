@@ -1,4 +1,4 @@
-"""Connections of the pages: one identity each, kept for the next page, closed when they fail or are too many."""
+"""Connections of the pages: one identity each, reused by the next page, closed after a failure or beyond a limit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ ALICE, BOB = Identity("User:alice", "10.0.0.1"), Identity("User:bob", "10.0.0.1"
 
 
 class Fake:
-    """A cluster that only knows whether it is open."""
+    """Cluster that only records whether it is open."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -52,7 +52,7 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Rig:
-    """Connections without a client."""
+    """Return connections without a client."""
     return Rig()
 
 

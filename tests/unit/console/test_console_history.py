@@ -1,4 +1,4 @@
-"""The last ten minutes: rates between two looks, each verdict counted once."""
+"""History of the last ten minutes: rates between two samples, and verdicts that count once."""
 
 import math
 from types import SimpleNamespace
@@ -67,7 +67,7 @@ def test_a_counter_that_begins_again_is_not_negative(rig: Rig) -> None:
 
 
 def test_each_verdict_is_counted_once(rig: Rig) -> None:
-    """One whose moment is not over is counted by a later look, also when the ring shows it many times."""
+    """A verdict of the current moment is counted by a later sample, even if the ring shows it many times."""
     rig.verdicts = [verdict(T0 - 5), verdict(T0), verdict(T0 + 1, refused=True)]
     rig.look(T0 + 1)
     rig.look(T0 + 1 + SETTLED_MS)
@@ -83,7 +83,7 @@ def test_each_verdict_is_counted_once(rig: Rig) -> None:
 
 
 def test_what_is_counted_is_the_delay_that_was_served(rig: Rig) -> None:
-    """Not what the formula says before the cap; of a shadow what it would have put on the client."""
+    """The delay after the cap counts, and for a shadow quota the delay that it would have caused."""
     capped = verdict(T0, kind="Request")._replace(delay_asked_ms=535_000, delay_served_ms=1000)
     rig.verdicts = [capped, capped._replace(is_shadow=True)]
     rig.look(T0 + SECOND)
@@ -92,7 +92,7 @@ def test_what_is_counted_is_the_delay_that_was_served(rig: Rig) -> None:
 
 
 def test_a_shadow_does_not_make_what_is_enforced_pale(rig: Rig) -> None:
-    """Each has its own scale: no client waits for a shadow, so the delays of its verdicts are larger by far."""
+    """Shadows have their own scale, since no client waits for them and their delays are far longer."""
     rig.verdicts = [verdict(T0, delay=1000), verdict(T0, delay=10**9)._replace(is_shadow=True)]
     rig.look(T0 + SECOND)
     broker = SimpleNamespace(clock=SimpleNamespace(epoch_ms=lambda: T0 + SECOND), verdicts=rig.verdicts)
@@ -124,7 +124,7 @@ def test_entities_are_bounded(rig: Rig) -> None:
 def test_verdicts_that_have_left_the_ring_are_not_hidden(rig: Rig) -> None:
     rig.verdicts = [verdict(T0) for _ in range(1024)]
     rig.look(T0 + SECOND)
-    assert rig.history.missed_until_ms == -1, "the first look cannot know"
+    assert rig.history.missed_until_ms == -1, "the first sample has no earlier verdicts to compare"
     rig.verdicts = [verdict(T0 + SECOND + 5) for _ in range(1024)]
     rig.look(T0 + 2 * SECOND)
     assert rig.history.missed_until_ms == T0 + SECOND + 5

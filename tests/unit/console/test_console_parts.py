@@ -1,4 +1,4 @@
-"""Parts of a list, parameters of a page, and how often pages may ask."""
+"""Parts of a list, parameters of a page, and the refresh interval of pages."""
 
 import pytest
 
@@ -76,11 +76,11 @@ def test_all_pages_together_ask_ten_times_a_second() -> None:
     assert viewers.again_ms("page 0") == SHORTEST_MS
     for number in range(10 * MAX_VIEWERS):
         again_ms = viewers.again_ms(f"page {number}")
-    assert again_ms == LONGEST_MS, "who makes up names makes the others wait, but not for ever"
+    assert again_ms == LONGEST_MS, "invented names delay other pages by a limited time"
 
 
 def test_a_user_slows_the_pages_of_others_by_twenty_of_its_own() -> None:
-    """One user that invented names of pages made all pages refresh every 30 s."""
+    """The pages of one user count at most twenty times in the refresh interval of the others."""
     viewers = Viewers(VirtualClock())
     for number in range(10 * MAX_OF_USER):
         viewers.again_ms(f"page {number}", "User:alice")
@@ -90,7 +90,7 @@ def test_a_user_slows_the_pages_of_others_by_twenty_of_its_own() -> None:
 
 
 def test_a_decision_in_words() -> None:
-    """Small limits have their digits, tokens are not a rate, and a delay is the one that was served."""
+    """Small limits have their digits, tokens are not a rate, and a delay is the served delay."""
     assert judged("request_percentage", 0.5256, 0.01) == ("0.526 %", "0.01 %")
     assert judged("request_percentage", 1234.56, 200.0) == ("1,234.6 %", "200 %")
     assert judged("controller_mutation_rate", -5.0, 0.5) == ("-5 tokens", "0.5/s")

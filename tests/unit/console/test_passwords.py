@@ -28,7 +28,7 @@ def passwords(found: Stored, *mechanisms: scram.Mechanism) -> Passwords:
 
 
 def test_each_password_of_an_accepted_mechanism() -> None:
-    """The credential of SCRAM-SHA-256 alone was looked at, also where no listener accepts it."""
+    """The passwords of all mechanisms that a listener accepts are valid, and no others."""
     found = stored(("two", SHA_256, "one", 4096), ("two", SHA_512, "other", 4096))
     both, one = passwords(found, SHA_256, SHA_512), passwords(found, SHA_512)
     assert [both.sign_in("two", text) is not None for text in ("one", "other", "wrong")] == [True, True, False]
@@ -42,7 +42,7 @@ def test_each_password_of_an_accepted_mechanism() -> None:
 
 
 def test_unknown_users_take_the_time_of_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unknown ones took 4,096 iterations of SCRAM-SHA-256: the time of a refusal named the known ones."""
+    """An unknown user costs the iterations of a known user's mechanism, so that the time of a refusal names no user."""
     work: list[tuple[str, int]] = []
 
     def salted_password(self: scram.Mechanism, password: str, salt: bytes, iterations: int) -> bytes:

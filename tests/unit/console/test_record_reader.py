@@ -1,4 +1,4 @@
-"""Records of a partition for a page: where it begins, where it ends, what it leaves out."""
+"""Records of a partition for a page: the first record, the last record, and omitted records."""
 
 import contextlib
 import subprocess
@@ -59,7 +59,7 @@ def test_where_a_page_begins(log: PartitionLog) -> None:
 
 
 def test_a_page_ends_with_the_record_that_makes_it_large(log: PartitionLog) -> None:
-    """A page of a hundred records of ten megabytes is not a gigabyte."""
+    """Records of ten megabytes end a page early, so that a hundred of them are not a gigabyte."""
     for _ in range(3):
         append(log, bytes(PAGE_BYTES + 1))
     found = read_records(log, 0, 100)
@@ -71,7 +71,7 @@ def test_a_page_ends_with_the_record_that_makes_it_large(log: PartitionLog) -> N
 def test_records_too_far_inside_a_large_batch_are_left_out(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch, codec: CompressionType
 ) -> None:
-    """Records before the limit are shown, those behind it are named, and the next page begins behind the batch."""
+    """The page has the records before the limit, names the others, and the next page begins after the batch."""
     monkeypatch.setattr(record_reader, "CAP_BYTES", 1 << 20)
     append(log, b"before", codec=codec)
     append(log, *[bytes(300_000)] * 10, codec=codec)
@@ -90,7 +90,7 @@ def test_records_too_far_inside_a_large_batch_are_left_out(
 
 
 def test_a_page_ends_behind_a_damaged_batch(tmp_path: Path) -> None:
-    """The next page begins behind it, so that the records behind it can be reached."""
+    """The next page begins after the damaged batch, so that later records can be reached."""
     with contextlib.closing(
         PartitionLog(str(tmp_path), "t", 0, bytes(16), {"max.message.bytes": 64 << 20}, VirtualClock(T0))
     ) as log:
@@ -106,7 +106,7 @@ def test_a_page_ends_behind_a_damaged_batch(tmp_path: Path) -> None:
 
 
 def test_values_are_cut(log: PartitionLog) -> None:
-    """A page holds the part of a value that it shows, and its whole length."""
+    """A page holds the part of a value that it shows, and the length of the whole value."""
     append(log, b"0123456789", None)
     (first, second) = read_records(log, 0, 2, 4).records
     assert (first.value, first.value_bytes, first.key, first.key_bytes) == (b"0123", 10, b"k", 1)
@@ -114,7 +114,7 @@ def test_values_are_cut(log: PartitionLog) -> None:
 
 
 def test_headers_count_too(log: PartitionLog) -> None:
-    """Only the first headers of a record with very many are held, and a page of large ones ends early."""
+    """Only the first headers of a record are held, and a page of large headers ends early."""
     large = [("h", bytes(PAGE_BYTES + 1)), *((f"n{number}", b"") for number in range(99))]
     for _ in range(2):
         assert log.append(build_batch([Record(b"k", b"v", T0, large)]), api_version=9).error == 0
@@ -124,7 +124,7 @@ def test_headers_count_too(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
 def test_a_page_within_a_large_batch(log: PartitionLog, codec: CompressionType) -> None:
-    """Its first records, its last ones, and those of the next batch behind them."""
+    """A page may have the batch's first records, its last ones, and those of the next batch."""
     append(log, *(b"%d" % number for number in range(1000)), codec=codec)
     append(log, b"behind")
     for first, count in ((0, 3), (500, 3), (998, 3), (999, 1), (999, 9)):
@@ -152,14 +152,14 @@ print(len(found.records), found.next_offset, peak() - before)
 
 
 def peak_of(batch: bytes) -> tuple[int, int, int]:
-    """Return the number of records on a page, the next offset, and the bytes by which the peak of memory grew."""
+    """Return the number of records on a page, the next offset, and the growth of peak memory in bytes."""
     ran = subprocess.run([sys.executable, "-c", PEAK], input=batch, capture_output=True, check=True)
     found, next_offset, taken_bytes = map(int, ran.stdout.split())
     return found, next_offset, taken_bytes
 
 
 def test_many_tiny_records_and_headers_take_no_memory_of_a_page() -> None:
-    """A batch of kilobytes unpacks to two million headers: they were 45 MB of columns, and a page shows fifty."""
+    """A batch of kilobytes with two million headers, 45 MB as columns, costs a page of fifty little memory."""
     rows = [
         Record(None, None, T0),
         Record(None, None, T0, [("", None)] * 2_000_000),
@@ -172,7 +172,7 @@ def test_many_tiny_records_and_headers_take_no_memory_of_a_page() -> None:
 
 @pytest.mark.parametrize("codec", [CompressionType.ZSTD, CompressionType.GZIP, CompressionType.LZ4])
 def test_the_first_records_of_a_highly_compressible_batch_take_little_memory(codec: CompressionType) -> None:
-    """A batch of 200 MB, uncompressed, was not shown at all, and 64 MiB of it were uncompressed all the same."""
+    """A page of a batch with 200 MB of uncompressed records decompresses only the first ones."""
     batch = build_batch([Record(None, bytes(500_000), T0)] * 400, compression=codec)
     found, next_offset, taken_bytes = peak_of(batch)
     assert (found, next_offset) == (3, 3)
@@ -180,9 +180,9 @@ def test_the_first_records_of_a_highly_compressible_batch_take_little_memory(cod
 
 
 def test_a_page_ends_when_much_was_uncompressed_for_it(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred batches with one record each of a megabyte of headers, which are not even shown."""
+    """A page ends early in a hundred batches that each have a megabyte of headers, which are not shown."""
     monkeypatch.setattr(record_reader, "UNPACKED_BYTES", 1 << 20)
-    headers = [("", None)] * 200_000  # of two bytes each
+    headers = [("", None)] * 200_000  # two bytes each
     for _ in range(6):
         batch = build_batch([Record(b"k", b"v", T0, headers)], compression=CompressionType.ZSTD)
         assert log.append(batch, api_version=9).error == 0

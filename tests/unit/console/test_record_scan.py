@@ -1,4 +1,4 @@
-"""Searches in partitions: what is found, where the next step begins, and the limits of a step."""
+"""Searches in partitions: matches, the next step's offsets, and the limits of a step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_FILTERS = Filters()
 
 
 class Partition:
-    """A log with the interface of a WirePartition."""
+    """Log with the interface of a WirePartition."""
 
     def __init__(self, log: PartitionLog, end: int | None = None) -> None:
         self._log = log
@@ -45,7 +45,7 @@ class Partition:
 
 @pytest.fixture
 def logs() -> Mapping[int, PartitionLog]:
-    """Two partitions: even and odd seconds, a record each, and every tenth one with a header."""
+    """Return two partitions with a record for each even and odd second, every tenth second with a header."""
     made = {p: memory_log("t", p, VirtualClock(T0), config={"max.message.bytes": 64 << 20}) for p in (0, 1)}
     for p, log in made.items():
         for batch in range(10):
@@ -68,7 +68,7 @@ def seconds(step: Step) -> list[int]:
 
 
 def test_forwards_in_the_order_of_time(logs: Mapping[int, PartitionLog]) -> None:
-    """Steps one after the other show each record once."""
+    """Consecutive steps return each record once."""
     marks, found = {0: 0, 1: 0}, list[int]()
     for _ in range(3):
         step = scan(logs).forward(marks, 7)
@@ -131,7 +131,7 @@ def test_a_filter_sees_decoded_text(logs: Mapping[int, PartitionLog]) -> None:
 def test_a_step_ends_in_time_and_the_next_goes_on(
     logs: Mapping[int, PartitionLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However few records match, a step ends, says how many it has examined, and no record is examined twice."""
+    """A step with few matches ends and has the number of examined records; no record is examined twice."""
     monkeypatch.setattr(record_scan, "STEP_RECORDS", 300)
     monkeypatch.setattr(record_scan, "CHUNK", 100)
     marks, looked, found = {0: 0, 1: 0}, 0, list[int]()
@@ -167,7 +167,7 @@ def test_records_with_too_many_bytes_are_named(
 
 
 def test_the_first_records_of_all_partitions_are_read_however_late(logs: Mapping[int, PartitionLog]) -> None:
-    """Without filters, a page lacks no partition because the machine is busy."""
+    """Without filters, a page lacks no partition when the machine is busy."""
     times = iter(range(0, 100_000, 1000))
     late: Any = SimpleNamespace(now_ms=lambda: next(times))
     partitions: Any = {p: Partition(log) for p, log in logs.items()}

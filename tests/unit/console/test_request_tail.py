@@ -1,4 +1,4 @@
-"""Records of a request log that no broker has written: passed over, or shown as far as they can be."""
+"""Request log records that no broker has written are skipped, or shown with their valid fields."""
 
 import json
 from typing import Any

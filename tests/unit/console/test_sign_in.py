@@ -22,7 +22,7 @@ def test_a_session_ends() -> None:
 
 
 def test_a_principal_ends_only_its_own_sessions() -> None:
-    """A thousand sign-ins of any user signed out the operator."""
+    """A thousand sessions of one user end only that user's sessions."""
     sessions = Sessions(VirtualClock())
     operator, bob = sessions.begin(), sessions.begin("User:bob")
     first, *rest = [sessions.begin("User:alice") for _ in range(MAX_SESSIONS + 1)]
@@ -70,6 +70,6 @@ def test_the_cookie_among_others() -> None:
     ],
 )
 def test_consoles_of_one_machine_have_cookies_of_their_own(host: str, name: str) -> None:
-    """A browser sends the cookies of a host to all of its ports: to sign in to one broker signed out of another."""
+    """Cookies have the port in their name, since a browser sends a host's cookies to all of its ports."""
     assert cookie_name({"host": host}) == name
     assert cookie_of({"host": host, "cookie": f"kbroker_console_1=other; {name}=own"}) == "own"

@@ -35,7 +35,7 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Rig:
-    """A history without a sample."""
+    """Return a history without a sample."""
     return Rig()
 
 
@@ -73,7 +73,7 @@ def test_a_slow_sample_delays_the_next_one(rig: Rig) -> None:
     history.look(T0)
     rig.set("t", 500_000)
     history.look(T0 + 49_999)
-    assert history.rate("t") is None, "half a second for a sample: at most every 50 seconds"
+    assert history.rate("t") is None, "a sample of half a second allows one every 50 seconds"
     history.look(T0 + 50_000)
     assert history.rate("t") == 10_000
 

@@ -1,4 +1,4 @@
-"""Reads of several partitions at once: only whole batches are kept."""
+"""Reads of several partitions at once, which keep only complete batches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ BATCH = build_batch([Record(None, b"v", 0, [])])
 
 
 class Fetches:
-    """A consumer whose fetches bring a whole batch of the first partition, and a part of one of the others."""
+    """Consumer whose fetches return a complete batch of the first partition and truncated batches of the others."""
 
     made: list[Mapping[tuple[str, int], int]] = []  # noqa: RUF012
 
@@ -30,7 +30,7 @@ class Fetches:
 
 
 def test_a_part_of_a_batch_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other brokers cut a batch at the end of a response: read alone, it comes whole."""
+    """Other brokers truncate a batch at the end of a response; a fetch of its partition alone returns it complete."""
     monkeypatch.setattr(wire_partition, "Consumer", Fetches)
     cluster: Any = None
     partitions = {p: WirePartition(cluster, "t", p, 0, 9) for p in (0, 1)}

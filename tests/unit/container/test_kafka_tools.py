@@ -1,4 +1,4 @@
-"""Kafka's tools in a container: options that they cannot follow are errors."""
+"""Kafka's tools in a container, which reject options that they do not support."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_records_without_their_values_are_refused() -> None:
 
 
 def test_storage_takes_the_file_of_each_form(tmp_path: Path) -> None:
-    """A type of a store that only Java reads is not in the tool's way, whichever way the file is named."""
+    """A store type that only Java reads is ignored, in both ways of naming the file."""
     file = tmp_path / "server.properties"
     file.write_text(f"log.dirs={tmp_path / 'data'}\nssl.keystore.type=PKCS12\n")
     (tmp_path / "data").mkdir()

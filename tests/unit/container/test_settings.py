@@ -10,7 +10,7 @@ from kbroker.container.settings import environment_lines, properties_text
 
 
 def test_names_of_variables() -> None:
-    """The rules of Kafka's wrapper: a full stop, an underscore, a hyphen; names that are not settings."""
+    """Names follow Kafka's wrapper (full stops, underscores, hyphens), and other variables are ignored."""
     environ = {
         "KAFKA_VALID_PROPERTY": "Value",
         "KAFKA_VALID___PROPERTY__ALL_CASES": "All Cases Value",
@@ -26,7 +26,7 @@ def test_names_of_variables() -> None:
 
 
 def test_files_and_environment(tmp_path: Path) -> None:
-    """The environment follows a mounted file; the defaults count only where neither has any setting."""
+    """The environment follows a mounted file; the defaults apply only if neither has a setting."""
     defaults, mounted = tmp_path / "defaults", tmp_path / "mounted"
     for folder, text in ((defaults, "default.config=1\n"), (mounted, "mounted.config=1")):
         folder.mkdir()
@@ -40,7 +40,7 @@ def test_files_and_environment(tmp_path: Path) -> None:
 
 
 def test_words_of_a_start(tmp_path: Path) -> None:
-    """A file, --override and kafka-native's options; listeners follow from the advertised ones."""
+    """A start accepts a file, --override and kafka-native's options, and derives listeners from the advertised ones."""
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=2\nkbroker.in.memory=true\nzookeeper.connect=localhost:2181\n")
     words = [str(file), "-Dlog4j.configuration=x", "--override", "num.partitions=3"]
@@ -56,7 +56,7 @@ def test_words_of_a_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("roles", ["broker,controller", "broker"])
 def test_new_folders_are_formatted(roles: str, tmp_path: Path) -> None:
-    """With the id of CLUSTER_ID; a combined node is the only voter of its quorum, a member has none; once."""
+    """Folders are formatted once with the id of CLUSTER_ID; a combined node is its quorum's voter, a broker is not."""
     file = tmp_path / "server.properties"
     file.write_text(
         f"process.roles={roles}\nnode.id=9\ncontroller.listener.names=CONTROLLER\nlog.dirs={tmp_path / 'data'}\n"

@@ -9,7 +9,7 @@ from tests.support.certificates import Certificates, pkcs12_store
 
 
 def test_stores_become_text(tmp_path: Path) -> None:
-    """Key, chain and authorities, of a listener's prefix too; a PEM file and a missing one stay for the broker."""
+    """Key, chain and authorities become PEM text, also with a listener's prefix; other files are left to the broker."""
     made = Certificates(tmp_path)
     server, trust, missing = tmp_path / "server.jks", tmp_path / "trust.p12", tmp_path / "missing"
     server.write_bytes(pkcs12_store(made.server, b"secret"))
@@ -37,7 +37,7 @@ def test_stores_become_text(tmp_path: Path) -> None:
 
 
 def test_unreadable_stores(tmp_path: Path) -> None:
-    """A wrong password, no key, and the former format: the setting, the file, and what to do."""
+    """A wrong password, a missing key, and the old format are errors with the setting, the file and the remedy."""
     made = Certificates(tmp_path)
     store = tmp_path / "store"
     setting = {"ssl.keystore.location": str(store)}
@@ -53,6 +53,6 @@ def test_unreadable_stores(tmp_path: Path) -> None:
 
 
 def test_types_left_out() -> None:
-    """The types of all listeners' stores are left out, and nothing else."""
+    """The types of all listeners' stores are left out, and other lines are kept."""
     text = "a=1\nssl.keystore.type=PKCS12\nlistener.name.b.ssl.truststore.type : JKS\nssl.keystore.type.x=2\n"
     assert without_types(text).split() == ["a=1", "ssl.keystore.type.x=2"]

@@ -1,4 +1,4 @@
-"""The clocks: two scales, and a virtual time that only its owner moves."""
+"""Clocks: two time scales, and a virtual time that only its owner advances."""
 
 import threading
 import time
@@ -9,14 +9,14 @@ from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
 
 
 def test_system_clock_is_the_monotonic_clock() -> None:
-    """The system clock reads the same monotonic clock as Python's, in nanoseconds."""
+    """The system clock reads Python's monotonic clock in nanoseconds."""
     before = time.monotonic_ns()
     now = SystemClock().now_ns()
     assert before <= now <= time.monotonic_ns()
 
 
 def test_system_clock_scales_agree() -> None:
-    """Milliseconds are the nanoseconds rounded down, and both wall readings are near Python's wall clock."""
+    """Milliseconds are nanoseconds rounded down, and both wall times are near Python's wall clock."""
     clock = SystemClock()
     low, ms, high = clock.now_ns(), clock.now_ms(), clock.now_ns()
     assert low // 1_000_000 <= ms <= high // 1_000_000
@@ -26,14 +26,14 @@ def test_system_clock_scales_agree() -> None:
 
 
 def test_all_system_clocks_are_one() -> None:
-    """Two handles of the system clock carry the epoch by the same offset."""
+    """Two instances of the system clock have the same offset of the epoch."""
     first, second = SystemClock(), SystemClock()
     a, b, c = first.epoch_ms(), second.epoch_ms(), first.epoch_ms()
     assert a <= b <= c
 
 
 def test_virtual_clock_stands_still_until_moved() -> None:
-    """A virtual clock shows exactly what was added to it."""
+    """A virtual clock advances only by the steps of its owner."""
     clock = VirtualClock()
     assert clock.wall_ms() == clock.epoch_ms() == 1_700_000_000_000
     start = clock.now_ns()
@@ -56,7 +56,7 @@ def test_virtual_clock_starts_at_the_given_time() -> None:
 
 
 def test_epoch_below_the_monotonic_time_rounds_down() -> None:
-    """A negative difference of the scales does not round the epoch up."""
+    """A negative difference of the scales is rounded down."""
     clock = VirtualClock(0, start_ms=1)
     clock.advance_ns(1)
     assert clock.epoch_ms() == 0
@@ -64,7 +64,7 @@ def test_epoch_below_the_monotonic_time_rounds_down() -> None:
 
 @pytest.mark.parametrize("delta", [-1, 1 << 63, -(1 << 80)])
 def test_time_neither_goes_back_nor_overflows(delta: int) -> None:
-    """An impossible step is refused and moves nothing."""
+    """An invalid step is rejected and does not change the time."""
     clock = VirtualClock()
     start = clock.now_ns()
     with pytest.raises(ValueError, match="delta"):
@@ -75,7 +75,7 @@ def test_time_neither_goes_back_nor_overflows(delta: int) -> None:
 
 
 def test_far_future_saturates() -> None:
-    """Steps that leave the 64 bits stop at the end of time instead of wrapping."""
+    """Steps beyond 64 bits stop at the largest time instead of wrapping."""
     clock = VirtualClock()
     for _ in range(3):
         clock.advance_ns((1 << 63) - 1)
@@ -97,7 +97,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_advances_of_many_threads_add_up() -> None:
-    """No step of any thread is lost."""
+    """Steps of all threads add up."""
     clock = VirtualClock()
     start = clock.now_ns()
 

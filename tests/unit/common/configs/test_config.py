@@ -1,4 +1,4 @@
-"""The configuration table and how values reach it."""
+"""Configuration table and the sources of values."""
 
 from pathlib import Path
 
@@ -59,13 +59,13 @@ def test_topic_keys_are_kafkas() -> None:
 
 
 def test_table_defaults_pass_their_own_validators() -> None:
-    """No key has a default that the key itself would refuse."""
+    """Every key's default passes the key's validator."""
     for key in (*BROKER_TABLE.values(), *TOPIC_TABLE.values()):
         assert key.parse(to_text(key.default)) == key.default, key.name
 
 
 def test_every_synonym_is_a_broker_key() -> None:
-    """The broker key behind each topic key exists."""
+    """Each topic key's broker key exists."""
     assert {key.synonym for key in TOPIC_TABLE.values()} - set(BROKER_TABLE) == {None}
 
 
@@ -99,14 +99,14 @@ def test_every_synonym_is_a_broker_key() -> None:
     ],
 )
 def test_bad_topic_value(key: str, value: str, text: str) -> None:
-    """A topic value that cannot be is refused in Kafka's words."""
+    """An invalid topic value is rejected with Kafka's message."""
     with pytest.raises(ConfigError) as caught:
         validate_topic_configs({key: value})
     assert text == str(caught.value)
 
 
 def test_compaction_lags_that_contradict_each_other() -> None:
-    """The shortest lag of compaction above the longest one is refused in Kafka's words."""
+    """A minimum compaction lag above the maximum is rejected with Kafka's message."""
     with pytest.raises(ConfigError) as caught:
         validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
     assert str(caught.value) == ("conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)")
@@ -114,7 +114,7 @@ def test_compaction_lags_that_contradict_each_other() -> None:
 
 
 def test_bad_value_names_key_value_and_what_is_allowed() -> None:
-    """A broker that cannot start says which key, which value, and what would be right."""
+    """The start error names the key, its value and the allowed values."""
     with pytest.raises(ConfigError) as caught:
         BrokerConfig({"num.io.threads": "0"})
     assert caught.value.explain() == (
@@ -124,25 +124,25 @@ def test_bad_value_names_key_value_and_what_is_allowed() -> None:
 
 
 def test_unknown_keys_are_kept_for_a_warning() -> None:
-    """An unknown key does not stop the broker, nor is it lost."""
+    """An unknown key does not stop the broker and is kept for a warning."""
     assert BrokerConfig({"no.such.key": "1", "num.partitions": "4"}).unknown == {"no.such.key": "1"}
 
 
 @pytest.mark.parametrize("value", ["1", "104857599"])
 def test_queued_bytes_must_hold_one_request(value: str) -> None:
-    """A pool too small for the largest request would block for ever."""
+    """A pool smaller than the largest request would block for ever, and is rejected."""
     with pytest.raises(ConfigError, match=r"socket\.request\.max\.bytes"):
         BrokerConfig({"queued.max.request.bytes": value})
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "104857600"])
 def test_queued_bytes_unlimited_or_large_enough(value: str) -> None:
-    """No limit, or at least one largest request."""
+    """A pool is unlimited or holds at least one largest request."""
     assert BrokerConfig({"queued.max.request.bytes": value}).integer("queued.max.request.bytes") == int(value)
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
-    """--set wins over the environment, which wins over the file."""
+    """--set overrides the environment, which overrides the file."""
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=2\nnum.io.threads=3\nlog.dirs=/from/file\n")
     environ = {"KAFKA_NUM_IO_THREADS": "4", "KAFKA_LOG_DIRS": "/from/env", "HOME": "/root"}
@@ -155,7 +155,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_environment_names() -> None:
-    """Kafka's images, ours, and our own keys; misspelled names count too, but no other variables."""
+    """Variables of Kafka's images and of kbroker are configs, misspelt keys included; other variables are not."""
     environ = {
         "KAFKA_LOG_DIRS": "a",
         "KAFKA_CFG_NUM_PARTITIONS": "2",
@@ -181,7 +181,7 @@ def test_environment_names() -> None:
 
 
 def test_properties_file() -> None:
-    """Comments, separators, continued lines and escapes as Java reads them."""
+    """Comments, separators, continued lines and escapes are read as in Java."""
     text = "# a\n! b\n a.b = 1 \nc:2\nd 3\ne=x,\\\n   y\nf=a\\tb\\u0041\nempty=\n\nlast=\\\\"
     found = parse_properties(text)
     assert found == {"a.b": "1", "c": "2", "d": "3", "e": "x,y", "f": "a\tbA", "empty": "", "last": "\\"}
@@ -189,7 +189,7 @@ def test_properties_file() -> None:
 
 @pytest.mark.parametrize("key", ["kbroker.request.log.sampling", "log.cleaner.min.cleanable.ratio"])
 def test_a_share_that_is_no_number_is_refused_with_its_name(key: str) -> None:
-    """NaN is neither below nor above a limit."""
+    """NaN, which is neither below nor above a limit, is rejected."""
     with pytest.raises(ConfigError) as refused:
         BrokerConfig({key: "nan"})
     assert refused.value.explain().startswith(f"Invalid value nan for configuration {key}: ")
@@ -198,13 +198,13 @@ def test_a_share_that_is_no_number_is_refused_with_its_name(key: str) -> None:
 
 @pytest.mark.parametrize("word", ["num.partitions", "=1", ""])
 def test_set_needs_key_and_value(word: str) -> None:
-    """A --set without key=value is refused, not guessed at."""
+    """A --set without key=value is rejected."""
     with pytest.raises(ConfigError, match="key=value"):
         BrokerConfig.load(overrides=[word])
 
 
 def test_retention_falls_back_from_ms_to_minutes_to_hours() -> None:
-    """The finer unit wins wherever it is set."""
+    """The finer unit takes precedence."""
     assert BrokerConfig({"log.retention.hours": 2}).topic_default("retention.ms") == 7_200_000
     assert BrokerConfig({"log.retention.hours": 2, "log.retention.minutes": 1}).topic_default("retention.ms") == 60_000
     assert BrokerConfig({"log.retention.minutes": 1, "log.retention.ms": 5}).topic_default("retention.ms") == 5
@@ -212,7 +212,7 @@ def test_retention_falls_back_from_ms_to_minutes_to_hours() -> None:
 
 
 def test_dynamic_values_win_and_name_their_source() -> None:
-    """This broker's value, then the default of all brokers, then the file, then the table."""
+    """This broker's value precedes the default of all brokers, the file and the table."""
     config = BrokerConfig({"message.max.bytes": 300})
     config.set_dynamic({"message.max.bytes": "100"}, {"message.max.bytes": "200", "gone.key": "1"})
     assert config.topic_default("max.message.bytes") == 100
@@ -225,12 +225,12 @@ def test_dynamic_values_win_and_name_their_source() -> None:
 
 
 def test_default_listener_is_local() -> None:
-    """Nothing but this machine can reach a broker that was not configured."""
+    """A broker without configuration can be reached only from its own machine."""
     assert BrokerConfig().listeners == [Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)]
 
 
 def test_listeners_with_names_of_their_own() -> None:
-    """Several listeners, IPv6 in brackets, one advertised elsewhere."""
+    """Several listeners have names, IPv6 addresses in brackets, and an advertised address."""
     config = BrokerConfig(
         {
             "listeners": "INTERNAL://[::1]:0,EXTERNAL://:9094",
@@ -257,7 +257,7 @@ def test_listeners_with_names_of_their_own() -> None:
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "cannot reach"),
         ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL"),
         ({"default.replication.factor": "3"}, "one broker"),
-        ({"offsets.topic.segment.bytes": "1048575"}, "at least 1048576"),  # its topic could not be made: no group works
+        ({"offsets.topic.segment.bytes": "1048575"}, "at least 1048576"),  # without its topic no group works
         ({"transaction.state.log.segment.bytes": "1000"}, "at least 1048576"),
         ({"group.coordinator.rebalance.protocols": "consumer"}, "Disabling the 'classic' protocol is not supported"),
         ({"group.coordinator.rebalance.protocols": "classic,Consumer"}, "one of: consumer, classic, share, streams"),
@@ -268,7 +268,7 @@ def test_listeners_with_names_of_their_own() -> None:
     ],
 )
 def test_settings_that_cannot_work(values: dict[str, str], text: str) -> None:
-    """A value that the broker does not support is refused at start."""
+    """A value that the broker does not support is rejected at start."""
     with pytest.raises(ConfigError, match=text):
         BrokerConfig(values)
 
@@ -283,7 +283,7 @@ def test_settings_that_cannot_work(values: dict[str, str], text: str) -> None:
     ],
 )
 def test_invalid_values_of_own_keys(name: str, value: str, allowed: str) -> None:
-    """The refusal names the key and the allowed values, and does not show a secret."""
+    """The error has the key and the allowed values, and shows no secret."""
     with pytest.raises(ConfigError) as caught:
         BrokerConfig({name: value})
     assert (caught.value.key, caught.value.allowed) == (name, allowed)
@@ -292,14 +292,14 @@ def test_invalid_values_of_own_keys(name: str, value: str, allowed: str) -> None
 
 @pytest.mark.parametrize("values", [{"node.id": 7}, {"broker.id": 7}, {"broker.id": 3, "node.id": 7}])
 def test_broker_id_is_described_as_node_id(values: dict[str, int]) -> None:
-    """Each of the two names shows the number of the other."""
+    """Both names show the same number."""
     config = BrokerConfig(values)
     assert (config.value("node.id"), config.value("broker.id")) == (7, 7)
     assert config.sources("broker.id") == [(ConfigSource.STATIC_BROKER_CONFIG, 7), (ConfigSource.DEFAULT_CONFIG, -1)]
 
 
 def test_broker_id_is_the_old_name_of_node_id() -> None:
-    """An old file keeps its number; the new key wins."""
+    """A file with broker.id keeps its number, and node.id takes precedence."""
     assert (
         BrokerConfig({"broker.id": 7}).node_id,
         BrokerConfig({"broker.id": 7, "node.id": 3}).node_id,

@@ -1,4 +1,4 @@
-"""A broker's properties of Apache Kafka are accepted as they are; wrong ones are refused in Kafka's words."""
+"""Kafka's properties of a broker are accepted unchanged, and invalid ones are rejected with Kafka's messages."""
 
 import re
 
@@ -8,7 +8,7 @@ from kbroker.common.configs.config import BrokerConfig, parse_properties
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.configs.config_member import controller_listener, quorum_addresses
 
-#: The settings of config/broker.properties of Apache Kafka 4.3.
+#: Settings of config/broker.properties of Apache Kafka 4.3.
 STOCK = """
 process.roles=broker
 node.id=2
@@ -28,7 +28,7 @@ log.retention.hours=168
 
 
 def config(**changes: str) -> BrokerConfig:
-    """Return the stock configuration with changes; their names have ``_`` for a dot, an empty value unsets."""
+    """Return the stock configuration with changes, whose names have ``_`` for a dot; an empty value unsets a key."""
     values = parse_properties(STOCK)
     values.update({name.replace("_", "."): value for name, value in changes.items()})
     return BrokerConfig({name: value for name, value in values.items() if value})

@@ -1,4 +1,4 @@
-"""Kafka's configuration file of a combined node is accepted as it is; one of a cluster of several nodes is refused."""
+"""Kafka's configuration file of a combined node is accepted unchanged, and one for several nodes is rejected."""
 
 import re
 
@@ -39,7 +39,7 @@ log.retention.check.interval.ms=300000
 
 
 def config(**changes: str) -> BrokerConfig:
-    """Return the stock configuration with changes; their names have ``_`` for a dot, an empty value unsets."""
+    """Return the stock configuration with changes, whose names have ``_`` for a dot; an empty value unsets a key."""
     values = parse_properties(STOCK)
     values.update({name.replace("_", "."): value for name, value in changes.items()})
     return BrokerConfig({name: value for name, value in values.items() if value})
@@ -93,12 +93,12 @@ def test_the_stock_file_is_accepted() -> None:
     ],
 )
 def test_address_of_the_voter(changes: dict[str, str], expected: str) -> None:
-    """As Kafka's tool takes it for --standalone: advertised, bound, or in the list of voters."""
+    """The voter's address is that of Kafka's tool for --standalone: advertised, bound, or in the list of voters."""
     assert str(voter_listener(config(**changes))) == expected
 
 
 def test_listeners_of_the_controller_need_no_protocol_without_tls() -> None:
-    """Kafka takes them as PLAINTEXT while no listener has the name of another protocol."""
+    """A listener of the controller is PLAINTEXT, as in Kafka, while no listener has the name of another protocol."""
     changes = {"listener_security_protocol_map": "", "advertised_listeners": "", "controller_listener_names": "C"}
     assert texts([*config(**changes, listeners="PLAINTEXT://:1,C://:2").listeners]) == ["PLAINTEXT://:1"]
     with pytest.raises(ConfigError, match=re.escape("listener.security.protocol.map does not name C")):
@@ -134,7 +134,7 @@ def test_voters() -> None:
 
 
 def test_only_the_first_listener_has_the_address_of_the_voter() -> None:
-    """Kafka takes the port of a further one from its own address."""
+    """As in Kafka, each further listener has the port of its own address."""
     found = config(
         controller_listener_names="B,A",
         controller_quorum_voters="1@box:19",
@@ -146,7 +146,7 @@ def test_only_the_first_listener_has_the_address_of_the_voter() -> None:
 
 
 def test_what_is_not_served_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The stock file starts a broker; its log names the listener of the controller, which is not served."""
+    """The stock file starts a broker, whose log names the controller's listener as not served."""
     changes = {
         "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
         "advertised.listeners": "",

@@ -1,4 +1,4 @@
-"""Thousands of config values: kbroker accepts, refuses and shows them as Apache Kafka 4.3.1 did (the recording)."""
+"""Thousands of config values are accepted, rejected and shown as in the recording of Apache Kafka 4.3.1."""
 
 import re
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ VERSIONS = {
 
 
 class Known(NamedTuple):
-    """Differences that there are on purpose: of which resources, configs and values (expressions), and why."""
+    """Intended differences: resources, configs and values as expressions, and the reason."""
 
     resources: str
     names: str
@@ -75,7 +75,7 @@ _WRAPPED = re.compile(
 
 
 def without_java(outcome: Any) -> Any:
-    """A refusal without the words that Java's exceptions put around its reason."""
+    """Return a refusal without the text that Java's exceptions put around its reason."""
     if isinstance(outcome, list) and outcome[1] is not None:
         text = _WRAPPED.sub(r"\1", outcome[1]).removeprefix("requirement failed: ")
         return [outcome[0], text]
@@ -83,8 +83,8 @@ def without_java(outcome: Any) -> Any:
 
 
 def differences(resource: str) -> tuple[int, list[tuple[str, str, Any, Any]]]:
-    """Return the number of tried values, and (config, value, Kafka's outcome, ours) where the two differ."""
-    bench = make_bench(node_id=1, num_network_threads=3)  # whatever the cores of this machine
+    """Return the number of tried values, and (config, value, Kafka's outcome, ours) for each difference."""
+    bench = make_bench(node_id=1, num_network_threads=3)  # independent of the cores of this machine
     prober = Prober(lambda key, body: bench.ask(*VERSIONS[key], body))
     prober.prepare()
     found = []

@@ -1,4 +1,4 @@
-"""Numbers and lists as Java reads and prints them; the expectations are what Java printed, or its documentation's."""
+"""Numbers and lists as Java reads and prints them; the expected texts are Java's output or its documentation."""
 
 import math
 
@@ -16,7 +16,7 @@ from kbroker.common.java.java_values import double_text, parse_double, parse_lon
      "1.7976931348623157E308"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN"), (0.1, "0.1")],
 )  # fmt: skip
 def test_doubles_are_printed(value: float, text: str) -> None:
-    """Plain from a thousandth to ten million, with an exponent beyond, and never fewer than two digits."""
+    """Values from 0.001 to 10,000,000 have no exponent, others have one, and each has at least two digits."""
     assert double_text(value) == text
 
 
@@ -28,12 +28,12 @@ def test_doubles_are_printed(value: float, text: str) -> None:
      (".", None), ("1e", None), ("٣", None), ("0.5L", None), ("\u00a05", None), ("1 2", None), ("0xp1", None)],
 )  # fmt: skip
 def test_doubles_are_read(text: str, value: float | None) -> None:
-    """The texts that Double.parseDouble accepts, and no others."""
+    """The accepted texts are those of Double.parseDouble."""
     assert parse_double(text) == value
 
 
 def test_not_a_number_is_read() -> None:
-    """With a sign too."""
+    """NaN may have a sign."""
     assert all(math.isnan(parse_double(text) or 0) for text in ("NaN", "-NaN", " +NaN"))
 
 
@@ -44,12 +44,12 @@ def test_not_a_number_is_read() -> None:
      ("\U0001d7d9", None), ("²", None)],
 )  # fmt: skip
 def test_whole_numbers_are_read(text: str, value: int | None) -> None:
-    """Digits of any script, no blank, no underscore; a long one costs nothing."""
+    """Digits of any script are accepted, blanks and underscores are not, and a long number is parsed fast."""
     assert parse_long(text) == value
 
 
 def test_lists_are_read() -> None:
-    """Blanks about commas do not count, empty words do."""
+    """Blanks around commas are ignored, and empty words are kept."""
     assert split_list(" a ,\tb\n") == ("a", "b")
     assert (split_list(""), split_list(" "), split_list(","), split_list("a,")) == ((), (), ("", ""), ("a", ""))
     assert (trim("\x00 a\x1f"), trim("\u00a0a")) == ("a", "\u00a0a")
@@ -57,11 +57,10 @@ def test_lists_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["a", r"\d+", "(?<n>a)", r"\p{L}+", r"\p{javaLowerCase}", "a*+", r"\Q[\E", "(?>a)"])
 def test_patterns_of_java(text: str) -> None:
-    """Java's own forms are patterns too."""
+    """Forms that only Java has are patterns too."""
     assert is_java_pattern(text)
 
 
 @pytest.mark.parametrize("text", ["[", "*", "(", "a{2,1}", "(?<1>a)", "\\"])
 def test_what_is_no_pattern(text: str) -> None:
-    """Neither for Java nor here."""
     assert not is_java_pattern(text)

@@ -1,4 +1,4 @@
-"""Patterns of clients: what they match, what is none, and that none of them costs more than linear time."""
+"""Patterns of clients: their matches, their errors, and their linear cost."""
 
 import itertools
 import re
@@ -74,7 +74,7 @@ TEXTS = [
     ],
 )
 def test_as_python_matches(pattern: str) -> None:
-    """Whole texts, as Python's own engine finds where both know the syntax."""
+    """A pattern matches whole texts as Python's engine does, where both have the syntax."""
     mine = LinearPattern(pattern)
     theirs = re.compile(pattern.replace("a{,2}", r"a\{,2\}"), re.ASCII)
     for text in TEXTS:
@@ -153,19 +153,19 @@ def test_what_re2_knows(pattern: str, text: str, expected: bool) -> None:
     ],
 )
 def test_what_is_no_pattern(pattern: str) -> None:
-    """Wrong syntax; what no automaton can do; what would be too large."""
+    """Wrong syntax, features that no automaton has, and patterns that are too large are errors."""
     with pytest.raises(PatternError):
         LinearPattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "a*a*a*a*a*b", "(.*)(.*)(.*)(.*)(.*)[^a]"])
 def test_hostile_patterns_cost_linear_time(pattern: str) -> None:
-    """Patterns for which a backtracking engine takes for ever."""
+    """Patterns whose cost is exponential in a backtracking engine cost linear time."""
     assert not LinearPattern(pattern).matches("a" * 32_767)
 
 
 def test_a_bound_on_all_texts() -> None:
-    """A large pattern against many long texts that differ ends with an error, not with a busy broker."""
+    """A large pattern against many long texts ends with an error before the broker is busy."""
     mine = LinearPattern("(?:a?b?c?){200}")
     mine.steps = MAX_STEPS - 5000
     assert mine.matches("a")
@@ -193,7 +193,7 @@ def test_what_takes_too_much_memory(pattern: str) -> None:
     ids=["a class", "named classes", "a Unicode class"],
 )
 def test_repeats_of_a_class_share_its_ranges(pattern: str) -> None:
-    """When each repeat had its own, a thousand of a thousand took a gigabyte and eight seconds."""
+    """Repeats share the ranges; copies for a thousand repeats took a gigabyte and eight seconds."""
     takes = {id(node[1]) for node in LinearPattern(pattern)._nodes if callable(node[1])}
     assert len(takes) == 1
 
@@ -220,7 +220,7 @@ def test_overlapping_ranges() -> None:
     ],
 )
 def test_word_boundaries(pattern: str) -> None:
-    """As Python's of ASCII, where the text is not empty: there Python before 3.14 has no \\B."""
+    """Boundaries are Python's ASCII ones; the empty text is left out, since Python before 3.14 has no \\B in it."""
     matches, expected = LinearPattern(pattern).matches, re.compile(pattern, re.ASCII)
     for length in range(1, 5):
         for text in map("".join, itertools.product("ab-.", repeat=length)):
@@ -233,7 +233,7 @@ def test_word_boundaries_of_an_empty_text() -> None:
 
 
 def test_parts_that_are_repeated_no_time_cost_what_others_do() -> None:
-    """They leave no nodes, but to make them took its time."""
+    """Parts that are repeated zero times leave no nodes, but count towards the limit."""
     assert LinearPattern("(?:a{900}){0}b").matches("b")
     with pytest.raises(PatternError, match="too large"):
         LinearPattern("(?:a{900}){0}" * 12)

@@ -35,7 +35,7 @@ def bit_by_bit(data: bytes) -> int:
 
 
 def test_every_length_around_the_steps() -> None:
-    """No length or misalignment falls between the eight-byte steps and the interleaved streams."""
+    """Every length and misalignment around the eight-byte steps and the interleaved streams is correct."""
     data = random.Random(1).randbytes(3 * 4096 * 2 + 3 * 256 + 64)
     lengths = [*range(70), *range(3 * 256 - 9, 3 * 256 + 17), *range(3 * 4096 - 9, 3 * 4096 + 17), len(data) - 3]
     for length in lengths:
@@ -62,7 +62,7 @@ def test_any_contiguous_buffer_is_taken() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    """A wrong argument raises; nothing is read."""
+    """A wrong argument raises before any byte is read."""
     with pytest.raises(TypeError):
         crc32c("text")  # type: ignore[arg-type]
     with pytest.raises(BufferError):
@@ -76,6 +76,6 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_back_end_is_named() -> None:
-    """The abilities of the processor are reported, for the log line at start."""
+    """The back end is named for the log line at start."""
     assert back_end() in {"sse4.2", "armv8", "table"}
     assert crc32c.__name__ == "crc32c"

@@ -1,4 +1,4 @@
-"""The containers of C structs: hash table, heap, latest index."""
+"""Containers of C structs: hash table, heap, latest index."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.native.containers import NumberHeap, NumberTable, places_before, seed
 
 
 def test_table_finds_by_hash_and_number() -> None:
-    """Two things of one hash are distinguished; one of another hash in the same bucket is not met."""
+    """Two entries with one hash are distinct, and an entry with another hash in the same bucket is not matched."""
     table = NumberTable()
     for number, h in ((1, 5), (2, 5), (3, 5 + 16), (4, 2**64 - 1)):
         table.add(number, h)
@@ -25,7 +25,7 @@ def test_table_finds_by_hash_and_number() -> None:
 
 
 def test_table_grows_when_it_is_full() -> None:
-    """16 buckets take 16 things, the next one makes 64; none is lost on the way."""
+    """16 buckets hold 16 entries, the 17th makes 64 buckets, and no entry is lost."""
     table = NumberTable()
     assert (table.buckets, table.has(0, 0), table.numbers()) == (0, False, [])
     for number in range(17):
@@ -37,7 +37,7 @@ def test_table_grows_when_it_is_full() -> None:
 
 @pytest.mark.parametrize("spread", [0, 1, 16, 2**40])
 def test_a_sweep_may_remove_what_it_meets(spread: int) -> None:
-    """Going on from the node after the removed one meets every other once, however long the chains."""
+    """A sweep that removes the current node visits every other node once, with chains of any length."""
     table = NumberTable()
     for number in range(100):
         table.add(number, number * spread)
@@ -47,7 +47,7 @@ def test_a_sweep_may_remove_what_it_meets(spread: int) -> None:
 
 
 def test_heap_gives_the_smallest_first() -> None:
-    """Ties in any order, each once; an empty heap gives nothing."""
+    """Entries with equal keys are in any order, each once, and an empty heap returns None."""
     heap = NumberHeap(200)
     keys = [(i * 37) % 101 - 50 for i in range(200)]
     for number, key in enumerate(keys):
@@ -59,7 +59,7 @@ def test_heap_gives_the_smallest_first() -> None:
 
 
 def test_heap_removes_from_its_middle_and_raises() -> None:
-    """A duplicate removal, or one of an unknown entry, does no harm; a raised key sinks."""
+    """Removal of an absent entry has no effect, and a raised key sinks."""
     heap = NumberHeap(8)
     for number in range(7):
         heap.add(number, number)
@@ -75,7 +75,7 @@ def test_heap_removes_from_its_middle_and_raises() -> None:
 
 
 def test_latest_index_returns_where_a_key_was() -> None:
-    """Each entry gets the index of the latest equal one before it, -1 without one."""
+    """Each entry gets the index of the latest equal entry before it, or -1."""
     assert places_before([7, 8, 7, 2**64 - 1, 7, 8, 0]) == [-1, -1, 0, -1, 2, 1, -1]
     assert places_before([]) == []
     many = [i % 500 for i in range(1000)]
@@ -83,6 +83,6 @@ def test_latest_index_returns_where_a_key_was() -> None:
 
 
 def test_seeds_change_hashes() -> None:
-    """Bytes behind the eighth and the length count, and another seed is another hash."""
+    """Bytes after the eighth and the length change the hash, and so does the seed."""
     assert len({seeded_hash(data, 1) for data in (b"", b"\0", b"\0" * 8, b"\0" * 9, b"12345678", b"123456789")}) == 6
     assert seeded_hash(b"client", 1) != seeded_hash(b"client", 2)

@@ -1,4 +1,4 @@
-"""Sensors beyond the vectors: delays, several limits at once, views of the samples, threads, bad arguments."""
+"""Sensors beyond the vectors: delays, several limits at once, views of samples, threads, invalid arguments."""
 
 import gc
 import math
@@ -38,7 +38,7 @@ def read(sensor: Sensor, time_ms: int = WALL) -> float:
 
 
 def test_a_refused_charge_records_nothing() -> None:
-    """If one strict limit refuses, no sensor of the call is touched, and the response is its delay."""
+    """If one strict limit rejects the charge, no sensor of the call is changed, and the result has its delay."""
     rate, bucket = rate_limited(100), bucket_limited(1)
     bucket.record(12, WALL, check=False)
     response = charge([(rate, 5000), (bucket, 1, "strict")], WALL)
@@ -47,7 +47,7 @@ def test_a_refused_charge_records_nothing() -> None:
 
 
 def test_an_accepted_charge_records_all_and_returns_the_longest_delay() -> None:
-    """Permissive limits are recorded before their check; the response is the largest delay, each within its cap."""
+    """Permissive limits are recorded before their check; the delay is the largest one, each within its maximum."""
     first, second, bucket = rate_limited(100), rate_limited(50), bucket_limited(1)
     response = charge([(first, 2000), (second, 2000, "permissive", 1000), (bucket, 30, "strict"), (None, 1)], WALL)
     assert response == (True, 10_000, (10_000, 1000, 0, 0), (True, True, False, False))
@@ -55,7 +55,7 @@ def test_an_accepted_charge_records_all_and_returns_the_longest_delay() -> None:
 
 
 def test_a_negative_charge_gives_back() -> None:
-    """A weight below zero takes back what was recorded; an unchecked charge never returns a delay."""
+    """A negative weight is deducted from the recorded sum, and an unchecked charge never returns a delay."""
     rate, bucket = rate_limited(100), bucket_limited(10)
     assert charge([(rate, 3000), (bucket, 130)], WALL).throttle_times_ms == (20_000, 3000)
     assert charge([(rate, -3000, "unchecked"), (bucket, -30, "unchecked")], WALL).throttle_time_ms == 0
@@ -64,14 +64,14 @@ def test_a_negative_charge_gives_back() -> None:
 
 
 def test_one_sensor_charged_twice() -> None:
-    """A sensor that stands twice in a call is locked once and charged twice."""
+    """A sensor that occurs twice in a call is locked once and charged twice."""
     bucket = bucket_limited(10)
     assert charge([(bucket, 100, "strict"), (bucket, 50, "strict")], WALL).accepted
     assert read(bucket) == -50
 
 
 def test_parents_of_charged_sensors() -> None:
-    """Parents receive what was accepted, and a parent's own limit counts in the response."""
+    """Parents record accepted weights, and a parent's own limit counts in the result."""
     parent = rate_limited(10, "parent")
     child = Sensor("child", parents=[parent], clock=VirtualClock(WALL))
     child.add("m", stats.CumulativeSum())
@@ -83,7 +83,7 @@ def test_parents_of_charged_sensors() -> None:
 
 
 def test_a_violation_by_a_parent_names_its_metric() -> None:
-    """An error of a parent's check carries the parent's metric; the records of the child stay."""
+    """The error of a parent's check has the parent's metric, and the child's record is kept."""
     grandparent = rate_limited(10, "grandparent")
     parent = Sensor("parent", parents=[grandparent], clock=VirtualClock(WALL))
     child = Sensor("child", parents=[parent], clock=VirtualClock(WALL))
@@ -95,7 +95,7 @@ def test_a_violation_by_a_parent_names_its_metric() -> None:
 
 
 def test_parents_are_not_reached_by_a_value_that_raises() -> None:
-    """A check that raises keeps the value from the parents; without a check it reaches them."""
+    """A value whose check raises is not recorded by the parents; without a check it is."""
     parent = sensor_of(stats.CumulativeSum(), name="parent")
     child = Sensor("child", parents=[parent], clock=VirtualClock(WALL))
     child.add("m", stats.Rate(), MetricConfig(11, 1000, quota=Quota.upper(1)))
@@ -107,7 +107,7 @@ def test_parents_are_not_reached_by_a_value_that_raises() -> None:
 
 
 def test_no_delay_follows_from_a_sum() -> None:
-    """A violated metric that is neither a rate nor a bucket has no delay: an error in one call, None in the other."""
+    """A violated metric other than a rate or a bucket has no delay: an error in one call, None in the other."""
     total = sensor_of(stats.CumulativeSum(), MetricConfig(quota=Quota.upper(5)))
     with pytest.raises(ValueError, match="no delay follows from 'm'"):
         total.record_and_throttle(6, WALL)
@@ -128,7 +128,7 @@ def test_token_bucket_without_a_quota() -> None:
 
 
 def test_a_changed_bound_holds_for_the_time_since_the_last_touch() -> None:
-    """A bucket settles nothing when its bound changes: the next refill goes by the new bound for all the time."""
+    """A new bound applies to the refill for the whole time since the last record."""
     bucket = bucket_limited(10)
     bucket.record(200, WALL, check=False)
     bucket.metrics["m"].config = MetricConfig(10, 1000, quota=Quota.upper(20))
@@ -136,14 +136,14 @@ def test_a_changed_bound_holds_for_the_time_since_the_last_touch() -> None:
 
 
 def test_nan_violates_a_quota() -> None:
-    """A quota on a mean without data is violated: NaN keeps to no bound."""
+    """A mean without data is NaN, which violates its quota."""
     mean = sensor_of(stats.Avg(), MetricConfig(quota=Quota.upper(5)))
     with pytest.raises(QuotaViolationError):
         mean.check_quotas(WALL)
 
 
 def test_event_window_and_own_window() -> None:
-    """A sample is complete after so many events too; a rate may have its own sample length."""
+    """A sample may also be complete after a number of events, and a rate may have its own sample length."""
     counted = sensor_of(stats.WindowedSum(), MetricConfig(2, 1000, event_window=2))
     for value in range(7):
         counted.record(value, WALL)
@@ -156,7 +156,7 @@ def test_event_window_and_own_window() -> None:
 
 
 def test_value_and_units() -> None:
-    """A Value is the last one; a rate and a bucket go by their unit."""
+    """A Value measures its last record; rates and buckets use their unit."""
     last = sensor_of(stats.Value())
     last.record(7, WALL)
     last.record(-3, WALL)
@@ -172,7 +172,7 @@ def test_value_and_units() -> None:
 
 
 def test_fewer_and_more_samples_than_before() -> None:
-    """A config with another number of samples keeps what the ring holds, and the ring grows where it must."""
+    """A config with another number of samples keeps the samples in the ring, which grows if necessary."""
     sensor = sensor_of(stats.Rate(), MetricConfig(2, 1000))
     metric = sensor.metrics["m"]
     for i in range(3):
@@ -189,7 +189,7 @@ def test_fewer_and_more_samples_than_before() -> None:
 
 
 def test_percentiles_constant() -> None:
-    """Percentiles are lower edges of histogram bins; values outside the range count at its edges."""
+    """Percentiles are lower edges of histogram bins; values outside the range count in the outermost bins."""
     spec = stats.Percentiles(400, 100, {"p25": 25, "p50": 50, "p75": 75, "p100": 100}, smallest=0)
     sensor = sensor_of(spec, MetricConfig(50, 1000))
     read_all = [sensor.metrics[n] for n in ("p25", "p50", "p75", "p100")]
@@ -207,7 +207,7 @@ def test_percentiles_constant() -> None:
 
 
 def test_percentiles_linear() -> None:
-    """Linear bins grow in width from 0: small values are distinguished more finely."""
+    """Linear bins grow in width from 0, so that small values are distinguished more finely."""
     sensor = sensor_of(stats.Percentiles(40, 1000, {"p10": 10, "p90": 90}, bucketing="linear"), MetricConfig(2, 1000))
     for value in range(1000):
         sensor.record(value, WALL)
@@ -221,7 +221,7 @@ def test_percentiles_linear() -> None:
 
 
 def test_views_show_the_samples_without_copying() -> None:
-    """numpy looks at the samples in place: later records appear, nothing can be written."""
+    """numpy reads the samples in place: later records appear, and writing is forbidden."""
     sensor = rate_limited(1e9)
     for i in range(3):
         sensor.record(10, WALL + i * 1000)
@@ -239,7 +239,7 @@ def test_views_show_the_samples_without_copying() -> None:
 
 
 def test_views_outlive_their_sensor_and_a_growing_ring() -> None:
-    """A view keeps its memory: after its sensor has gone, and after the ring has moved."""
+    """A view keeps its memory after its sensor is deleted and after the ring is reallocated."""
     sensor = rate_limited(1e9)
     sensor.record(10, WALL)
     metric = sensor.metrics["m"]
@@ -254,7 +254,7 @@ def test_views_outlive_their_sensor_and_a_growing_ring() -> None:
 
 
 def test_what_has_no_samples_has_no_view() -> None:
-    """Totals and buckets have no samples to show; a view is not made by hand."""
+    """Totals and buckets have no samples and no view, and a view cannot be constructed directly."""
     for stat in (stats.CumulativeSum(), stats.TokenBucket(), stats.Value()):
         metric = sensor_of(stat).metrics["m"]
         assert metric.samples() == []
@@ -267,7 +267,7 @@ def test_what_has_no_samples_has_no_view() -> None:
 
 
 def test_records_and_checks_in_many_threads() -> None:
-    """SE-11: ten threads record and check one sensor; none fails and every record counts."""
+    """SE-11: ten threads record and check one sensor; no thread fails and every record counts."""
     sensor = Sensor("s", MetricConfig(100, 1))
     sensor.add("m", stats.Rate(), MetricConfig(100, 1, quota=Quota.upper(1e12)))
     sensor.add("n", stats.CumulativeCount())
@@ -298,7 +298,7 @@ def run_all(work: object, count: int) -> None:
 
 
 def test_strict_charges_of_many_threads_stay_whole() -> None:
-    """Between a strict check and its record nothing else is recorded: refused and accepted weights add up exactly."""
+    """A strict check and its record are atomic, so the accepted weights add up to the tokens used."""
     first, second = bucket_limited(1, "first"), bucket_limited(1, "second")
     accepted: list[int] = []
     start = threading.Barrier(8)
@@ -317,7 +317,7 @@ def test_strict_charges_of_many_threads_stay_whole() -> None:
 
 
 def test_adding_and_expiring_in_many_threads() -> None:
-    """Sensors made, filled, removed and expired by many threads leave no metric behind."""
+    """Sensors created, recorded, removed and expired by many threads leave no metric behind."""
     registry = SensorRegistry(clock=VirtualClock(WALL), expires=True)
     start = threading.Barrier(6)
 
@@ -338,14 +338,14 @@ def test_adding_and_expiring_in_many_threads() -> None:
 
 
 def test_a_contended_record_waits_for_the_lock() -> None:
-    """A record that finds the lock taken is not lost."""
+    """A record that has to wait for the lock is not lost."""
     sensor = sensor_of(stats.CumulativeSum())
     run_all(lambda: sensor._record_repeatedly(200_000, 1.0, WALL), 2)
     assert read(sensor) == 400_000
 
 
 def test_an_expired_sensor_stays_in_a_registry_that_does_not_expire() -> None:
-    """Expiry runs only in a registry that was made with it."""
+    """Sensors expire only in a registry that was created with expiry."""
     registry = SensorRegistry(clock=VirtualClock(0))
     registry.sensor("s", inactive_expiration_ms=0)
     assert registry.expire_inactive(10) == []
@@ -353,7 +353,7 @@ def test_an_expired_sensor_stays_in_a_registry_that_does_not_expire() -> None:
 
 
 def test_the_registry_returns_what_it_has() -> None:
-    """A second call for a name gives the same sensor, whatever its other arguments."""
+    """A second call for a name returns the same sensor and ignores its other arguments."""
     registry = SensorRegistry(clock=VirtualClock(0))
     made = registry.sensor("s", record_level="TRACE")
     assert registry.sensor("s", MetricConfig(record_level="TRACE"), record_level="INFO") is made
@@ -364,7 +364,7 @@ def test_the_registry_returns_what_it_has() -> None:
 
 
 def test_a_removed_sensor_takes_no_metrics() -> None:
-    """A removed sensor cannot register names any more."""
+    """A removed sensor registers no more names."""
     registry = SensorRegistry(clock=VirtualClock(0))
     made = registry.sensor("s")
     made.add("m", stats.Rate())
@@ -377,7 +377,7 @@ def test_a_removed_sensor_takes_no_metrics() -> None:
 
 
 def test_a_meter_keeps_its_config_for_recording() -> None:
-    """A compound stat records by the config it was added with; what is read follows a new one."""
+    """A compound stat records by its original config; measurements follow a new one."""
     sensor = Sensor("s", clock=VirtualClock(0))
     config = MetricConfig(2, 1000, quota=Quota.upper(5))
     assert sensor.add(None, stats.Meter("rate", "total"), config)
@@ -448,13 +448,13 @@ def test_a_meter_keeps_its_config_for_recording() -> None:
     ],
 )
 def test_bad_arguments(call: object, error: type[Exception]) -> None:
-    """A wrong argument is a TypeError or a ValueError with a text, and never worse."""
+    """An invalid argument is a TypeError or a ValueError with a message."""
     with pytest.raises(error, match=r"\w"):
         call()  # type: ignore[operator]
 
 
 def test_extreme_times_and_values_are_harmless() -> None:
-    """Infinite and NaN values and times at both ends give some result and no crash."""
+    """Infinite and NaN values and times at both ends give a result without a crash."""
     for kind in (*SIMPLE.values(), stats.Rate, stats.TokenBucket):
         sensor = sensor_of(kind(), MetricConfig(11, 1 << 40, quota=Quota.upper(5)))
         for value in (math.inf, -math.inf, math.nan, 1e308, -0.0):
@@ -466,7 +466,7 @@ def test_extreme_times_and_values_are_harmless() -> None:
 
 
 def test_a_deep_family_is_refused() -> None:
-    """Sensors may stand 64 deep; deeper is an argument error, not a full stack."""
+    """Sensors may be nested 64 deep; deeper nesting is an argument error, not a stack overflow."""
     sensor = Sensor("root")
     for i in range(64):
         sensor = Sensor(f"s{i}", parents=[sensor])
@@ -476,7 +476,7 @@ def test_a_deep_family_is_refused() -> None:
 
 
 def test_a_registry_is_freed_with_its_sensors() -> None:
-    """A registry, its sensors and metrics are freed when they have no reference, in whatever order."""
+    """A registry, its sensors and its metrics are freed without a reference, in any order."""
     metrics = Metrics(clock=VirtualClock(0))
 
     class Marker:

@@ -1,4 +1,4 @@
-"""The rows of the sensor vectors (TB, RT, MT, SR, SE, QU, RP), exact; each test's docstring names them."""
+"""Rows of the sensor vectors (TB, RT, MT, SR, SE, QU, RP), exact; each test's docstring has their numbers."""
 
 import math
 
@@ -15,7 +15,7 @@ WALL = 1_700_000_000_000
 
 
 def one(stat: stats.StatSpec, config: MetricConfig, at: int = 0) -> tuple[Sensor, Metric]:
-    """A sensor with one metric."""
+    """Return a sensor with one metric, and the metric."""
     sensor = Sensor("s", clock=VirtualClock(at))
     assert sensor.add("m", stat, config)
     return sensor, sensor.metrics["m"]
@@ -32,7 +32,7 @@ def violation(sensor: Sensor, value: float, time_ms: int) -> QuotaViolationError
 
 
 def test_token_bucket() -> None:
-    """TB-1 to TB-4: a bucket begins full at wall time, is refilled at the bound's rate and may go below zero."""
+    """TB-1 to TB-4: a bucket is full at wall time, is refilled at the bound's rate and may be negative."""
     sensor, tokens = one(stats.TokenBucket(), bounded(10, 2000, 5))
     assert tokens.measure(WALL) == 100
     sensor.record(60, WALL)
@@ -44,14 +44,14 @@ def test_token_bucket() -> None:
 
 
 def test_token_bucket_on_a_clock_that_begins_at_zero() -> None:
-    """TB-5, TB-6: a bucket begins empty at time 0."""
+    """TB-5, TB-6: a bucket is empty at time 0."""
     _, tokens = one(stats.TokenBucket(), bounded(10, 2000, 5))
     assert tokens.measure(0) == 0
     assert tokens.measure(7000) == 35
 
 
 def test_rate_without_prior_samples() -> None:
-    """RT-1, RT-2: samples - 1 whole windows are taken to have passed."""
+    """RT-1, RT-2: a rate assumes at least samples - 1 whole windows."""
     sensor, rate = one(stats.Rate(), MetricConfig(1, 1000))
     sensor.record(50, 0)
     assert rate.measure(999) == 50 / 0.999
@@ -61,7 +61,7 @@ def test_rate_without_prior_samples() -> None:
 
 
 def test_rate_is_consistent_after_the_first_window() -> None:
-    """RT-3, RT-4: a steady stream measures steadily, and measuring twice changes nothing."""
+    """RT-3, RT-4: a steady stream has a steady rate, and measuring twice changes nothing."""
     sensor, rate = one(stats.Rate(), MetricConfig(2, 1000))
     times = [0, 99, 199, 299, 399, 499, 599, 699, 799, 899, 999]
     for t in times:
@@ -77,7 +77,7 @@ def test_rate_is_consistent_after_the_first_window() -> None:
 
 
 def test_time_windowing() -> None:
-    """MT-1, MT-2: old samples leave the count."""
+    """MT-1, MT-2: old samples are removed from the count."""
     sensor, count = one(stats.WindowedCount(), MetricConfig(2, 1))
     sensor.record(1, 0)
     sensor.record(1, 1)
@@ -120,7 +120,7 @@ def test_simple_stats() -> None:
 
 
 def test_rate_windowing() -> None:
-    """MT-10 to MT-12: the window grows with the time, an idle rate falls to 0, totals stay."""
+    """MT-10 to MT-12: the window grows with time, an idle rate falls to 0, totals are kept."""
     sensor = Sensor("s", MetricConfig(3, 30_000), clock=VirtualClock(0))
     sensor.add(None, stats.Meter("rate", "total"))
     sensor.add(None, stats.Meter("occurrences", "occurred", stats.WindowedCount()))
@@ -135,7 +135,7 @@ def test_rate_windowing() -> None:
 
 
 def test_quotas() -> None:
-    """MT-13 to MT-15: the bound itself is kept; a violating value stays counted; a lower bound holds too."""
+    """MT-13 to MT-15: a value equal to the bound is allowed, a violating value is recorded, a lower bound works too."""
     sensor = Sensor("s", clock=VirtualClock(0))
     sensor.add("up", stats.CumulativeSum(), MetricConfig(quota=Quota.upper(5)))
     sensor.add("low", stats.CumulativeSum(), MetricConfig(quota=Quota.lower(0)))
@@ -148,14 +148,14 @@ def test_quotas() -> None:
 
 
 def test_quota_equality() -> None:
-    """MT-16: quotas are equal if bound and direction are."""
+    """MT-16: quotas are equal if bound and direction are equal."""
     assert Quota.upper(10.5) != Quota.lower(10.5)
     assert Quota.lower(10.5) == Quota.lower(10.5)
     assert hash(Quota.lower(10.5)) == hash(Quota.lower(10.5))
 
 
 def family(registry: SensorRegistry) -> dict[str, Sensor]:
-    """p1 and p2; c1 below both, c2 below p1; gc below c1; each with a count of its name."""
+    """Return p1 and p2, c1 below both, c2 below p1 and gc below c1, each with a count of its name."""
     made: dict[str, Sensor] = {}
     for name, parents in {"p1": [], "p2": [], "c1": ["p1", "p2"], "c2": ["p1"], "gc": ["c1"]}.items():
         made[name] = registry.sensor(name, parents=[made[p] for p in parents])
@@ -164,7 +164,7 @@ def family(registry: SensorRegistry) -> dict[str, Sensor]:
 
 
 def test_hierarchical_sensors() -> None:
-    """MT-17: a record reaches every ancestor once by every way."""
+    """MT-17: a record reaches every ancestor once by every path."""
     registry = SensorRegistry(clock=VirtualClock(0))
     made = family(registry)
     for sensor in made.values():
@@ -174,7 +174,7 @@ def test_hierarchical_sensors() -> None:
 
 
 def test_bad_hierarchy_and_duplicate_names() -> None:
-    """MT-18, MT-19: one sensor reached twice through parents, or one name on two sensors, is an argument error."""
+    """MT-18, MT-19: a sensor reached twice through parents, or one name on two sensors, is an argument error."""
     registry = SensorRegistry(clock=VirtualClock(0))
     made = family(registry)
     with pytest.raises(ValueError, match="'p1' is reached twice"):
@@ -187,7 +187,7 @@ def test_bad_hierarchy_and_duplicate_names() -> None:
 
 
 def test_remove_sensor() -> None:
-    """MT-20: removal takes the metrics and all sensors below along, and frees the names."""
+    """MT-20: removal includes the metrics and all sensors below, and frees the names."""
     registry = SensorRegistry(clock=VirtualClock(0))
     made = family(registry)
     assert registry.remove_sensor("p1")
@@ -201,7 +201,7 @@ def test_remove_sensor() -> None:
 
 
 def test_remove_inactive() -> None:
-    """MT-21 to MT-23: a sensor goes when it was idle for longer than it may, and its names are free again."""
+    """MT-21 to MT-23: a sensor expires after its idle time, and its names are free again."""
     clock = VirtualClock(0)
     registry = SensorRegistry(clock=clock, expires=True)
     s1 = registry.sensor("s1", inactive_expiration_ms=1000)
@@ -223,7 +223,7 @@ def test_remove_inactive() -> None:
 
 
 def test_simple_rate() -> None:
-    """SR-1 to SR-6: the window is the time since the oldest sample began, at least one window."""
+    """SR-1 to SR-6: the window is the time since the start of the oldest sample, at least one window."""
     sensor, rate = one(stats.SimpleRate(), MetricConfig(10, 1000))
     sensor.record(1000, 0)
     assert [rate.measure(t) for t in (0, 100, 200, 400, 1000)] == [1000] * 5
@@ -242,7 +242,7 @@ def test_simple_rate() -> None:
 
 @pytest.mark.parametrize(("configured", "recording"), [("INFO", [1, 0, 0]), ("DEBUG", [1, 1, 0]), ("TRACE", [1, 1, 1])])
 def test_recording_level(configured: str, recording: list[int]) -> None:
-    """SE-1 to SE-3: a sensor records if its level is at or below the configured one."""
+    """SE-1 to SE-3: a sensor records if its level is at or below the configured level."""
     counted = []
     for level in ("INFO", "DEBUG", "TRACE"):
         sensor = Sensor("s", MetricConfig(record_level=configured), record_level=level, clock=VirtualClock(0))  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ def test_recording_level(configured: str, recording: list[int]) -> None:
 
 
 def test_expired_sensor() -> None:
-    """SE-4: an expired sensor takes no more statistics."""
+    """SE-4: an expired sensor accepts no more statistics."""
     clock = VirtualClock(0)
     sensor = Sensor("s", inactive_expiration_ms=60_000, clock=clock)
     assert sensor.add("first", stats.Avg())
@@ -266,7 +266,7 @@ def test_expired_sensor() -> None:
 
 
 def test_strict_with_a_rate() -> None:
-    """SE-5, SE-6: a strict record is accepted on what was there before, and refused while that is beyond the bound."""
+    """SE-5, SE-6: a strict record is rejected while the rate before it exceeds the bound."""
     sensor, rate = one(stats.Rate(), bounded(11, 1000, 2))
     sensor.record_strict(30, WALL)
     assert rate.measure(WALL) == 3
@@ -279,7 +279,7 @@ def test_strict_with_a_rate() -> None:
 
 
 def test_strict_with_a_token_bucket() -> None:
-    """SE-7, SE-8: exactly 0 tokens are enough."""
+    """SE-7, SE-8: a strict record is accepted with exactly 0 tokens."""
     sensor, tokens = one(stats.TokenBucket(), bounded(10, 1000, 2))
     sensor.record_strict(30, WALL)
     assert tokens.measure(WALL) == -10
@@ -293,7 +293,7 @@ def test_strict_with_a_token_bucket() -> None:
 
 
 def test_a_new_config_holds_at_once() -> None:
-    """SE-9: a replaced config holds for the next record, check and measurement, and the history is kept."""
+    """SE-9: a replaced config applies to the next record, check and measurement, and the samples are kept."""
     sensor, rate = one(stats.Rate(), bounded(11, 1000, 5))
     assert violation(sensor, 60, 0).value == 6
     rate.config = bounded(11, 1000, 10)
@@ -322,13 +322,13 @@ def test_each_stat_has_its_own_config() -> None:
 
 @pytest.mark.parametrize("samples", [10, 11])
 def test_throttle_at_the_quota(samples: int) -> None:
-    """QU-1: no delay while the observed rate is the quota."""
+    """QU-1: a rate equal to the quota has no delay."""
     _, rate = one(stats.Rate(), bounded(samples, 1000, 16.5))
     assert rate.throttle_time_ms(16.5, 0) == 0
 
 
 def test_throttle_above_the_quota() -> None:
-    """QU-2 to QU-4: the excess over the bound, in windows of samples - 1; at most what the caller allows."""
+    """QU-2 to QU-4: the delay is the excess over the bound in windows of samples - 1, up to the caller's maximum."""
     _, rate = one(stats.Rate(), bounded(3, 1000, 50))
     assert rate.throttle_time_ms(100, 0) == 2000
     _, rate = one(stats.Rate(), bounded(2, 1000, 50))
@@ -340,7 +340,7 @@ def test_throttle_above_the_quota() -> None:
 
 
 def test_replication_quota() -> None:
-    """RP-1 to RP-6: exceeded above the bound, and back below it as time passes; the first check begins the window."""
+    """RP-1 to RP-6: the quota is exceeded above the bound until time passes; the first check starts the window."""
     sensor, rate = one(stats.SimpleRate(), bounded(10, 1000, 100))
     sensor.check_quotas(0)
     for value in (1, 149):
@@ -357,7 +357,7 @@ def test_replication_quota() -> None:
 
 
 def test_mutation_burst() -> None:
-    """P4: 560 mutations against 5/s with a burst of 500 leave -60 tokens, paid back after 12 s."""
+    """P4: 560 mutations against 5/s with a burst of 500 leave -60 tokens, which are refilled after 12 s."""
     sensor, tokens = one(stats.TokenBucket(), bounded(100, 1000, 5))
     sensor.record_strict(560, WALL)
     assert tokens.measure(WALL) == -60

@@ -23,7 +23,7 @@ WAYS: dict[str, list[str]] = {
 
 
 def table_in(state: str) -> MuteTable:
-    """A table led to a state by legal moves."""
+    """Return a table in the state, reached by legal transitions."""
     table = MuteTable()
     for step in WAYS[state]:
         if step == "mute":
@@ -37,7 +37,7 @@ def table_in(state: str) -> MuteTable:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("event", EVENTS)
 def test_event(state: str, event: str) -> None:
-    """An event moves as the table says, and anywhere else is illegal and changes nothing."""
+    """A listed event changes the state; any other is illegal and changes nothing."""
     table = table_in(state)
     if (state, event) in MOVES:
         table.handle(event)
@@ -50,7 +50,7 @@ def test_event(state: str, event: str) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_mute_acts_only_when_not_muted(state: str) -> None:
-    """mute() is not a move out of any state in which the channel is muted already."""
+    """mute() has no effect in the states in which the channel is muted already."""
     table = table_in(state)
     table.mute()
     assert table.state == ("MUTED" if state == "NOT_MUTED" else state)
@@ -58,13 +58,12 @@ def test_mute_acts_only_when_not_muted(state: str) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_unmute_acts_only_from_muted(state: str) -> None:
-    """maybe_unmute() never lifts a pending response or a throttle."""
+    """maybe_unmute() ends neither a pending response nor a throttle."""
     table = table_in(state)
     assert table.maybe_unmute() == (state in {"NOT_MUTED", "MUTED"})
     assert table.state == ("NOT_MUTED" if state == "MUTED" else state)
 
 
 def test_unknown_event_is_an_argument_error() -> None:
-    """An event that does not exist is named."""
     with pytest.raises(ValueError, match="nonsense"):
         MuteTable().handle("nonsense")

@@ -22,7 +22,7 @@ IDLE_MS = 5000
 
 
 class Bench:
-    """A selector with clients at the other ends of its sockets."""
+    """Selector with clients at the other ends of its sockets."""
 
     def __init__(self, backend: object, **options: object) -> None:
         self.clock = VirtualClock()
@@ -52,7 +52,7 @@ class Bench:
         return got
 
     def received(self, timeout_ms: int = 0) -> list[tuple[str, bytes]]:
-        """Poll once; the receives, released."""
+        """Poll once and return the receives, which are released."""
         self.selector.poll(timeout_ms)
         found = [(r.id, bytes(r.payload)) for r in self.selector.completed_receives]
         for receive in self.selector.completed_receives:
@@ -74,7 +74,7 @@ class Bench:
 
 @pytest.fixture(params=list(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> object:
-    """Each way to poll in turn."""
+    """Return each polling back end in turn."""
     return BACKENDS[request.param]()
 
 
@@ -86,7 +86,7 @@ def bench(backend: object) -> Iterator[Bench]:
 
 
 def test_second_send_fails_the_connection(bench: Bench) -> None:
-    """SL-1: a send while one is in progress is illegal, and the next poll reports the connection as FAILED_SEND."""
+    """SL-1: a send while another is in progress is illegal, and the next poll reports the connection as FAILED_SEND."""
     bench.connect("0")
     bench.selector.send("0", b"one")
     with pytest.raises(IllegalStateError):
@@ -104,7 +104,7 @@ def test_send_to_an_unknown_channel(bench: Bench) -> None:
 
 
 def test_id_twice(bench: Bench) -> None:
-    """SL-3: an id names one connection."""
+    """SL-3: a duplicate id is illegal."""
     bench.connect("0")
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(IllegalStateError, match="already"):
@@ -139,7 +139,7 @@ def test_idle_connection_expires(bench: Bench) -> None:
 
 
 def test_memory_mute_and_recovery(backend: object) -> None:
-    """SL-6 to SL-8: the pool's refusal mutes the second client, the release of the first buffer serves it."""
+    """SL-6 to SL-8: a depleted pool mutes the second client, and the release of the first buffer unmutes it."""
     pool = MemoryPool(900, 900)
     bench = Bench(backend, pool=pool)
     for name in ("0", "1"):
@@ -163,14 +163,14 @@ def test_memory_mute_and_recovery(backend: object) -> None:
 
 
 def test_refused_ones_are_served_in_their_order(backend: object) -> None:
-    """KIP-72's fairness: who comes with its next request waits behind those that were refused, round after round."""
+    """KIP-72's fairness: a channel's next request waits behind the channels refused before it, round after round."""
     pool = MemoryPool(900, 900)
     bench = Bench(backend, pool=pool)
     names = [str(i) for i in range(5)]
     for name in names:
         bench.connect(name)
         bench.request(name, name.encode() * 900)
-        bench.selector.poll(10)  # they come in this order
+        bench.selector.poll(10)  # in this order
         if name == "0":
             (receive,) = bench.selector.completed_receives
     order = []
@@ -178,7 +178,7 @@ def test_refused_ones_are_served_in_their_order(backend: object) -> None:
         order.append(receive.id)
         receive.release()
         bench.selector.send(receive.id, b"done")
-        bench.request(receive.id, receive.id.encode() * 900)  # at once, and readable before the next poll
+        bench.request(receive.id, receive.id.encode() * 900)  # readable before the next poll
         bench.selector.poll(1000)
         (receive,) = bench.selector.completed_receives
     assert order == names * 3
@@ -187,7 +187,7 @@ def test_refused_ones_are_served_in_their_order(backend: object) -> None:
 
 
 def test_loops_take_turns_at_the_pool(backend: object) -> None:
-    """Loops that share a pool get what is given back in turn, and a release wakes the one whose turn it is."""
+    """Loops that share a pool get freed memory in turn, and a release wakes the loop whose turn it is."""
     pool = MemoryPool(900, 900)
     first, second = Bench(backend, pool=pool), Bench(backend, pool=pool)
     held = pool.try_allocate(900)
@@ -200,7 +200,7 @@ def test_loops_take_turns_at_the_pool(backend: object) -> None:
         assert bench.selector.is_out_of_memory
     held.release()
     second.selector.poll(0)
-    assert second.selector.completed_receives == []  # the first one came before
+    assert second.selector.completed_receives == []  # the first loop was refused before
     order = []
     for bench in (first, second, first, second):
         bench.selector.poll(1000)
@@ -214,7 +214,7 @@ def test_loops_take_turns_at_the_pool(backend: object) -> None:
 
 
 def test_turn_that_is_not_taken_is_lost(backend: object) -> None:
-    """A loop that is not polled holds up the others for a fifth of a second, not for ever."""
+    """A loop that is not polled delays the others for a fifth of a second, not for ever."""
     pool = MemoryPool(900, 900)
     idle, busy = Bench(backend, pool=pool), Bench(backend, pool=pool)
     held = pool.try_allocate(900)
@@ -236,7 +236,7 @@ def test_turn_that_is_not_taken_is_lost(backend: object) -> None:
 
 @pytest.mark.parametrize("read_ahead", [False, True])
 def test_graceful_close_delivers_what_was_sent(backend: object, read_ahead: bool) -> None:
-    """SL-9: complete requests sent before the peer closed arrive, one per poll; then the connection is reported."""
+    """SL-9: complete requests sent before the peer closed are delivered, one per poll, before the disconnect."""
     bench = Bench(backend, read_ahead=read_ahead)
     client = bench.connect("0")
     for i in range(20):
@@ -274,7 +274,7 @@ def test_normal_operation(backend: object, read_ahead: bool) -> None:
 
 
 def test_lowest_priority_channel(bench: Bench) -> None:
-    """SL-11: the least recently active connection goes first, a closing one before it, none when there is none."""
+    """SL-11: the channel is the least recently active one, and None without connections."""
     assert bench.selector.lowest_priority_channel() is None
     for i in range(5):
         bench.connect(str(i))
@@ -292,7 +292,7 @@ def test_lowest_priority_channel(bench: Bench) -> None:
 
 
 def test_empty_request(bench: Bench) -> None:
-    """SL-12: a request of no bytes is a request, and so is its response."""
+    """SL-12: a request of no bytes is delivered and gets its response."""
     bench.connect("0")
     bench.request("0", b"")
     assert bench.received(100) == [("0", b"")]
@@ -311,7 +311,7 @@ def test_connections_are_counted(bench: Bench) -> None:
 
 
 def test_partial_progress_is_counted(bench: Bench) -> None:
-    """SL-14: byte totals follow what really moved, a response counts once when it is out."""
+    """SL-14: byte totals count the bytes moved so far, and a response counts once when it is complete."""
     bench.connect("0")
     payload = b"x" * (4 << 20)
     bench.clients["0"].setblocking(False)
@@ -338,7 +338,7 @@ def test_partial_progress_is_counted(bench: Bench) -> None:
 
 
 def test_results_last_for_one_poll(bench: Bench) -> None:
-    """SL-15: receives and sends are reported by one poll and gone in the next."""
+    """SL-15: receives and sends are reported by one poll only."""
     bench.connect("0")
     bench.request("0", b"y" * 1024)
     assert bench.received(100) == [("0", b"y" * 1024)]
@@ -350,7 +350,7 @@ def test_results_last_for_one_poll(bench: Bench) -> None:
 
 
 def order_of_reading(backend: object, pool_left: int, seed: int) -> str:
-    """The order in which ten readable connections are read while a pool of 1000 has so many bytes left."""
+    """Return the order in which ten readable connections are read with ``pool_left`` of 1000 bytes in the pool."""
     pool = MemoryPool(1000, 1000)
     held = pool.try_allocate(1000 - pool_left)
     bench = Bench(backend, pool=pool, shuffle_seed=seed)
@@ -366,7 +366,7 @@ def order_of_reading(backend: object, pool_left: int, seed: int) -> str:
 
 
 def test_low_memory_shuffles_the_order() -> None:
-    """P6: with a tenth of the pool left the order is natural; below, shuffled, the same for the same seed."""
+    """P6: with a tenth of the pool left the order is natural; below, it is shuffled by the seed."""
     assert order_of_reading("auto", 100, 1) == "0123456789"
     shuffled = order_of_reading("auto", 99, 7)
     assert sorted(shuffled) == list("0123456789")
@@ -376,7 +376,7 @@ def test_low_memory_shuffles_the_order() -> None:
 
 
 def test_frame_must_complete_in_time(backend: object) -> None:
-    """A frame that was begun and not finished costs the connection; a mute in between gives it its time again."""
+    """An incomplete frame closes its connection after the time-out, which starts again after a mute."""
     bench = Bench(backend, frame_timeout_ms=1000)
     bench.connect("slow").sendall(b"\0\0")
     bench.connect("muted").sendall(b"\0\0\0\5hel")
@@ -395,7 +395,7 @@ def test_frame_must_complete_in_time(backend: object) -> None:
 
 @pytest.mark.parametrize("prefix", [-1, 1025])
 def test_impossible_size_closes(backend: object, prefix: int) -> None:
-    """A size below zero or above the limit ends the connection, after what came before it."""
+    """A size below zero or above the limit closes the connection after the requests before it."""
     bench = Bench(backend, max_receive_size=1024, read_ahead=True)
     bench.connect("0").sendall(struct.pack(">i", 1) + b"a" + struct.pack(">i", prefix) + b"b")
     assert bench.received(100) == [("0", b"a")]
@@ -414,7 +414,7 @@ def test_closed_selector_says_so(bench: Bench) -> None:
 
 
 def test_back_end_must_look_like_a_selector() -> None:
-    """A wrong back end is named at once."""
+    """An invalid back end is a TypeError or a ValueError."""
     with pytest.raises(TypeError, match=r"needs register\(\)"):
         Selector(backend=object())
     with pytest.raises(ValueError, match="backend must be"):
@@ -422,7 +422,7 @@ def test_back_end_must_look_like_a_selector() -> None:
 
 
 def test_failing_back_end_does_not_end_the_loop() -> None:
-    """SS-17: an exception of the poll is logged, and the next poll goes on."""
+    """SS-17: an exception of the poll is logged, and the next poll succeeds."""
 
     class Failing(selectors.DefaultSelector):
         fail = True
@@ -442,7 +442,7 @@ def test_failing_back_end_does_not_end_the_loop() -> None:
 
 
 def test_a_snapshot_says_what_each_connection_is_doing(backend: object) -> None:
-    """The reason of a muted channel, the frame being read, its bytes of the pool, its times; on the virtual clock."""
+    """A snapshot has the reason of a mute, the incomplete frame, its bytes of the pool, and times of the clock."""
     bench = Bench(backend, pool=MemoryPool(600, 600), max_receive_size=600)
     for name in ("quiet", "muted", "half", "starved"):
         bench.connect(name)

@@ -1,4 +1,4 @@
-"""Vectors MP-1 to MP-8 (GarbageCollectedMemoryPoolTest and our own of the simple pool)."""
+"""Vectors MP-1 to MP-8 (GarbageCollectedMemoryPoolTest, and our own ones of the simple pool)."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_refuses_single_buffers_out_of_range(size: int) -> None:
 
 
 def test_lends_while_one_byte_is_left() -> None:
-    """MP-5, MP-6: a pool that is not strict overcommits by one buffer, and lends again as soon as a byte is back."""
+    """MP-5, MP-6: a pool that is not strict overcommits by one buffer, and allocates again once a byte is free."""
     pool = MemoryPool(21, 10)
     lent = [pool.try_allocate(10) for _ in range(3)]
     assert None not in lent
@@ -37,7 +37,7 @@ def test_lends_while_one_byte_is_left() -> None:
 
 
 def test_strict_pool_never_overcommits() -> None:
-    """MP-7: a strict pool refuses what is larger than what is left."""
+    """MP-7: a strict pool allocates no more than the available bytes."""
     pool = MemoryPool(10, 10, strict=True)
     kept = pool.try_allocate(6)
     assert kept is not None
@@ -46,7 +46,7 @@ def test_strict_pool_never_overcommits() -> None:
 
 
 def test_available_may_be_negative() -> None:
-    """MP-8: what is left counts down below zero and comes back with the release."""
+    """MP-8: the available bytes may be negative, and are restored by the release."""
     pool = MemoryPool(10)
     kept, other = pool.try_allocate(6), pool.try_allocate(5)
     assert kept is not None
@@ -58,7 +58,7 @@ def test_available_may_be_negative() -> None:
 
 
 def test_buffer_is_exact_writable_and_released_once() -> None:
-    """A buffer has the size asked for, a view forbids its release, and a second release is an error."""
+    """A buffer has the requested size, an open view forbids its release, and a second release is an error."""
     buffer = MemoryPool(100).try_allocate(7)
     assert buffer is not None
     view = memoryview(buffer)
@@ -75,14 +75,14 @@ def test_buffer_is_exact_writable_and_released_once() -> None:
 
 
 def test_forgotten_buffer_gives_its_bytes_back() -> None:
-    """A buffer that was never released does not shrink the pool for ever."""
+    """The bytes of a buffer that was never released are freed with it."""
     pool = MemoryPool(10)
     assert pool.try_allocate(10) is not None
     assert pool.available_bytes == 10
 
 
 def test_low_below_a_tenth() -> None:
-    """Reading order is shuffled only below a tenth of the pool, whole bytes."""
+    """The pool is low below a tenth of its size in whole bytes."""
     pool = MemoryPool(105, 105, strict=True)
     kept = pool.try_allocate(95)
     assert kept is not None
@@ -93,7 +93,7 @@ def test_low_below_a_tenth() -> None:
 
 
 def test_dry_spell_runs_from_refusal_to_release() -> None:
-    """Depletion is the time from the first refusal to the next success or release, once."""
+    """Depletion is the time from the first refusal to the next success or release, and counts once."""
     clock = VirtualClock()
     pool = MemoryPool(10, clock=clock)
     kept = pool.try_allocate(10)
@@ -108,7 +108,7 @@ def test_dry_spell_runs_from_refusal_to_release() -> None:
 
 
 def test_sensor_of_depletion() -> None:
-    """MemoryPoolAvgDepletedPercent is the share of time the pool was dry, MemoryPoolDepletedTimeTotal its sum in ms."""
+    """MemoryPoolAvgDepletedPercent is the share of depleted time, MemoryPoolDepletedTimeTotal its sum in ms."""
     clock = VirtualClock()
     sensor = Sensor("MemoryPoolUtilization", clock=clock)
     sensor.add(None, Meter("share", "total", unit="milliseconds"))
@@ -127,7 +127,7 @@ def test_sensor_of_depletion() -> None:
 
 
 def test_unlimited_pool_counts_nothing() -> None:
-    """Without a budget everything is lent and nothing is ever low."""
+    """Without a size every allocation succeeds and the pool is never low."""
     pool = MemoryPool.unlimited()
     kept = pool.try_allocate(1 << 20)
     assert kept is not None

@@ -1,11 +1,11 @@
-"""A request of the cores: its size, and the context that its owner chooses."""
+"""Requests of the cores: their size, and the context that their owner chooses."""
 
 from tests.native.request_contexts import frames, sizes, without_context
 from tests.support.socket_rig import frame
 
 
 def test_a_request_is_small() -> None:
-    """A request of another protocol has frame, response and times only; Kafka's share follows it."""
+    """A request of another protocol has frame, response and times only; Kafka's part follows it."""
     request, kafka = sizes()
     assert request <= 832
     assert kafka >= 480
@@ -13,14 +13,14 @@ def test_a_request_is_small() -> None:
 
 
 def test_context_is_made_and_freed_with_its_request() -> None:
-    """New contexts are zeroed, also where the payload has its own memory; the release sees context and response."""
+    """New contexts are zeroed, also for payloads with their own memory; a release gets context and response."""
     payloads = [b"small", b"", b"large" * 10_000, b"last"]
     found = frames(b"".join(frame(p) for p in payloads))
     assert found == (payloads, 0, 1 + 2 + 3 + 4, 4)
 
 
 def test_frame_that_never_completes_is_released() -> None:
-    """The context of a frame that is dropped half way is released too, with nothing in it."""
+    """The empty context of a frame that is dropped half way is released too."""
     assert frames(frame(b"whole") + frame(b"half")[:-1]) == ([b"whole"], 0, 1, 1)
 
 

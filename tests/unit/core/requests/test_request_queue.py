@@ -1,4 +1,4 @@
-"""Order, bound, waits and close of the request queue."""
+"""Order, capacity, waits and close of the request queue."""
 
 import threading
 
@@ -10,7 +10,7 @@ from tests.native.echo import put_batch, take_batch
 
 
 def wait_until(condition: object, what: str) -> None:
-    """Give other threads a chance until something is so."""
+    """Give other threads time until the condition is true."""
     pause = threading.Event()
     for _ in range(5000):
         if condition():  # type: ignore[operator]
@@ -20,7 +20,7 @@ def wait_until(condition: object, what: str) -> None:
 
 
 def test_runs_keep_their_order_and_frames() -> None:
-    """Runs come out as they went in, each whole."""
+    """Request batches are taken in their order, each complete."""
     queue = Queue(10)
     assert put_batch(queue, [b"a", b"b"])
     assert put_batch(queue, [b"c"])
@@ -32,7 +32,7 @@ def test_runs_keep_their_order_and_frames() -> None:
 
 
 def test_each_frame_of_a_run_counts() -> None:
-    """A run that does not fit waits until enough frames were taken; the wait is counted."""
+    """A batch that does not fit waits until enough frames have been taken."""
     queue = Queue(3)
     put_batch(queue, [b"a", b"b"])
     done: list[bool] = []
@@ -47,7 +47,7 @@ def test_each_frame_of_a_run_counts() -> None:
 
 
 def test_longer_run_than_the_queue_enters_an_empty_one() -> None:
-    """A run above the capacity cannot wait for ever."""
+    """A batch above the capacity enters an empty queue."""
     queue = Queue(1)
     assert put_batch(queue, [b"a", b"b", b"c"])
     assert queue.is_nearly_full
@@ -67,7 +67,7 @@ def test_nearly_full_above_three_quarters() -> None:
 
 
 def test_take_waits_without_the_gil_until_a_put() -> None:
-    """A taker that waits is woken by one put, and its wait counts as idle."""
+    """One put wakes a waiting taker."""
     queue = Queue(4)
     got: list[list[bytes] | None] = []
     taker = threading.Thread(target=lambda: got.append(take_batch(queue, -1)))
@@ -78,7 +78,7 @@ def test_take_waits_without_the_gil_until_a_put() -> None:
 
 
 def test_time_out_follows_the_virtual_clock() -> None:
-    """A take times out when the injected clock says so, not before."""
+    """A take times out when the injected clock reaches its deadline, and not before."""
     clock = VirtualClock()
     queue = Queue(4, clock)
     got: list[list[bytes] | None] = []
@@ -94,7 +94,7 @@ def test_time_out_follows_the_virtual_clock() -> None:
 
 
 def test_close_wakes_everybody_and_keeps_what_is_queued() -> None:
-    """After a close nothing enters, what was there comes out, then takes return at once."""
+    """After a close no batch is added, queued batches can be taken, and then takes return at once."""
     queue = Queue(1)
     put_batch(queue, [b"a"])
     results: list[object] = []
@@ -111,7 +111,7 @@ def test_close_wakes_everybody_and_keeps_what_is_queued() -> None:
 
 
 def test_wrong_arguments() -> None:
-    """A capacity below one and an object that is not a clock are refused."""
+    """A capacity below one and an object that is not a clock are rejected."""
     with pytest.raises(ValueError, match="capacity"):
         Queue(0)
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""A signal of events about watched keys: watches and the end. Events are raised by native code only."""
+"""Signal of events about watched keys: watches and the end. Native code alone raises events."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The purgatory: Kafka's vectors (PG-1 to PG-10), once-only completion, counts, purge, races and closing."""
+"""Purgatory: Kafka's vectors (PG-1 to PG-10), single completion, counts, purge, races and closing."""
 
 import gc
 import sys
@@ -14,7 +14,7 @@ from kbroker._core.timer.timing_wheel import Timer
 
 
 class Operation(DelayedOperation):
-    """Completes when `completable` is set; remembers what happened."""
+    """Operation that completes once `completable` is set, and records its events."""
 
     def __init__(self, timeout_ms: int = 100_000, lock: Any = None) -> None:
         super().__init__(timeout_ms, lock)
@@ -40,12 +40,12 @@ def purgatory_of(**settings: Any) -> tuple[VirtualClock, Purgatory]:
 
 @pytest.fixture
 def purgatory() -> Purgatory:
-    """A purgatory whose clock stands still."""
+    """Return a purgatory whose clock does not advance."""
     return purgatory_of()[1]
 
 
 def test_request_satisfaction(purgatory: Purgatory) -> None:
-    """PG-1 to PG-4: a check completes what has become completable, once, and only under its own key."""
+    """PG-1 to PG-4: a check completes an operation that has become completable once, and only under its own key."""
     assert purgatory.check_and_complete("test1") == 0
     first, second = Operation(), Operation()
     assert not purgatory.try_complete_else_watch(first, ["test1"])
@@ -63,7 +63,7 @@ def test_request_satisfaction(purgatory: Purgatory) -> None:
 
 
 def test_request_expiry() -> None:
-    """PG-5: the time-out completes and then expires, not a millisecond early, and not what has more time."""
+    """PG-5: an operation completes and expires at its time-out, not earlier, and others do not."""
     clock, purgatory = purgatory_of()
     first, second = Operation(20), Operation(200_000)
     assert not purgatory.try_complete_else_watch(first, ["test1"])
@@ -94,7 +94,7 @@ def test_request_purge(purgatory: Purgatory) -> None:
 
 
 def test_lock_is_held_in_both_tries() -> None:
-    """PG-9: try_complete runs under the operation's lock in both tries, and safe_try_complete is not on that path."""
+    """PG-9: both calls of try_complete hold the operation's lock, and safe_try_complete is not called."""
     lock = threading.RLock()
     free: list[bool] = []
 
@@ -117,7 +117,7 @@ def test_lock_is_held_in_both_tries() -> None:
 
 
 def test_completable_at_once_is_not_watched(purgatory: Purgatory) -> None:
-    """PG-10: nothing is listed or timed for what completes in the first test."""
+    """PG-10: an operation that completes in the first attempt gets no list entry and no time-out."""
     op = Operation()
     op.completable = True
     assert purgatory.try_complete_else_watch(op, ["key"])
@@ -125,7 +125,7 @@ def test_completable_at_once_is_not_watched(purgatory: Purgatory) -> None:
 
 
 def test_completed_in_the_second_try_stays_listed() -> None:
-    """An event between the tests is not lost; the operation stays listed until a check, and gets no time-out."""
+    """An event between the attempts is not lost; the entry stays until a check, without a time-out."""
 
     class Late(Operation):
         def try_complete(self) -> bool:
@@ -141,7 +141,7 @@ def test_completed_in_the_second_try_stays_listed() -> None:
 
 
 def test_key_given_twice_is_watched_twice(purgatory: Purgatory) -> None:
-    """The same key twice puts the operation twice in its list; it is completed once."""
+    """An operation with a duplicate key has two entries in the key's list and completes once."""
     op = Operation()
     purgatory.try_complete_else_watch(op, ["k", "k"])
     assert purgatory.watched == 2
@@ -151,7 +151,7 @@ def test_key_given_twice_is_watched_twice(purgatory: Purgatory) -> None:
 
 
 def test_purge_starts_beyond_the_interval() -> None:
-    """Completed operations still listed are purged by the reaper only when more than the interval (strict)."""
+    """The reaper purges completed operations that are still listed only if they exceed the interval."""
     _, purgatory = purgatory_of(purge_interval=3)
     ops = [Operation() for _ in range(4)]
     for i, op in enumerate(ops):
@@ -171,7 +171,7 @@ def test_purge_starts_beyond_the_interval() -> None:
 
 
 def test_cancel_for_key_returns_and_forgets() -> None:
-    """Cancelled operations are returned, not completed, never expire, and are freed."""
+    """Cancelled operations are returned and freed, and neither complete nor expire."""
     clock, purgatory = purgatory_of()
     first, second, other = Operation(10), Operation(10), Operation(10)
     for op, keys in ((first, ["k"]), (second, ["k", "l"]), (other, ["l"])):
@@ -189,7 +189,7 @@ def test_cancel_for_key_returns_and_forgets() -> None:
 
 
 def test_keys_of_one_hash_are_not_confused_by_cancel(purgatory: Purgatory) -> None:
-    """hash(-1) == hash(-2): a stranger under the other key stays watched and timed."""
+    """hash(-1) == hash(-2): an operation under the other key stays watched and timed."""
     minus_one, minus_two = Operation(), Operation()
     purgatory.try_complete_else_watch(minus_one, [-1])
     purgatory.try_complete_else_watch(minus_two, [-2])
@@ -200,7 +200,7 @@ def test_keys_of_one_hash_are_not_confused_by_cancel(purgatory: Purgatory) -> No
 
 
 def test_completion_frees_the_operation_at_once(purgatory: Purgatory) -> None:
-    """A completed operation is freed although its list entry waits for a purge; a watched one is kept alive."""
+    """A completed operation is freed before its list entry is purged, and a watched operation is kept alive."""
     op = Operation()
     seen = weakref.ref(op)
     purgatory.try_complete_else_watch(op, ["k"])
@@ -216,7 +216,7 @@ def test_completion_frees_the_operation_at_once(purgatory: Purgatory) -> None:
 
 
 def test_many_keys_in_one_shard() -> None:
-    """The table of a shard grows and finds every key; emptied lists go."""
+    """The table of a shard grows and finds every key, and empty lists are removed."""
     _, purgatory = purgatory_of(shards=1)
     ops = [Operation() for _ in range(500)]
     for i, op in enumerate(ops):
@@ -232,7 +232,7 @@ def test_many_keys_in_one_shard() -> None:
 
 
 def test_failures_of_an_operation_harm_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception on a checking or expiring thread is reported; the others complete."""
+    """An exception on a checking or expiring thread is reported, and the other operations complete."""
     reported: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", lambda info: reported.append(info.exc_type))
 
@@ -258,14 +258,14 @@ def test_failures_of_an_operation_harm_no_other(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_failing_first_try_is_the_callers(purgatory: Purgatory) -> None:
-    """try_complete_else_watch passes on the exception of try_complete and watches nothing."""
+    """An exception of try_complete is raised to the caller, and the operation is not watched."""
     with pytest.raises(NotImplementedError):
         purgatory.try_complete_else_watch(DelayedOperation(10), ["k"])
     assert (purgatory.watched, purgatory.delayed) == (0, 0)
 
 
 def test_shared_timer_stays_open() -> None:
-    """Two purgatories on one timer count their own operations; closing one leaves the other working."""
+    """Two purgatories on one timer count their own operations, and closing one does not affect the other."""
     clock = VirtualClock()
     timer = Timer(clock)
     first, second = Purgatory("a", timer=timer), Purgatory("b", timer=timer)
@@ -281,7 +281,7 @@ def test_shared_timer_stays_open() -> None:
 
 
 def test_close_drops_and_ends_the_reaper(purgatory: Purgatory) -> None:
-    """Close ends run_reaper, drops what waits without completing it, and refuses more."""
+    """Close ends run_reaper, drops delayed operations without completing them, and rejects new ones."""
     op = Operation(10)
     seen = weakref.ref(op)
     purgatory.try_complete_else_watch(op, ["k"])
@@ -300,7 +300,7 @@ def test_close_drops_and_ends_the_reaper(purgatory: Purgatory) -> None:
 
 
 def test_dropped_purgatory_drops_its_operations() -> None:
-    """Without close nothing leaks either."""
+    """A purgatory without references frees its operations without a close."""
     _, purgatory = purgatory_of()
     op = Operation()
     seen = weakref.ref(op)
@@ -311,7 +311,7 @@ def test_dropped_purgatory_drops_its_operations() -> None:
 
 
 def test_wrong_arguments_are_refused(purgatory: Purgatory) -> None:
-    """Wrong arguments raise and watch nothing."""
+    """An invalid argument raises, and no operation is watched."""
     with pytest.raises(ValueError, match="keys must not be empty"):
         purgatory.try_complete_else_watch(Operation(), [])
     with pytest.raises(TypeError):
@@ -340,7 +340,7 @@ def test_wrong_arguments_are_refused(purgatory: Purgatory) -> None:
 
 
 def test_watch_check_force_and_expire_at_once() -> None:
-    """Under races every operation completes exactly once and nothing stays counted."""
+    """Under races every operation completes exactly once, and the counts end at zero."""
     clock, purgatory = purgatory_of(purge_interval=50, shards=4)
     per_thread, workers = 4_000, 2
     completions = [0] * workers

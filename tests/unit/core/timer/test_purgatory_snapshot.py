@@ -1,4 +1,4 @@
-"""Snapshots of a purgatory: what waits, exact on the virtual clock, and nothing lives longer for a look."""
+"""Snapshots of a purgatory: delayed operations with exact times, and no reference beyond the snapshot."""
 
 import gc
 import threading
@@ -11,7 +11,7 @@ from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 
 
 class Waiting(DelayedOperation):
-    """Completes once it is due."""
+    """Operation that completes once it is due."""
 
     is_due = False
 
@@ -61,7 +61,7 @@ def test_a_limit_is_kept_and_said(purgatory: Purgatory) -> None:
 
 
 def test_a_list_that_is_long_is_cut(purgatory: Purgatory) -> None:
-    """Its lock is held for so many looks only."""
+    """A snapshot holds the lock of a long list only for a limited number of entries."""
     for _ in range(1000):
         purgatory.try_complete_else_watch(Waiting(1000), ["one"])
     taken = purgatory.snapshot(1000)
@@ -90,7 +90,7 @@ def test_nothing_lives_longer_for_a_look(purgatory: Purgatory) -> None:
 
 
 def test_looks_beside_completions_and_cancels(purgatory: Purgatory) -> None:
-    """Every operation is completed or cancelled once, and freed, beside any number of looks."""
+    """Beside any number of snapshots every operation is completed or cancelled once, and freed."""
     over = threading.Event()
     looks = []
 

@@ -1,4 +1,4 @@
-"""The timer: Kafka's vectors (TM-1 to TM-9), never early, exact count, order, waits and closing."""
+"""Timer: Kafka's vectors (TM-1 to TM-9), no early expiry, exact count, order, waits and closing."""
 
 import gc
 import sys
@@ -25,7 +25,7 @@ def timer_at(start_ms: int, wheel_size: int = 20, tick_ms: int = 1) -> tuple[Vir
 
 
 def test_already_expired_tasks_run_in_one_advance() -> None:
-    """TM-1: delays below zero are due at once, and one advance runs them all."""
+    """TM-1: tasks with negative delays are due at once, and one advance runs them all."""
     _, timer = timer_at(START_MS, wheel_size=3)
     ran: list[int] = []
     for delay_ms in range(-5, 0):
@@ -55,7 +55,7 @@ def test_every_task_runs_exactly_once() -> None:
 
 
 def test_every_task_runs_on_the_real_clock() -> None:
-    """TM-2 on real time: the wait itself finds every bucket, and nothing runs before its delay."""
+    """TM-2 in real time: the wait ends at every bucket, and no task runs before its delay."""
     clock = SystemClock()
     timer = Timer(clock, wheel_size=3)
     late_ns: list[int] = []
@@ -91,7 +91,7 @@ def test_delay_of_a_bucket_shrinks_with_time() -> None:
     ],
 )
 def test_task_lands_in_its_level_and_slot(due_ms: int, level: int, slot: int, bucket_ms: int) -> None:
-    """TM-4 to TM-6: with tick 1 and 20 slots from time 0 a task lands where Kafka puts it, and runs at its time."""
+    """TM-4 to TM-6: with tick 1 and 20 slots from time 0 a task is in Kafka's bucket, and runs at its time."""
     clock, timer = timer_at(0)
     ran: list[int] = []
     timer.add(due_ms, lambda: ran.append(clock.now_ms()))
@@ -105,7 +105,7 @@ def test_task_lands_in_its_level_and_slot(due_ms: int, level: int, slot: int, bu
 
 
 def test_overflow_bucket_is_inserted_again_into_a_finer_wheel() -> None:
-    """TM-7: from 390, 415 waits in level 2 until 400 and then in level 1 slot 15."""
+    """TM-7: from 390, a task at 415 is in level 2 until 400 and then in level 1, slot 15."""
     clock, timer = timer_at(390)
     timer.add(5, nothing)
     assert timer._levels() == [(1, 15, 395, 395)]
@@ -137,7 +137,7 @@ def test_second_task_of_a_slot_makes_no_second_offer() -> None:
 
 
 def test_due_task_is_refused_by_the_wheel_and_runs_at_once() -> None:
-    """TM-9: a due time before the next tick goes to no bucket and runs in the next advance, not when added."""
+    """TM-9: a task due before the next tick is in no bucket, and runs in the next advance instead of when added."""
     clock, timer = timer_at(0)
     ran: list[int] = []
     task = timer.add(0, lambda: ran.append(1))
@@ -149,7 +149,7 @@ def test_due_task_is_refused_by_the_wheel_and_runs_at_once() -> None:
 
 
 def test_bucket_is_offered_again_in_its_next_round() -> None:
-    """A slot that was emptied is queued anew for a later time."""
+    """An emptied slot is queued again for a later time."""
     clock, timer = timer_at(0)
     timer.add(7, nothing)
     clock.advance_ms(7)
@@ -161,7 +161,7 @@ def test_bucket_is_offered_again_in_its_next_round() -> None:
 
 
 def test_due_time_between_ticks_counts_as_the_later_tick() -> None:
-    """With a tick of 10 ms nothing runs early: 11 ms and 15 ms run at 20 ms."""
+    """With a tick of 10 ms no task runs early: tasks for 11 ms and 15 ms run at 20 ms."""
     clock, timer = timer_at(0, tick_ms=10)
     ran: list[tuple[int, int]] = []
     for delay_ms in (9, 10, 11, 15, 20, 21):
@@ -173,7 +173,7 @@ def test_due_time_between_ticks_counts_as_the_later_tick() -> None:
 
 
 def test_started_millisecond_does_not_count() -> None:
-    """A delay of 1 ms asked for at 0.1 ms is not over at 1.0 ms."""
+    """A delay of 1 ms that starts at 0.1 ms is not over at 1.0 ms."""
     clock, timer = timer_at(0)
     clock.advance_ns(100_000)
     task = timer.add(1, nothing)
@@ -187,7 +187,7 @@ def test_started_millisecond_does_not_count() -> None:
 
 
 def test_cancel_unlinks_at_once() -> None:
-    """A cancelled task leaves count and bucket immediately, drops its callback, and never runs."""
+    """A cancelled task is removed from count and bucket at once, drops its callback, and never runs."""
 
     class Callback:
         def __call__(self) -> None:
@@ -204,12 +204,12 @@ def test_cancel_unlinks_at_once() -> None:
         assert timer.size == left == len(timer._levels())
     assert seen() is None
     clock.advance_ms(1000)
-    assert timer.advance(0)  # the emptied buckets still expire: a cheap wake-up
+    assert timer.advance(0)  # the emptied buckets still expire, which costs one wake-up
     assert not timer.advance(0)
 
 
 def test_cancel_after_running_says_so() -> None:
-    """A task that has run cannot be cancelled, nor can one from within its own callback."""
+    """A task that has run, or whose callback is running, cannot be cancelled."""
     _, timer = timer_at(0)
     responses: list[bool] = []
     task = timer.add(0, lambda: responses.append(task.cancel()))
@@ -218,7 +218,7 @@ def test_cancel_after_running_says_so() -> None:
 
 
 def test_due_task_can_be_cancelled_by_an_earlier_one() -> None:
-    """A task that is due but not started still counts as pending and can be cancelled."""
+    """A task that is due but not started counts as pending and can be cancelled."""
     clock, timer = timer_at(0)
     ran: list[Any] = []
     timer.add(3, lambda: ran.append((timer.size, second.cancel(), timer.size)))
@@ -231,7 +231,7 @@ def test_due_task_can_be_cancelled_by_an_earlier_one() -> None:
 
 
 def test_tasks_of_a_tick_run_in_the_order_they_were_added() -> None:
-    """Within a bucket first in is first out; a callback that adds a due task does not hold the advance up for ever."""
+    """A bucket is first in, first out, and a callback that adds a due task does not prolong the advance."""
     clock, timer = timer_at(0)
     ran: list[int] = []
 
@@ -250,7 +250,7 @@ def test_tasks_of_a_tick_run_in_the_order_they_were_added() -> None:
 
 
 def test_far_delays_need_few_levels_and_do_not_overflow() -> None:
-    """Any delay is accepted; beyond the clock's end it is the clock's end, which never comes."""
+    """Any delay is accepted; beyond the clock's range it is the largest time, which is never reached."""
     clock, timer = timer_at(0, wheel_size=2)
     tasks = [timer.add(1 << shift, nothing) for shift in range(80)]
     assert timer.size == 80
@@ -264,7 +264,7 @@ def test_far_delays_need_few_levels_and_do_not_overflow() -> None:
 
 
 def test_long_idle_time_costs_only_hops() -> None:
-    """The wheel clock lags while nothing is queued; a task added then is neither early nor lost."""
+    """The wheel's clock lags while no task is queued, and a task added then is neither early nor lost."""
     clock, timer = timer_at(0)
     clock.advance_ms(123_456)
     ran: list[int] = []
@@ -282,7 +282,7 @@ def test_long_idle_time_costs_only_hops() -> None:
 
 
 def test_failing_callback_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception is reported through sys.unraisablehook and the next task runs."""
+    """An exception is reported through sys.unraisablehook, and the next task runs."""
     failures: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", lambda info: failures.append(info.exc_type))
     _, timer = timer_at(0)
@@ -294,7 +294,7 @@ def test_failing_callback_does_not_stop_the_others(monkeypatch: pytest.MonkeyPat
 
 
 def test_interrupt_leaves_the_rest_for_the_next_advance() -> None:
-    """KeyboardInterrupt in a callback leaves advance; what was due behind it stays pending."""
+    """KeyboardInterrupt in a callback ends the advance, and the remaining due tasks stay pending."""
     _, timer = timer_at(0)
     ran: list[int] = []
 
@@ -311,7 +311,7 @@ def test_interrupt_leaves_the_rest_for_the_next_advance() -> None:
 
 
 def waiting(timer: Timer, timeout_ms: int) -> tuple[threading.Thread, list[bool]]:
-    """A thread inside timer.advance, and where its response goes."""
+    """Start a thread inside timer.advance, and return it with the list of its result."""
     responses: list[bool] = []
     thread = threading.Thread(target=lambda: responses.append(timer.advance(timeout_ms)), daemon=True)
     thread.start()
@@ -330,12 +330,12 @@ def check_wakes(wake: Callable[[VirtualClock, Timer], object], expected: bool, r
 
 
 def test_virtual_time_wakes_the_waiter() -> None:
-    """Moving the clock past a bucket ends the wait that real time would not."""
+    """An advance of the clock beyond a bucket ends the wait without real time."""
     check_wakes(lambda clock, timer: clock.advance_ms(1000), True, ["far"])
 
 
 def test_time_out_on_virtual_time() -> None:
-    """The waiter's own time-out is virtual too: the time goes past it and nothing was due."""
+    """The waiter's time-out follows the virtual clock."""
     clock, timer = timer_at(0)
     timer.add(1000, nothing)
     thread, responses = waiting(timer, 500)
@@ -352,12 +352,12 @@ def test_due_task_wakes_the_waiter() -> None:
 
 
 def test_close_wakes_the_waiter() -> None:
-    """Close ends the wait; nothing runs any more."""
+    """Close ends the wait, and no task runs any more."""
     check_wakes(lambda clock, timer: timer.close(), False, [])
 
 
 def test_earlier_bucket_wakes_the_waiter_on_real_time() -> None:
-    """A new earlier bucket shortens a wait that has already begun."""
+    """A new earlier bucket shortens a wait in progress."""
     timer = Timer()
     timer.add(3_600_000, nothing)
     ran = threading.Event()
@@ -365,13 +365,13 @@ def test_earlier_bucket_wakes_the_waiter_on_real_time() -> None:
     timer.add(1, ran.set)
     thread.join(20)
     assert responses == [True]
-    while not ran.is_set():  # on a slow machine the first advance only brought the task down from an upper wheel
+    while not ran.is_set():  # on a slow machine the first advance only moved the task down from an upper wheel
         assert timer.advance(20_000)
     timer.close()
 
 
 def test_closed_timer_refuses_and_drops() -> None:
-    """After close add raises, advance says no, and pending tasks and their callbacks are freed."""
+    """After close, add raises, advance returns False, and pending tasks and their callbacks are freed."""
 
     class Callback:
         def __call__(self) -> None:
@@ -392,7 +392,7 @@ def test_closed_timer_refuses_and_drops() -> None:
 
 
 def test_dropped_timer_drops_its_tasks() -> None:
-    """A timer without references frees its pending tasks; a task outliving it can still be asked and cancelled."""
+    """A timer without references frees its pending tasks; a task that outlives it can still be cancelled."""
 
     class Callback:
         def __call__(self) -> None:
@@ -432,7 +432,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_threads_add_cancel_and_advance_at_once() -> None:
-    """Under races each task either runs once or is cancelled with true, and the count ends at zero."""
+    """Under races each task either runs once or is cancelled with True, and the count ends at zero."""
     clock = VirtualClock()
     timer = Timer(clock)
     stop = threading.Event()
