@@ -1,10 +1,10 @@
-"""A producer in a separate process that outlives the broker, with a log of the acknowledged records.
+"""Producer in a separate process that outlives the broker and logs the acknowledged records.
 
     python -m tests.support.acked_producer BOOTSTRAP TOPIC PARTITIONS LOG_FILE CODEC [RECORDS_PER_TURN]
 
-Values are "PARTITION:NUMBER:..." with numbers 0, 1, 2, ... per partition. One line per event goes to LOG_FILE:
-`ack PARTITION NUMBER OFFSET`, `fail PARTITION NUMBER ERROR`, `error TEXT`. Ends when its standard input closes, after
-all that was sent has been acknowledged, with a last line `sent PARTITION COUNT` per partition.
+Values are "PARTITION:NUMBER:..." with the numbers 0, 1, 2, ... for each partition. Each event is one line of LOG_FILE:
+`ack PARTITION NUMBER OFFSET`, `fail PARTITION NUMBER ERROR` or `error TEXT`. After its standard input is closed, the
+process flushes the producer and writes a last line `sent PARTITION COUNT` for each partition.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 RECORDS_PER_TURN = 40
-# a megabyte is a thousand records, and no codec makes it less: segments roll about every second
+# 1 MiB holds about a thousand records, and no codec makes noise smaller: a segment is rolled about every second
 FILLER_BYTES = 900
 NOISE = os.urandom(1 << 20)
 

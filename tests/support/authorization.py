@@ -1,8 +1,8 @@
-"""A table of requests, each sent by clients with different rules: who may know and do what.
+"""Table of requests, each sent by clients with different ACLs: the access that each client has.
 
 ``python -m tests.support.authorization tests/support/kafka_authorization.json`` starts Apache Kafka and records its
-responses; ``tests/integration/test_authorization_table.py`` holds kbroker against the recording, without Java. Each
-user has a few rules, so that rules need not change between requests.
+responses; ``tests/integration/test_authorization_table.py`` compares kbroker with the recording, without Java. Each
+user has a few ACLs, so that ACLs need not change between requests.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.support.client import Client, new_topics
 
 RECORDING = Path(__file__).with_name("kafka_authorization.json")
 Body = dict[str, Any]
-BodyOf = Callable[[str], Body]  # of a user
+BodyOf = Callable[[str], Body]  # of a user's name
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID, USER, TOKEN = ResourceType.TRANSACTIONAL_ID, ResourceType.USER, ResourceType.DELEGATION_TOKEN
@@ -28,12 +28,12 @@ LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 NO_ID = uuid.UUID(int=0)
 PASSWORD = "secret"
-ROOT = "root"  # a super user, who has logged in as the others have
+ROOT = "root"  # a super user, who has logged in like the other users
 OWNER, RENEWER = "u2", "u1"
 
 
 def own_topic(user: str) -> str:
-    """The topic that a user alone asks for, which is not there."""
+    """Return the name of a topic that only this user requests and that does not exist."""
     return f"t-own-{user}"
 
 
@@ -45,14 +45,16 @@ class Situation(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Ids in requests: those of topics, and the secret of a delegation token that OWNER has and RENEWER may renew."""
+    """Ids that requests need: topic ids, and the HMAC of a delegation token that OWNER did not create and RENEWER may
+    renew.
+    """
 
     ids: dict[str, uuid.UUID]
     hmac: bytes = b""
 
 
 def situations() -> Iterator[Situation]:
-    """Every user, in the order of the recording."""
+    """Yield every user, in the order of the recording."""
     number = 0
 
     def situation(*rules: tuple[ResourceType, str, PatternType, Operation, Permission], host: str = "*") -> Situation:
@@ -68,7 +70,7 @@ def situations() -> Iterator[Situation]:
     yield situation(*everything)
     yield situation(*everything, host="127.0.0.1")
     yield situation(*everything, host="10.9.8.7")
-    for kind, name in NAMES.items():  # one operation alone
+    for kind, name in NAMES.items():  # a single operation
         for operation in Operation:
             if operation >= Operation.ALL:
                 yield situation((kind, name, LITERAL, operation, ALLOW))
@@ -95,7 +97,7 @@ def situations() -> Iterator[Situation]:
     for operation in (Operation.ALL, Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS):
         yield situation(reader, (TOPIC, "t-one", LITERAL, operation, ALLOW))
         yield situation(reader, (TOPIC, "*", LITERAL, Operation.ALL, ALLOW), (TOPIC, "t-o", PREFIXED, operation, DENY))
-    describing = (TOPIC, "*", LITERAL, Operation.DESCRIBE, ALLOW)  # topics to be made
+    describing = (TOPIC, "*", LITERAL, Operation.DESCRIBE, ALLOW)  # topics to be created
     any_topic = (CLUSTER, NAMES[CLUSTER], LITERAL, Operation.CREATE, ALLOW)
     for rules in (
         [describing], [describing, any_topic],
@@ -109,7 +111,7 @@ def situations() -> Iterator[Situation]:
         yield situation(*rules)
 
 
-#: Of producers: what no coordinator knows.
+#: Producer id and epoch that are unknown to every coordinator.
 _PRODUCER = {"ProducerId": 987_654, "ProducerEpoch": 3}
 _TWO = ("t-one", "t-two")
 
@@ -171,7 +173,7 @@ def _share_state(**fields: object) -> Body:
 
 
 def requests(known: Known) -> list[tuple[str, int, Body | BodyOf]]:
-    """Every request, in the order of the recording."""
+    """Return every request, in the order of the recording."""
     one, two = known.ids["t-one"], known.ids["t-two"]
     named = [{"Name": name} for name in ("t-one", "t-two", "t-none")]
     by_id = [{"TopicId": topic_id, "Name": None} for topic_id in (one, two, uuid.UUID(int=77))]
@@ -337,7 +339,7 @@ _LEFT_OUT = frozenset({"Brokers", "Nodes", "Configs", "Synonyms", "ConfigResourc
 
 
 def outcome(api: str, body: Any) -> str:
-    """Return the part of a response that depends on rules: error codes, names, authorized operations; unordered."""
+    """Return the part of a response that depends on ACLs: error codes, names and authorized operations, sorted."""
     if isinstance(body, list):
         return "[" + ",".join(sorted(outcome(api, part) for part in body)) + "]"
     if not isinstance(body, dict):
@@ -354,8 +356,10 @@ def outcome(api: str, body: Any) -> str:
 
 
 class Table:
-    """Asks a broker everything. Args: addresses of its listener for everybody, and of its SASL one; ``wait_s``: how
-    long nothing more must have happened where the broker goes on after its response.
+    """Sender of every request of the table to one broker.
+
+    Args: ``plain`` and ``sasl``: addresses of the listener without authentication and of the SASL listener; ``wait_s``:
+    time without a change after which work that continues after a response counts as finished.
     """
 
     def __init__(self, plain: str, sasl: str, wait_s: float) -> None:
@@ -363,7 +367,7 @@ class Table:
         self.admin = Client(plain, "admin")
 
     def prepare(self) -> Known:
-        """Make topics, a group, transactional ids, tokens, and every user's rules."""
+        """Create topics, groups, transactional ids, tokens and every user's ACLs."""
         made = self.admin.call("CreateTopics", 7, new_topics(*_TWO, partitions=2))
         ids = {row["Name"]: row["TopicId"] for row in made["Topics"]}
         for kind, keys in ((0, ["g-one", "h-two"]), (1, ["x-one", "y-two"])):
@@ -390,7 +394,7 @@ class Table:
         raise AssertionError("the rules do not come into force")
 
     def _tokens(self) -> bytes:
-        """Make a token of OWNER's, and one of another user's that RENEWER may renew, whose secret is returned."""
+        """Create a token of OWNER and a token of another user that RENEWER may renew; return the HMAC of the second."""
         renewers = [{"PrincipalType": "User", "PrincipalName": RENEWER}]
         with self._log_in(ROOT) as root:
             self._until("CreateDelegationToken", 3, _of_user("User", OWNER), root)
@@ -402,7 +406,7 @@ class Table:
         raise AssertionError("the tokens do not come into force")
 
     def _until(self, api: str, version: int, body: Body, client: Client | None = None) -> None:
-        """Ask until there is no error: internal topics are made at the first use."""
+        """Repeat a request until it has no error: internal topics are created by their first use."""
         for _ in range(300):
             if set(_codes((client or self.admin).call(api, version, body))) == {0}:
                 return
@@ -410,7 +414,7 @@ class Table:
         raise AssertionError(f"{api} does not work")
 
     def rows(self) -> Iterator[tuple[str, int, list[str]]]:
-        """Each request's name and version, with the outcome of every user in order."""
+        """Yield each request's name and version with the outcomes of all users in order."""
         known = self.prepare()
         clients = {situation.user: self._log_in(situation.user) for situation in situations()}
         for api, version, body in requests(known):
@@ -432,7 +436,7 @@ class Table:
             client.close()
 
     def _found_by_expression(self, clients: Mapping[str, Client], names: Mapping[uuid.UUID, str]) -> list[str]:
-        """The topics that a member gets whose subscription is a regular expression."""
+        """Return the topics assigned to each user's member, whose subscription is a regular expression."""
         found: dict[str, str] = {}
         joining = {
             "MemberEpoch": 0,
@@ -464,7 +468,9 @@ class Table:
         return [found[user] for user in clients]
 
     def _made_on_the_way(self, clients: Mapping[str, Client]) -> list[str]:
-        """Check whether a user's Metadata creates the named topic. Kafka returns 3 or 5 until then, kbroker 0."""
+        """Return whether each user's Metadata request creates the named topic. Kafka returns error 3 or 5 until then,
+        kbroker 0.
+        """
         refused = {}
         for user, client in clients.items():
             body = {"Topics": [{"Name": own_topic(user)}], "AllowAutoTopicCreation": True}
@@ -500,7 +506,9 @@ def _codes(body: Any) -> Iterator[int]:
 
 
 def settings() -> dict[str, str]:
-    """Return the settings of a broker with both listeners (SASL_PLAINTEXT for the users), whose admin is anonymous."""
+    """Return the settings of a broker with both listeners (SASL_PLAINTEXT for the users); the anonymous user is the
+    admin.
+    """
     names = (ROOT, *(situation.user for situation in situations()))
     users = " ".join(f'user_{name}="{PASSWORD}"' for name in names)
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -516,14 +524,14 @@ def settings() -> dict[str, str]:
 
 
 def read(file: Path = RECORDING) -> list[tuple[str, int, list[str]]]:
-    """The recorded rows."""
+    """Return the recorded rows."""
     stored = json.loads(file.read_text(encoding="utf-8"))
     words = stored["outcomes"]
     return [(api, version, [words[number] for number in numbers]) for api, version, numbers in stored["rows"]]
 
 
 def write(rows: Sequence[tuple[str, int, list[str]]], file: Path) -> None:
-    """Store rows: each outcome once."""
+    """Store rows; each distinct outcome is stored once."""
     words = list(dict.fromkeys(word for _, _, found in rows for word in found))
     index = {word: number for number, word in enumerate(words)}
     lines = ",\n".join(json.dumps([api, version, [index[one] for one in found]], separators=(",", ":"))
@@ -533,7 +541,7 @@ def write(rows: Sequence[tuple[str, int, list[str]]], file: Path) -> None:
 
 
 def main(file: str) -> None:
-    """Record Apache Kafka."""
+    """Record the responses of Apache Kafka."""
     from bench.loads import peers
 
     port = peers.free_port()

@@ -1,7 +1,7 @@
-"""Arguments that no caller should pass, and calls in any order: the rows of a table, and how one of them runs.
+"""Calls with bad arguments, and methods called in any order: the rows of a table, and how a row is run.
 
-A `Call` is a function and the arguments that it gets; an `Object` is a thing, and its methods in any order. Of both the
-table says which errors are documented besides TypeError and ValueError, and how much memory one call may take.
+A `Call` is a function with strategies of its arguments; an `Object` is an object whose methods are called in any order.
+Each row names the errors that are documented besides TypeError and ValueError, and the memory that one call may use.
 """
 
 import array
@@ -20,17 +20,17 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-# A loaded machine is not a failure of the code under test.
+# A slow machine is not a failure of the code under test.
 at_any_pace = settings(
     deadline=None,
     max_examples=30,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a storm takes minutes and explains little
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking a storm takes minutes and explains little
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 
 MIB = 1 << 20
 STATM = Path("/proc/self/statm")
-#: Linux alone says what is mapped and holds a process to a limit of it; a sanitizer maps terabytes for itself.
+#: Only Linux reports and limits the memory that a process maps; a sanitizer maps terabytes.
 CAN_BOUND = resource is not None and STATM.exists() and not os.environ.get("KBROKER_SANITIZED")
 
 Errors = tuple[type[BaseException], ...]
@@ -41,7 +41,7 @@ EDGES = [0, 1, 2, 127, 2**15, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 
 
 
 class Odd:
-    """Has every special method that a careless caller might use, and none of them works."""
+    """Object whose special methods all raise TypeError."""
 
     def __index__(self) -> int:
         raise TypeError("no index")
@@ -76,16 +76,16 @@ OBJECTS: st.SearchStrategy[Any] = st.one_of(
     st.builds(Odd),
     st.lists(st.none(), max_size=3),
 )
-# For waits on a clock that stands still: 1, and so True, would wait for ever.
+# For waits on a clock that never advances: a wait with a limit of 1, which True equals, would never end.
 NO_TIME = st.one_of(OBJECTS.filter(lambda x: x is not True), st.integers(-(2**70), 0))
 JUNK: st.SearchStrategy[Any] = st.one_of(NUMBERS, OBJECTS)
 
 
 @dataclass(frozen=True, repr=False)
 class Call:
-    """A function and what it is given.
+    """Function and strategies of its arguments.
 
-    Args: ``named`` are arguments by name, of which some are given; ``holds`` judges what came back.
+    Args: ``named``: keyword arguments, of which some are passed; ``holds``: predicate of the returned value.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Call:
         return self.name
 
     def run(self, data: st.DataObject) -> None:
-        """Call it once; a call that is not refused must hold."""
+        """Call the function once; a call that is not refused must satisfy ``holds``."""
         chosen: dict[str, Any] = {}
         if self.named:
             names = data.draw(st.lists(st.sampled_from(sorted(self.named)), max_size=3, unique=True), "names")
@@ -119,7 +119,7 @@ class Storm:
     max_bytes: int = 64 * MIB
 
     def run(self, data: st.DataObject, target: Any) -> None:
-        """Call methods of `target`, if there is one, with good and bad arguments."""
+        """Call methods of `target`, unless it is None, with good and bad arguments."""
         if target is None:
             return
 
@@ -138,9 +138,10 @@ Life = Generator[Any, None, None]
 
 @dataclass(frozen=True, repr=False)
 class Object:
-    """A thing, and the storms that it must survive.
+    """Object with the storms that it must survive.
 
-    Args: ``life`` yields the thing once for each of ``storms``, None if there is none, and asserts between and after.
+    Args: ``life``: yields the object once for each of ``storms``, or None if there is no object, and asserts between
+    and after them.
     """
 
     name: str
@@ -151,7 +152,7 @@ class Object:
         return self.name
 
     def run(self, data: st.DataObject) -> None:
-        """Let it live, with each storm in its place."""
+        """Run each storm on the object that ``life`` yields for it."""
         with contextlib.closing(self.life(data)) as life:
             for storm in self.storms:  # no local name, which would keep the thing alive
                 storm.run(data, next(life))
@@ -163,7 +164,7 @@ Row = Call | Object
 
 @dataclass(frozen=True)
 class Refusal:
-    """A call that is an error of exactly this class: an example that is always tried."""
+    """Call that must raise exactly this class of error: an example that is always tried."""
 
     error: type[BaseException]
     call: Callable[[], Any]
@@ -172,7 +173,7 @@ class Refusal:
 
 @contextlib.contextmanager
 def bounded_memory(max_bytes: int) -> Iterator[None]:
-    """Let the process map so many bytes more; what takes more is a MemoryError, which few rows allow."""
+    """Limit the memory that the process maps to this many bytes more; beyond, a call raises MemoryError."""
     if not CAN_BOUND:
         yield
         return
@@ -195,7 +196,10 @@ def attempt(
     max_bytes: int = 64 * MIB,
     first: tuple[Any, ...] = (),
 ) -> Any:
-    """One call; None when it was refused as documented. A wrong number of arguments is a wrong argument too."""
+    """Return the result of one call, or None if the call was refused as documented.
+
+    A wrong number of arguments counts as a wrong argument.
+    """
     count = len(arguments)
     if arguments and data.draw(st.integers(0, 9), "arity") == 0:
         count = data.draw(st.integers(0, count + 1), "count")
@@ -203,14 +207,14 @@ def attempt(
     try:
         with bounded_memory(max_bytes):
             return function(*first, *given, **(named or {}))
-    except (TypeError, ValueError, *errors):  # type: ignore[misc] # mypy knows no unpacked tuple here
+    except (TypeError, ValueError, *errors):  # type: ignore[misc] # mypy rejects an unpacked tuple here
         return None
 
 
 def refused(function: Any, *arguments: Any, **named: Any) -> type[BaseException]:
-    """The class of what a call raises, which must be an error of the arguments."""
+    """Return the class of the error that a call raises, which must be a TypeError or a ValueError."""
     try:
         function(*arguments, **named)
     except (TypeError, ValueError) as why:
         return type(why)
-    raise AssertionError(f"{function} took {arguments} {named}")
+    raise AssertionError(f"{function} accepted {arguments} {named}")

@@ -1,4 +1,4 @@
-"""A broker in a separate process, as a user starts it: ready line, kill -9, the same port again, memory."""
+"""Broker in a separate process, as a user starts it: ready line, kill -9, restart on the same port, memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rss_bytes(pid: int) -> int:
 
 
 class BrokerProcess:
-    """`kbroker serve` on 127.0.0.1; the system chooses the port at the first start, later starts keep it.
+    """`kbroker serve` on 127.0.0.1. The system chooses the port at the first start; later starts keep the port.
 
     Args:
         settings: given with --set.

@@ -1,4 +1,4 @@
-"""Certificates of a test's own, made by trustme: an authority, a server, clients."""
+"""Certificates for tests, made by trustme: an authority, a server, clients."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from cryptography.x509 import load_pem_x509_certificates
 
 
 class Certificates:
-    """PEM files in a folder: ``ca`` signs, ``server`` has key and certificate in one file, as a keystore."""
+    """PEM files in a folder: ``ca`` signs; ``server`` is a keystore, with the key and the certificate in one file."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,8 +30,10 @@ class Certificates:
         )
 
     def make(self, name: str, common_name: str, *, unit: str = "Clients", organization: str = "Example, Inc.") -> Path:
-        """Return a PEM file of a new key and a client's certificate: CN=...,OU=...,O=... in Kafka's writing."""
-        identity = f"{name}.test"  # Java refuses a certificate without alternative names
+        """Return a PEM file of a new key and a client's certificate, whose subject is CN=...,OU=...,O=... in Kafka's
+        form.
+        """
+        identity = f"{name}.test"  # Java rejects a certificate without alternative names
         leaf = self._authority.issue_cert(
             identity, common_name=common_name, organization_unit_name=unit, organization_name=organization
         )
@@ -40,14 +42,16 @@ class Certificates:
     def _write(self, name: str, leaf: trustme.LeafCert) -> Path:
         key, certificate, both = (self.folder / f"{name}.{kind}" for kind in ("key", "crt", "pem"))
         parsed = load_pem_private_key(leaf.private_key_pem.bytes(), None)
-        key.write_bytes(parsed.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))  # Java reads no other
+        key.write_bytes(parsed.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))  # Java needs PKCS 8
         leaf.cert_chain_pems[0].write_to_path(str(certificate))
         both.write_bytes(key.read_bytes() + certificate.read_bytes())
         return both
 
 
 def pkcs12_store(pem: Path, password: bytes) -> bytes:
-    """Return a PKCS 12 store of the key, if there is one, and the certificates of a PEM file, as keytool writes it."""
+    """Return a PKCS 12 store, as keytool writes it, of the certificates of a PEM file and of the key if the file has
+    one.
+    """
     data = pem.read_bytes()
     certificates = load_pem_x509_certificates(data)
     protection = BestAvailableEncryption(password)

@@ -1,4 +1,4 @@
-"""The command line in this process: run a command, and read its output or its failure."""
+"""Command line run in this process: the output or the failure of a command."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def printed(broker: FakeBroker | None, *args: str, **settings: Any) -> str:
 
 
 def refusal(result: Result, status: int = 1, stdout: str = "") -> str:
-    """Return the one line of a failure, without the usage behind it."""
+    """Return the one line of a failure without the usage that follows it."""
     assert (result.exit_code, result.stdout) == (status, stdout)
     (line,) = result.stderr.partition("Usage: ")[0].splitlines()
     assert line.startswith("kbroker: ")

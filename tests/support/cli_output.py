@@ -13,7 +13,7 @@ LINES = ("consume", "log dump", "requests tail")  # one document a line
 
 
 def commands() -> set[str]:
-    """Commands with a schema; the other definitions are parts of several."""
+    """Return the names of commands that have a schema; the other definitions are shared by several commands."""
     used = json.dumps(SCHEMA)
     return {name for name in SCHEMA["$defs"] if name in LINES or f'"#/$defs/{name}"' not in used}
 

@@ -1,4 +1,4 @@
-"""Clients of tests: a connection with the broker's codec, a steady producer, and librdkafka's clients."""
+"""Clients for tests: a connection with the broker's codec, a steady producer, and the clients of librdkafka."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
-ANY = (1 << 31) - 1  # bytes of a string: what no broker reads is sent too
+ANY = (1 << 31) - 1  # maximum bytes of a string: strings too long for a broker are sent too
 
 
 class Client(Connection):
@@ -31,7 +31,7 @@ class Client(Connection):
     def __init__(self, bootstrap: str, client_id: str | None = "client", timeout: float = 20.0) -> None:
         super().__init__(bootstrap, timeout)
         self.client_id = client_id
-        self.response = b""  # the latest, as it came
+        self.response = b""  # the latest response as received
         self._sent = 0
         self._pending: deque[tuple[int, int, int]] = deque()
 
@@ -60,13 +60,13 @@ class Client(Connection):
 
     @property
     def has_response(self) -> bool:
-        """Return whether bytes have arrived."""
+        """Return whether a part of a response can be read."""
         poll = select.poll()  # select ends at descriptor 1023
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def produce(self, topic: str, value_bytes: int, *, acks: int = 1, version: int = 7) -> int:
-        """Send one record of this size; return the size of the request."""
+        """Send a Produce request with one record of this size; return the size of the request."""
         return self.begin("Produce", version, produce_body(topic, wire.batch([b"x" * value_bytes]), acks))
 
     def fetch(
@@ -77,40 +77,40 @@ class Client(Connection):
 
 
 def new_topics(*names: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Body:
-    """Return a CreateTopics of topics with one replica."""
+    """Return a CreateTopics request for topics with one replica."""
     rows = [{"Name": key, "Value": value} for key, value in (configs or {}).items()]
     topic: Body = {"NumPartitions": partitions, "ReplicationFactor": 1, "Assignments": [], "Configs": rows}
     return {"Topics": [{"Name": name, **topic} for name in names], "timeoutMs": 30_000, "validateOnly": False}
 
 
 def more_partitions(name: str, count: int) -> Body:
-    """Return a CreatePartitions after which a topic has ``count`` partitions."""
+    """Return a CreatePartitions request after which a topic has ``count`` partitions."""
     row = {"Name": name, "Count": count, "Assignments": None}
     return {"Topics": [row], "TimeoutMs": 30_000, "ValidateOnly": False}
 
 
 def set_configs(kind: int, name: str, configs: Mapping[str, str]) -> Body:
-    """Return an IncrementalAlterConfigs that sets configs of one resource."""
+    """Return an IncrementalAlterConfigs request that sets configs of one resource."""
     rows = [{"Name": key, "ConfigOperation": 0, "Value": value} for key, value in configs.items()]
     resource = {"ResourceType": kind, "ResourceName": name, "Configs": rows}
     return {"Resources": [resource], "ValidateOnly": False}
 
 
 def set_quotas(kind: str, name: str | None, quotas: Mapping[str, float]) -> Body:
-    """Return an AlterClientQuotas of one entity. Args: ``kind``: user or client-id."""
+    """Return an AlterClientQuotas request for one entity. Args: ``kind``: user or client-id."""
     rows = [{"Key": key, "Value": value, "Remove": False} for key, value in quotas.items()]
     entry = {"Entity": [{"EntityType": kind, "EntityName": name}], "Ops": rows}
     return {"Entries": [entry], "ValidateOnly": False}
 
 
 def scram_user(name: str, iterations: int = 4096, salt: bytes = b"s" * 16, salted: bytes = b"p" * 32) -> Body:
-    """Return an AlterUserScramCredentials that gives a user a SCRAM-SHA-256 credential."""
+    """Return an AlterUserScramCredentials request that gives a user a SCRAM-SHA-256 credential."""
     row = {"Name": name, "Mechanism": 1, "Iterations": iterations, "Salt": salt, "SaltedPassword": salted}
     return {"Deletions": [], "Upsertions": [row]}
 
 
 def produce_body(topic: str | Body, batch: bytes | None = None, acks: int = 1, partition: int = 0) -> Body:
-    """Return a Produce of a batch or one record to a partition of a topic, which is a name or {"TopicId": ...}."""
+    """Return a Produce request with a batch or one record for a partition of a topic, a name or {"TopicId": ...}."""
     records = wire.batch([b"v"]) if batch is None else batch
     where = {"Name": topic} if isinstance(topic, str) else topic
     return {
@@ -129,7 +129,10 @@ def fetch_body(
     max_bytes: int = 1 << 20,
     partition_max_bytes: int = 1 << 20,
 ) -> Body:
-    """Return a Fetch of partition 0 of a topic, by name or {"TopicId": ...}, or of no topic within a session."""
+    """Return a Fetch request for partition 0 of a topic, which is a name or {"TopicId": ...}.
+
+    Within a session, the request names no topic.
+    """
     partition = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": partition_max_bytes}
     where = {"Topic": topic} if isinstance(topic, str) else topic
     return {
@@ -144,7 +147,7 @@ def fetch_body(
 
 
 def row_of(response: Body) -> Body:
-    """Return the one partition in a response to Produce or Fetch."""
+    """Return the only partition of a response to Produce or Fetch."""
     (topic,) = response["Responses"]
     (row,) = topic["PartitionResponses"] if "PartitionResponses" in topic else topic["Partitions"]
     found: Body = row
@@ -153,9 +156,9 @@ def row_of(response: Body) -> Body:
 
 @dataclass
 class SteadyProducer:
-    """Only writer of partition 0 of a topic, whose records are acknowledged at consecutive offsets.
+    """Sole writer of partition 0 of a topic, whose records must be acknowledged at consecutive offsets.
 
-    ``failures`` has the first failure.
+    ``failures`` holds the first failure.
     """
 
     bootstrap: str
@@ -184,7 +187,7 @@ class SteadyProducer:
             self.failures.append(repr(error))
 
     def is_unharmed(self) -> bool:
-        """True once ten more records are acknowledged."""
+        """Return True once ten more records are acknowledged."""
         assert self.failures == []
         goal = self.acknowledged + 10
         wait_for("the steady producer goes on", lambda: self.failures or self.acknowledged >= goal, 5, 0.005)
@@ -196,21 +199,23 @@ class SteadyProducer:
 
 
 def librdkafka_producer(bootstrap: str, **settings: object) -> confluent_kafka.Producer:
-    """Return a producer that retries soon."""
+    """Return a producer with short backoffs."""
     quiet = {"log_level": 0, "socket.timeout.ms": 3000, "retry.backoff.ms": 10, "reconnect.backoff.ms": 10}
     return confluent_kafka.Producer({"bootstrap.servers": bootstrap, **quiet, **settings})
 
 
 def librdkafka_consumer(bootstrap: str, group: str = "reader", **settings: Any) -> confluent_kafka.Consumer:
-    """Return a consumer that begins at the earliest offset and commits on demand; settings have _ for dots."""
-    odd = ("log_level", "throttle_cb", "error_cb")  # which have no dots
+    """Return a consumer that begins at the earliest offset and commits on demand; names of settings have _ instead of
+    dots.
+    """
+    odd = ("log_level", "throttle_cb", "error_cb")  # settings whose names have underscores
     given = {name if name in odd else name.replace("_", "."): value for name, value in settings.items()}
     known = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
     return confluent_kafka.Consumer({**known, "enable.auto.commit": False, **given})
 
 
 def names() -> tuple[str, str]:
-    """Return names of a new topic and a new group."""
+    """Return the names of a new topic and of a new group."""
     suffix = uuid.uuid4().hex[:8]
     return f"topic-{suffix}", f"group-{suffix}"
 
@@ -226,7 +231,7 @@ def fill_partitions(bootstrap: str, topic: str, count: int = 40, *, partitions: 
 def send_values(
     producer: confluent_kafka.Producer, *values: bytes, topic: str = "t"
 ) -> list[confluent_kafka.KafkaError | None]:
-    """Send values to partition 0 and return the error of each, None where it was acknowledged."""
+    """Send values to partition 0 and return the error of each, or None if it was acknowledged."""
     ends: list[confluent_kafka.KafkaError | None] = []
     for value in values:
         producer.produce(topic, value, partition=0, on_delivery=lambda error, _: ends.append(error))

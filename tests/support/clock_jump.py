@@ -1,4 +1,4 @@
-"""The wall clock of a process, which a test sets ahead or back while it runs: see `clock_jump.c`."""
+"""Wall clock of a process, which a test sets ahead or back while the process runs: see `clock_jump.c`."""
 
 import mmap
 from pathlib import Path
@@ -9,7 +9,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class ClockJump:
-    """Control of the wall clock of processes started with ``wrapper``. Args: ``place``: folder for its files."""
+    """Control of the wall clock of processes started with ``wrapper``. Args: ``place``: folder for their files."""
 
     def __init__(self, place: Path) -> None:
         library, control = preloaded(SOURCE, place), place / "clock_jump.control"
@@ -19,5 +19,5 @@ class ClockJump:
             self._map = mmap.mmap(file.fileno(), 4096)
 
     def set_ahead(self, seconds: int) -> None:
-        """Set the difference to the real clock; below 0: behind it."""
+        """Set the difference to the real clock; a negative number sets the clock back."""
         self._map[:8] = seconds.to_bytes(8, "little", signed=True)

@@ -1,7 +1,7 @@
-"""Scopes that close what is opened in them: coordinators and logs that no test keeps.
+"""Scopes at whose end the coordinators and logs opened in them are closed.
 
-A coordinator that is dropped unclosed stays: its timers and delayed operations, which no garbage collection follows,
-hold it, and it holds its logs.
+A coordinator that is not closed is never freed: its timers and delayed operations, which the garbage collector does not
+traverse, refer to it, and it refers to its logs.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol, TypeVar
 
-_scopes = [ExitStack()]  # the first is that of programs that open no scope
+_scopes = [ExitStack()]  # the first scope is that of programs that open no scope
 
 
 class Closable(Protocol):
-    """Thing with a method ``close``."""
+    """Object with a method ``close``."""
 
     @property
     def close(self) -> Callable[..., object]: ...
@@ -24,19 +24,19 @@ Thing = TypeVar("Thing", bound=Closable)
 
 
 def close_at_end(thing: Thing, **options: object) -> Thing:
-    """Have the end of the innermost scope call ``thing.close(**options)``, the latest first; return the thing."""
+    """Have the end of the innermost scope call ``thing.close(**options)``, in reverse order; return the object."""
     _scopes[-1].callback(thing.close, **options)
     return thing
 
 
 def folder_until_end() -> Path:
-    """Return a new folder, which the end of the innermost scope removes."""
+    """Return a new folder that is removed at the end of the innermost scope."""
     return Path(_scopes[-1].enter_context(TemporaryDirectory()))
 
 
 @contextmanager
 def scope() -> Iterator[None]:
-    """Scope of a module, of a test, or of one of its examples."""
+    """Open the scope of a module, of a test, or of one example of a test."""
     with ExitStack() as stack:
         _scopes.append(stack)
         try:

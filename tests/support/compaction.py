@@ -1,4 +1,4 @@
-"""Compacted logs for tests: keyed batches, and what is left of them."""
+"""Compacted logs for tests: keyed batches, and the records that remain after compaction."""
 
 from pathlib import Path
 
@@ -27,19 +27,19 @@ def marker(producer_id: int, *, commit: bool, epoch: int = 0, time_ms: int = NOW
 
 
 def records(log: PartitionLog, start: int | None = None) -> list[Kept]:
-    """(offset, key, value) of every record, control records included."""
+    """Return (offset, key, value) of every record, including control records."""
     return [row[:1] + row[2:4] for data in read_all(log, start) for b in iter_batches(data) for row in b.records()]
 
 
 def batches(log: PartitionLog) -> list[tuple[int, int, int]]:
-    """(base offset, last offset, records) of every batch."""
+    """Return (base offset, last offset, number of records) of every batch."""
     return [(b.base_offset, b.last_offset, b.record_count) for data in read_all(log) for b in iter_batches(data)]
 
 
 def compact(
     log: PartitionLog, first_dirty: int = 0, *, now_ms: int = NOW_MS, memory_bytes: int = 1 << 20
 ) -> CleanResult:
-    """One round up to the active segment."""
+    """Clean the log once, up to the active segment."""
     result = Cleaner(memory_bytes).clean(log, first_dirty, log.segments()[-1].base_offset, now_ms=now_ms)
     assert result is not None
     return result

@@ -1,7 +1,8 @@
-"""Compile Cython sources that are not part of any wheel against the installed kbroker, on first use, into build/.
+"""Compilation of Cython sources that are not part of any wheel against the installed kbroker, at first use, into
+build/.
 
-`tests/native` and `bench/purgatory/native` are such sources. What was built is kept, one folder for each state of all
-that the result depends on. Needs Cython and a C++ compiler.
+`tests/native` and `bench/purgatory/native` hold such sources. Each build is kept in a folder named by a digest of
+everything that the result depends on. Requires Cython and a C++ compiler.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: there one process runs the tests
+except ImportError:  # Windows, where one process runs the tests
     fcntl = None  # type: ignore[assignment]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ class CannotCompile(Exception):
 
 
 def kbroker_root() -> Path:
-    """The folder that holds the package kbroker as Cython sees it, with its .pxd files."""
+    """Return the folder that holds the package kbroker as Cython finds it, with its .pxd files."""
     spec = importlib.util.find_spec("kbroker")
     if spec is None or spec.origin is None:
         raise SystemExit("kbroker is not installed: `make build`, or PYTHONPATH=src in a built tree")
@@ -40,7 +41,7 @@ def kbroker_root() -> Path:
 
 
 def check_tools() -> None:
-    """Raises: CannotCompile."""
+    """Raise CannotCompile if Cython, setuptools or a C++ compiler is missing."""
     if sys.platform == "win32":
         raise CannotCompile("sources of the tests are compiled with the options of gcc and clang, not on Windows")
     if importlib.util.find_spec("Cython") is None or importlib.util.find_spec("setuptools") is None:
@@ -51,9 +52,9 @@ def check_tools() -> None:
 
 
 def digest(sources: Path, package: Path) -> str:
-    """Return the digest of the sources, and of every .pxd and header of kbroker, which determine the layout of structs.
+    """Return a digest of the sources and of every .pxd and header of kbroker, which determine the layout of structs.
 
-    An editable install of an older tree has links to files that were renamed since: what is not there is not compiled.
+    Broken links, which an editable install keeps for files that were renamed, are ignored: no source includes them.
     """
     state = hashlib.sha256(f"{sys.version} {COMPILE_ARGS} {DIRECTIVES}".encode())
     for folder, kinds in ((sources, (".pyx", ".pxd")), (package, (".pxd", ".h"))):
@@ -103,10 +104,10 @@ def compile_into(folder: Path, name: str, sources: Path) -> None:
 
 
 def built(name: str, sources: Path) -> Path:
-    """The folder that holds the dotted package `name`, compiled from all .pyx of `sources`.
+    """Return the folder that holds the dotted package `name`, compiled from all .pyx files of `sources`.
 
-    Compiles in a separate process if need be; of several processes that ask at once one compiles, the others wait.
-    Raises: CannotCompile; RuntimeError with the compiler's output when a source is wrong.
+    The sources are compiled in a separate process if necessary; of several callers one compiles and the others wait.
+    Raises: CannotCompile; RuntimeError with the compiler's output when a source does not compile.
     """
     kept = ROOT / "build" / name
     folder = kept / digest(sources, kbroker_root() / "kbroker")

@@ -1,10 +1,9 @@
-"""A table of config values, sent to a broker and described: what it accepts, what it refuses, and how it shows it.
+"""Table of config values, each sent to a broker and described: whether it is accepted, and how it is shown.
 
 ``python -m tests.support.config_values HOST:PORT tests/support/kafka_config_values.json`` records the responses of
-Apache Kafka; ``tests/unit/common/configs/test_config_values.py`` holds kbroker against the recording, without Java.
-The table is made
-from what the broker says of itself, so a newer Kafka brings its own configs. Every value is sent as validate-only
-first, then for real, described, and deleted again.
+Apache Kafka; ``tests/unit/common/configs/test_config_values.py`` compares kbroker with the recording, without Java. The
+names of the configs are those that the broker describes, so that a newer Kafka adds its new configs. Each value is
+first sent with validate-only, then set, described and deleted.
 """
 
 import json
@@ -19,10 +18,10 @@ TOPIC_NAME = "config-values"
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE = 0, 1
-IN_FORCE_S = 0.05  # Kafka shows that there is a value a moment before it shows the value
+IN_FORCE_S = 0.05  # Kafka shows the presence of a value a moment before the value itself
 CREATE_TOPICS, DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 19, 32, 33, 44
 
-#: What is asked: resource in words, its type and its name.
+#: Type and name of each described resource.
 RESOURCES = {
     "topic": (TOPIC, TOPIC_NAME),
     "broker": (BROKER, "1"),
@@ -31,7 +30,7 @@ RESOURCES = {
     "group": (GROUP, "config-values"),
 }
 
-#: Where a value of the resource's own comes from, as DescribeConfigs numbers it.
+#: Config source in DescribeConfigs of a value that is set on the resource itself.
 _OWN_SOURCE = {(TOPIC, True): 1, (BROKER, True): 2, (BROKER, False): 3, (CLIENT_METRICS, True): 7, (GROUP, True): 8}
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = range(1, 10)
@@ -77,7 +76,7 @@ _OF_BROKERS = (
     "0.5",
 )
 
-#: Words that are right for some config, wrong for others.
+#: Values that are valid for some configs and invalid for others.
 _OF_KEY: Mapping[str, Sequence[str]] = {
     "cleanup.policy": ("delete", "compact", "delete,compact", "compact, delete", "delete,delete", "Delete", " delete ",
                        "delete,", "delete,x", "none"),
@@ -102,7 +101,7 @@ _OF_KEY: Mapping[str, Sequence[str]] = {
     "ssl.keystore.type": ("PEM", "JKS"), "ssl.client.auth": ("required", "requested", "none"),
 }  # fmt: skip
 
-#: Configs that are not a row of a broker's table: their type is taken from here.
+#: Configs that no broker describes, with the type whose values are tried.
 _BEYOND: Mapping[str, int] = {
     "nosuch.key": STRING, "nosuch.password": STRING, "super.users": STRING, "password.encoder.secret": STRING,
     "follower.replication.throttled.rate": LONG, "leader.replication.throttled.rate": LONG,
@@ -117,7 +116,7 @@ _BEYOND: Mapping[str, int] = {
     "LOG.RETENTION.MS": LONG, "log.retention.ms ": LONG, "": STRING, "retention.ms": LONG,
 }  # fmt: skip
 
-#: Values that would change how the broker is reached, or how much memory it takes, are only validated.
+#: Values that would change the listeners or the memory of the broker are only validated.
 _NOT_FOR_REAL = ("num.network.threads", "listeners", "listener.security.protocol.map", "cordoned.log.dirs")
 _SIZES = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.size", "log.cleaner.threads")
 
@@ -126,9 +125,9 @@ Recording = dict[str, dict[str, dict[str, Any]]]
 
 
 def values_of(resource: str, name: str, kind: int, is_read_only: bool) -> list[str]:
-    """The values to try of a config of this type; one is enough where each must be refused.
+    """Return the values to try for a config of this type; one is enough for a read-only config, which refuses all.
 
-    How text is parsed is asked of topics, groups and subscriptions; of brokers mostly where the limits lie.
+    The parsing of texts is tried on topics, groups and subscriptions, on brokers mostly the limits of ranges.
     """
     if is_read_only:
         return ["1"]
@@ -142,30 +141,32 @@ def values_of(resource: str, name: str, kind: int, is_read_only: bool) -> list[s
 
 
 class Prober:
-    """Asks one broker.
+    """Prober of one broker.
 
-    Args: ``ask`` sends a body by API key and returns the response's; ``settle_s`` how long a change may take to show.
+    Args: ``ask``: function that sends a body by API key and returns the response's body; ``settle_s``: maximum time
+    until a change is visible.
     """
 
     def __init__(self, ask: Ask, settle_s: float = 0) -> None:
         self._ask = ask
         self._settle_s = settle_s
-        self._hidden: set[str] = set()  # accepted, and never shown: no need to wait for them
+        self._hidden: set[str] = set()  # accepted but not shown: no need to wait again
 
     def prepare(self) -> None:
-        """Make the topic that has the configs."""
+        """Create the topic whose configs are tried."""
         self._ask(CREATE_TOPICS, _topic_body(TOPIC_NAME, {}, validate_only=False))
         if self._settle_s:
             time.sleep(1)
 
     def record(self, resource: str) -> dict[str, dict[str, Any]]:
-        """Every config of a resource with the responses to all its values."""
+        """Return every config of a resource with the responses to all its values."""
         return {name: self.outcomes(resource, name, values) for name, values in self._cases(resource)}
 
     def outcomes(self, resource: str, name: str, values: Iterable[str]) -> dict[str, Any]:
-        """The responses to these values: the value shown (null if none, or hidden), or code and text of the refusal.
+        """Return the response to each value: the value shown (None if there is no value or it is hidden), or error and
+        message.
 
-        ``entry``: flags of the config where it is shown. ``raw``: values that the first synonym shows otherwise.
+        ``entry``: flags of the config as shown. ``raw``: values that the first synonym shows in another form.
         """
         found: dict[str, Any] = {"entry": None, "values": {}}
         for value in values:
@@ -216,7 +217,7 @@ class Prober:
         return {"shown": entry["Value"]}, entry
 
     def _shown(self, kind: int, of: str, name: str) -> dict[str, Any] | None:
-        """The entry once the resource has its own value, and the broker has had time to take it in force."""
+        """Return the entry once the resource has its own value and the broker has had time to apply it."""
         found: dict[str, Any] | None = self._wait(
             lambda: self._own(kind, of, name), 0.05 if name in self._hidden else 1
         )
@@ -233,7 +234,7 @@ class Prober:
         return entry if entry is not None and entry["ConfigSource"] == _OWN_SOURCE[kind, bool(of)] else None
 
     def _wait(self, look: Callable[[], Any], share: float = 1) -> Any:
-        """Return the result of ``look``, None if it has none in its share of the time."""
+        """Return the first result of ``look`` that is not None, or None at the end of this share of the time."""
         deadline = time.monotonic() + share * self._settle_s
         while (found := look()) is None and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -255,7 +256,7 @@ class Prober:
 
     def _replace(self, kind: int, of: str, name: str, value: str) -> list[Any]:
         rows = [{"Name": name, "Value": value}]
-        if kind == BROKER and not of and name != "min.insync.replicas":  # which Kafka lets no one remove
+        if kind == BROKER and not of and name != "min.insync.replicas":  # Kafka does not allow its removal
             rows.append({"Name": "min.insync.replicas", "Value": "1"})
         return self._altered(ALTER_CONFIGS, kind, of, rows, True)
 
@@ -283,7 +284,7 @@ def _topic_body(topic: str, configs: Mapping[str, str], validate_only: bool) -> 
 
 
 def write(recording: Recording) -> str:
-    """JSON, a config a line; texts of refusals are numbered, with {value} and {name} in the places of these."""
+    """Return JSON with a config a line; messages are numbered and contain {value} and {name} as placeholders."""
     texts: dict[str, int] = {}
 
     def packed(name: str, value: str, outcome: Any) -> Any:
@@ -307,7 +308,7 @@ def write(recording: Recording) -> str:
 
 
 def read(path: Path = RECORDING) -> Recording:
-    """A broker's responses."""
+    """Return the recorded responses of a broker."""
     recording = json.loads(path.read_text(encoding="utf-8"))
     texts = recording.pop("texts")
 
@@ -325,7 +326,7 @@ def read(path: Path = RECORDING) -> Recording:
 
 
 def main() -> None:
-    """Record the broker named on the command line into a file: the resources named, or all."""
+    """Record the responses of the broker named on the command line: all resources, or the named ones."""
     from kbroker.client.cluster import Cluster
 
     address, path, *resources = sys.argv[1:]

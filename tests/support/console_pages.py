@@ -1,4 +1,4 @@
-"""Use of the pages of a console that work with any Kafka, by a browser."""
+"""Browser sessions with those console pages that work with any Kafka broker."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from tests.support.console import Browser, words_of
 
 
 def check_pages(browser: Browser, topic: str) -> None:
-    """Look at the pages, and change things with their forms. Args: ``topic``: one of 3 partitions, without records."""
+    """View the pages and change resources with their forms. Args: ``topic``: an empty topic of 3 partitions."""
 
     def page(target: str) -> str:
         status, found = browser.ask(target)
@@ -61,9 +61,10 @@ def check_pages(browser: Browser, topic: str) -> None:
 
 
 def check_groups_and_access(browser: Browser, topic: str) -> None:
-    """Reset, look at and delete a group; give a user passwords; add, question and remove an ACL if there are any.
+    """Reset, view and delete a group; set passwords of a user; add, check and remove an ACL if the broker has an
+    authorizer.
 
-    Args: ``topic``: one with three records in partition 1.
+    Args: ``topic``: a topic with three records in partition 1.
     """
 
     def page(target: str) -> str:

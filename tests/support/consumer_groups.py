@@ -1,4 +1,4 @@
-"""Consumer groups on a virtual clock over logs in memory, and topics that a test makes and changes."""
+"""Consumer groups on a virtual clock over logs in memory, and topics that a test creates and changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_ONCE = ConsumerGroupSettings(assignment_interval=Limits(0, 0, 15_000))
 
 
 class FakeImage:
-    """Topics with ids 1, 2, 3 ... in the order in which they are made."""
+    """Topics with ids 1, 2, 3 ... in the order of their creation."""
 
     def __init__(self, **counts: int) -> None:
         self.version = self.creation_version = 1
@@ -61,7 +61,7 @@ class FakeImage:
         return self._topics[name].topic_id
 
     def by_name(self, owned: Owned | None) -> dict[str, list[int]] | None:
-        """Partitions by the names of the topics that there are."""
+        """Return partitions by topic name; deleted topics are left out."""
         if owned is None:
             return None
         names = {one.topic_id: one.name for one in self._topics.values()}
@@ -70,7 +70,7 @@ class FakeImage:
 
 @dataclass
 class Beat:
-    """Response to a member. ``has``: its assignment by topic name, None without a change."""
+    """Response to a member. ``has``: the assignment by topic name, or None if the response has no assignment."""
 
     member_id: str
     epoch: int
@@ -79,7 +79,7 @@ class Beat:
 
 @dataclass
 class ConsumerGroupBench:
-    """A coordinator, and short forms of what members do."""
+    """Coordinator with short forms of the requests of members."""
 
     image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
     settings: ConsumerGroupSettings = AT_ONCE
@@ -96,7 +96,7 @@ class ConsumerGroupBench:
         self.topic, self.coordinator = self.groups.topic, self.groups.coordinator
 
     def restart(self) -> ConsumerGroupBench:
-        """Another coordinator over the same log, as after a kill."""
+        """Return another coordinator over the same log, as after a kill."""
         return replace(self)
 
     def after(self, ms: int) -> None:
@@ -112,7 +112,7 @@ class ConsumerGroupBench:
         timeout_ms: int = 60_000,
         **how: Any,
     ) -> Beat:
-        """A first heartbeat: of epoch 0, with everything and nothing owned."""
+        """Send a first heartbeat, with epoch 0, all fields and no owned partitions."""
         names = topics if topics is not None or regex is not None else ["t"]
         return self.beat(member_id, 0, has={}, topics=names, regex=regex, timeout_ms=timeout_ms, group=group, **how)
 
@@ -140,14 +140,14 @@ class ConsumerGroupBench:
         return Beat(result.member_id, result.member_epoch, self.image.by_name(result.assigned))
 
     def refused(self, *args: Any, **how: Any) -> Errors:
-        """The error code of a heartbeat."""
+        """Return the error code of a heartbeat."""
         return error_of(self.beat, *args, **how)
 
     def described(self, group: str = "g") -> DescribedConsumerGroup:
         return self.coordinator.consumer_groups.describe(group)
 
     def epochs(self, group: str = "g") -> tuple[int, int]:
-        """Group epoch and that of the target assignment."""
+        """Return the group epoch and the epoch of the target assignment."""
         found = self.described(group)
         return found.epoch, found.target_epoch
 

@@ -1,7 +1,7 @@
-"""A container without an engine: the image's file system in namespaces, for tests that run as root.
+"""Containers without an engine: the image's file system in namespaces, for tests that run as root.
 
-The parts of a container that start scripts and clients can see: its own root above the unchanged image, process
-ids, a network with the loopback interface only, mapped ports, files put into it, programs executed in it.
+A container has the parts that start scripts and clients can see: a root file system above the unchanged image, process
+ids, a network with only the loopback interface, mapped ports, files put into it, programs executed in it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ exec chroot --userspec="$user" "$root" /bin/sh -c 'cd "$1"; shift; exec "$@"' sh
 
 
 def require() -> None:
-    """Skip by name where namespaces cannot be made."""
+    """Skip the test, with the reason, if this machine cannot create namespaces."""
     need.program("unshare", "nsenter", "busybox", "strip")
     if os.geteuid() != 0:
         need.lack("needs root, for the namespaces of a container")
@@ -69,13 +69,13 @@ def require() -> None:
 
 
 def make_image(folder: Path) -> Path:
-    """Make the file system of the image with the program that Containerfile runs."""
+    """Create the file system of the image with the program that Containerfile runs."""
     subprocess.run([sys.executable, str(ROOT / ".ci" / "image" / "filesystem.py"), str(folder)], check=True)
     return folder
 
 
 class Container:
-    """A running container.
+    """Running container.
 
     Args:
         image: folder of its file system.
@@ -130,7 +130,7 @@ class Container:
         self.close()
 
     def close(self) -> None:
-        """Kill the container."""
+        """Kill the container and close its ports."""
         for mapping in self._ports.values():
             mapping.close()
         for child in self._children():  # process 1; the kernel forgets --kill-child when a process changes its user
@@ -140,7 +140,7 @@ class Container:
         self._process.wait()
 
     def log(self) -> str:
-        """Return all output."""
+        """Return all output so far."""
         return self._log_file.read_text(encoding="utf-8", errors="replace")
 
     def mapped(self, port: int) -> int:
@@ -164,13 +164,13 @@ class Container:
         return self._process.wait(timeout_s)
 
     def signal(self, number: int) -> None:
-        """Send a signal to process 1, as `docker stop` and `docker kill`."""
+        """Send a signal to process 1, as `docker stop` and `docker kill` do."""
         os.kill(self._pid, number)
 
     def exec(
         self, *command: str, stdin: str = "", user: str | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in the container, as `docker exec -i`."""
+        """Run a program in the container, as `docker exec -i` does."""
         words = self.command_inside(*command, user=user)
         return subprocess.run(
             words, env={**self._env, **(env or {}), "PATH": f"{PATH}:{os.environ['PATH']}"},
@@ -178,30 +178,34 @@ class Container:
         )  # fmt: skip
 
     def command_inside(self, *command: str, user: str | None = None) -> list[str]:
-        """Return the command of this machine that runs a program in the container."""
+        """Return the command on this machine that runs a program in the container."""
         user_id, _, group_id = (user or self._user).partition(":")
         words = ["nsenter", "-t", str(self._pid), "-m", "-n", "-p", "-u", "-r", "-w", "-S", user_id, "-G", group_id]
         return [*words, *command]
 
     def exit_status(self) -> int | None:
-        """Return the exit status; None while the container runs."""
+        """Return the exit status, or None while the container runs."""
         return self._process.poll()
 
     def run_beside(self, *command: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run a program of this machine in the network of the container."""
+        """Run a program of this machine in the container's network."""
         words = ["nsenter", "-t", str(self._pid), "-n", *command]
         return subprocess.run(
             words, env={**os.environ, **env}, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
 
     def put(self, path: str, text: str, mode: int) -> None:
-        """Write a file of root into the container, as `docker cp`: complete under its name."""
+        """Write a file owned by root into the container, as `docker cp` does; the name appears once the file is
+        complete.
+        """
         script = f"cat > {path}.new && chmod {mode:o} {path}.new && mv {path}.new {path}"
         done = self.exec("sh", "-c", script, stdin=text, user="0:0")
         assert done.returncode == 0, done.stderr
 
     def _first_process(self) -> int:
-        """Return the process id outside of the container's process 1, once it has its root; 0 if it has ended."""
+        """Return the id, on this machine, of the container's process 1 once its root is mounted; 0 if the container has
+        ended.
+        """
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -222,7 +226,7 @@ class Container:
 
 
 class _Mapping:
-    """A port of 127.0.0.1 whose connections lead to a port of a network namespace."""
+    """Port of 127.0.0.1 whose connections are forwarded to a port of a network namespace."""
 
     def __init__(self, pid: int, inside: int) -> None:
         self._inside = inside
@@ -239,7 +243,7 @@ class _Mapping:
 
     def _run(self) -> None:
         enter = ctypes.CDLL(None, use_errno=True).setns
-        if enter(self._namespace, CLONE_NEWNET) != 0:  # of this thread alone
+        if enter(self._namespace, CLONE_NEWNET) != 0:  # the namespace of this thread only
             raise OSError(ctypes.get_errno(), "setns")
         os.close(self._namespace)
         with contextlib.suppress(OSError):
@@ -254,7 +258,7 @@ class _Mapping:
 
 
 def _pump(one: socket.socket, other: socket.socket) -> None:
-    """Carry bytes both ways until a side closes."""
+    """Forward bytes both ways until a side closes."""
     with one, other, selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
         selector.register(one, selectors.EVENT_READ, other)
         selector.register(other, selectors.EVENT_READ, one)
@@ -270,7 +274,7 @@ def _pump(one: socket.socket, other: socket.socket) -> None:
 
 @contextlib.contextmanager
 def image_in(folder: Path) -> Iterator[Path]:
-    """Make the image, and remove it."""
+    """Create the image in a folder, yield it and remove it."""
     require()
     try:
         yield make_image(folder)

@@ -1,4 +1,4 @@
-"""Batches that end a transaction, as a coordinator writes them."""
+"""Control batches that end a transaction, as a coordinator writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def build_control_batch(
     timestamp_ms: int,
     base_offset: int = 0,
 ) -> bytes:
-    """Build the batch that ends a transaction on one partition: a single commit or abort marker."""
+    """Return the batch that ends a transaction on one partition: a single commit or abort marker."""
     builder = RecordBatchBuilder(
         CompressionType.NONE,
         base_offset=base_offset,

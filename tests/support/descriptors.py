@@ -1,12 +1,12 @@
-"""Open descriptors of a process, from /proc."""
+"""Open file descriptors of a process, from /proc."""
 
 import os
 
 
 def descriptors(pid: int | None = None) -> set[tuple[str, str]]:
-    """Return number and target of each descriptor, of this process by default: another file at a number is another one.
+    """Return the number and target of each descriptor of a process, by default this one.
 
-    A descriptor that is closed meanwhile, such as that of the listing, is not among them.
+    A descriptor that is closed during the listing, such as that of the listing itself, is left out.
     """
     found = set()
     for entry in os.scandir(f"/proc/{pid or 'self'}/fd"):

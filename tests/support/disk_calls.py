@@ -1,4 +1,4 @@
-"""System calls on a folder that fail on demand, and a record of those that change it: see `disk_calls.c`."""
+"""System calls on a folder that fail on demand, and a record of the calls that change it: see `disk_calls.c`."""
 
 import ctypes
 import mmap
@@ -27,16 +27,16 @@ class DiskCalls:
         self._control.set(root=root)
 
     def fail(self, number: int, *calls: str, part: str = "", first: int = 1, times: int = ALWAYS) -> None:
-        """Let calls on paths that contain ``part`` fail with this error, from the first-th on."""
+        """Make calls on paths that contain ``part`` fail with this error, from the call numbered ``first``."""
         self._control.set(calls=calls, error=number, part=part, first=first, times=times)
 
     def repair(self) -> None:
-        """Let no call fail any more."""
+        """Let all calls succeed again."""
         self._control.set()
 
 
 class Control:
-    """The numbers that `disk_calls.c` reads, and that it counts. Args: ``path`` of the file."""
+    """Shared memory with the numbers that `disk_calls.c` reads and counts. Args: ``path``: the mapped file."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -53,18 +53,20 @@ class Control:
         root: Path | None = None,
         record: Path | None = None,
     ) -> None:
-        """Set which calls fail and what is recorded; count from 0. Args: ``root``: None leaves the folder as it is."""
+        """Set the calls that fail and the record, and restart the counts. Args: ``root``: None leaves the folder
+        unchanged.
+        """
         fields = _CONTROL.unpack_from(self._map)
         mask = sum(CALLS[name] for name in calls)
         kept = fields[9] if root is None else str(root).encode()
-        self._map[:8] = bytes(8)  # nothing counts while the rest changes
+        self._map[:8] = bytes(8)  # no call is counted during the change
         numbers = (0, action, error, first, times, 0, 0, int(record is not None))
         _CONTROL.pack_into(self._map, 0, *numbers, part.encode(), kept, str(record or "").encode())
         self._map[:8] = mask.to_bytes(8, sys.byteorder)
 
     @property
     def counted(self) -> int:
-        """Number of calls that counted."""
+        """Number of matching calls."""
         return int(_CONTROL.unpack_from(self._map)[5])
 
     @property
@@ -74,5 +76,5 @@ class Control:
 
 
 def mark(text: str) -> None:
-    """Note an event in the record of this process."""
+    """Write an event to the record of this process."""
     ctypes.CDLL(None).disk_mark(text.encode())

@@ -1,8 +1,8 @@
 """States of a folder that a power cut can leave, from the record of the calls that changed it (see `disk_calls.c`).
 
-The file system of the model keeps the promises of POSIX: a file's content is on the disk after its fsync, the names of
-a folder after that of the folder. Of the writes since then any sectors may be on the disk, of the names the first ones
-in their order. A file may have got its new size without the content.
+The modelled file system keeps the promises of POSIX: a file's content is durable after its fsync, the names of a folder
+after the folder's fsync. Of later writes, any subset of sectors may be on the disk; of later changes of names, the
+first ones in order. A file may have its new size without the content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SECTOR = 512
 
 
 class Call(NamedTuple):
-    """A recorded call. ``data``: of a write at ``at``; ``size``: of a truncation."""
+    """Recorded call. Fields: ``data``: bytes of a write at ``at``; ``size``: new size of a truncation."""
 
     name: str
     path: str
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 def read_record(path: Path) -> Iterator[Call]:
-    """Yield the calls of a record in their order."""
+    """Yield the recorded calls in order."""
     with path.open("rb") as file:
         while line := file.readline():
             name, first, other, at, size = line.decode().split()
@@ -36,14 +36,16 @@ def read_record(path: Path) -> Iterator[Call]:
 
 
 class File:
-    """A file: its durable content, and the changes since its last sync as position and bytes, or as size and None."""
+    """File: durable content, and the changes since the last sync as (position, bytes) or (size, None)."""
 
     def __init__(self) -> None:
         self.durable = b""
         self.changes: list[tuple[int, bytes | None]] = []
 
     def content(self, is_kept: Callable[[int], bool], *, keeps_size: bool) -> bytes:
-        """Return the content with the sectors of the changes that are kept. Args: ``is_kept``: by number."""
+        """Return the content with the sectors of the changes that are kept. Args: ``is_kept``: predicate of a change's
+        number.
+        """
         data = bytearray(self.durable)
         whole = len(self.durable)
         for number, (at, written) in enumerate(self.changes):
@@ -71,7 +73,7 @@ class File:
 
 
 class Folder:
-    """A folder: its durable names, its present ones, and the changes since its last sync."""
+    """Folder: durable names, present names, and the changes since the last sync."""
 
     def __init__(self) -> None:
         self.durable: dict[str, File | Folder] = {}
@@ -79,7 +81,7 @@ class Folder:
         self._states: list[dict[str, File | Folder]] = []  # after each change
 
     def change(self, **names: File | Folder | None) -> None:
-        """Add names, or remove those that are None, as one change."""
+        """Add names, and remove those whose node is None, as one change."""
         for name, node in names.items():
             if node is None:
                 self.names.pop(name, None)
@@ -93,7 +95,7 @@ class Folder:
         return len(self._states)
 
     def after(self, count: int) -> dict[str, File | Folder]:
-        """Return the names after the first changes since the last sync."""
+        """Return the names after the first ``count`` changes since the last sync."""
         return self.durable if count == 0 else self._states[count - 1]
 
     def sync(self) -> None:
@@ -102,10 +104,10 @@ class Folder:
 
 
 class Cut(NamedTuple):
-    """A way in which a power cut chooses among the changes. Its functions get the number of pending changes.
+    """Choice of the changes that survive a power cut. The functions get the number of pending changes.
 
-    Attributes: ``names``: how many changes of a folder are kept; ``is_kept``: whether a sector of a change is;
-    ``keeps_size``: whether a file has its new size without the content.
+    Attributes: ``names``: number of changes of a folder that are kept; ``is_kept``: whether a sector of a change is
+    kept; ``keeps_size``: whether a file has its new size without the content.
     """
 
     name: str
@@ -115,7 +117,7 @@ class Cut(NamedTuple):
 
 
 def cuts(seed: int, count: int = 3) -> list[Cut]:
-    """Return the cuts of a place in the record: the extreme ones, and some at random."""
+    """Return the cuts at a position of the record: the extreme ones and ``count`` random ones."""
     made = [
         Cut("all is kept", lambda n: n, lambda i, n: True, lambda: True),
         Cut("nothing is kept", lambda n: 0, lambda i, n: False, lambda: False),
@@ -137,7 +139,7 @@ def cuts(seed: int, count: int = 3) -> list[Cut]:
 
 
 class DiskModel:
-    """The file system under a recorded folder. Args: ``root``: path of the folder in the record."""
+    """File system below a recorded folder. Args: ``root``: path of the folder in the record."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -145,11 +147,11 @@ class DiskModel:
 
     def apply(self, call: Call) -> None:
         """Apply a call to the present state."""
-        if call.name == "drop":  # of pages from the cache
+        if call.name == "drop":  # pages dropped from the cache
             return
         folder, name = self._place(call.path)
         if folder is None:
-            return  # of a file that has been removed
+            return  # the parent folder has been removed
         node = folder.names.get(name) if name else folder
         if call.name in ("create", "folder"):
             folder.change(**{name: File() if call.name == "create" else Folder()})
@@ -177,7 +179,7 @@ class DiskModel:
         return (folder if isinstance(folder, Folder) else None), (parts[-1] if parts else "")
 
     def write(self, place: Path, cut: Cut) -> None:
-        """Write the state after a power cut to an empty folder."""
+        """Write the state after a power cut into an empty folder."""
         self._write_folder(self._top, place, cut)
 
     def _write_folder(self, folder: Folder, place: Path, cut: Cut) -> None:

@@ -1,6 +1,6 @@
-"""The part of the Docker Engine API that libraries for containers use, over containers in namespaces.
+"""Server of the part of the Docker Engine API that container libraries use, for containers in namespaces.
 
-Libraries find it by DOCKER_HOST. There is one image and one network; nothing is pulled, and nothing is built.
+Libraries find the server by DOCKER_HOST. It has one image and one network; it neither pulls nor builds images.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STREAM = "application/vnd.docker.raw-stream"
 
 
 class Made:
-    """A created container: its settings, and the running container after its start."""
+    """Created container: its settings and, after its start, the running container."""
 
     def __init__(self, body: dict[str, Any], name: str) -> None:
         self.id = uuid.uuid4().hex * 2
@@ -45,14 +45,14 @@ class Made:
         self.execs: dict[str, dict[str, Any]] = {}
 
     def command(self) -> list[str]:
-        """Return entry point and command; a string is one of a shell-like list."""
+        """Return the entry point, which may be a string, and the command."""
         entry = self.body.get("Entrypoint") or []
         command = self.body.get("Cmd") or []
         return [*([entry] if isinstance(entry, str) else entry), *command]
 
 
 class DockerApi:
-    """An HTTP server of the API. Args: ``image``: folder of the only image; ``folder``: for its containers."""
+    """HTTP server of the API. Args: ``image``: folder of the only image; ``folder``: for the containers."""
 
     def __init__(self, image: Path, folder: Path) -> None:
         self.image = image
@@ -76,7 +76,7 @@ class DockerApi:
                 made.running.close()
 
     def find(self, name: str) -> Made | None:
-        """Return a container by id, its beginning, or name."""
+        """Return the container with this name, id or prefix of an id."""
         return next((m for m in self.made.values() if m.id.startswith(name) or m.name == name), None)
 
     def start(self, made: Made) -> None:
@@ -88,7 +88,7 @@ class DockerApi:
         )
 
     def inspect(self, made: Made) -> dict[str, Any]:
-        """Return what `docker inspect` shows."""
+        """Return the document that `docker inspect` shows."""
         running = made.running
         status = running.exit_status() if running is not None else None
         is_running = running is not None and status is None
@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         for method, pattern, call in ROUTES:
             match = re.fullmatch(pattern, path)
             if match is not None and self.command in method:
-                with contextlib.suppress(ConnectionError):  # a client that has read enough of a log
+                with contextlib.suppress(ConnectionError):  # the client has closed the connection
                     call(self, query, body, *match.groups())
                 return
         self.send(404, {"message": f"{self.command} {path} is not served"})
@@ -289,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send(200, {"ID": exec_id, "Running": one["status"] is None, "ExitCode": one["status"], "Pid": 1})
 
     def logs(self, query: dict[str, str], body: bytes, name: str) -> None:
-        """Send the output so far; with ``follow``, all further output too. All of it is on stdout."""
+        """Send the output so far and, with ``follow``, all further output. All output is on stdout."""
         if (made := self._found(name)) is None:
             return
         follows = query.get("follow") in ("1", "true", "True")

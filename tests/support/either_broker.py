@@ -1,4 +1,4 @@
-"""A combined node whose folder is served by kbroker and by Apache Kafka in turns, from one ``server.properties``."""
+"""Combined node whose folder kbroker and Apache Kafka serve in turn, with one ``server.properties``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KafkaNode(ApacheKafka):
 
 
 class EitherBroker:
-    """A folder and the broker that serves it.
+    """Folder and the broker that serves it.
 
     Args:
         folder: of properties, data and logs.
@@ -98,7 +98,7 @@ class EitherBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Address of the listener without security, whose clients may do everything."""
+        """Address of the listener without security, whose clients are super users."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -112,13 +112,13 @@ class EitherBroker:
         return self._running is self.kafka
 
     def format_by_kafka(self, *options: str) -> None:
-        """Format the folders with Apache Kafka's kafka-storage. Args: ``options`` after ``format``."""
+        """Format the folders with Apache Kafka's kafka-storage. Args: ``options`` that follow ``format``."""
         words = ("format", "-t", new_id(), "-c", str(self.path), *options)
         done = storage_tool(*words, version=self._version)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self, broker: ApacheKafka | BrokerProcess) -> None:
-        """Let one of the two serve the folder."""
+        """Start one of the two brokers on the folder."""
         assert self._running is None
         broker.start()
         self._running = broker
@@ -139,7 +139,7 @@ class EitherBroker:
         self._running = None
 
     def switch(self, *, kills: bool = False) -> None:
-        """Stop or kill the broker; let the other one serve the folder."""
+        """Stop or kill the running broker and start the other one."""
         other = self.kbroker if self.is_kafka else self.kafka
         if kills:
             self.kill()

@@ -1,4 +1,4 @@
-"""The error codes that calls raise."""
+"""Error codes that calls raise."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from kbroker.common.errors import Errors, KafkaError
 
 
 def error_of(call: Callable[..., object], *args: Any, **how: Any) -> Errors:
-    """Return the error that a call raises, NONE if it succeeds."""
+    """Return the error that a call raises, or NONE if it succeeds."""
     try:
         call(*args, **how)
     except KafkaError as error:

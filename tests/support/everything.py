@@ -1,4 +1,4 @@
-"""Everything that a broker keeps for its clients: topics, records, groups, transactions, configs, quotas, security."""
+"""All state that a broker keeps for its clients: topics, records, groups, transactions, configs, quotas, security."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ ITERATIONS = 4096
 PASSWORD = "alice-secret"
 TRANSACTIONAL = 16  # attribute of a batch
 TRANSACTION_TIMEOUT_MS = 900_000
-#: Configs of topics by kind; those of "every" are all that a topic can have.
+#: Configs of topics by name; the topic "every-config", made elsewhere, has all configs of topics.
 TOPICS: Mapping[str, Mapping[str, str]] = {
     "plain": {"segment.bytes": "1048576"},
     "compacted": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"},
@@ -34,7 +34,7 @@ REMOTE = "remote."
 
 
 class Everything:
-    """Fills a broker, round by round: each adds records, commits, topics and configs.
+    """Generator of a broker's state in rounds, each of which adds records, commits, topics and configs.
 
     Args:
         bootstrap: of a listener whose clients may do everything; ``sasl_bootstrap``: of one with SCRAM-SHA-256.
@@ -64,7 +64,7 @@ class Everything:
 
     @property
     def alice(self) -> dict[str, str]:
-        """Properties of a client that logs in as the SCRAM user alice."""
+        """Return the properties of a client that logs in as the SCRAM user alice."""
         return self._scram("alice", PASSWORD)
 
     @staticmethod
@@ -73,7 +73,7 @@ class Everything:
         return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line}
 
     def log_in(self, properties: Mapping[str, str]) -> None:
-        """Log in at the listener with SCRAM. Raises: KafkaError, if it is refused."""
+        """Log in at the listener with SCRAM. Raises: KafkaError if the login is refused."""
         security = ClientSecurity(properties)
         with Cluster(
             self.sasl_bootstrap, open_stream=security.open_stream, authenticate=security.authenticate
@@ -87,7 +87,7 @@ class Everything:
     # ------------------------------------------------------------ once
 
     def fill(self, *, has_group_configs: bool = True) -> None:
-        """Create all that the first round does not. Args: ``has_group_configs``: the broker lists configs of groups."""
+        """Create everything that is made once. Args: ``has_group_configs``: the broker lists configs of groups."""
         with Client(self.bootstrap) as client:
             self._create_topics(client, {**TOPICS, **{name: {} for name in self._plain[1:]}})
             self._create_every_config(client)
@@ -107,7 +107,7 @@ class Everything:
             self._send_offsets(client, "left-open")
 
     def end_open(self) -> None:
-        """Commit the transaction that was left open in the first round."""
+        """Commit the transaction that the first round left open."""
         with Client(self.bootstrap) as client:
             self.end(client, "left-open", commits=True)
 
@@ -126,7 +126,7 @@ class Everything:
         wait_for("the leaders", lambda: all(wire.is_ready(self.bootstrap, name) for name in topics))
 
     def _create_every_config(self, client: Client) -> None:
-        """Create a topic that sets each config of topics, to the value that it had."""
+        """Create a topic that sets each config of topics to its present value."""
         resource = {"ResourceType": TOPIC, "ResourceName": "plain", "ConfigurationKeys": None}
         (row,) = client.call("DescribeConfigs", 4, {"Resources": [resource]})["Results"]
         values = {one["Name"]: one["Value"] for one in row["Configs"] if not one["Name"].startswith(REMOTE)}
@@ -178,7 +178,7 @@ class Everything:
         self.ask(client, "CreateAcls", 3, {"Creations": [describe]})
 
     def allow(self, client: Client, topic: str, principal: str) -> None:
-        """Let a principal read a topic."""
+        """Allow a principal to read a topic."""
         rule = {"ResourceType": 2, "ResourceName": topic, "ResourcePatternType": 3, "Principal": principal}
         self.ask(client, "CreateAcls", 3, {"Creations": [{**rule, "Host": "*", "Operation": 3, "PermissionType": 3}]})
 
@@ -195,7 +195,7 @@ class Everything:
     # ------------------------------------------------------------ each round
 
     def write(self) -> None:
-        """Write a round: records of every kind, commits, and a change of each kind of metadata."""
+        """Write one round: records of every kind, commits, and a change of each kind of metadata."""
         number = self.round = self.round + 1
         producer = librdkafka_producer(self.bootstrap, **{"enable.idempotence": True, "linger.ms": 20})
         for topic in (*self._plain, "squeezed", "stamped", "kept"):
@@ -226,7 +226,7 @@ class Everything:
             self.ask(client, "DeleteRecords", 2, body)
 
     def _replace_topic(self, client: Client) -> None:
-        """Delete a topic and create one of the same name; delete the topic of an earlier round."""
+        """Delete a topic and create a topic of the same name; delete the topic of an earlier round."""
         if self.round > 1:
             names = ["replaced"] if self.round == 2 else ["replaced", f"round-{self.round - 2}"]
             rows = [{"Name": name} for name in names]
@@ -271,7 +271,7 @@ class Everything:
         )
 
     def prepare(self, count: int = 12) -> set[bytes]:
-        """Commit transactions whose markers may not be written yet; return their acknowledged values."""
+        """Commit transactions whose markers may not be written yet; return the acknowledged values."""
         values = set()
         with Client(self.bootstrap) as client:
             names = [f"prepared-{number}" for number in range(count)]
@@ -350,7 +350,7 @@ class Everything:
 
     @staticmethod
     def ask(client: Client, api: str, version: int, body: Body) -> Body:
-        """Return the response of a request, which must be without an error."""
+        """Return the response to a request; fail if it contains an error."""
         response = client.call(api, version, body)
         failed = list(_errors(response))
         assert not failed, (api, failed)

@@ -1,4 +1,4 @@
-"""A scripted broker for tests of clients: real sockets, the broker's codec, responses that the test gives."""
+"""Scripted broker for tests of clients: real sockets, the broker's codec, and responses that the test defines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ METADATA, API_VERSIONS = 3, 18
 
 
 class FakeBroker:
-    """Responds to each request by a function of version and body: with a body, raw bytes, or None to close."""
+    """Broker whose response to a request is returned by a function of version and body: a body, bytes, or None to
+    close.
+    """
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))

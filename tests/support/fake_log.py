@@ -1,4 +1,4 @@
-"""A FakeBroker with logs: Metadata with topic ids, ListOffsets and Fetch over the batches of the test."""
+"""FakeBroker with logs: Metadata with topic ids, and ListOffsets and Fetch over the batches of the test."""
 
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,7 @@ UNKNOWN_TOPIC, OUT_OF_RANGE, UNKNOWN_TOPIC_ID = 3, 1, 100
 
 
 class FakeTime:
-    """Clock that moves only when a client sleeps."""
+    """Clock that advances only when a client sleeps or the test advances it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -30,7 +30,7 @@ class FakeTime:
 
 
 class FakeLogBroker(FakeBroker):
-    """`logs` has the batches of each partition, `begins` the start of a log other than 0, `ids` the topics' ids."""
+    """Broker with ``logs``: batches of each partition; ``begins``: log start offsets above 0; ``ids``: topic ids."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A quorum of controllers in memory: the responses of its leader to an observer, as Apache Kafka builds them."""
+"""Quorum of controllers in memory: the responses of its leader to an observer, as Apache Kafka builds them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 
 
 class Batch(NamedTuple):
-    """A batch of the leader's log."""
+    """Batch of the leader's log."""
 
     base: int
     end: int
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class FakeQuorum:
-    """Controllers with the ids 1 and 2, one of which leads; the test appends, commits and elects.
+    """Controllers with the ids 1 and 2, one of which is the leader; the test appends, commits and elects.
 
     Attributes:
         requests: of the observer, with the address of each.
@@ -70,7 +70,7 @@ class FakeQuorum:
         self.high_watermark = self.end_offset
 
     def elect(self, leader_id: int, *, loses_uncommitted: bool = True) -> None:
-        """Elect a leader, which perhaps lacks what is not committed."""
+        """Elect a leader, by default one without the records that are not committed."""
         if loses_uncommitted:
             self.batches = [one for one in self.batches if one.end <= self.high_watermark]
         self.leader_id, self.epoch = leader_id, self.epoch + 1
@@ -109,7 +109,7 @@ class FakeQuorum:
     _removed: Sequence[Batch] = ()
 
     def take_snapshot(self) -> None:
-        """Write a snapshot of the committed records, and remove them from the log."""
+        """Write a snapshot of the committed records and remove these records from the log."""
         image = self.image()
         control = build_control([SnapshotHeader(1)], 0, image.epoch, 1)
         data = control
@@ -124,7 +124,7 @@ class FakeQuorum:
     # ------------------------------------------------------------ the wire
 
     def drive(self, observer: RaftObserver, steps: int, now_ms: int = 0) -> int:
-        """Serve requests of the observer; return the time after them."""
+        """Serve requests of the observer; return the time after the last one."""
         for _ in range(steps):
             step = observer.next(now_ms)
             if isinstance(step, Wait):

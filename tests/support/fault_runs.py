@@ -2,8 +2,8 @@
 
     python -m tests.support.fault_runs PLACE CONTROL < CASES > RESULTS
 
-PLACE: a folder for the data; CONTROL: that of `disk_calls.py`, whose library is preloaded. Cases and results are lines
-of JSON. Each run is a fork of this process, which has loaded all modules before.
+PLACE is a folder for the data; CONTROL is the control file of `disk_calls.py`, whose library is preloaded. Cases and
+results are lines of JSON. Each run is a fork of this process, which has already imported all modules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ START, LOAD, STOP = "start", "load", "stop"
 
 
 class Case(NamedTuple):
-    """A failure. ``phase``: of the broker's life in which it happens; the other fields: see `Control.set`."""
+    """Failure. ``phase``: the phase of the broker's life in which the failure happens; other fields: see
+    `Control.set`.
+    """
 
     phase: str
     call: str
@@ -50,14 +52,16 @@ class Case(NamedTuple):
 
 
 class Result(NamedTuple):
-    """``failed``: number of calls that failed; ``problems``: everything that no case may do."""
+    """Result of a run. ``failed``: number of calls that failed; ``problems``: violations of the guarantees in all
+    cases.
+    """
 
     failed: int
     problems: list[str]
 
 
 class Runs:
-    """A process that makes the runs. Use it as a context manager."""
+    """Process that makes the runs, used as a context manager."""
 
     def __init__(self, place: Path) -> None:
         data = place / "runs"
@@ -78,7 +82,7 @@ class Runs:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.__exit__(None, None, None)  # it closes the pipes, and waits
+        self._process.__exit__(None, None, None)  # closes the pipes and waits
 
     def make(self, case: Case) -> Result:
         """Make one run."""
@@ -89,7 +93,7 @@ class Runs:
         return Result(*json.loads(self._process.stdout.readline()))
 
     def sweep(self, case: Case, step: int = 1) -> Iterator[tuple[Case, Result]]:
-        """Make a run for each call that the load reaches, beginning with that of the case."""
+        """Make a run for each call that the load makes, beginning with the call of the case."""
         while True:
             result = self.make(case)
             if result.failed == 0:
@@ -102,7 +106,10 @@ class Runs:
 
 
 def _in_child(action: Callable[[], Any], *, is_killed: bool) -> Any:
-    """Perform an action in a fork, which is killed after it; return its result, or a text for a crash."""
+    """Perform an action in a fork; return the action's result, or a traceback under "crash".
+
+    Args: ``is_killed``: the fork is killed by SIGKILL afterwards.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -126,7 +133,7 @@ def _in_child(action: Callable[[], Any], *, is_killed: bool) -> Any:
 
 
 class _Process:
-    """The template of the folders, and the runs on copies of it."""
+    """Template of the folders, and the runs on copies of the template."""
 
     def __init__(self, place: Path, control: Control) -> None:
         self._control = control
@@ -155,7 +162,7 @@ class _Process:
         return Result(made["failed"], problems)
 
     def _fail(self, case: Case) -> dict[str, Any]:
-        """Run the load while calls fail, then without a failure."""
+        """Run the load with failing calls, then without failures."""
         control, expected, problems = self._control, Expected.from_json(self._expected), list[str]()
         arm = {"calls": (case.call,), "action": case.action, "error": case.error, "first": case.first,
                "times": case.times, "part": case.part}  # fmt: skip
@@ -200,7 +207,7 @@ class _Process:
         return {"failed": failed, "problems": problems, "expected": expected.to_json()}
 
     def _judge(self, case: Case, load: Load, ended: threading.Event) -> list[str]:
-        """Return the responses during the failure that are wrong, whatever the disk does."""
+        """Return the responses during the failure that are wrong for every state of the disk."""
         problems = []
         for step, codes in load.failing_steps((0, STORAGE_ERROR)).items():
             if set(codes) - {0, STORAGE_ERROR, TIMED_OUT, *RETRIABLE} and not (ended.is_set() and UNKNOWN in codes):
@@ -214,7 +221,7 @@ class _Process:
         return problems
 
     def _verify(self, text: str) -> dict[str, Any]:
-        """Start again without a failure, compare, take every step, stop, and compare again."""
+        """Start again without a failure, compare, run every step, stop, and compare again."""
         expected = Expected.from_json(text)
         problems = []
         with captured() as lines:
@@ -234,7 +241,7 @@ def _is_temporary(case: Case) -> bool:
     return is_passing and (case.call, case.error) != (
         "sync",
         errno.ENOSPC,
-    )  # after a sync that failed nothing is certain
+    )  # after a failed sync nothing is certain
 
 
 def _bad_sentence(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Contents of a data folder as a start serves them, and their comparison with the expected ones."""
+"""Contents of a data folder as a started broker serves them, and their comparison with the expected contents."""
 
 import logging
 import time
@@ -18,7 +18,9 @@ TRANSACTIONAL_IDS = ("committing", "aborting")
 
 
 class Keeps(NamedTuple):
-    """Promise of a folder. ``records``: all acknowledged ones, or else those below ``up_to`` of each log."""
+    """Guarantee of a folder. ``records``: all acknowledged records are kept; else those below ``up_to`` of each log
+    are.
+    """
 
     records: bool
     up_to: Mapping[str, int]
@@ -28,7 +30,7 @@ KEEPS_ALL = Keeps(True, {})
 
 
 class Lines(logging.Handler):
-    """Lines of the broker's log, from warnings on. ``traces``: those with a traceback."""
+    """Lines of the broker's log of level WARNING and above. ``traces``: the records with a traceback."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -53,7 +55,7 @@ def captured() -> Iterator[Lines]:
 
 
 def settings_of(folder: Path, **more: object) -> dict[str, object]:
-    """Return the settings of a small broker with two log folders, and a third for the metadata log."""
+    """Return the settings of a small broker with two log folders and a separate folder for the metadata log."""
     return {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": f"{folder}/a,{folder}/b",
@@ -71,10 +73,9 @@ def settings_of(folder: Path, **more: object) -> dict[str, object]:
 class FolderContents:
     """State of a broker that has started on a folder.
 
-    Attributes:
-        records: by log, the offset and the value of each record that read_uncommitted shows, in order.
-        committed: by log, the values that read_committed shows.
-        starts: by log, its start; ``errors``: by log, the error of a read that ended before the end.
+    Attributes: ``records``: by log, offset and value of each record that read_uncommitted returns, in order;
+    ``committed``: by log, the values that read_committed returns; ``starts``: log start offsets; ``errors``: by log,
+    the error of a read that failed before the end.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -108,7 +109,9 @@ class FolderContents:
         ]
 
     def _batches(self, key: str, log: PartitionLog, isolation: int) -> Iterator[tuple[RecordBatch, bool]]:
-        """Yield each batch, and whether its transaction was aborted; note the error of a read that ends early."""
+        """Yield each batch and whether its transaction was aborted; record the error of a read that fails before the
+        end.
+        """
         offset = log.log_start_offset
         while True:
             found = log.read(offset, 1 << 20, isolation=isolation)
@@ -130,7 +133,7 @@ def _values(batch: RecordBatch) -> list[tuple[int, bytes]]:
 
 
 def settle(broker: Broker) -> None:
-    """Let the coordinators complete or abort the transactions that a kill has interrupted."""
+    """Wait until the coordinators have completed or aborted the transactions that a kill interrupted."""
     deadline = time.monotonic() + SETTLED_S
     for name in TRANSACTIONAL_IDS:
         while True:
@@ -145,7 +148,7 @@ def settle(broker: Broker) -> None:
 
 
 def committed_offset(broker: Broker, group: str) -> int | None:
-    """Return the committed offset of a group, None without any."""
+    """Return the committed offset of a group, or None."""
     deadline = time.monotonic() + SETTLED_S
     while True:
         with Client(broker.bootstrap_servers) as client:
@@ -161,7 +164,7 @@ def committed_offset(broker: Broker, group: str) -> int | None:
 
 
 def differences(broker: Broker, expected: Expected, *, keeps: Keeps = KEEPS_ALL) -> list[str]:
-    """Return where a broker that has started on a folder differs from what is certain of it."""
+    """Return the differences between a broker that has started on a folder and the certain facts."""
     if keeps.records and any(fact.startswith("transaction") for fact in expected.facts):
         settle(broker)
     contents = FolderContents(broker)

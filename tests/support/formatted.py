@@ -1,4 +1,4 @@
-"""Files of formatted log folders, without the times in them: one formatted by kbroker equals one by Kafka's tool."""
+"""Files of formatted log folders without their times: files that kbroker formatted equal those of Kafka's tool."""
 
 import re
 import struct
@@ -11,7 +11,7 @@ _LAST_LOG_TIME = slice(73, 81)  # in the first record of a snapshot
 
 
 def files(*folders: Path) -> dict[str, bytes]:
-    """Return all files below folders without times, by folder number and path."""
+    """Return the content, without times, of all files below the folders, by folder number and path."""
     return {
         f"{number}/{path.relative_to(folder)}": without_times(path.name, path.read_bytes())
         for number, folder in enumerate(folders)
@@ -21,7 +21,7 @@ def files(*folders: Path) -> dict[str, bytes]:
 
 
 def without_times(name: str, data: bytes) -> bytes:
-    """Return the content of a file with zeros for its times and checksums."""
+    """Return the content of a file with its times and checksums set to zero."""
     if name == "meta.properties":
         return re.sub(rb"^#\w{3} \w{3} \d\d [\d:]{8} \S+ \d{4}$", b"#DATE", data, flags=re.MULTILINE)
     found, at = bytearray(data), 0
@@ -36,7 +36,7 @@ def without_times(name: str, data: bytes) -> bytes:
 
 
 def without_ids(content: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the content with one fixed id for each random directory id, in text and in records."""
+    """Return the content with one fixed id in place of each random directory id, in text and in records."""
     found = dict(content)
     for number, name in enumerate(sorted(content)):
         if name.endswith("meta.properties"):

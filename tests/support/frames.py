@@ -1,4 +1,4 @@
-"""Valid requests of every API and version, with names, ids and records that a broker has: a corpus to mutate."""
+"""Valid requests of every API and version with names, ids and records that exist in a broker: a corpus to mutate."""
 
 import random
 import uuid
@@ -12,12 +12,12 @@ TOPICS = ["fuzzed", "fuzzed-compacted"]
 GROUPS = ["g", "classic", "consumer"]
 IDS = ["", "t", "t2"]
 SMALL = [0, 0, 0, 1, 2, 3]
-# The broker would grant more: a thousand partitions in each of a million requests are slow, not wrong.
+# The broker would allow more; a thousand partitions in each of a million requests are slow but not wrong.
 HARMLESS = {"PartitionCount": 2, "NumPartitions": 2, "Count": 2, "SessionTimeoutMs": 6000, "RebalanceTimeoutMs": 6000}
 
 
 def batches(rng: random.Random) -> bytes:
-    """Return a batch of records, now and then of a producer, in a transaction, or compressed by another program."""
+    """Return a batch of records, sometimes of a producer, in a transaction, or compressed by another program."""
     values = [rng.randbytes(rng.choice([0, 1, 10, 100])) for _ in range(rng.choice([1, 1, 2, 5]))]
     kind = rng.randrange(4)
     if kind == 0:
@@ -28,17 +28,14 @@ def batches(rng: random.Random) -> bytes:
 
 
 class Corpus:
-    """Frames of the given APIs, drawn from a seed.
-
-    Args: ``topic_ids`` are those of the topics that exist.
-    """
+    """Frames of the given APIs, drawn from a seed. Args: ``topic_ids``: ids of the topics that exist."""
 
     def __init__(self, seed: int, topic_ids: list[uuid.UUID]) -> None:
         self._rng = random.Random(seed)
         self._topic_ids = topic_ids
 
     def frames(self, keys: list[int], each: int) -> list[bytes]:
-        """Return frames without their length prefix: so many of each version of each API."""
+        """Return frames without their length prefix: ``each`` of every version of every API."""
         versions = [(key, *codec.api(key).request_versions) for key in keys]
         return [
             self.frame(key, version)
@@ -58,7 +55,7 @@ class Corpus:
         return bytes(codec.encode_request_frame(key, version, correlation, client, body)[4:])
 
     def _likely(self, value: Any, name: str = "") -> Any:
-        """Return the value of a field, or one that is likely to have a meaning for the broker."""
+        """Return the value of a field, or a value that is likely to exist in the broker."""
         rng = self._rng
         if isinstance(value, dict):
             return {key: self._likely(one, key) for key, one in value.items()}

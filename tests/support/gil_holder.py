@@ -1,11 +1,11 @@
-"""A broker in this process, and a Python thread that takes the GIL and keeps it.
+"""Broker in this process, and a Python thread that acquires the GIL and keeps it.
 
-    python -m tests.support.gil_holder DATA_DIR [quotas]
+    python -m tests.support.gil_holder DATA_DIR [quotas | acls]
 
-With "quotas" every client id is held to limits far above what it uses, and "slow" to 10,000 bytes a second.
-Prints the addresses of a plaintext listener, of one with SASL/PLAIN (alice, secret) and of one with TLS. For each line
-on standard input, a number of seconds, it spins that long without ever offering the GIL and prints `done` afterwards.
-Ends when standard input closes.
+With "quotas" every client id has quotas far above its use, and "slow" a quota of 10,000 bytes a second. The process
+prints the addresses of a plaintext listener, of a listener with SASL/PLAIN (alice, secret) and of a listener with TLS.
+For each line on standard input, a number of seconds, it spins that long without releasing the GIL and then prints
+`done`. It ends when standard input is closed.
 """
 
 import sys
@@ -21,7 +21,7 @@ USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_a
 
 
 def spin(seconds: float) -> None:
-    """Keep the GIL: the switch interval is far away, and nothing here releases it."""
+    """Keep the GIL: the switch interval is longer than the loop, which releases nothing."""
     sys.setswitchinterval(1000)
     try:
         deadline = time.monotonic() + seconds
@@ -39,7 +39,7 @@ def main() -> None:
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
     }
-    if "acls" in sys.argv[2:]:  # with rules about the topic for everybody, and one about another host
+    if "acls" in sys.argv[2:]:  # the topic has an ACL for all principals and one for another host
         settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
         settings["allow.everyone.if.no.acl.found"] = "true"
     with Broker(settings) as broker:

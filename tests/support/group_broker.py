@@ -1,4 +1,4 @@
-"""A scripted broker with groups of all kinds, for tests of commands."""
+"""Scripted broker with groups of all kinds, for tests of commands."""
 
 from kbroker.protocol import codec
 from tests.support.fake_broker import Body, FakeBroker
@@ -11,7 +11,9 @@ STREAMS_GROUP_DESCRIBE = 89
 
 
 class GroupBroker(FakeBroker):
-    """Topic `t` of three partitions with offsets 10 to 100; group `g` has committed 50 of the first."""
+    """Broker with topic `t` of three partitions with offsets 10 to 100; group `g` has committed offset 50 of partition
+    0.
+    """
 
     def __init__(self) -> None:
         super().__init__()

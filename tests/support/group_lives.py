@@ -1,6 +1,6 @@
-"""Random lives of a group of a newer protocol and its clients: the part that the kinds of groups have in common.
+"""Random lives of a group of a newer protocol and its clients: the part that all kinds of groups share.
 
-Clients take over their assignment some time later, and report then what they have. They come, leave, go silent, lose
+Clients apply their assignment after some time and then report their partitions. They join, leave, go silent, lose
 responses and join again; topics grow; writes fail; the broker is killed.
 """
 
@@ -25,27 +25,27 @@ def _refuse(*_: object) -> None:
 
 @dataclass(kw_only=True)
 class LiveClient(ABC):
-    """A client. A subclass has its assignment, and ``given``, the one that it has not taken over yet."""
+    """Client. A subclass has the client's assignment, and ``given``: an assignment that is not applied yet."""
 
     member_id: str
     epoch: int = 0
     silent_since_ms: int | None = None
-    has_news: bool = False  # to report to the coordinator
+    has_news: bool = False  # a change must be reported to the coordinator
 
     @abstractmethod
     def take(self) -> None:
-        """Take over what was assigned."""
+        """Apply the assignment."""
 
     @abstractmethod
     def places(self) -> Iterable[tuple[str, int]]:
-        """Return the partitions or tasks that no two clients may use."""
+        """Return the partitions or tasks that must belong to this client only."""
 
 
 C = TypeVar("C", bound=LiveClient)
 
 
 class GroupLife(ABC, Generic[C]):
-    """One group and its clients."""
+    """Group and its clients."""
 
     bench: Any
 
@@ -60,15 +60,15 @@ class GroupLife(ABC, Generic[C]):
 
     @abstractmethod
     def beat(self, client: C) -> None:
-        """Send a heartbeat; its response may be lost."""
+        """Send a heartbeat; the response may be lost."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Let a client leave the group."""
+        """Have a client leave the group."""
 
     @abstractmethod
     def grow(self) -> None:
-        """Let a topic appear or grow."""
+        """Create a topic or add partitions to one."""
 
     def live(self, steps: int) -> None:
         """Make random steps."""
@@ -78,7 +78,7 @@ class GroupLife(ABC, Generic[C]):
             self.check()
 
     def settle(self) -> None:
-        """Remove silent clients; the others take over all there is."""
+        """Remove silent clients and wait until the others have applied a full assignment."""
         self.clients = {client.member_id: client for client in self.heard()}
         if not self.clients:
             self.come()
@@ -124,14 +124,14 @@ class GroupLife(ABC, Generic[C]):
             self.bench = self.bench.restart()
 
     def fail(self) -> None:
-        """Let a few writes fail."""
+        """Make a few writes fail."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(GroupShard, "append", _refuse)
             for _ in range(3):
                 self.act()
 
     def wait(self) -> None:
-        """Let time pass; silent clients end with their sessions."""
+        """Advance the clock and remove silent clients whose sessions have expired."""
         self.bench.after(self.random.choice([100, 1000, 3000]))
         for client in list(self.clients.values()):
             if client.silent_since_ms is not None and self.bench.clock.now_ms() - client.silent_since_ms > SESSION_MS:

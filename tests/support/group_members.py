@@ -1,11 +1,11 @@
-"""Members of a group in a separate process that outlives the broker, with a log of acknowledged commits.
+"""Members of a group in a separate process that outlives the broker and logs the acknowledged commits.
 
     python -m tests.support.group_members BOOTSTRAP TOPIC GROUP LOG_FILE [PROTOCOL PROTOCOL PROTOCOL]
 
-Two members stay, a third comes and goes, so that a kill often hits a rebalance; with `classic classic consumer` it
-takes the group to the other protocol, and back when it leaves. One line per event goes to LOG_FILE:
-`read PARTITION FIRST LAST` for offsets that were delivered, `commit PARTITION OFFSET` for an acknowledged commit,
-`error TEXT` for an unexpected error. Ends when its standard input closes.
+Two members stay and a third joins and leaves repeatedly, so that a kill is often during a rebalance; with `classic
+classic consumer` the third converts the group to the other protocol, and back when it leaves. Each event is one line of
+LOG_FILE: `read PARTITION FIRST LAST` for delivered offsets, `commit PARTITION OFFSET` for an acknowledged commit,
+`error TEXT` for an unexpected error. The process ends when its standard input is closed.
 """
 
 import sys
@@ -17,9 +17,9 @@ from typing import TextIO
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 COMMIT_EVERY_S = 0.05
-VISIT_S = 2.5  # longer than a session: each change of the protocol begins those of dead members anew
-BY_THE_CLIENT = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}  # the broker's choice in the other protocol
-# of a broker that is down, or a group in its next generation; the test fails with any other
+VISIT_S = 2.5  # longer than a session: each change of the protocol restarts the sessions of members that have ended
+BY_THE_CLIENT = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}  # chosen by the broker in the other protocol
+# errors of a broker that is down and of a group in its next generation; any other error fails the test
 EXPECTED = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -43,7 +43,7 @@ EXPECTED = {
 
 
 class Log:
-    """Whole lines from several threads."""
+    """Log file that several threads write, one whole line at a time."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -55,10 +55,10 @@ class Log:
 
 
 class Member:
-    """A consumer and the offsets that it has read since its last commit.
+    """Consumer and the offsets that it has read since its last commit.
 
-    It polls one record at a time: no partition can be revoked between the read of its last record and the commit, so
-    no commit is older than one of the partition's next owner.
+    A consumer polls one record at a time: no partition can be revoked between the read of its last record and the
+    commit, so no commit is older than a commit of the partition's next owner.
     """
 
     def __init__(self, bootstrap: str, topic: str, group: str, log: Log, protocol: str) -> None:
@@ -92,19 +92,20 @@ class Member:
     def on_change(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Forget the records of partitions that are assigned, revoked or lost.
 
-        The others stay assigned and go on from their position, so only their own commit can cover their records.
+        The other partitions stay assigned and are read from their position, so only a commit of this member can cover
+        their records.
         """
         self.forget(partition.partition for partition in partitions)
 
     def forget(self, partitions: Iterable[int]) -> None:
-        """Write down the records that were read; those not committed are read again by the next owner."""
+        """Log the records that were read; records that are not committed are read again by the next owner."""
         for partition in partitions:
             if partition in self.read:
                 first, last = self.read.pop(partition)
                 self.log.write(f"read {partition} {first} {last}")
 
     def commit(self) -> None:
-        """Commit the records that were read; a refused commit is repeated with the next one."""
+        """Commit the records that were read; the offsets of a refused commit are part of the next commit."""
         offsets = [TopicPartition(self.topic, partition, last + 1) for partition, (_, last) in self.read.items()]
         try:
             done = self.consumer.commit(offsets=offsets, asynchronous=False)
@@ -119,7 +120,7 @@ class Member:
                 self.on_error(one.error)
 
     def run(self, stop: threading.Event, seconds: float = float("inf")) -> None:
-        """Read and commit until stopped, or for this time."""
+        """Read and commit until the event is set or the time has passed."""
         end = time.monotonic() + seconds
         due = time.monotonic() + COMMIT_EVERY_S
         try:

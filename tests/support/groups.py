@@ -1,4 +1,4 @@
-"""A group coordinator on a virtual clock over logs in memory, and members that remember their responses."""
+"""Group coordinator on a virtual clock over logs in memory, with short forms of the requests of members."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK = GroupSettings(initial_rebalance_delay_ms=0)
 
 
 class MemoryTopic:
-    """``__consumer_offsets`` in memory; survives the coordinator."""
+    """``__consumer_offsets`` in memory, which outlives the coordinator."""
 
     def __init__(self, clock: VirtualClock, count: int = 3, **config: Any) -> None:
         self.logs: list[Any] = [
@@ -53,14 +53,14 @@ class MemoryTopic:
 
 
 def open_producers(coordinator: GroupCoordinator, index: int) -> list[int]:
-    """The producers whose transactions have pending offsets in a partition."""
+    """Return the ids of the producers whose transactions have pending offsets in a partition."""
     transactions = coordinator.runtime.at(index).transactions
     with transactions.lock:
         return sorted(transactions._groups)
 
 
 class Responses(list):  # type: ignore[type-arg]
-    """Responses to one request: none while it waits, one for ever after."""
+    """Responses to one request: empty until the response is sent, one element afterwards."""
 
     @property
     def one(self) -> Any:
@@ -70,7 +70,7 @@ class Responses(list):  # type: ignore[type-arg]
 
 @dataclass
 class Groups:
-    """The coordinator and short forms of what clients do."""
+    """Coordinator with short forms of the requests of clients."""
 
     settings: GroupSettings = QUICK
     clock: VirtualClock = field(default_factory=VirtualClock)
@@ -86,11 +86,11 @@ class Groups:
         self.coordinator.start()
 
     def restart(self) -> Groups:
-        """Another coordinator over the same log, as after a kill."""
+        """Return another coordinator over the same log, as after a kill."""
         return replace(self)
 
     def after(self, ms: int) -> None:
-        """Let time pass in steps, so that what is due early has happened before what is due late."""
+        """Advance the clock in steps, so that timers expire in the order of their deadlines."""
         while ms > 0:
             step = min(ms, 100)
             self.clock.advance_ms(step)
@@ -155,7 +155,7 @@ class Groups:
         return [] if found is None else [member.member_id for member in found.members]
 
     def lone(self, *, group: str = "g", **how: Any) -> JoinResult:
-        """A group of one, stable."""
+        """Make a stable group of one member; return the result of the join."""
         joined: JoinResult = self.join(group=group, **how).one
         assert joined.error is Errors.NONE
         synced: SyncResult = self.sync(
@@ -165,13 +165,15 @@ class Groups:
         return joined
 
     def joined_pair(self) -> tuple[JoinResult, JoinResult]:
-        """Make a group of two that waits for the assignment; return the leader and the other."""
+        """Make a group of two members that waits for the assignment; return the results of the leader and the other
+        member.
+        """
         first = self.lone()
         waiting = self.join()
         return self.join(first.member_id).one, waiting.one
 
     def pair(self) -> tuple[JoinResult, JoinResult]:
-        """Make a stable group of two; return the leader and the other."""
+        """Make a stable group of two members; return the results of the leader and the other member."""
         one, two = self.joined_pair()
         synced = self.sync(two.member_id, two.generation_id)
         self.sync(one.member_id, one.generation_id, {one.member_id: b"1", two.member_id: b"2"})

@@ -1,4 +1,4 @@
-"""A cluster of Apache Kafka that grows out of one folder: its first node is the one that kbroker served before."""
+"""Cluster of Apache Kafka that grows from one folder: the first node is the node that kbroker served before."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ REASSIGN = f"{TOOLS}reassign.ReassignPartitionsCommand"
 
 
 class GrowingCluster:
-    """Nodes beside the first one, and Kafka's tools for all of them.
+    """Further nodes of the cluster of a first node, and Kafka's tools for all nodes.
 
     Args:
-        first: the node 1, while kbroker serves it: only then are the ports of its clients taken.
-        count: of the nodes beside it.
+        first: node 1 while kbroker serves it; its client ports are in use only then.
+        count: number of further nodes.
     """
 
     def __init__(self, folder: Path, first: EitherBroker, count: int = 2) -> None:
@@ -45,15 +45,15 @@ class GrowingCluster:
             node.stop()
 
     def bootstrap(self, node_id: int) -> str:
-        """Address of a node's listener without security."""
+        """Return the address of a node's listener without security."""
         return f"127.0.0.1:{self.ports[node_id]}"
 
     def sasl_bootstrap(self, node_id: int) -> str:
-        """Address of a node's listener with SCRAM."""
+        """Return the address of a node's listener with SCRAM."""
         return f"127.0.0.1:{self.ports[node_id] + 2}"
 
     def add(self, node_id: int, *, joins_itself: bool) -> None:
-        """Format and start a node, and let it become a controller: by itself, or by Kafka's tool."""
+        """Format and start a node, which becomes a controller by itself or by means of Kafka's tool."""
         folder, port = self._folder / f"node-{node_id}", self.ports[node_id]
         folder.mkdir()
         listeners = self.first.settings["listeners"]
@@ -78,15 +78,17 @@ class GrowingCluster:
         wait_for(f"controller {node_id}", lambda: self.quorum(1).get(node_id) == "Follower", 60, 0.5)
 
     def quorum(self, node_id: int) -> dict[int, str]:
-        """Return the status of each node in the quorum, asked of one."""
+        """Return the status of each node in the quorum, as a node describes it."""
         text = Tools(self.bootstrap(node_id))(QUORUM, "describe", "--replication")
         rows = [line.split() for line in text.splitlines()[1:] if line.strip()]
         return {int(row[0]): row[-1] for row in rows}
 
     def reassign(self, node_id: int, nodes: Sequence[int], *, rotates: bool, throttle: int) -> None:
-        """Give all partitions replicas on these nodes, asked of ``node_id``; wait until it is done.
+        """Move the replicas of all partitions to these nodes, by requests to ``node_id``; wait until the reassignment
+        is done.
 
-        Args: ``rotates``: the first replicas are spread; ``throttle``: bytes a second between brokers.
+        Args: ``rotates``: the preferred leaders are spread over the nodes; ``throttle``: bytes a second between
+        brokers.
         """
         with Client(self.bootstrap(node_id)) as client:
             topics = client.call("Metadata", 13, {"Topics": None, "AllowAutoTopicCreation": False})["Topics"]
@@ -113,7 +115,7 @@ class GrowingCluster:
         tools(f"{TOOLS}LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions")
 
     def retire_first(self, other: int) -> None:
-        """Remove the first node, which has no replica any more, from the cluster, asked of another node."""
+        """Remove the first node, which has no replicas any more, from the cluster by requests to another node."""
         directory = self._meta("directory.id", self.first.log_dirs[0])
         tools = Tools(self.bootstrap(other))
         tools(QUORUM, "remove-controller", "--controller-id", 1, "--controller-directory-id", directory)

@@ -1,6 +1,6 @@
 """HDFS on this machine: a name node and a data node of Hadoop's own test cluster, in one JVM.
 
-Its jar is fetched by Maven once, as those of Spark's connector are; the rest of Hadoop comes with PySpark.
+Maven fetches the test cluster's jar once, like the jars of Spark's connector; PySpark contains the rest of Hadoop.
 """
 
 import os
@@ -27,7 +27,7 @@ OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Hdfs:
-    """A cluster of one node; ended by `close`."""
+    """Cluster of one node, which runs until `close`."""
 
     def __init__(self, folder: Path) -> None:
         from pyspark.find_spark_home import _find_spark_home
@@ -46,7 +46,7 @@ class Hdfs:
             "dfs.replication": "1",
             "dfs.permissions.enabled": "false",
             "hdfs.minidfs.basedir": str(folder / "disk"),
-            "dfs.namenode.edits.noeditlogchannelflush": "true",  # no fsync: nothing here outlives the test
+            "dfs.namenode.edits.noeditlogchannelflush": "true",  # no fsync: no data outlives the test
         }
         options = [word for pair in settings.items() for word in ("-D", "=".join(pair))]
         call = [str(java), *OPTIONS, f"-Dtest.build.data={folder}", "-cp", f"{jar}{os.pathsep}{jars}", MAIN]
@@ -67,10 +67,10 @@ class Hdfs:
 
     @property
     def uri(self) -> str:
-        """Address of its root."""
+        """URI of the root folder."""
         return f"hdfs://127.0.0.1:{self.port}"
 
     def close(self) -> None:
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)  # it keeps nothing
+            os.killpg(self._process.pid, signal.SIGKILL)  # no data has to be kept
         self._process.wait()

@@ -1,7 +1,7 @@
-"""The hostile frames: name, bytes and what must come of each. All of it is what Apache Kafka does too.
+"""Hostile frames: the name, the bytes and the required fate of each, which is the same with Apache Kafka.
 
-A fate is `closed` (the connection ends), `waits` (more bytes may come, the connection stays), `response`, or `any` (the
-broker may respond or close: only its health counts).
+A fate is `closed` (the broker closes the connection), `waits` (the connection stays open for more bytes), `response`,
+or `any` (the broker may respond or close the connection; only its health is checked).
 """
 
 import struct
@@ -16,7 +16,7 @@ BILLIONS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Frame:
-    """Bytes to send as they are (with or without a length in front) and the fate of the connection."""
+    """Bytes to send unchanged, with or without a length prefix, and the fate of the connection."""
 
     name: str
     data: bytes
@@ -28,7 +28,7 @@ def framed(request: bytes) -> bytes:
 
 
 def sizes() -> list[Frame]:
-    """Lengths that lie, each alone and with bytes behind it."""
+    """Return frames with wrong lengths, each alone and followed by bytes."""
     found = []
     for name, size, fate in [
         ("-1", -1, "closed"),
@@ -53,7 +53,7 @@ def sizes() -> list[Frame]:
 
 
 def headers() -> list[Frame]:
-    """Headers that no client sends."""
+    """Return frames with headers that no client sends."""
     return [
         Frame("API key 999", framed(header(999, 0)), "closed"),
         Frame("API key -1", framed(header(-1, 0)), "closed"),
@@ -78,7 +78,7 @@ def headers() -> list[Frame]:
 
 
 def million_tags() -> Frame:
-    """Really sends two million tags: memory may not multiply."""
+    """Return a frame with 1.5 million tags, for which the broker must not allocate several times their size."""
     tags = b"".join(uvarint(i) + b"\0" for i in range(1_500_000))
     return Frame(
         "1.5 million header tags", framed(header(18, 3) + uvarint(1_500_000) + tags + b"\x02a\x02b\x00"), "any"
@@ -86,7 +86,7 @@ def million_tags() -> Frame:
 
 
 def versions(ranges: dict[int, tuple[int, int]]) -> list[Frame]:
-    """Every advertised key at versions outside its range."""
+    """Return a request of every advertised API for each of three versions outside the API's range."""
     found = []
     for key, (_, high) in sorted(ranges.items()):
         for version in (-1, high + 1, 32767):
@@ -101,7 +101,9 @@ def i32(n: int) -> bytes:
 
 
 def transactions() -> list[Frame]:
-    """Return frames of the transaction APIs: false arrays, the longest names, numbers at their ends."""
+    """Return frames of the transaction APIs: wrong array lengths, the longest names, numbers at the ends of their
+    ranges.
+    """
     who = text("t" * 32767) + struct.pack(">qh", -(2**63), -32768)
     billions = uvarint(BILLIONS + 1)
     longest = uvarint(32769) + b"t" * 32768
@@ -136,7 +138,9 @@ def transactions() -> list[Frame]:
 
 
 def long_names() -> list[Frame]:
-    """Names with a byte more than Kafka reads, where the form has room for it; the native handlers read these."""
+    """Return frames with names one byte longer than Kafka accepts, in compact strings; the native handlers decode
+    these.
+    """
     longest = uvarint(32769) + b"t" * 32768
     one_topic = b"\x02" + longest + b"\x01\x00"
     fetch = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, 0, -1)
@@ -164,7 +168,7 @@ def long_names() -> list[Frame]:
 
 
 def bodies(topic: str) -> list[Frame]:
-    """Requests whose arrays, strings and varints lie."""
+    """Return requests whose arrays, strings and varints have wrong lengths."""
     metadata0, metadata9 = header(3, 1), header(3, 9, flexible=True)
     produce_head = header(0, 7) + text(None) + struct.pack(">hi", 1, 1000)
     fetch_head = header(1, 4) + struct.pack(">iiiib", -1, 0, 1, 1 << 20, 0)
@@ -239,7 +243,7 @@ def bodies(topic: str) -> list[Frame]:
 
 @dataclass(frozen=True)
 class BadBatch:
-    """Records of one Produce and the error codes it may get; unless it is 0 nothing may be appended."""
+    """Records of one Produce request and its allowed error codes; with any code but 0 nothing may be appended."""
 
     name: str
     records: bytes | None
@@ -253,14 +257,14 @@ CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TXN_STATE_CODES, UNSUPPORTED_COMPRES
     76,
     87,
 )
-# Kafka responds with -1 where its validation throws an unexpected exception; the exact codes of the rest are in the
-# comparison suites. Here any refusal will do.
+# Kafka responds with -1 if its validation throws an unexpected exception. The comparison suites check the exact codes
+# of the other batches; here any refusal is right.
 REFUSED = (-1, CORRUPT_MESSAGE, INVALID_RECORD)
 OLD_FORMAT = (*REFUSED, 35, 43)
 
 
 def bad_batches() -> list[BadBatch]:
-    """Record batches that lie."""
+    """Return record batches with wrong fields."""
     good = wire.batch([b"one", b"two"])
     old = struct.pack(">qi", 0, 14 + 4) + bytes(18)
     return [

@@ -1,4 +1,4 @@
-"""Parts of the tests of kill -9: notes of other processes, and checks of the logs afterwards."""
+"""Parts of the tests of kill -9: logs of other processes, and checks of partitions afterwards."""
 
 import itertools
 import os
@@ -18,14 +18,14 @@ PARTITIONS = 4
 
 
 def start_module(module: str, *args: str) -> subprocess.Popen[bytes]:
-    """Start a module of tests.support in a process that ends when its standard input closes."""
+    """Start a module of tests.support in a process that ends when its standard input is closed."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", f"tests.support.{module}", *args]
     return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
 
 
 def finish(process: subprocess.Popen[bytes], seconds: float = 90) -> int:
-    """Close the standard input of a process, wait for its end, and return its status; kill it if it goes on."""
+    """Close the standard input of a process, wait for its end and return its status; kill it at the deadline."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -36,7 +36,7 @@ def finish(process: subprocess.Popen[bytes], seconds: float = 90) -> int:
 
 
 class Notes:
-    """Notes of another process: a file of lines, read as it grows."""
+    """Log of another process: a file of lines, read while it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Notes:
         self._rest = ""
 
     def read(self) -> Self:
-        """Read the lines that were written since the last time."""
+        """Read the lines that were written since the last call."""
         if not self.path.exists():
             return self
         with self.path.open(encoding="utf-8") as file:
@@ -60,12 +60,12 @@ class Notes:
         return self
 
     def note(self, kind: str, numbers: list[str]) -> bool:
-        """Note one line; return False for a line of an unknown kind."""
+        """Record the values of one line; return False for a line of an unknown kind."""
         raise NotImplementedError
 
 
 class AckLog(Notes):
-    """Notes of the producer."""
+    """Log of `acked_producer`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -83,12 +83,12 @@ class AckLog(Notes):
 
 
 class MemberLog(Notes):
-    """Notes of the members of a group."""
+    """Log of `group_members`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.commits = 0
-        self.committed: dict[int, int] = {}  # the highest acknowledged
+        self.committed: dict[int, int] = {}  # the highest acknowledged offset of each partition
         self.delivered: dict[int, list[tuple[int, int]]] = {}
 
     def note(self, kind: str, numbers: list[str]) -> bool:
@@ -130,7 +130,7 @@ def read_all(bootstrap: str, topic: str, partition: int, seconds: float = 60) ->
 
 
 def check_partition(partition: int, records: list[tuple[int, bytes]], log: AckLog) -> None:
-    """Check that acknowledged records have their offsets, in order, without a duplicate or a gap."""
+    """Check that the records acknowledged by the broker have their offsets, in order, without duplicates or gaps."""
     numbers = []
     for expected, (offset, value) in enumerate(records):
         assert offset == expected, f"offset {offset} where {expected} was due"
@@ -150,9 +150,9 @@ def check_partition(partition: int, records: list[tuple[int, bytes]], log: AckLo
 
 
 def check_delivered(partition: int, ranges: list[tuple[int, int]], end: int) -> None:
-    """Check that the group was given every offset from 0 to the end, once or more."""
+    """Check that every offset from 0 to the end was delivered to the group at least once."""
     due = 0
     for first, last in sorted(ranges):
-        assert first <= due, f"no member was given offsets {due} to {first - 1} of partition {partition}"
+        assert first <= due, f"no member received offsets {due} to {first - 1} of partition {partition}"
         due = max(due, last + 1)
     assert due == end, f"partition {partition} was delivered up to {due}, it ends at {end}"

@@ -1,4 +1,4 @@
-"""Ends of a process at each of the steps in which it changes files."""
+"""Ends of a process before or after each of the steps in which an action changes files."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,16 +7,16 @@ import pytest
 
 
 class KilledError(BaseException):
-    """The process ends here."""
+    """End of the process."""
 
 
 def killed_at_each_step(
     action: Callable[[], object], steps: Sequence[tuple[Any, str]], *, is_late: bool
 ) -> Iterator[bool]:
-    """Perform the action again and again, killed before its first step, then before its second one, and so on.
+    """Perform the action repeatedly, killed before the first step, then before the second step, and so on.
 
-    Args: ``steps``: owner and name of each function that is a step; ``is_late``: kill after the step instead.
-    Yields: after each time, whether the action was killed; the last time it was not.
+    Args: ``steps``: owner and name of each function that is a step; ``is_late``: kill after the step instead. Yields:
+    whether the action was killed; after the last performance, False.
     """
     kill_at, is_killed = 0, True
     while is_killed:

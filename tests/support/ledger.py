@@ -1,6 +1,6 @@
-"""A ledger of a broker: everything that its clients can see of it, in a form that two brokers can be compared by.
+"""Ledger of a broker: everything that clients can see of the broker, in a form in which two brokers can be compared.
 
-Requests are ours on the wire, so that kbroker and Apache Kafka are asked the same.
+Requests are encoded by kbroker's codec, so that kbroker and Apache Kafka receive the same requests.
 """
 
 import hashlib
@@ -25,15 +25,15 @@ EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 REPLICAS = ("ReplicaNodes", "IsrNodes", "OfflineReplicas")
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-#: Features that kbroker keeps and does not serve.
+#: Features that kbroker stores without serving them.
 UNSERVED = ("eligible.leader.replicas.version",)
 FETCH_BYTES = 8 << 20
 GROUP_ID_NOT_FOUND = 69
-ANY = 1  # of the filters of ACLs
+ANY = 1  # matches everything in filters of ACLs
 
 
 class Unready(Exception):
-    """The broker does not serve everything yet; the text says where."""
+    """The broker does not serve everything yet; the message names the missing part."""
 
 
 def take_ledger(
@@ -43,12 +43,12 @@ def take_ledger(
     node_id: int = 1,
     limits: Mapping[str, int] | None = None,
 ) -> Ledger:
-    """Return the ledger of a broker as soon as it serves everything: the broker leads each partition.
+    """Return the ledger of a broker once the broker serves everything and leads each partition.
 
     Args:
-        tokens_of: properties of a client that logs in at ``sasl_bootstrap`` and asks for delegation tokens.
+        tokens_of: properties of a client that logs in at ``sasl_bootstrap`` to describe the delegation tokens.
         node_id: of the broker.
-        limits: highest version of requests by API; None: those of the broker.
+        limits: highest version of requests by API; None: the broker's highest versions.
     """
     limits = limits_of(bootstrap) if limits is None else limits
     deadline = time.monotonic() + 60
@@ -66,13 +66,13 @@ def take_ledger(
 
 
 def limits_of(bootstrap: str) -> dict[str, int]:
-    """Return the highest version of each API that a broker has."""
+    """Return the highest version of each API of a broker."""
     names = {key: codec.api(key).name for key in codec.apis()}
     return {names[key]: high for key, (_, high) in wire.ranges(bootstrap).items() if key in names}
 
 
 def differences(before: Ledger, after: Ledger) -> list[str]:
-    """Return the differences of two ledgers, none if no client can see any; leader epochs may rise."""
+    """Return the differences of two ledgers that a client can see; leader epochs may rise."""
     found = list(_differences("", _without_epochs(before), _without_epochs(after)))
     for place, epoch in before["leader epochs"].items():
         if after["leader epochs"].get(place, -1) < epoch:
@@ -121,7 +121,7 @@ def _tokens(bootstrap: str, properties: Mapping[str, str]) -> list[Body]:
 
 
 def _check(api: str, value: Any) -> None:
-    """Check that no error is in a response. Raises: Unready."""
+    """Raise Unready if a response contains an error."""
     if isinstance(value, dict):
         if value.get("ErrorCode"):
             raise Unready(f"{api}: {value}"[:500])
@@ -138,7 +138,7 @@ class _Taker:
         self._client = client
         self._node_id = str(node_id)
         self._places: list[Place] = []
-        self._topics: list[str] = []  # of clients
+        self._topics: list[str] = []  # topics of clients
         self._epochs: dict[Place, int] = {}
         self._configs: dict[str, dict[str, str]] = {}
 
@@ -274,7 +274,7 @@ class _Taker:
         ):
             names = [name for name, group in groups.items() if group["GroupType"].lower() == kind.lower()]
             rows = self._client.call(api, min(version, self._limits[api]), {asked: names})["Groups"] if names else []
-            rows = [row for row in rows if row["ErrorCode"] != GROUP_ID_NOT_FOUND]  # Kafka 4.0 lists it nevertheless
+            rows = [row for row in rows if row["ErrorCode"] != GROUP_ID_NOT_FOUND]  # Kafka 4.0 lists deleted groups
             _check(api, rows)
             found[f"{kind} groups"] = {row["GroupId"]: row for row in rows}
         asked_groups = [{"GroupId": name, "Topics": None} for name in groups]
@@ -311,7 +311,9 @@ class _Taker:
         }
 
     def _by_topic(self, key: str, row: Any = None) -> list[Body]:
-        """Return the client's partitions as requests have them; ``row``: of a partition's number, for structs."""
+        """Return the clients' partitions in the form of requests; ``row``: function that makes a struct of a
+        partition's number.
+        """
         return [
             {
                 "Name": name,
@@ -340,13 +342,13 @@ class _Taker:
             "starts": self._starts,
             "ends": self._ends,
             "stable ends": self._stable,
-            # Kafka finds records below the start of the log too
+            # Kafka finds records below the log start offset too
             "newest": {p: at for p, at in self._list_offsets(MAX_TIMESTAMP).items() if self._starts[p][0] == 0},
             "epoch ends": self._epoch_ends(),
         }
 
     def _epoch_ends(self) -> dict[Place, list[int]]:
-        """Return for each partition the ends of the epochs up to its leader's."""
+        """Return for each partition the end offsets of the epochs up to the leader's epoch."""
         found: dict[Place, list[int]] = {place: [] for place in self._places}
         for epoch in range(max(self._epochs.values(), default=-1) + 1):
             topics: dict[str, list[Body]] = {}
@@ -388,7 +390,7 @@ class _Taker:
             offset = after
 
     def _digest(self, place: Place, isolation: int) -> str:
-        """Return a digest of all batches as they are on the wire, and the aborted transactions in them."""
+        """Return a digest of all batches as received, and the aborted transactions among them."""
         digest, aborted = hashlib.sha256(), set()
         for part in self._fetched(place, isolation):
             digest.update(part["Records"])
@@ -396,7 +398,7 @@ class _Taker:
         return f"{digest.hexdigest()[:24]} {sorted(aborted)}"
 
     def _newest_values(self, place: Place) -> dict[bytes | None, tuple[int, bytes | None]]:
-        """Return the newest record by key: compaction of either broker keeps it."""
+        """Return the newest record of each key, which compaction by either broker keeps."""
         newest: dict[bytes | None, tuple[int, bytes | None]] = {}
         for part in self._fetched(place, 0):
             for record in iter_records(part["Records"]):
@@ -405,7 +407,7 @@ class _Taker:
 
 
 def _whole_batches(data: bytes) -> tuple[bytes, int]:
-    """Return the whole batches at the beginning, and the offset after them."""
+    """Return the whole batches at the beginning of the data, and the offset after them."""
     at, after = 0, -1
     while at + 61 <= len(data):
         base, size = struct.unpack_from(">qi", data, at)

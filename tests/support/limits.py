@@ -1,4 +1,4 @@
-"""Limits of this process, lowered for the length of a block: calls that a full disk or a busy process would refuse."""
+"""Limits of this process, lowered within a block: calls fail as on a full disk or in a busy process."""
 
 import ctypes
 import mmap
@@ -21,7 +21,7 @@ def _lowered(kind: int, value: int) -> Iterator[None]:
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """No file can be opened (EMFILE); those that are open can be used."""
+    """Refuse to open files (EMFILE); open files can be used."""
     free = os.dup(0)
     os.close(free)
     with _lowered(resource.RLIMIT_NOFILE, free):
@@ -30,14 +30,14 @@ def no_descriptors() -> Iterator[None]:
 
 @contextmanager
 def no_file_growth() -> Iterator[None]:
-    """No file can become larger (EFBIG), as on a full disk."""
+    """Refuse to enlarge files (EFBIG), as on a full disk."""
     with _lowered(resource.RLIMIT_FSIZE, 0):
         yield
 
 
 @contextmanager
 def no_mappings() -> Iterator[None]:
-    """No file can be mapped (ENOMEM), as when a process has vm.max_map_count mappings."""
+    """Refuse to map files (ENOMEM), as in a process with vm.max_map_count mappings."""
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
@@ -47,11 +47,11 @@ def no_mappings() -> Iterator[None]:
     pages = 2 * int(Path("/proc/sys/vm/max_map_count").read_text())
     area = libc.mmap(None, pages * page, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     try:
-        for at in range(area, area + pages * page, 2 * page):  # a page without rights (PROT_NONE) splits it
+        for at in range(area, area + pages * page, 2 * page):  # each page without rights (PROT_NONE) splits a mapping
             if libc.mprotect(at, page, 0) != 0:
                 break
         else:
-            raise AssertionError("expected to reach vm.max_map_count, and did not")
+            raise AssertionError("vm.max_map_count was not reached")
         yield
     finally:
         libc.munmap(area, pages * page)

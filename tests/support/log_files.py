@@ -1,4 +1,4 @@
-"""Small logs for tests: batches with known values, and what a folder or a read holds."""
+"""Small logs for tests: batches with known values, and the batches in a folder or a read."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ def gzip_batch(*values: bytes, **options: Any) -> bytes:
 
 
 def with_field(data: bytes, at: int, size: int, value: int, *, fix_crc: bool = True) -> bytes:
-    """A batch with one header field changed, its checksum made right again."""
+    """Return a batch with one header field changed and, by default, a matching checksum."""
     out = bytearray(data)
     out[at : at + size] = value.to_bytes(size, "big", signed=value < 0)
     if fix_crc:
@@ -33,7 +33,7 @@ def with_field(data: bytes, at: int, size: int, value: int, *, fix_crc: bool = T
 
 
 def split(records: bytes) -> list[bytes]:
-    """Whole batches of a read; a cut last one is left out."""
+    """Return the whole batches of a read; an incomplete last batch is left out."""
     found = []
     while len(records) >= 61:
         size = int.from_bytes(records[8:12], "big") + 12
@@ -49,7 +49,7 @@ def crc_ok(data: bytes) -> bool:
 
 
 def read_all(log: PartitionLog, start: int | None = None) -> list[bytes]:
-    """Return every batch from the log start (or start) to where reads end, fail or go back."""
+    """Return every batch from the log start offset or ``start`` to the end of the log, an error or a damaged batch."""
     offset, found = log.log_start_offset if start is None else start, list[bytes]()
     while True:
         got = log.read(offset, 1 << 20)

@@ -1,4 +1,4 @@
-"""Helpers of the log manager's tests: restarts of one broker, and records."""
+"""Restarts of one log manager, and records, for tests of the log manager."""
 
 import uuid
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Brokers:
-    """Creates managers on the same folders, as restarts of one broker do."""
+    """Factory of log managers for the same folders, as restarts of one broker create them."""
 
     def __init__(self, folder: Path, clock: VirtualClock) -> None:
         self.folder, self.clock = folder, clock
@@ -35,7 +35,7 @@ class Brokers:
         return manager, manager.start(specs, run_threads=False)
 
     def make(self, config: BrokerConfig | None = None, in_memory: bool = False) -> LogManager:
-        """Return a manager that is to be started."""
+        """Return a manager that is not started."""
         config = config or BrokerConfig({})
         manager = close_at_end(LogManager([] if in_memory else self.folders, self.clock, config, in_memory))
         self.open.append(manager)
@@ -43,7 +43,9 @@ class Brokers:
 
 
 def kill(manager: LogManager) -> None:
-    """Leave what kill -9 leaves: no mark, no checkpoint; only locks, threads and descriptors are released."""
+    """Close a manager as kill -9 would: without marks and checkpoints; only locks, threads and descriptors are
+    released.
+    """
     manager._disarm()
     for part in (manager.scheduler, manager.mover, manager.cleaner, manager.flusher):
         part.close()
@@ -69,7 +71,7 @@ def append(manager: LogManager, partition: int = 0, **kinds: Any) -> Any:
 def create(
     manager: LogManager, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
 ) -> Any:
-    """Create one partition, durably."""
+    """Create one partition durably."""
     (log,) = manager.create_partitions(topic, [partition], topic_id, config)
     manager.sync_folders()
     return log

@@ -1,4 +1,4 @@
-"""Tests whose long form only `make soak` runs, by the marks that it chooses from."""
+"""Marks of tests whose long form only `make soak` runs."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark every test that asks for the fixture ``soak``: the short form of some is too fast to be marked as slow."""
+    """Mark every test with the fixture ``soak``; the short forms of some are too fast for the mark ``slow``."""
     for item in items:
         if "soak" in getattr(item, "fixturenames", ()):
             item.add_marker("soak")

@@ -1,4 +1,4 @@
-"""A member of a cluster for unit tests: the test is the controller."""
+"""Member of a cluster for unit tests, whose controller is the test."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from kbroker.protocol.codec import Body
 
 @dataclass
 class FakeChannel:
-    """A channel that keeps the requests to the controller until the test responds."""
+    """Channel that holds the requests to the controller until the test responds."""
 
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     sent: list[tuple[int, Body, Callable[[Outcome], None]]] = field(default_factory=list)

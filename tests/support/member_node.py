@@ -16,12 +16,12 @@ TOKEN = "token-of-the-http-port"
 class MemberNode(ConfiguredBroker):
     """Node 9 of a cluster, formatted before its first start.
 
-    It has a listener without security, and one with SCRAM if the brokers of the cluster have one. No other broker has
-    its listener FRONT: clients that connect there send everything to this node.
+    The node has a listener without security, and a listener with SCRAM if the brokers of the cluster have one. No other
+    broker has the listener FRONT: clients that connect there send all requests to this node.
 
     Args:
         folder: of properties and data.
-        settings: laid over those of a broker of the cluster.
+        settings: override the settings of a broker of the cluster.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class MemberNode(ConfiguredBroker):
 
     @property
     def front(self) -> str:
-        """Address of the listener that no other broker has."""
+        """Address of the listener that no other broker of the cluster has."""
         return f"127.0.0.1:{self.port + 2}"
 
     @property
@@ -64,7 +64,7 @@ class MemberNode(ConfiguredBroker):
         return str(url)
 
     def start(self, seconds: float = 30.0) -> float:
-        """Format the folder unless that was done, start, and wait for the ready line."""
+        """Format the folder unless it is formatted, start the node and wait for the ready line."""
         lines = (f"{name}={value}\n" for name, value in self.values.items())
         self.properties.write_text("".join(lines), encoding="utf-8")
         if not (self.folder / "data" / "meta.properties").exists():

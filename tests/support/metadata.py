@@ -23,7 +23,7 @@ DIRECTORY_ID = uuid.UUID(int=77)
 
 
 class FailingStorage(MemoryStorage):
-    """Storage in memory that counts its calls, and fails while an error is set.
+    """Storage in memory that counts calls and fails on demand.
 
     Attributes:
         appended: the records of each change; ``flushes``: number of syncs.
@@ -50,7 +50,7 @@ class FailingStorage(MemoryStorage):
 
 
 class MemoryController(Controller):
-    """The controller of a new cluster that keeps nothing on disk."""
+    """Controller of a new cluster that stores nothing on disk."""
 
     def __init__(self, node_id: int = 1) -> None:
         image = image_of(first_records())
@@ -59,7 +59,7 @@ class MemoryController(Controller):
 
 
 class LoggedController(Controller):
-    """The controller of the metadata log in a folder, which is created if absent. ``log``: that log."""
+    """Controller of the metadata log in a folder, which is created if absent. ``log``: the metadata log."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class LoggedController(Controller):
 
 
 class StoredTopic(NamedTuple):
-    """A topic in the image."""
+    """Topic in the image."""
 
     name: str
     topic_id: uuid.UUID
@@ -95,7 +95,7 @@ class StoredTopic(NamedTuple):
 
 
 def stored_topics(controller: Controller) -> list[StoredTopic]:
-    """Return the topics in the image, the oldest first."""
+    """Return the topics in the image, oldest first."""
     configs = controller.image.configs
     return [
         StoredTopic(one.name, one.topic_id, len(one.partitions), configs.get((ConfigResourceType.TOPIC, one.name), {}))
@@ -104,7 +104,7 @@ def stored_topics(controller: Controller) -> list[StoredTopic]:
 
 
 def store_configs(controller: Controller, kind: int, name: str, configs: Mapping[str, str | None]) -> None:
-    """Store configs of a resource unchecked; None deletes one."""
+    """Store configs of a resource without validation; None deletes a config."""
     change(
         controller,
         *(
@@ -120,7 +120,7 @@ def change(controller: Controller, *records: MetadataRecord) -> None:
 
 
 class _SignallingQueue(deque[Any]):
-    """Queue that counts its appended items. ``appended``: released for each."""
+    """Queue whose semaphore ``appended`` counts the appended items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class _SignallingQueue(deque[Any]):
 
 
 def together(controller: Controller, *calls: Callable[[], object]) -> list[object]:
-    """Make calls that change metadata, so that their changes wait together, in order; return results or errors."""
+    """Make calls that change metadata such that their changes wait together, in order; return the results or errors."""
     results: list[object] = [None] * len(calls)
 
     def run(index: int) -> None:
@@ -153,13 +153,15 @@ def together(controller: Controller, *calls: Callable[[], object]) -> list[objec
 
 
 def following(controller: Controller, part: P) -> P:
-    """Return the part, which is published every change from now on."""
+    """Return the publisher, which receives every change from now on."""
     controller.publishers.append(part)
     return part
 
 
 def check_same_change(publisher: Any, change: Callable[[], object]) -> None:
-    """Make a change twice at once; check that each call waits for the publisher, although only one stores records."""
+    """Make the same change twice at once; check that each call waits for the publisher, although only one stores
+    records.
+    """
     lock, calls = publisher.lock, threading.Semaphore(0)
 
     class CountedLock:

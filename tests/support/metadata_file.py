@@ -1,4 +1,4 @@
-"""Writer of ``kbroker-metadata.db`` files as earlier versions left them, in every schema version."""
+"""Writer of ``kbroker-metadata.db`` files as earlier versions wrote them, in every schema version."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ CREATE TABLE acls (resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL, 
 def write_metadata_file(
     folder: Path, rows: Rows, *, node_id: int = 1, cluster_id: str = "cluster", version: int = SCHEMA_VERSION
 ) -> Path:
-    """Write the file; facts of its owner and the producer ids, if absent, are added. Return its path."""
+    """Write the file and return its path. Facts of the owner and absent producer ids are added."""
     path = folder / FILE_NAME
     facts = [("cluster.id", cluster_id), ("node.id", str(node_id)), *rows.get("facts", ())]
     rows = {"producer_ids": [(0,)], **rows, "facts": facts}

@@ -1,4 +1,4 @@
-"""Records of the metadata log and the images that they lead to."""
+"""Records of the metadata log and the images that result from them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,17 +12,17 @@ Row = tuple[str, dict[str, Any]]
 
 
 def uid(number: int) -> UUID:
-    """The id of a test: two topics or directories with different numbers are different."""
+    """Return the id with a number: two topics or directories with different numbers have different ids."""
     return UUID(int=number << 64 | 0x10000 + number)
 
 
 def read(rows: Iterable[Row], level: int = 30) -> list[MetadataRecord]:
-    """Records as a reader of the log gets them, every field filled."""
+    """Return records as a reader of the log receives them, with every field present."""
     return [decode_record(encode_record(metadata_record(name + "Record", body, level))) for name, body in rows]
 
 
 def delta_of(image: MetadataImage, *rows: Row) -> MetadataDelta:
-    """The changes by rows, each the name of a record without "Record" and its fields."""
+    """Return the delta of an image by rows, each the name of a record without "Record" and its fields."""
     delta = MetadataDelta(image)
     for record in read(rows):
         delta.replay(record)
@@ -30,7 +30,7 @@ def delta_of(image: MetadataImage, *rows: Row) -> MetadataDelta:
 
 
 def after(*rows: Row, image: MetadataImage = EMPTY_IMAGE) -> MetadataImage:
-    """The image after rows, whose offsets go on from the image's."""
+    """Return the image after the rows, whose offsets follow the image's offset."""
     return delta_of(image, *rows).apply(image.offset + len(rows), 1)
 
 

@@ -1,7 +1,7 @@
-"""A fixed load on a broker in this process, and the state that each of its responses makes certain.
+"""Fixed load on a broker in this process, and the state that is certain after each response.
 
-Each step is acknowledged, refused, or has an unknown outcome. `FolderContents` of folder_contents.py are checked
-against `Expected` after a stop, kill or power cut.
+Each step is acknowledged, refused, or has an unknown outcome. After a stop, kill or power cut, `FolderContents` of
+folder_contents.py is compared with `Expected`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tests.support.disk_calls import mark
 from tests.support.wire import Closed
 
 STORAGE_ERROR, TIMED_OUT = 56, 7
-TIMEOUT_MS = 1000  # of a produce request whose sync cannot be tried
-RETRIABLE = frozenset({14, 15, 16, 51, 3, 5})  # a coordinator that is loading, a transaction that is being completed
+TIMEOUT_MS = 1000  # of a produce request whose sync fails
+RETRIABLE = frozenset({14, 15, 16, 51, 3, 5})  # a coordinator is loading, or a transaction is being completed
 TRANSACTIONAL = 0x10
 TOGETHER = 4
 UNKNOWN = -1000  # code of a step without a response
 ACKED, REFUSED, UNCERTAIN = "acked", "refused", "uncertain"
 TOPIC, BROKER, GROUP_TYPE = 2, 4, 32
 BASE_MS = 1_700_000_000_000
-#: Topics that exist before the load: name, number of partitions, configs. Their logs roll with each round of the load.
+#: Topics that exist before the load: name, number of partitions, configs. Their logs are rolled in each round.
 TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
     ("plain", 2, {"segment.ms": "10000"}),
     ("exact", 2, {}),
@@ -42,7 +42,7 @@ NO_LIMIT = {"retention.ms": "-1", "message.timestamp.before.max.ms": str((1 << 6
 
 
 class Sent(NamedTuple):
-    """A record that was sent. ``offset``: as acknowledged, -1 otherwise."""
+    """Record that was sent. ``offset``: the acknowledged offset, otherwise -1."""
 
     value: str
     outcome: str
@@ -50,13 +50,13 @@ class Sent(NamedTuple):
 
 
 class Expected:
-    """State that the responses make certain.
+    """State that is certain after the responses.
 
     Attributes:
-        sent: by log ``topic-partition``, the records in the order in which they were sent.
-        facts: by name, the values that may be found; one unless an outcome is uncertain.
-        starts: by log, the lowest offset at which it may start, and the highest.
-        flushed: by log, the offset below which a flush by time has made everything durable.
+        sent: by log ``topic-partition``, the records in the order of sending.
+        facts: by name, the allowed values: a single value unless an outcome is uncertain.
+        starts: by log, the minimum and maximum of its log start offset.
+        flushed: by log, the offset below which a flush by time has made all records durable.
         codes: the error codes by step; ``number``: of the latest record.
     """
 
@@ -69,7 +69,7 @@ class Expected:
         self.number = 0
 
     def note(self, fact: str, value: object, outcome: str) -> None:
-        """Note that a fact was to be changed to this value."""
+        """Record that the value of a fact was to be changed."""
         if outcome == ACKED:
             self.facts[fact] = [value]
         elif outcome == UNCERTAIN:
@@ -90,11 +90,11 @@ class Expected:
 
 
 class Load:
-    """The client of the load.
+    """Client of the load.
 
-    Args: ``broker``: running; ``expected``: of an earlier load on the same folder; ``is_recorded``: note each change of
-    what is certain in the record of system calls, as the index into ``states``; ``patience_s``: time for retriable
-    errors.
+    Args: ``broker``: running broker; ``expected``: state after an earlier load on the same folder; ``is_recorded``:
+    write each change of ``expected`` to the record of system calls, as an index into ``states``; ``patience_s``: time
+    to repeat requests with retriable errors.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class Load:
         self.patience_s = patience_s
         self.broker = broker
         self.expected = Expected() if expected is None else expected
-        self.states: list[Expected] = []  # after each mark
+        self.states: list[Expected] = []  # the state after each mark
         self._is_recorded = is_recorded
         self._client: Client | None = None
         self._time_ms = BASE_MS
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[int, int] = {}
-        self._waiting: dict[int, tuple[bytes, str]] = {}  # batches that are sent again: an idempotent producer's
+        self._waiting: dict[int, tuple[bytes, str]] = {}  # batches that the idempotent producer sends again
 
     def close(self) -> None:
         if self._client is not None:
@@ -124,7 +124,7 @@ class Load:
     # ------------------------------------------------------------ requests
 
     def _call(self, key: int | str, version: int, body: Body) -> Body | None:
-        """Return the response, None without any: the broker has closed the connection or stopped."""
+        """Return the response, or None if the broker has closed the connection or stopped."""
         try:
             if self._client is None:
                 self._client = Client(self.broker.bootstrap_servers, "load", timeout=15)
@@ -134,7 +134,7 @@ class Load:
             return None
 
     def _until_served(self, step: str, request: Callable[[], int]) -> int:
-        """Repeat a request while its error is retriable; return the last code and note it."""
+        """Repeat a request while its error is retriable; record and return the last code."""
         deadline = time.monotonic() + self.patience_s
         code = request()
         while code in RETRIABLE and time.monotonic() < deadline:
@@ -163,7 +163,7 @@ class Load:
 
     @staticmethod
     def _record_outcome(code: int) -> str:
-        """Return the outcome of a record: a failed write or sync says nothing about the disk's content."""
+        """Return the outcome of a record, which is uncertain after a failed write or sync."""
         return ACKED if code == 0 else UNCERTAIN if code in (UNKNOWN, STORAGE_ERROR, TIMED_OUT) else REFUSED
 
     # ------------------------------------------------------------ metadata
@@ -176,7 +176,7 @@ class Load:
     def create(self, name: str, partitions: int, configs: dict[str, str] | None = None) -> int:
         body = new_topics(name, partitions=partitions, configs=configs)
         code = self._until_served("create", lambda: self._first(19, 7, body, "Topics", 0))
-        if code != 36:  # exists: an earlier attempt without a response
+        if code != 36:  # exists: created by an earlier attempt without a response
             outcome = self._metadata_outcome(code)
             self.expected.note(f"topic {name}", partitions, outcome)
             for key, value in (configs or {}).items():
@@ -188,7 +188,7 @@ class Load:
         body = {"TopicNames": [name], "TimeoutMs": 9000}
         code = self._until_served("delete", lambda: self._first(20, 4, body, "Responses", 0))
         if code == 3 and None in self.expected.facts[f"topic {name}"]:
-            code = 0  # its creation, or an earlier deletion, had an unknown outcome
+            code = 0  # the creation or an earlier deletion had an unknown outcome
             self.expected.codes["delete"].remove(3)
         self.expected.note(f"topic {name}", None, self._metadata_outcome(code))
         self._mark()
@@ -223,7 +223,7 @@ class Load:
         return row["ErrorCode"], row["BaseOffset"]
 
     def _produced(self, step: str, body: Body) -> tuple[int, int]:
-        """Return the error code of the last attempt, and its offset."""
+        """Return the error code and the offset of the last attempt."""
         found = [-1]
 
         def request() -> int:
@@ -243,7 +243,7 @@ class Load:
         return code
 
     def produce_exactly_once(self, partition: int) -> int:
-        """Produce the next batch of the idempotent producer, or again the one that has no acknowledgement yet."""
+        """Produce the next batch of the idempotent producer, or repeat a batch without an acknowledgement."""
         if self._producer is None:
             response = self._call(22, 4, {"TransactionalId": None, "TransactionTimeoutMs": 60_000})
             if response is None or response["ErrorCode"]:
@@ -345,7 +345,7 @@ class Load:
     # ------------------------------------------------------------ the whole
 
     def round(self, number: int) -> None:
-        """Take every step once. Args: ``number`` of the round, from 1."""
+        """Run every step once. Args: ``number`` of the round, from 1."""
         self._time_ms = BASE_MS + number * 20_000
         name = f"new-{number}"
         for partition in (0, 1):
@@ -392,7 +392,7 @@ class Load:
         self._mark()
 
     def wait_for_flushes(self) -> None:
-        """Wait until the flushes by time have made all records durable, and note that."""
+        """Wait until flushes by time have made all records durable, and record their end offsets."""
         logs = self.broker.parts.logs
         for (topic, partition), hosted in logs._hosted.items():
             end = hosted.log.log_end_offset
@@ -401,7 +401,7 @@ class Load:
         self._mark()
 
     def maintain(self) -> None:
-        """Perform the tasks that a broker performs from time to time."""
+        """Run the periodic tasks of a broker."""
         if not self.broker.is_running:
             return
         logs = self.broker.parts.logs
@@ -414,7 +414,7 @@ class Load:
         self._mark()
 
     def failing_steps(self, codes: Iterable[int] = (0,)) -> dict[str, list[int]]:
-        """Return the steps with another code than these."""
+        """Return the steps that ended with other codes than these."""
         allowed = set(codes)
         return {step: found for step, found in self.expected.codes.items() if set(found) - allowed}
 

@@ -1,4 +1,4 @@
-"""Checks for tools of the machine: a missing one skips a test by name, or fails it under KBROKER_REQUIRE_ALL=1."""
+"""Checks of prerequisites: a missing program skips a test with the reason, or fails it if KBROKER_REQUIRE_ALL=1."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ PACKAGES = {
 
 
 def lack(reason: str) -> NoReturn:
-    """Skip the running test because the machine lacks something, or fail it where no test may be skipped."""
+    """Skip the running test because of a missing prerequisite, or fail it if no test may be skipped."""
     if os.environ.get("KBROKER_REQUIRE_ALL") == "1":
         pytest.fail(f"{reason} (KBROKER_REQUIRE_ALL=1 allows no skip)", pytrace=False)
     pytest.skip(reason)
@@ -39,7 +39,7 @@ def program(*names: str) -> None:
 
 
 def spark() -> None:
-    """Require the packages and the Java that Spark runs on."""
+    """Require the packages and the Java version that Spark requires."""
     from kbroker.spark.errors import PipelineError  # not at the top: tests of wheels have no Spark
     from kbroker.spark.setup.session import require_packages, require_spark
 
@@ -51,5 +51,5 @@ def spark() -> None:
 
 
 def kafka_tools() -> None:
-    """Require what Apache Kafka's command line tools need."""
+    """Require the programs that Apache Kafka's command line tools need."""
     program("java", "javac", "mvn")

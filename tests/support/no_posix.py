@@ -1,9 +1,10 @@
-"""A Python as on Windows, as far as one can be made of this one: what is not there is taken away.
+"""Python process that resembles Windows: modules, functions and signals that Windows lacks are removed.
 
     python -m tests.support.no_posix FOLDER
 
-Imports every module of kbroker that way, and carries a record through a broker on the portable poller. What other
-packages and the standard library load stays: this is about our own imports and calls. Prints the modules, then `done`.
+The process imports every module of kbroker and sends a record through a broker with the portable poller. Modules that
+other packages and the standard library import stay: only kbroker's own imports and calls are checked. Prints the
+modules, then `done`.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ def import_all() -> list[str]:
 
 
 def stand_in_for_msvcrt() -> types.ModuleType:
-    """Locks one byte where the file stands, as msvcrt.locking does."""
+    """Return a module that locks one byte at the file's position, as msvcrt.locking does."""
     import fcntl
 
     def locking(fd: int, mode: int, count: int) -> None:
@@ -60,11 +61,11 @@ def stand_in_for_msvcrt() -> types.ModuleType:
 
 
 def take_away() -> None:
-    """From here on it looks like Windows to every import."""
+    """Make all later imports find a Python that resembles Windows."""
     others = subprocess.run([sys.executable, "-c", LIST], check=True, capture_output=True, text=True).stdout.split()
     for name in others:
         if not name.startswith(("kbroker", "tests", "__")):
-            with contextlib.suppress(ImportError):  # what Cython's modules share is not a module of a file
+            with contextlib.suppress(ImportError):  # the shared module of Cython's modules has no file
                 importlib.import_module(name)
     sys.modules["msvcrt"] = stand_in_for_msvcrt()
     for name in MODULES:

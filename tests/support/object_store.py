@@ -1,7 +1,7 @@
-"""A server of S3's protocol on this machine, which knows conditional puts as S3 does, and faults in front of it.
+"""Server of the S3 protocol on this machine with conditional puts, and a proxy that injects faults.
 
-Both run in separate processes: while delta-rs waits for a response in a test's process, no other thread of Python
-runs there.
+Both run in separate processes: while delta-rs waits for a response in a test's process, no other Python thread runs
+there.
 """
 
 import json
@@ -23,7 +23,7 @@ _SERVER = (
 
 
 class ObjectStore:
-    """A server with one bucket, `tables`, in its memory; ended by `close`."""
+    """Server with one bucket in memory, `tables`, which runs until `close`."""
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
@@ -43,21 +43,22 @@ class ObjectStore:
 
     @property
     def options(self) -> dict[str, str]:
-        """For delta-rs."""
+        """Options of the store for delta-rs."""
         return options_of(self.endpoint)
 
     def put(self, key: str, content: bytes) -> None:
-        """Make an object in the bucket."""
+        """Create an object in the bucket."""
         request("PUT", f"{self.endpoint}/tables/{key}", content)
 
     def close(self) -> None:
-        self._server.communicate(timeout=60)  # it ends with its input
+        self._server.communicate(timeout=60)  # the server ends when its input is closed
 
 
 class FaultyStore:
-    """A store as its clients see it through faults, which `fail` begins and `heal` ends; `kill` and `start` end it.
+    """Store behind a proxy, whose faults begin with `fail` and end with `heal`; `kill` and `start` end and start the
+    proxy.
 
-    What is kept is in the server behind it, as on the disks of a store whose front end dies.
+    The objects stay in the server behind the proxy, as on the disks of a store whose front end fails.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -68,34 +69,34 @@ class FaultyStore:
 
     @property
     def options(self) -> dict[str, str]:
-        """For delta-rs."""
+        """Options of the store for delta-rs."""
         return options_of(f"http://127.0.0.1:{self.port}")
 
     def start(self) -> None:
-        """Let it answer, at the port that it has had before."""
+        """Start the proxy at its port."""
         command = [sys.executable, "-m", "tests.support.store_faults", str(self.port), str(self._upstream)]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
     def kill(self) -> None:
-        """End it as `kill -9` does: connections are reset, and new ones refused."""
+        """Kill the proxy: connections are reset, and new connections are refused."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGKILL)
             process.communicate()
 
     def fail(self, **rule: Any) -> None:
-        """Answer some requests with a fault from now on. Args: as `store_faults.Rule` has them."""
+        """Respond to some requests with a fault from now on. Args: fields of `store_faults.Rule`."""
         request("PUT", f"http://127.0.0.1:{self.port}/_faults", json.dumps(rule).encode())
 
     def heal(self) -> dict[str, int]:
-        """Answer all requests again. Returns: how many faults there were since `fail`, by their kind."""
+        """Respond to all requests without faults; return the number of faults since `fail`, by kind."""
         found = json.loads(request("DELETE", f"http://127.0.0.1:{self.port}/_faults"))
         return {str(name): int(count) for name, count in found.items()}
 
     def faults(self) -> int:
-        """Number of requests that have met a fault since `fail`."""
+        """Return the number of requests with a fault since `fail`."""
         return sum(json.loads(request("GET", f"http://127.0.0.1:{self.port}/_faults")).values())
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ class FaultyStore:
 
 
 def options_of(endpoint: str) -> dict[str, str]:
-    """Return the options of delta-rs for a store at an address of this machine."""
+    """Return the options of delta-rs for a store at an address."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",
@@ -114,13 +115,13 @@ def options_of(endpoint: str) -> dict[str, str]:
 
 
 def as_words(options: Mapping[str, str]) -> list[str]:
-    """Options of a store as a command takes them."""
+    """Return options of a store as arguments of a command."""
     return [word for pair in options.items() for word in ("--storage-option", "=".join(pair))]
 
 
 def request(method: str, url: str, content: bytes | None = None) -> bytes:
-    """One request. Raises: urllib.error.HTTPError."""
-    headers = {"Content-Type": "application/octet-stream"}  # else the server takes it for a form
+    """Send a request; return the content of the response. Raises: urllib.error.HTTPError."""
+    headers = {"Content-Type": "application/octet-stream"}  # the server would otherwise parse a form
     asked = urllib.request.Request(url, method=method, data=content, headers=headers)
     with urllib.request.urlopen(asked, timeout=30) as answer:
         return bytes(answer.read())

@@ -1,9 +1,9 @@
-"""Several workers of pytest-xdist: what stays together on one of them, and what runs while no other test does.
+"""Tests on several workers of pytest-xdist: the groups of tests that one worker runs, and tests that run alone.
 
-A worker takes a group at a time. Files that compare times are one group, the first, and hold a lock of the run
-against all others. Tests of Spark share two sessions, and so two groups; tests that share a Kafka are one group,
-those of a cluster of Apache Kafka another; else a file is one. (Not by xdist's own marks for groups: it writes them
-into node ids, which pytest 9.2 no longer allows.)
+A worker receives one group at a time. Files that compare times are one group, the first, and hold a lock of the run
+against all other tests. Tests of Spark share two sessions and therefore form two groups; tests that share an Apache
+Kafka broker are one group, tests of a cluster of Apache Kafka another; every other file is a group. (The marks of xdist
+for groups cannot be used: they are added to node ids, which pytest 9.2 no longer allows.)
 """
 
 import time
@@ -19,27 +19,27 @@ try:
 except ImportError:  # Windows: the suite runs on one worker there
     fcntl = None  # type: ignore[assignment]
 
-# These compare times that other tests would lengthen: no other test runs meanwhile.
+# These files compare times that other tests would lengthen: no other test runs meanwhile.
 ALONE = (
     *("test_group_scale.py", "test_load_generator.py", "test_quota_flood.py", "test_quota_neighbours.py"),
     *("test_start_size.py", "test_timer_promises.py"),
 )
 ALONE_FIRST_S = 20.0
-# Of tests/integration: folders that each share an Apache Kafka or a cluster of it, and a file that starts its own.
+# In tests/integration: folders that share an Apache Kafka broker or cluster, and a file that starts its own.
 FOREIGN = {"cluster": "kafka-cluster", "against_kafka": "kafka", "test_kafka_launcher.py": "kafka"}
-# Of tests/spark: these start Spark in other processes, or need none.
+# In tests/spark: these start Spark in other processes or do not need Spark.
 SPARK_PROCESSES = (
     *("test_arrow_log.py", "test_cluster.py", "test_cluster_faults.py", "test_connect.py"),
     *("test_full_disks.py", "test_progress.py", "test_replay_core.py", "test_report_words.py", "test_s3_checkpoint.py"),
     *("test_session_checks.py", "test_start.py", "test_store_faults.py", "test_table_commits.py", "test_time_parts.py"),
     "test_two_ingests.py",
 )
-# Of the others these read and write topics; the rest is about tables.
+# Of the other files these read and write topics; the rest is about tables.
 SPARK_TOPICS = ("test_connector_", "test_internal_topics", "test_kafka_clusters", "test_sink_", "test_source_")
 
 
 def group_of(nodeid: str) -> str:
-    """The group of a test: of its file, relative to the root of the project."""
+    """Return the group of a test by its file, relative to the root of the project."""
     path = PurePosixPath(nodeid.partition("::")[0])
     if path.name in ALONE:
         return "alone"
@@ -51,16 +51,16 @@ def group_of(nodeid: str) -> str:
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
-    """The scheduler of pytest-xdist that hands out groups."""
+    """Scheduler of pytest-xdist that assigns groups to workers."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
     def remove_node(self, node: Any) -> str | None:
-        """Return the test in which a worker ended; its other tests go to other workers.
+        """Return the test in which a worker ended; its other tests are assigned to other workers.
 
-        xdist executes that test again, on up to four new workers for each at the start, which takes each of them its
-        time limit. It also hands out groups of which every test is done, and waits for them without end.
+        xdist itself would repeat that test on up to four new workers for each initial worker, each time up to the time
+        limit. It would also assign groups whose tests are all done, and wait for them forever.
         """
         groups = self.assigned_work[node]
         ended_in: str | None = next((t for tests in groups.values() for t, done in tests.items() if not done), None)
@@ -73,7 +73,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
 
 
 def sort(items: list[pytest.Item]) -> None:
-    """Sort the slowest first; the order of a group's tests stays."""
+    """Sort the slowest groups first; the order within a group stays."""
     order = {"alone": 0, "spark-tables": 1, "spark-topics": 1, "kafka": 3, "kafka-cluster": 3}
     slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
 
@@ -87,14 +87,14 @@ def sort(items: list[pytest.Item]) -> None:
 
 
 class Turns:
-    """The locks of one run: ``gate`` is passed by everyone, so who waits to be alone is not overtaken for ever.
+    """Locks of one run. Every test passes ``gate``, so that tests which run alone are not overtaken forever.
 
     Args:
-        folder: of the run; workers that give the same share the locks.
+        folder: of the run; workers with the same folder share the locks.
 
     Attributes:
-        alone_first_s: how long the first test here waits for one that is to be alone. It would hold that up, and with
-            it all other workers: the first test of Spark starts a JVM.
+        alone_first_s: maximum time for which the first test here waits for a test that runs alone. It would delay that
+            test, and with it all other workers: the first test of Spark starts a JVM.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -105,7 +105,7 @@ class Turns:
         self.alone_first_s = 0.0
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Release the locks."""
         self._gate.close()
         self._room.close()
 
@@ -125,7 +125,7 @@ class Turns:
             self._begun.touch()
 
     def end(self, stay: bool) -> None:
-        """The test is over; `stay` if the next one here is to be alone too."""
+        """End the turn of a test; keep the lock if ``stay``, because the next test here runs alone too."""
         if not (self._alone and stay):
             self._leave()
 
@@ -141,13 +141,13 @@ class Turns:
 
 
 class TakeTurns:
-    """A pytest plugin: each test waits for its turn, which no time limit of the test counts."""
+    """Plugin of pytest in which each test waits for its turn; the wait is not part of the test's time limit."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """See whether this run has tests that are to be alone, which some worker is given first."""
+        """Note whether this run has tests that run alone, which are assigned to some worker first."""
         if any(group_of(item.nodeid) == "alone" for item in session.items):
             self._turns.alone_first_s = ALONE_FIRST_S
 
@@ -164,6 +164,6 @@ def apply(config: pytest.Config) -> None:
     """Register the turns if this is a worker of pytest-xdist."""
     if hasattr(config, "workerinput") and fcntl is not None:
         factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
-        turns = Turns(factory.getbasetemp().parent)  # the folder that the workers of a run have in common
+        turns = Turns(factory.getbasetemp().parent)  # the workers of a run share this folder
         config.add_cleanup(turns.close)
         config.pluginmanager.register(TakeTurns(turns), "kbroker-turns")

@@ -1,8 +1,8 @@
-"""KBROKER_TEST_POLLER=selectors: every broker of the suite runs on the loop that Windows has.
+"""KBROKER_TEST_POLLER=selectors: every broker of the suite runs on the event loop that Windows has.
 
-Processes that the suite starts with `kbroker serve` get it by their environment, brokers in a test's own process by
-the default of their setting; a broker that names a poller keeps it. As a plugin (`-p tests.support.poller`) it does the
-same in a run of pytest that a test starts.
+Processes that the suite starts with `kbroker serve` receive the poller by the environment, brokers in a test's process
+by the default of their setting; a broker whose settings name a poller keeps it. As a plugin (`-p tests.support.poller`)
+the module does the same in a run of pytest that a test starts.
 """
 
 import os
@@ -11,7 +11,7 @@ WANTED = os.environ.get("KBROKER_TEST_POLLER", "")
 
 
 def apply() -> None:
-    """Make the wanted poller the default of this process and of those it starts."""
+    """Make the wanted poller the default of this process and of its child processes."""
     if WANTED:
         from kbroker.common.configs.config import BROKER_TABLE
 
@@ -20,5 +20,5 @@ def apply() -> None:
 
 
 def pytest_configure() -> None:
-    """As a plugin."""
+    """Apply the poller when the module is a plugin."""
     apply()

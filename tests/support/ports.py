@@ -1,19 +1,19 @@
-"""Ports for servers of others, which cannot choose one themselves."""
+"""Ports for foreign servers that cannot choose a port themselves."""
 
 import contextlib
 import os
 import socket
 
-FIRST, END = 20_000, 32_000  # below what systems hand out for outgoing connections, which tests make by the thousand
+FIRST, END = 20_000, 32_000  # below the ephemeral ports of outgoing connections, of which tests make thousands
 
 
 def free_pair() -> int:
-    """A port that is free now, the one above it too; where the search begins depends on the process."""
+    """Return a port that is free now, like the next one; the search begins at a port that depends on the process."""
     return free_run(2)
 
 
 def free_run(length: int) -> int:
-    """The first of so many ports that are free now, one above the other."""
+    """Return the first of ``length`` consecutive ports that are free now."""
     count = END - FIRST
     for step in range(0, count, length):
         first = FIRST + (os.getpid() * 64 + step) % count

@@ -1,4 +1,4 @@
-"""A separate disk in a file, and what is on it when the power goes: a copy of that file, mounted."""
+"""Separate disk in a file, and its content after a power cut: a copy of the file, mounted."""
 
 import contextlib
 import os
@@ -18,9 +18,9 @@ SMALLEST_MIB = {"ext4": 48, "xfs": 320, "btrfs": 128}
 
 
 class Disk:
-    """A separate mounted file system.
+    """Separate mounted file system.
 
-    Args: ``place`` an existing folder for it; ``kind`` of file system.
+    Args: ``place``: existing folder for the disk; ``kind``: kind of file system.
     """
 
     def __init__(self, place: Path, kind: str = "ext4") -> None:
@@ -40,31 +40,33 @@ class Disk:
             pytest.skip(f"needs to mount a file as a disk: {made}")
 
     def cut(self) -> Path:
-        """The power goes now: return an image of what has reached the disk. The disk itself goes on."""
+        """Return an image of the content of the disk at this moment, as after a power cut. The disk stays in use."""
         self._cuts += 1
         image = self._place / f"cut-{self._cuts}.img"
         subprocess.run(["cp", "--sparse=always", self._image, image], check=True, timeout=60)
         return image
 
     def remount(self) -> None:
-        """Unmount and mount it, as after a repair: a disk that has turned read-only can be written again."""
+        """Unmount and mount the disk, as after a repair: a disk that has become read-only can be written again."""
         self.close()
         failure = mount(self._image, self.folder)
         assert not failure, f"the disk cannot be mounted again: {failure}"
 
     def close(self) -> None:
-        """Unmount it; what is cut is mounted after that, since two disks of one id confuse some systems. Idempotent."""
+        """Unmount the disk. Idempotent. Images are mounted after that, because two disks with one id confuse some
+        systems.
+        """
         if os.path.ismount(self.folder):
             subprocess.run(["umount", self.folder], check=True, timeout=60)
 
 
 @contextlib.contextmanager
 def mounted(image: Path) -> Iterator[Path]:
-    """The disk after the power is back, as a folder; the image is used up."""
+    """Mount an image as a disk; delete the image afterwards."""
     folder = image.with_suffix("")
     folder.mkdir()
     failure = mount(image, folder)
-    assert not failure, f"what is left after the cut cannot be mounted: {failure}"
+    assert not failure, f"the image after the cut cannot be mounted: {failure}"
     try:
         yield folder
     finally:
@@ -74,7 +76,7 @@ def mounted(image: Path) -> Iterator[Path]:
 
 
 def mount(image: Path, folder: Path) -> str:
-    """Mount a file as a disk; return why that failed, "" if it did not."""
+    """Mount a file as a disk; return the reason of a failure, or ""."""
     command: list[str | Path] = ["mount", "-o", "loop", image, folder]
     made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return "" if made.returncode == 0 else made.stderr.strip() or "mount failed"

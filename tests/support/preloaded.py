@@ -10,7 +10,9 @@ from tests.support import need
 
 
 def preloaded(source: Path, place: Path) -> Path:
-    """Return the library of ``source``, compiled into ``place`` unless it is there. Skips where it cannot be made."""
+    """Return the library of ``source``, compiled into ``place`` at first use; skip the test where it cannot be
+    compiled.
+    """
     if sys.platform != "linux":
         pytest.skip("replaces system calls of Linux")
     need.program("cc")

@@ -1,4 +1,4 @@
-"""A scripted broker that keeps client quotas, and refuses changes of topics with error 89 as often as a test says."""
+"""Scripted broker that stores client quotas and refuses changes of topics with error 89 as often as a test sets."""
 
 from tests.support.fake_broker import Body, FakeBroker
 
@@ -9,7 +9,7 @@ Key = tuple[tuple[str, str | None], ...]
 
 
 class QuotaBroker(FakeBroker):
-    """Keeps quotas; refuses keys in `unknown_keys`, and topic changes `refusals` times."""
+    """Broker that stores quotas, refuses keys in `unknown_keys`, and refuses topic changes `refusals` times."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A follower of a FakeQuorum on the real disk: observer, log and loader, driven step by step by a test."""
+"""Follower of a FakeQuorum on a real disk: observer, log and loader, driven step by step by a test."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ NODE_ID = 9
 
 
 def quorum_settings(quorum: FakeQuorum) -> QuorumSettings:
-    """Return the settings of a node that knows the controllers by their addresses only."""
+    """Return the settings of a node that has only the addresses of the controllers."""
     servers = list(quorum.addresses.values())
     return QuorumSettings(NODE_ID, UUID(int=5), CLUSTER_ID, servers, {}, 2000, 20, 2000, 1 << 20, 1 << 20)
 
 
 class RaftFollower:
-    """A node with the folder of its metadata log; `with` starts it, and ends it as a kill does.
+    """Node with the folder of its metadata log; `with` starts the node, and ends it as a kill does.
 
     Attributes:
-        faults: reasons why the loading ended.
-        states: written to quorum-state.
+        faults: reasons for which the loading ended.
+        states: states written to quorum-state.
     """
 
     def __init__(self, folder: Path, quorum: FakeQuorum, **settings: object) -> None:
@@ -63,12 +63,12 @@ class RaftFollower:
         self.log.close()
 
     def drive(self, steps: int = 8) -> None:
-        """Let the quorum serve requests, and the loader load what they brought."""
+        """Have the quorum serve requests and the loader load the fetched records."""
         self._now_ms = self.quorum.drive(self.observer, steps, self._now_ms)
         self.loader.advance(self.observer.high_watermark)
 
     def await_image(self, is_expected: Callable[[MetadataImage], bool]) -> MetadataImage:
-        """Wait for the loader's thread; return the image."""
+        """Wait until the loader's thread has made the expected image; return the image."""
         end = time.monotonic() + 10
         while not is_expected(self.metadata.image):
             assert time.monotonic() < end, (self.metadata.image.offset, self.observer.high_watermark, self.faults)
@@ -76,7 +76,7 @@ class RaftFollower:
         return self.metadata.image
 
     def catch_up(self) -> MetadataImage:
-        """Fetch until the end of the quorum's log; return the image of its high watermark."""
+        """Fetch until the end of the quorum's log; return the image at its high watermark."""
         for _ in range(100):
             self.drive()
             if (

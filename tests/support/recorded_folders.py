@@ -1,8 +1,9 @@
-"""Folders that releases of Apache Kafka formatted and filled, with the ledger that they showed of them.
+"""Folders that releases of Apache Kafka formatted and filled, with the ledgers of the brokers that served them.
 
-    python -m tests.support.recorded_folders     record them again, which needs Java and Maven; about two minutes
+    python -m tests.support.recorded_folders
 
-An archive has the log folders, and the ledger as JSON. They are small: their index files have holes.
+records the folders again, which requires Java and Maven and takes about two minutes. An archive has the log folders and
+the ledger as JSON. The archives are small because index files have holes.
 """
 
 import json
@@ -42,10 +43,10 @@ UNSUPPORTED_VERSION = 35
 
 
 class Recorded(NamedTuple):
-    """A folder of a release.
+    """Folder of a release.
 
-    ``unserved``: finalized features that kbroker keeps and does not serve; ``is_static``: its quorum has kraft.version
-    0; ``is_killed``: Kafka was killed at last.
+    ``unserved``: finalized features that kbroker stores without serving them; ``is_static``: the quorum has
+    kraft.version 0; ``is_killed``: Kafka was killed at the end.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Recorded(NamedTuple):
 
     @property
     def archive(self) -> Path:
-        """File with the folder."""
+        """Archive of the folder."""
         return FOLDER / f"{self.name}.tar.xz"
 
     def broker(self, folder: Path) -> EitherBroker:
@@ -69,7 +70,7 @@ class Recorded(NamedTuple):
         return broker
 
     def unpack(self, folder: Path) -> tuple[Ledger, dict[str, int]]:
-        """Unpack the log folders; return the ledger, and the limits with which it was taken."""
+        """Unpack the log folders; return the ledger and the limits with which it was taken."""
         with tarfile.open(self.archive) as archive:
             archive.extractall(folder, filter="data")
         kept = json.loads((folder / LEDGER).read_text(encoding="utf-8"))
@@ -87,9 +88,10 @@ RECORDED = (
 
 
 def comparable(ledger: Ledger) -> Ledger:
-    """Return a ledger as JSON has it, without what differs by the place or the release: folders, defaults of configs.
+    """Return a ledger in the types of JSON, without values that depend on the folder or the release: paths, config
+    defaults.
 
-    Producers expire when a log is opened.
+    Producers are left out because they expire when a log is opened.
     """
     stored = {
         subject: _stored(value) if subject.startswith("configs of") else value
@@ -143,7 +145,7 @@ def record(recorded: Recorded) -> None:
 
 
 def join_share_group(broker: EitherBroker) -> None:
-    """Make a group of a kind that kbroker does not serve; it has records in the internal topics."""
+    """Make a share group, which earlier versions of kbroker did not serve; it has records in the internal topics."""
     member = str(uuid.uuid4())
     with Client(broker.bootstrap) as client:
         epoch = 0
@@ -151,7 +153,7 @@ def join_share_group(broker: EitherBroker) -> None:
             topics = ["plain"] if epoch == 0 else None
             body = {"GroupId": SHARE_GROUP, "MemberId": member, "MemberEpoch": epoch, "SubscribedTopicNames": topics}
             response = client.call("ShareGroupHeartbeat", 1, {**body, "RackId": None})
-            if response["ErrorCode"] == UNSUPPORTED_VERSION:  # before 4.2 it is not enabled
+            if response["ErrorCode"] == UNSUPPORTED_VERSION:  # not enabled before 4.2
                 return
             epoch = response["MemberEpoch"]
     for index in (0, 1):
@@ -159,7 +161,9 @@ def join_share_group(broker: EitherBroker) -> None:
 
 
 def recorded_part(ledger: Ledger) -> Ledger:
-    """Return a ledger without what the recordings leave out: the share group, and features that came with its kind."""
+    """Return a ledger without the parts that the recordings leave out: the share group and features of
+    newer releases.
+    """
     kept = dict(ledger)
     kept["features"] = {name: level for name, level in ledger["features"].items() if name not in NEW_FEATURES}
     for subject in ("groups", "group offsets"):

@@ -1,9 +1,9 @@
-"""A mixed load whose system calls are recorded, and what is certain after each of them.
+"""Mixed load whose system calls are recorded, and the state that is certain after each call.
 
     python -m tests.support.recorded_load PLACE CONTROL SETTINGS
 
-PLACE: an empty folder, below which the record and the states are written; CONTROL: that of `disk_calls.py`, whose
-library is preloaded; SETTINGS: of the broker, as JSON.
+PLACE is an empty folder for the record and the states; CONTROL is the control file of `disk_calls.py`, whose library is
+preloaded; SETTINGS are the broker's, as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DATA, RECORD, STATES = "data", "record", "states"
 
 
 def record_load(place: Path, **settings: object) -> Recorded:
-    """Run the load in a process whose calls are recorded."""
+    """Run the load in a process whose system calls are recorded."""
     disk = DiskCalls(place, place / DATA)
     command = [sys.executable, "-m", "tests.support.recorded_load", str(place), disk.environment["DISK_CALLS"]]
     subprocess.run([*command, json.dumps(settings)], cwd=ROOT, env={**os.environ, **disk.environment}, check=True)
@@ -34,7 +34,7 @@ def record_load(place: Path, **settings: object) -> Recorded:
 
 
 class Recorded:
-    """A recorded load. Args: ``place``: its folder."""
+    """Recorded load. Args: ``place``: the folder of the record."""
 
     def __init__(self, place: Path) -> None:
         self.calls = list(read_record(place / RECORD))
@@ -45,7 +45,7 @@ class Recorded:
         return len(self.calls)
 
     def states(self) -> Iterator[tuple[int, DiskModel, Expected]]:
-        """Yield after each call its number, the disk, and what is certain."""
+        """Yield after each call its number, the disk, and the certain state."""
         disk, expected = DiskModel(self._root), self._between(-1)
         for number, call in enumerate(self.calls):
             if call.name == "mark":
@@ -55,7 +55,7 @@ class Recorded:
                 yield number, disk, expected
 
     def _between(self, number: int) -> Expected:
-        """Return what is certain after a mark while the next step is under way."""
+        """Return the state that is certain after a mark while the next step is in progress."""
         if number < 0:
             return Expected()
         made = self._states[number].copy()

@@ -1,4 +1,4 @@
-"""A request log without a broker: made-up requests in, records out, on a clock that stands still."""
+"""Request log without a broker: artificial requests in, records out, on a clock that a test advances."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ NAMES = {0: "PRODUCE", 1: "FETCH", 18: "API_VERSIONS", 19: "CREATE_TOPICS"}
 
 
 class Bench:
-    """A core with one network thread's recorder, and what makes JSON of its records."""
+    """Request log core with the recorder of one network thread, and the conversion of its records to JSON."""
 
     def __init__(self, *, sampling: float = 1.0, buffer_bytes: int = 1 << 20, seed: int = 1) -> None:
         self.clock = VirtualClock(START_MS)
@@ -38,7 +38,7 @@ class Bench:
 
 
 def as_columns(record: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object as a row."""
+    """Return a JSON object as a row."""
 
     def look(value: Any, path: str) -> Any:
         for name in path.split("."):
@@ -57,7 +57,7 @@ def as_columns(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of Arrow with its time as JSON has it."""
+    """Return a row of Arrow with its time in the form of JSON."""
     for column in COLUMNS:
         if column.type == TIMESTAMP_US:
             row[column.name] = row[column.name].strftime("%Y-%m-%dT%H:%M:%S.%fZ")

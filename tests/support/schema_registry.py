@@ -1,4 +1,4 @@
-"""A real Schema Registry: Apicurio, which serves Confluent's API beside its own, with its memory as the store."""
+"""Schema Registry for tests: Apicurio, which serves Confluent's API besides its own, with its data in memory."""
 
 import fcntl
 import json
@@ -23,7 +23,7 @@ START_TIMEOUT_S = 120
 
 
 def _folder() -> Path:
-    """Return the folder of the registry, fetched from Maven Central once."""
+    """Return the folder of the registry, which is fetched from Maven Central once."""
     need.program("java", "mvn")
     folder = BUILD / VERSION
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def _folder() -> Path:
 
 
 class Apicurio:
-    """A running registry. ``url``: of Confluent's API; ``own_url``: of Apicurio's."""
+    """Running registry. ``url``: Confluent's API; ``own_url``: Apicurio's API."""
 
     def __init__(self, scratch: Path) -> None:
         folder, port = _folder(), free_run(1)
@@ -78,12 +78,12 @@ class Apicurio:
             return json.load(response)
 
     def register(self, subject: str, kind: str, schema: str, references: Sequence[dict[str, Any]] = ()) -> int:
-        """Register a schema by Confluent's API; return its id."""
+        """Register a schema through Confluent's API; return its id."""
         body = {"schemaType": kind, "schema": schema, "references": list(references)}
         return int(self.request("POST", f"{self.url}/subjects/{subject}/versions", body)["id"])
 
     def close(self) -> None:
-        """Stop the registry; the first one leaves an archive of its classes, with which later ones start faster."""
+        """Stop the registry; the first one writes an archive of its classes, with which later ones start faster."""
         if not self._archive.exists():
             self._process.terminate()
             self._process.wait(60)

@@ -1,4 +1,4 @@
-"""A broker with a listener of each protocol, and what clients need to reach them."""
+"""Broker with a listener of each protocol, and the properties of clients for them."""
 
 import socket
 import ssl
@@ -20,7 +20,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required {};"
 
 
 def settings(certificates: Certificates) -> dict[str, object]:
-    """Return the settings of a broker with all four listeners; PLAIN and SCRAM on those with SASL."""
+    """Return the settings of a broker with all four listeners, with PLAIN and SCRAM on those with SASL."""
     users = PLAIN.format(" ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items()))
     return {
         "listeners": ",".join(f"{name}://127.0.0.1:0" for name in LISTENERS),
@@ -35,7 +35,7 @@ def settings(certificates: Certificates) -> dict[str, object]:
 
 
 class SecuredBroker:
-    """An EmbeddedBroker with ``settings``, its addresses by listener, and SCRAM users with PASSWORDS on request."""
+    """EmbeddedBroker with ``settings``, its addresses by listener, and SCRAM users with PASSWORDS on request."""
 
     def __init__(
         self, certificates: Certificates, changes: Mapping[str, object] | None = None, clock: BaseClock | None = None
@@ -58,11 +58,11 @@ class SecuredBroker:
         raise KeyError(listener)
 
     def connect(self, listener: str, client_id: str = "client") -> Client:
-        """A connection on which nothing was asked yet."""
+        """Return a connection without any request."""
         return Client(self.address(listener), client_id)
 
     def connect_tls(self, listener: str, client_id: str = "client") -> Client:
-        """The same, in TLS."""
+        """Return a TLS connection without any request."""
         connection = self.connect(listener, client_id)
         connection.socket = self.tls_context().wrap_socket(connection.socket, server_hostname="127.0.0.1")
         return connection
@@ -80,7 +80,7 @@ class SecuredBroker:
                     Users(cluster).set(user, mechanism, password, 4096)
 
     def properties(self, listener: str, mechanism: str = "PLAIN", user: str = "alice") -> dict[str, str]:
-        """Return the properties of a Java client, and of ours."""
+        """Return the properties of a client for Java clients and kbroker's clients."""
         found = {"security.protocol": LISTENERS[listener]}
         if "SASL" in LISTENERS[listener]:
             module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
@@ -95,7 +95,7 @@ class SecuredBroker:
         return found
 
     def cluster(self, listener: str, changes: Mapping[str, str] | None = None, **options: object) -> Cluster:
-        """Our own client."""
+        """Return kbroker's own client for a listener."""
         mechanism, user = str(options.pop("mechanism", "PLAIN")), str(options.pop("user", "alice"))
         security = ClientSecurity({**self.properties(listener, mechanism, user), **(changes or {})})
         return Cluster(
@@ -106,7 +106,7 @@ class SecuredBroker:
         )
 
     def counters(self) -> dict[str, int]:
-        """Return the sums over all network threads."""
+        """Return the sums of the counters of all network threads."""
         total: dict[str, int] = {}
         for processor in self.broker.parts.server.processors:
             for name, value in processor.counters().items():
@@ -115,7 +115,7 @@ class SecuredBroker:
 
 
 def is_closed(connection: Connection, seconds: float = 10) -> bool:
-    """Return whether the broker ends the connection in time; it is closed on this side then."""
+    """Return whether the broker closes the connection in time; close this side."""
     try:
         return connection.is_closed_within(seconds)
     finally:
@@ -123,6 +123,6 @@ def is_closed(connection: Connection, seconds: float = 10) -> bool:
 
 
 def dribble(sock: socket.socket, data: bytes) -> None:
-    """Send byte by byte."""
+    """Send data one byte at a time."""
     for at in range(len(data)):
         sock.sendall(data[at : at + 1])

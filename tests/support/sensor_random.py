@@ -1,4 +1,4 @@
-"""Random sensor scripts: everything follows from the seed."""
+"""Random sensor scripts, which are determined by the seed."""
 
 from collections.abc import Iterator
 from random import Random
@@ -12,7 +12,7 @@ SAMPLED = ("rate", "count_rate", "avg", "max", "min", "windowed_sum", "windowed_
 
 
 def _step_ms(random: Random, window_ms: int, samples: int) -> int:
-    """Steps that meet the edges of windows, and some inside and far outside."""
+    """Return a step that ends at an edge of a window, inside a window, or far beyond it."""
     whole = window_ms * samples
     edge = random.choice((0, 0, window_ms, window_ms - 1, whole, whole - 1, whole + random.randrange(-1, 2)))
     beyond = (whole + window_ms) * random.randint(1, 3) + random.randrange(-1, 2)
@@ -21,7 +21,9 @@ def _step_ms(random: Random, window_ms: int, samples: int) -> int:
 
 
 def _amount(random: Random, bound: float, window_ms: int, samples: int) -> float:
-    """Mostly what a quota of this bound would meet; now and then a fraction, a negative number, nothing."""
+    """Return an amount near a quota of this bound or, rarely, a fraction, a negative number, zero or an
+    extreme value.
+    """
     fitting = bound * samples * window_ms / 1000
     return random.choice(
         (
@@ -35,7 +37,7 @@ def _amount(random: Random, bound: float, window_ms: int, samples: int) -> float
 
 
 def random_script(seed: int, operations: int = 200) -> Iterator[str]:
-    """Yield the lines of a script: two sensors, every kind of stat, quotas that change, steps of awkward lengths."""
+    """Yield the lines of a script: two sensors, every kind of stat, changing quotas, steps of irregular lengths."""
     random = Random(seed)
     samples, window_ms = random.choice(SAMPLE_COUNTS), random.choice(WINDOWS_MS)
     now = random.choice((0, random.randrange(1_000_000), 1_700_000_000_000))

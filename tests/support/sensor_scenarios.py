@@ -1,12 +1,12 @@
-"""Sensor scripts that stand for Kafka's own tests of its metrics and quotas; each says which situations it makes.
+"""Sensor scripts that correspond to Kafka's own tests of its metrics and quotas.
 
-They hold no expected values: Kafka's classes give those, and tests/unit/core/metrics/test_sensor_vectors.py has them
-as constants.
+The scripts have no expected values: Kafka's classes produce them, and tests/unit/core/metrics/test_sensor_vectors.py
+contains them as constants.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
-WALL_MS = 1_000_000_000_000  # for what Kafka tests at the time of the day
+WALL_MS = 1_000_000_000_000  # for tests in which Kafka uses the time of day
 
 
 def at(now_ms: int, *lines: str) -> list[str]:
@@ -14,19 +14,21 @@ def at(now_ms: int, *lines: str) -> list[str]:
 
 
 def one(kind: str, config: str, now_ms: int = 0) -> list[str]:
-    """A sensor `s` with one metric `m`."""
+    """Return the lines of a sensor `s` with one metric `m`."""
     return at(now_ms, "sensor s", f"stat s m {kind} {config}".rstrip())
 
 
 def recorded(times_ms: Iterable[int], amount: float, *reads: str, after_ms: int = 0) -> Iterator[str]:
-    """Record the same amount at each time and look, later than that if asked to."""
+    """Yield lines that record the same amount at each time and then run ``reads``, ``after_ms`` later."""
     for now in times_ms:
         yield from at(now, f"record s {amount!r}")
         yield from at(now + after_ms, *reads)
 
 
 def rates() -> Iterator[str]:
-    """A rate right at the end of its first window; with eleven samples; over a steady stream, window by window."""
+    """Yield lines for rates: at the end of the first window, with eleven samples, and over a steady stream in every
+    window.
+    """
     for samples, window_ms, read_ms in ((1, 1000, 999), (11, 11_000, 10_999)):
         yield from ["fresh", *one("rate", f"samples={samples} window_ms={window_ms}"), "record s 50"]
         yield from at(read_ms, "value m", "window_ms m", "samples m")
@@ -39,7 +41,7 @@ def rates() -> Iterator[str]:
 
 
 def simple_rates() -> Iterator[str]:
-    """The window of a simple rate grows from the first record, and is that of all samples at last."""
+    """Yield lines for a simple rate, whose window grows from the first record up to the length of all samples."""
     yield from ["fresh", *one("simple_rate", "samples=10 window_ms=1000"), "record s 1000"]
     for now in (0, 100, 200, 400, 1000, 1200, 1400):
         yield from at(now, "value m")
@@ -48,7 +50,7 @@ def simple_rates() -> Iterator[str]:
 
 
 def token_buckets() -> Iterator[str]:
-    """A bucket begins full where the clock stands, fills with time, and is overdrawn once."""
+    """Yield lines for a token bucket, which is full at first, fills with time, and can be overdrawn once."""
     for now_ms in (0, WALL_MS):
         yield from ["fresh", *one("token_bucket", "samples=10 window_ms=2000 at_most=5", now_ms), "value m"]
         yield "record_unchecked s 60"
@@ -62,7 +64,9 @@ def token_buckets() -> Iterator[str]:
 
 
 def windows() -> Iterator[str]:
-    """Sampled stats: windows by events, values after all samples are old, defaults, meters that lose a window."""
+    """Yield lines for sampled stats: windows by events, values after all samples are old, defaults, meters that lose a
+    window.
+    """
     yield from ["fresh", *one("windowed_count", "samples=2 window_ms=1"), "record s 1"]
     yield from recorded((1, 2), 1.0, "value m")
     yield from ["fresh", *one("windowed_count", "samples=2 window_ms=100000 event_window=1")]
@@ -89,7 +93,9 @@ METERS = ("meter", "count_meter")
 
 
 def families() -> Iterator[str]:
-    """Parents hear of each record once; the same ancestor twice is refused, and so is another sensor's metric name."""
+    """Yield lines for parents, which record each value once; duplicate ancestors and foreign metric names
+    are refused.
+    """
     yield "fresh"
     for name, parents in (("p1", ""), ("p2", ""), ("c1", "p1,p2"), ("c2", "p1"), ("gc", "c1")):
         yield f"sensor {name}" + (f" parents={parents}" if parents else "")
@@ -101,7 +107,7 @@ def families() -> Iterator[str]:
 
 
 def expiry() -> Iterator[str]:
-    """A sensor expires after its time without a record; what has expired takes no stat."""
+    """Yield lines for expiry: a sensor expires after its time without a record, and then refuses stats."""
     yield from ("fresh", "sensor a expires_s=1", "sensor b expires_s=3", "is_expired a")
     yield from at(1000, "is_expired a")
     yield from at(1001, "is_expired a", "is_expired b", "record b 1")
@@ -112,7 +118,7 @@ def expiry() -> Iterator[str]:
 
 
 def levels() -> Iterator[str]:
-    """A sensor records when its level is at or below the configured one."""
+    """Yield lines for recording levels: a sensor records if its level is at or below the configured level."""
     yield "fresh"
     for configured in ("INFO", "DEBUG", "TRACE"):
         for level in ("INFO", "DEBUG", "TRACE"):
@@ -124,7 +130,9 @@ def levels() -> Iterator[str]:
 
 
 def limits() -> Iterator[str]:
-    """Upper and lower bounds; a bound changed under way; the delay of a violation and its cap."""
+    """Yield lines for upper and lower bounds, a bound that is changed, and the throttle time of a violation with its
+    maximum.
+    """
     yield from ("fresh", "sensor s", "stat s up cumulative_sum at_most=5", "stat s low cumulative_sum at_least=0")
     for amount in (5, 1):
         yield f"record s {amount}"
@@ -145,7 +153,9 @@ def limits() -> Iterator[str]:
 
 
 def _burst(bound: float, steady: float, burst: float, wait_ms: int) -> Iterator[str]:
-    """Ten steady seconds, a burst, a check as soon as its delay is over, and steady seconds until it is forgotten."""
+    """Yield lines for ten steady seconds, a burst, a check at the end of its delay, and steady seconds until it has
+    expired.
+    """
     yield from ["fresh", *one("rate", f"samples=11 window_ms=1000 at_most={bound!r}")]
     yield from recorded(range(0, 10_000, 1000), steady)
     yield from at(10_500, f"record s {burst!r}", "throttle_ms m")
@@ -155,13 +165,17 @@ def _burst(bound: float, steady: float, burst: float, wait_ms: int) -> Iterator[
 
 
 def client_quotas() -> Iterator[str]:
-    """Bytes and request time: a burst over the quota holds a client up until it fits again."""
+    """Yield lines for quotas of bytes and request time: a burst over the quota throttles a client until the rate is low
+    enough.
+    """
     yield from _burst(500.0, 400.0, 2300.0, 2100)
     yield from _burst(1.0, 0.4, 6.71, 210)
 
 
 def mutation_quotas() -> Iterator[str]:
-    """Strict recording passes what begins within the bound, by rate and by bucket."""
+    """Yield lines for strict recording, which accepts any amount within the bound at its beginning, by rate and by
+    bucket.
+    """
     for kind, bound, amount in (("rate", 2, 30), ("token_bucket", 2, 30), ("token_bucket", 10, 90)):
         samples = 11 if kind == "rate" else 10
         yield from ["fresh", *one(kind, f"samples={samples} window_ms=1000 at_most={bound}", WALL_MS)]
@@ -171,7 +185,7 @@ def mutation_quotas() -> Iterator[str]:
 
 
 def replication_quotas() -> Iterator[str]:
-    """A simple rate that is checked beside being recorded, right at its bound and a byte above."""
+    """Yield lines for a simple rate that is checked separately from recording, at its bound and one byte above."""
     yield from ["fresh", *one("simple_rate", "samples=10 window_ms=1000 at_most=100"), "check s"]
     steps: Sequence[tuple[int, Sequence[int]]] = (
         (1500, (1, 149)),
@@ -185,7 +199,7 @@ def replication_quotas() -> Iterator[str]:
 
 
 def connection_rates() -> Iterator[str]:
-    """A connection each 25 ms against 20 a second: one that is refused is given back."""
+    """Yield lines for a connection each 25 ms against 20 a second, of which refused connections are subtracted."""
     yield from ["fresh", *one("rate", "samples=2 window_ms=1000 at_most=20")]
     for now in range(0, 2000, 25):
         yield from at(now, "record s 1", "throttle_ms m", "record_unchecked s -1" if now >= 975 else "value m")

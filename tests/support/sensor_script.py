@@ -1,26 +1,26 @@
-"""A small language for sensors, and its interpreter over ours; java/SensorOracle.java is the one over Kafka's.
+"""Language of sensor scripts and its interpreter for kbroker's sensors; java/SensorOracle.java is Kafka's.
 
-A script is a list of lines. Words are separated by one space; NAME=VALUE words come in any order. Each line has one
-result, except the first two:
+A script is a list of lines of words separated by one space; NAME=VALUE words may be in any order. Each line has one
+result, except lines that begin with the first two words:
 
-    fresh                                   forget everything; the clock stands at 0
+    fresh                                   delete all sensors and set the clock to 0
     at MS                                   set the clock
     sensor NAME [parents=A,B] [expires_s=N] [level=L] [CONFIG]
-    stat SENSOR METRIC KIND [unit=U] [CONFIG]   `true` if the sensor took it; a meter is METRIC.rate and METRIC.total
+    stat SENSOR METRIC KIND [unit=U] [CONFIG]   `true` if it was added; a meter is METRIC.rate and METRIC.total
     record SENSOR VALUE                     record, then check the quotas
     record_unchecked SENSOR VALUE
     record_strict SENSOR VALUE              check, then record
     check SENSOR
-    value METRIC                            what it measures now
-    window_ms METRIC                        of a rate
-    throttle_ms METRIC [MAX_MS]             for the value of now
-    samples METRIC                          start,last event,events,value of each; looking changes nothing
-    configure METRIC [CONFIG]               what is not given stays
+    value METRIC                            present value
+    window_ms METRIC                        window of a rate
+    throttle_ms METRIC [MAX_MS]             for the present value
+    samples METRIC                          start,last event,events,value of each; changes nothing
+    configure METRIC [CONFIG]               values that are not given stay
     remove SENSOR / is_known SENSOR / is_expired SENSOR
 
 CONFIG: samples=N window_ms=N event_window=N record_level=L at_most=BOUND at_least=BOUND (a quota; `none` removes it).
 Results: `ok`; a value; `violation METRIC VALUE BOUND THROTTLE_MS`; `refused` for a bad argument. A float is written as
-the 16 hexadecimal digits of its bits; every NaN is the same.
+the 16 hexadecimal digits of its bits; all NaNs are written alike.
 """
 
 import math
@@ -50,7 +50,7 @@ WITHOUT_RESULT = ("fresh", "at")
 
 
 def bits(value: float) -> str:
-    """The bits of a float as Java's doubleToLongBits gives them."""
+    """Return the bits of a float as Java's doubleToLongBits does."""
     return "7ff8000000000000" if math.isnan(value) else struct.pack(">d", value).hex()
 
 
@@ -75,13 +75,13 @@ def laid_over(given: MetricConfig, named: dict[str, str]) -> MetricConfig:
 
 
 class SensorScript:
-    """Performs a script on our sensors."""
+    """Interpreter of scripts with kbroker's sensors."""
 
     def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
-        self._now = 0  # may go back, as between threads that read the clock in one order and record in another
+        self._now = 0  # may go back: a thread may read the clock before and record after another
         self._clock = VirtualClock(0)
         self._registry = SensorRegistry(clock=self._clock)
         self._sensors: dict[str, Sensor] = {}

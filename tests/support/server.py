@@ -1,4 +1,4 @@
-"""Fakes of the parts below the handlers: logs in memory, and a context over them."""
+"""Fakes of the components below the handlers: logs in memory and a context with them."""
 
 import functools
 import uuid
@@ -65,7 +65,7 @@ class FakeLogs:
         self.open: dict[tuple[str, int], FakeLog] = {}
         self.fail_at: tuple[str, int] | None = None
         self.fail_sync = False
-        self.refuse: Callable[[Any], str] | None = None  # gives the reason why no log takes a config
+        self.refuse: Callable[[Any], str] | None = None  # returns the reason for which a config is refused
         self.log_dirs: list[LogDirView] = []
         self.moves: list[tuple[str, int, str]] = []
         self.tasks: Any = self
@@ -142,17 +142,17 @@ class Completion(NamedTuple):
 
 @functools.cache
 def served_apis() -> KafkaApis:
-    """Return the table of the APIs: to make it for each request would take longer than most requests."""
+    """Return the table of the APIs, cached because its creation takes longer than most requests."""
     return KafkaApis()
 
 
 @dataclass
 class Bench:
-    """Context with everything that a handler needs, and ``ask`` to pass a request through codec and handler.
+    """Context with everything that handlers need, and ``ask``, which passes a request through codec and handler.
 
     Args:
         storage: of the metadata.
-        settle: called after each request that a handler has taken; runs the work that completes the response.
+        settle: called after each handler returns; runs the work that completes the response.
     """
 
     ctx: ApiContext
@@ -162,9 +162,10 @@ class Bench:
     settle: Callable[[], object] = bool
 
     def ask(self, name: str, version: int, body: Body, **facts: Any) -> Body:
-        """Encode, decode, handle, encode, decode: a body that the wire cannot carry fails here too.
+        """Encode, decode and handle a request, then encode and decode the response: bodies that the wire cannot carry
+        fail here.
 
-        A KafkaError becomes the response that the API has for it. ``facts`` are of the request, such as client_id.
+        A KafkaError becomes the API's response to that error. ``facts`` are fields of the request such as client_id.
         """
         key = codec.api_by_name(name).key
         entry = served_apis().find(key, version)
@@ -183,7 +184,7 @@ class Bench:
         return codec.decode_response(key, version, codec.encode_response(key, version, response))
 
     def failed(self, name: str, version: int, body: Body, error: Errors) -> Body:
-        """Return the response to a request that fails as a whole, through the codec."""
+        """Return the response to a request that fails as a whole, after encoding and decoding."""
         key = codec.api_by_name(name).key
         entry = served_apis().find(key, version)
         assert entry is not None
@@ -193,7 +194,7 @@ class Bench:
         return codec.decode_response(key, version, codec.encode_response(key, version, response))
 
     def use_logs(self, logs: Logs) -> TopicRegistry:
-        """Replace the registry by one over other logs; return it."""
+        """Replace the topic registry by a registry over other logs; return the new one."""
         publishers = self.ctx.controller.publishers
         publishers.remove(self.ctx.topics)
         self.ctx.topics = TopicRegistry(self.ctx.config, self.ctx.controller, logs, lambda topics: None)
@@ -202,7 +203,7 @@ class Bench:
 
     @property
     def stored(self) -> list[StoredTopic]:
-        """The topics in the image."""
+        """Topics in the image."""
         return stored_topics(self.ctx.controller)
 
     def configs(self, kind: int, name: str) -> Mapping[str, str]:
@@ -219,7 +220,7 @@ class Bench:
 
 
 def make_bench(controller: Controller | None = None, /, **config: object) -> Bench:
-    """Return a bench over metadata, in memory unless a controller is given; config keys have underscores for dots."""
+    """Return a bench over metadata, by default in memory; keys of configs have underscores instead of dots."""
     values = BrokerConfig({key.replace("_", "."): value for key, value in config.items()})
     storage = FailingStorage()
     if controller is None:

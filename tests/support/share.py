@@ -1,4 +1,4 @@
-"""A share partition on a virtual clock: a persister in memory, made-up batches, and members that fetch from them."""
+"""Share partition on a virtual clock: a persister in memory, artificial batches, and members that fetch them."""
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
 class MemoryPersister:
-    """State of share partitions by offset. ``error``: of each following call; held writes are stored by `release`."""
+    """State of share partitions by offset. ``error``: error of each later call; `release` stores held writes."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, tuple[int, int]] = {}
@@ -63,7 +63,7 @@ class MemoryPersister:
         done(0, None)
 
     def release(self) -> None:
-        """Store the held writes, in order."""
+        """Store the held writes in order."""
         self.is_held = False
         held, self.held = self.held, []
         for write in held:
@@ -101,7 +101,7 @@ def header(first: int, last: int, *, producer_id: int = -1, attributes: int = 0)
 
 
 class ShareBench:
-    """A share partition over batches that a test names by their first and last offsets."""
+    """Share partition over batches that a test defines by their first and last offsets."""
 
     def __init__(
         self, *batches: tuple[int, int], persister: MemoryPersister | None = None, initial_offset: int = 0
@@ -136,13 +136,13 @@ class ShareBench:
         self.wakes += 1
 
     def after(self, ms: int) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.clock.advance_ms(ms)
         while self.timer.advance(0):
             pass
 
     def fetched(self, offset: int) -> Fetched:
-        """Return the batches from the one that contains an offset on."""
+        """Return the batches beginning with the batch that contains an offset."""
         return Fetched.of(b"".join(header(first, last) for first, last in self.batches if last >= offset))
 
     def fetch(
@@ -153,7 +153,7 @@ class ShareBench:
         batch_size: int = 500,
         mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED,
     ) -> list[tuple[int, int, int]]:
-        """Fetch as a member; return its acquired records."""
+        """Fetch as a member; return the acquired records."""
         offset = self.partition.next_fetch_offset()
         if offset is None:
             return []
@@ -164,7 +164,7 @@ class ShareBench:
         return [(one.first_offset, one.last_offset, one.delivery_count) for one in acquired]
 
     def ack(self, member: str, first: int, last: int, *types: int) -> Errors | None:
-        """Acknowledge; return the error, or None while the persister has not stored it."""
+        """Acknowledge records; return the error, or None if the persister has not completed the write."""
         return self.outcome(lambda done: self.partition.acknowledge(member, [batch_of(first, last, types)], done))
 
     def leave(self, member: str) -> Errors | None:
@@ -172,7 +172,7 @@ class ShareBench:
         return self.outcome(lambda done: self.partition.release_member(member, done))
 
     def outcome(self, call: Callable[[Callable[[KafkaError | None], None]], None]) -> Errors | None:
-        """Return the code with which a call was completed."""
+        """Return the error with which a call was completed, or None if it is not completed."""
         found: list[KafkaError | None] = []
         call(found.append)
         assert len(found) < 2

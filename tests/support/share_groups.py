@@ -1,4 +1,4 @@
-"""A share coordinator, and share groups, on a virtual clock over logs in memory."""
+"""Share coordinator and share groups on a virtual clock over logs in memory."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ KEY = SharePartitionKey("g", TOPIC_ID, 0)
 
 @dataclass
 class Share:
-    """The coordinator, and a restart over the same log."""
+    """Share coordinator that can be restarted over the same log."""
 
     settings: ShareSettings = field(default_factory=ShareSettings)
     clock: VirtualClock = field(default_factory=VirtualClock)
     topic: MemoryTopic | None = None
-    topics: dict[UUID, int] = field(default_factory=lambda: {TOPIC_ID: 3})  # with their numbers of partitions
+    topics: dict[UUID, int] = field(default_factory=lambda: {TOPIC_ID: 3})  # number of partitions by topic id
 
     def __post_init__(self) -> None:
         self.topic = self.topic or MemoryTopic(self.clock)
@@ -42,11 +42,11 @@ class Share:
         return key.partition < self.topics.get(key.topic_id, 0)
 
     def restart(self) -> Share:
-        """Another coordinator over the same log, as after a kill."""
+        """Return another coordinator over the same log, as after a kill."""
         return Share(self.settings, self.clock, self.topic, self.topics)
 
     def stored(self, key: SharePartitionKey = KEY) -> ShareState:
-        """The state, without a new leader epoch."""
+        """Return the stored state without changing the leader epoch."""
         return self.coordinator.read(key, -1)
 
 
@@ -55,7 +55,7 @@ AT_ONCE = ShareGroupSettings(assignment_interval=Limits(0, 0, 15_000))
 
 @dataclass
 class ShareGroupBench:
-    """Both coordinators, and short forms of what members do. ``share``: None while it cannot be reached."""
+    """Both coordinators with short forms of the requests of members. ``share``: None while it is unavailable."""
 
     image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
     settings: ShareGroupSettings = AT_ONCE
@@ -87,7 +87,7 @@ class ShareGroupBench:
         return self.share
 
     def restart(self) -> ShareGroupBench:
-        """Other coordinators over the same logs, as after a kill."""
+        """Return a bench with other coordinators over the same logs, as after a kill."""
         return ShareGroupBench(self.image, self.settings, self.clock, self.topic, self.state_topic)
 
     def after(self, ms: int) -> None:
@@ -105,7 +105,7 @@ class ShareGroupBench:
         return Beat(result.member_id, result.member_epoch, self.image.by_name(owned))
 
     def settled(self, *member_ids: str, topics: tuple[str, ...] = ("t",)) -> dict[str, dict[str, list[int]]]:
-        """Let members join and follow until none moves; return what each has."""
+        """Have members join and send heartbeats until their assignments are stable; return the assignments."""
         epochs = {one: self.join(one, *topics).epoch for one in member_ids}
         for _ in range(3):
             for one in member_ids:
@@ -124,7 +124,7 @@ class ShareGroupBench:
         return found.epoch, found.target_epoch
 
     def partitions(self) -> tuple[dict[str, list[int]], dict[str, list[int]], list[str]]:
-        """Share partitions that are being initialized, are initialized, and topics that are being deleted."""
+        """Return the share partitions being initialized, the initialized ones, and the topics being deleted."""
         group = self.coordinator._groups.find("g")
         assert isinstance(group, ShareGroup)
         state = group.state_partitions or StatePartitions()

@@ -1,4 +1,4 @@
-"""A member of a share group over the wire: it joins, fetches and acknowledges partition 0 of a topic."""
+"""Member of a share group over the wire, which joins, fetches and acknowledges partition 0 of a topic."""
 
 import uuid
 from typing import Any
@@ -10,7 +10,7 @@ ACCEPT, RELEASE, REJECT = 1, 2, 3
 
 
 class ShareMember:
-    """A member with its own connection, as it is in any broker. Raises: AssertionError for an error code."""
+    """Member with its own connection to any broker. Raises: AssertionError for an error code."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self._client = Client(bootstrap)
@@ -26,7 +26,7 @@ class ShareMember:
 
     def _is_assigned(self) -> bool:
         found = self._heartbeat(self._member_epoch, None if self._member_epoch else [self._topic])
-        if found["ErrorCode"]:  # the coordinator loads
+        if found["ErrorCode"]:  # the coordinator is loading
             return False
         self._member_epoch = found["MemberEpoch"]
         return bool(found["Assignment"] and found["Assignment"]["TopicPartitions"])
@@ -52,7 +52,7 @@ class ShareMember:
         return rows[0] if rows else {"ErrorCode": 0, "AcquiredRecords": []}
 
     def begin_fetch(self, max_wait_ms: int = 10_000) -> None:
-        """Send a fetch of any records."""
+        """Send a ShareFetch without acknowledgements."""
         limits = {"MaxWaitMs": max_wait_ms, "MinBytes": 1, "MaxBytes": 1 << 20, "MaxRecords": 500, "BatchSize": 500}
         more = {"ShareAcquireMode": 0, "ForgottenTopicsData": []}
         self._client.begin("ShareFetch", 2, {**self._request([]), **limits, **more})
@@ -63,7 +63,7 @@ class ShareMember:
         return {(one["FirstOffset"], one["LastOffset"]): one["DeliveryCount"] for one in row["AcquiredRecords"]}
 
     def acquire(self, count: int) -> dict[int, int]:
-        """Fetch until so many records are acquired; return the delivery count of each offset."""
+        """Fetch until ``count`` records are acquired; return the delivery count of each offset."""
         found: dict[int, int] = {}
 
         def has_all() -> bool:
@@ -81,7 +81,7 @@ class ShareMember:
         assert row["ErrorCode"] == 0, row
 
     def leave(self) -> None:
-        """Leave the group and close the connection: the broker releases the acquired records."""
+        """Leave the group and close the connection; the broker releases the acquired records."""
         assert self._heartbeat(-1, None)["ErrorCode"] == 0
         self._client.close()
 

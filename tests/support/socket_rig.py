@@ -1,4 +1,4 @@
-"""A socket server with a queue the test reads itself, and clients over real sockets."""
+"""Socket server whose queue is read by the test, and clients over real sockets."""
 
 import collections
 import collections.abc
@@ -22,7 +22,7 @@ PAUSE = threading.Event()
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, not for a time."""
+    """Wait until a condition is true; fail after about ten seconds."""
     for _ in range(5000):
         if condition():
             return
@@ -31,7 +31,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def selectors2_selector() -> object:
-    """Return a selector of selectors2, whose version 2.0.2 imports Mapping from where Python 3.9 had it."""
+    """Return a selector of selectors2, whose version 2.0.2 imports Mapping from its place in Python 3.9."""
     if not hasattr(collections, "Mapping"):
         collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]
     selectors2 = pytest.importorskip("selectors2")
@@ -39,12 +39,12 @@ def selectors2_selector() -> object:
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload behind its length."""
+    """Return a payload with its length prefix."""
     return struct.pack(">i", len(payload)) + payload
 
 
 def read_exactly(client: socket.socket, size: int) -> bytes:
-    """Bytes of a response; fails when the server closes first."""
+    """Return bytes of a response; fail if the server closes the connection first."""
     got = b""
     while len(got) < size:
         piece = client.recv(size - len(got))
@@ -54,19 +54,19 @@ def read_exactly(client: socket.socket, size: int) -> bytes:
 
 
 def response(client: socket.socket) -> bytes:
-    """The next response."""
+    """Return the next response."""
     (size,) = struct.unpack(">i", read_exactly(client, 4))
     return read_exactly(client, size)
 
 
 def assert_closed(client: socket.socket) -> None:
-    """The server ends the connection."""
+    """Check that the server closes the connection."""
     with contextlib.suppress(ConnectionResetError):
         assert client.recv(1) == b""
 
 
 class Rig:
-    """A server with one network thread, a queue of 50 and requests up to 100 bytes, unless set otherwise."""
+    """Server with one network thread, a queue of 50 requests and requests of up to 100 bytes, unless set otherwise."""
 
     def __init__(
         self, backend: object, clock: BaseClock | None = None, pool: MemoryPool | None = None, **options: object

@@ -1,6 +1,6 @@
-"""Start sequences of libraries that start Kafka containers for tests, each with its own words.
+"""Start sequences of libraries that start Kafka containers for tests.
 
-Read from their sources: testcontainers-java 2.0.2, testcontainers-python 4.15.0, testcontainers-go 0.40.0,
+From the sources of testcontainers-java 2.0.2, testcontainers-python 4.15.0, testcontainers-go 0.40.0,
 testcontainers-node 12.2.0, testcontainers-rs-modules 0.13.0, Quarkus 3.30.1, strimzi-test-container 0.110.0.
 """
 
@@ -18,15 +18,15 @@ class StartSequence(NamedTuple):
     """Start sequence of a library.
 
     Attributes:
-        name: of the library and its class.
-        env: variables of the container.
+        name: name of the library and its class.
+        env: environment of the container.
         command: entry point and command.
         script: path of the start script.
-        text: return the script for the mapped port and the container's host name.
+        text: function that returns the script for the mapped port and the container's host name.
         mode: mode of the script's file.
-        ready: regular expression of the line that the library waits for.
+        ready: regular expression of the line for which the library waits.
         port: the exposed port.
-        is_executed: the script is written by a program in the container, not copied.
+        is_executed: a program in the container writes the script, instead of a copy.
         files: further files, copied before the script.
     """
 
@@ -62,7 +62,7 @@ JAVA_ENV = {
     "KAFKA_LOG_FLUSH_INTERVAL_MESSAGES": LONG_MAX,
     "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
 }
-# the former class, on Confluent's image
+# the former class, for Confluent's image
 LEGACY_ENV = {
     "KAFKA_LISTENERS": "PLAINTEXT://0.0.0.0:9093,BROKER://0.0.0.0:9092",
     "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT",

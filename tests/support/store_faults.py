@@ -1,9 +1,9 @@
-"""A proxy in front of a server of S3's protocol that answers some requests with a fault.
+"""Proxy in front of a server of the S3 protocol that responds to some requests with a fault.
 
-python -m tests.support.store_faults PORT PORT_OF_THE_SERVER
+    python -m tests.support.store_faults PORT PORT_OF_THE_SERVER
 
-PUT /_faults with a Rule as JSON begins, DELETE /_faults ends the faults; that and GET /_faults say how many there were.
-It prints `ready` and ends with its input.
+PUT /_faults with a Rule as JSON begins faults and DELETE /_faults ends them; DELETE and GET return their number by
+kind. The process prints `ready` and ends when its standard input is closed.
 """
 
 import http.client
@@ -30,10 +30,11 @@ _CLOCK = SystemClock()
 class Rule:
     """Requests that fail, and the kind of failure.
 
-    `kinds`: by turns: "503", "500", "reset" (the connection, before the server hears of it), "lost" (the connection,
-    when the server has done it), "hang" (silence for `hang_s`, then a reset), "hold" (silence until the faults end,
-    then the request), "hold after" (the request, then silence until the faults end, then its answer). `share`: of the
-    requests; `method`, `path`: patterns of those; `seconds`, `count`: for how long, and how many at most.
+    `kinds`, used in turn: "503", "500", "reset" (of the connection before the request is forwarded), "lost" (a reset
+    after the server has handled the request), "hang" (no response for `hang_s`, then a reset), "hold" (the request is
+    forwarded after the end of the faults), "hold after" (the response is sent after the end of the faults). `share`:
+    fraction of the requests; `method`, `path`: patterns of the requests; `seconds`, `count`: maximum duration and
+    number of faults.
     """
 
     kinds: list[str] = field(default_factory=lambda: [SLOW_DOWN])
@@ -47,7 +48,7 @@ class Rule:
 
 
 class _Faults:
-    """The rule in force. Threads: any; `_lock` guards all."""
+    """Rule in force. Threads: any; `_lock` guards all fields."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,7 +76,7 @@ class _Faults:
             return dict(self._seen)
 
     def of(self, method: str, path: str) -> tuple[str, float] | None:
-        """The fault of a request, and its seconds of silence."""
+        """Return the fault of a request and its time without a response in seconds, or None."""
         with self._lock:
             rule = self._rule
             if rule is None or _CLOCK.now_ms() > self._until_ms or self._seen.total() >= rule.count:
@@ -172,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -180,7 +181,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that its client or a fault has ended is not news."""
+        """Ignore connections that the client or a fault has closed."""
 
 
 def main(port: str, upstream: str) -> None:

@@ -1,4 +1,4 @@
-"""Streams groups on a virtual clock over logs in memory, and short forms of what their members do."""
+"""Streams groups on a virtual clock over logs in memory, with short forms of the requests of members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_ONCE = StreamsGroupSettings(assignment_interval=Limits(0, 0, 15_000), initial
 
 
 def topic(name: str, partitions: int = 0, **configs: str) -> Body:
-    """An internal topic; 0 partitions: the broker decides."""
+    """Return an internal topic; with 0 partitions the broker chooses the number."""
     rows = [{"Key": key.replace("_", "."), "Value": value} for key, value in configs.items()]
     return {"Name": name, "Partitions": partitions, "ReplicationFactor": 0, "TopicConfigs": rows}
 
@@ -59,7 +59,7 @@ def topology(*subtopologies: Body, epoch: int = 0) -> Body:
 
 @dataclass
 class Beat:
-    """Response to a member; None for tasks without a change."""
+    """Response to a member. Tasks are None if the response has no assignment."""
 
     epoch: int
     active: dict[str, list[int]] | None
@@ -69,7 +69,7 @@ class Beat:
 
 @dataclass
 class StreamsGroupBench:
-    """A coordinator, and short forms of what members do."""
+    """Coordinator with short forms of the requests of members."""
 
     image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
     settings: StreamsGroupSettings = AT_ONCE
@@ -77,8 +77,8 @@ class StreamsGroupBench:
     topic: MemoryTopic | None = None
     endpoints: Sequence[EndpointPartitions] | None = None  # of the latest heartbeat
     endpoint_epoch: int = 0
-    texts: list[str] = field(default_factory=list)  # of its statuses
-    missing: dict[str, int] = field(default_factory=dict)  # internal topics to create: partitions
+    texts: list[str] = field(default_factory=list)  # status details of the latest heartbeat
+    missing: dict[str, int] = field(default_factory=dict)  # internal topics to create, with their numbers of partitions
 
     def __post_init__(self) -> None:
         known = GroupSettings(initial_rebalance_delay_ms=0, streams=self.settings)
@@ -86,14 +86,14 @@ class StreamsGroupBench:
         self.topic, self.coordinator = self.groups.topic, self.groups.coordinator
 
     def restart(self) -> StreamsGroupBench:
-        """Another coordinator over the same log, as after a kill."""
+        """Return another coordinator over the same log, as after a kill."""
         return StreamsGroupBench(self.image, self.settings, self.clock, self.topic)
 
     def after(self, ms: int) -> None:
         self.groups.after(ms)
 
     def join(self, member_id: str, shape: Body | None = None, *, timeout_ms: int = 60_000, **how: Any) -> Beat:
-        """A first heartbeat: of epoch 0, with everything and nothing owned."""
+        """Send a first heartbeat, with epoch 0, all fields and no owned tasks."""
         shape = topology() if shape is None else shape
         return self.beat(member_id, 0, active={}, shape=shape, timeout_ms=timeout_ms, **how)
 
@@ -142,7 +142,7 @@ class StreamsGroupBench:
         return Beat(result.member_epoch, lists(has.active), lists(has.standby), statuses)
 
     def refused(self, *args: Any, **how: Any) -> Errors:
-        """The error code of a heartbeat."""
+        """Return the error code of a heartbeat."""
         return error_of(self.beat, *args, **how)
 
     def described(self, group: str = "g") -> DescribedStreamsGroup:
@@ -152,12 +152,12 @@ class StreamsGroupBench:
         return self.described(group).state.value
 
     def epochs(self, group: str = "g") -> tuple[int, int]:
-        """Group epoch and that of the target assignment."""
+        """Return the group epoch and the epoch of the target assignment."""
         found = self.described(group)
         return found.epoch, found.target_epoch
 
     def create_missing(self) -> None:
-        """Create the internal topics of the latest heartbeat, as the broker does."""
+        """Create the internal topics that the latest heartbeat requires, as the broker does."""
         for name, partitions in self.missing.items():
             self.image.create(name, partitions)
 

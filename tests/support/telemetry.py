@@ -1,4 +1,4 @@
-"""Metrics in OTLP as clients push them, and a broker's view of a client."""
+"""Metrics in OTLP as clients push them, and a telemetry manager with clients."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -21,7 +21,7 @@ NO_ID = UUID(int=0)
 def gauges(
     values: Mapping[str, float], attributes: Mapping[str, str | int] | None = None, resource: str = ""
 ) -> MetricsData:
-    """Return a push of gauges. ``resource``: value of the attribute ``client_rack`` of the resource."""
+    """Return a push of gauges. ``resource``: value of the resource's attribute ``client_rack``."""
     message = MetricsData()
     one = message.resource_metrics.add()
     if resource:
@@ -49,7 +49,7 @@ def counter(name: str, value: int, temporality: int = DELTA) -> MetricsData:
 
 
 class Rig:
-    """A manager over subscriptions and connections of the test."""
+    """Manager of client metrics with the subscriptions and connections of the test."""
 
     def __init__(self, clock: BaseClock, max_bytes: int = 1000) -> None:
         self.clock = clock
@@ -70,7 +70,7 @@ class Rig:
             raise self.failure
 
     def watch(self, connection_id: str) -> None:
-        """Watch a connection; this class is the telemetry's ``Connections`` too."""
+        """Watch a connection: this class is also the ``Connections`` of the telemetry."""
         self.watched.add(connection_id)
 
     def forget(self, connection_id: str) -> None:
@@ -82,7 +82,7 @@ class Rig:
         return found
 
     def configure(self, name: str, **configs: str) -> None:
-        """Store a subscription; without configs it is deleted."""
+        """Store a subscription, or delete it if there are no configs."""
         kind = ConfigResourceType.CLIENT_METRICS
         stored = dict(self.image.configs)
         stored.pop((kind, name), None)
@@ -104,7 +104,7 @@ class Rig:
         self.closed.append(connection)
 
     def get(self, uuid: UUID = NO_ID, client: Client | None = None) -> Granted:
-        """Ask for a subscription."""
+        """Request a subscription."""
         return self.manager.get_subscription(uuid, self.client() if client is None else client)
 
     def push(
@@ -116,7 +116,7 @@ class Rig:
         terminating: bool = False,
         client: Client | None = None,
     ) -> None:
-        """Push under a granted subscription."""
+        """Push metrics with a granted subscription."""
         sender = self.client() if client is None else client
         uuid, subscription_id = granted.client_instance_id, granted.subscription_id
         self.manager.push(uuid, subscription_id, terminating, compression, data, sender)
@@ -126,7 +126,7 @@ class Rig:
         return error_of(self.push, *args, **kwargs)
 
     def measured(self, name: str, instance: str = "") -> float | None:
-        """Return a metric's value by its name and client instance; None if it does not exist."""
+        """Return a metric's value by the metric's name and client instance, or None if the metric does not exist."""
         for metric, value in self.metrics.items():
             if metric.name == name and metric.tag_map.get("client_instance_id", "") == instance:
                 return value.measure()

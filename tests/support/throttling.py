@@ -1,4 +1,4 @@
-"""Steps of the throttling tests: a client over its quota, and when its connection is read again."""
+"""Steps of the throttling tests: a client over its quota, and the time at which its connection is read again."""
 
 from kbroker._core.metrics.metric import Metric
 from kbroker.metrics.registry import MetricName
@@ -16,12 +16,12 @@ PRODUCE, FETCH, REQUEST, MUTATION = (
 SETTINGS = {
     "num.network.threads": "1",
     "log.flush.interval.messages": "9223372036854775807",
-    "socket.listen.backlog.size": "1024",  # past Kafka's 50 the system lets a client wait for a second
+    "socket.listen.backlog.size": "1024",  # beyond Kafka's 50 the operating system delays a client for a second
 }
 
 
 def pass_by(broker: VirtualBroker) -> None:
-    """Return when the network thread has been around: every channel that may be read has been."""
+    """Wait until the network thread has polled every channel that may be read."""
     for _ in range(2):
         assert wire.responses(broker.bootstrap_servers, within=10)
 
@@ -33,7 +33,7 @@ def metric(broker: EmbeddedBroker, name: str, group: str, **tags: str) -> float:
 
 
 def assert_muted_for(broker: VirtualBroker, client: Client, throttle_ms: int) -> None:
-    """The next request is not read one millisecond early, and is at its time."""
+    """Check that the next request is read when the throttle time has passed, and not a millisecond earlier."""
     client.begin("ApiVersions", 0, {})
     broker.advance_ms(throttle_ms - 1)
     pass_by(broker)
@@ -43,7 +43,7 @@ def assert_muted_for(broker: VirtualBroker, client: Client, throttle_ms: int) ->
 
 
 def charge_time(broker: VirtualBroker, percent: float, client_id: str = "client") -> None:
-    """Let a client have used so much time: on this clock handlers take none."""
+    """Record request time of a client: on this clock handlers take no time."""
     broker.context.quotas.request.record_no_throttle(USER, client_id, percent)
 
 

@@ -1,4 +1,4 @@
-"""A reader of a whole topic, while it is written to and after, at an isolation level."""
+"""Reader of a whole topic at an isolation level, during and after its writes."""
 
 from contextlib import closing
 
@@ -11,7 +11,7 @@ Row = tuple[str, str]  # key and value
 
 
 class Reader:
-    """Reads a topic as it grows, across kills of the broker, and keeps all committed records."""
+    """Reader that follows a topic across kills of the broker and keeps all records."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> None:
         self.rows: dict[int, list[Row]] = {partition: [] for partition in range(partitions)}
@@ -23,7 +23,7 @@ class Reader:
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in self.rows])
 
     def count(self) -> int:
-        """Take in what there is; return the number of records seen so far."""
+        """Read available records; return the number of records read so far."""
         for message in self._consumer.consume(2000, 0.1):
             partition, error = message.partition(), message.error()
             assert partition is not None
@@ -47,7 +47,7 @@ class Reader:
 
 
 def read_to_end(bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> dict[int, list[Row]]:
-    """All records of a topic by partition, in order."""
+    """Return all records of a topic by partition, in order."""
     with closing(Reader(bootstrap, topic, partitions, isolation)) as reader:
         wait_for(f"the end of {topic}", reader.is_at_end, every=0)
     return reader.rows

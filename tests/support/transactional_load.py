@@ -1,11 +1,11 @@
-"""Consume-transform-produce in a loop, with librdkafka's transactions, through broker deaths; it writes notes.
+"""Loop of consume-transform-produce with librdkafka's transactions, across kills of the broker.
 
     python -m tests.support.transactional_load BOOTSTRAP TOPIC PARTITIONS WORKERS NOTES
 
-Each worker has a transactional id and a group. Its transaction number n writes `worker:n:i` to every partition and
-commits offset n + 1 for the group. It goes on from the committed offset, as a consumer would. Every fifth
-transaction is aborted first. Notes: `commit WORKER N` once acknowledged, `fatal WORKER TEXT` for a producer that was
-replaced. Ends when its standard input ends.
+Each worker has a transactional id and a group. Transaction n of a worker writes `worker:n:i` to every partition and
+commits offset n + 1 for the group. The worker continues from the committed offset, as a consumer would. Every fifth
+transaction is first aborted. Lines of NOTES are `commit WORKER N` for an acknowledged commit and `fatal WORKER TEXT`
+for a producer that was replaced. The process ends when its standard input is closed.
 """
 
 import sys
@@ -15,13 +15,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.support.client import librdkafka_consumer
 
-RECORDS = 3  # of a transaction, in each partition
+RECORDS = 3  # of a transaction in each partition
 ABORTED_EACH = 5
 PATIENCE_S = 60.0
 
 
 class Worker(threading.Thread):
-    """One transactional id; threads: its own."""
+    """Worker with one transactional id. Threads: its own."""
 
     def __init__(self, number: int, bootstrap: str, topic: str, partitions: int, notes: "NoteFile") -> None:
         super().__init__(daemon=True)
@@ -40,7 +40,7 @@ class Worker(threading.Thread):
                 self.notes.write(f"fatal {self.number} {failure.args[0].name()}")
 
     def work(self) -> None:
-        """Transactions until one fails in a way that needs another producer. Raises: KafkaException."""
+        """Run transactions until one fails in a way that requires another producer. Raises: KafkaException."""
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -88,7 +88,9 @@ class Worker(threading.Thread):
         retried(lambda: producer.commit_transaction(PATIENCE_S))
 
     def committed(self, group: Consumer) -> int:
-        """The next transaction's number: the committed offset, asked for until a broker responds."""
+        """Return the number of the next transaction, which is the committed offset; repeat the request until a broker
+        responds.
+        """
         while True:
             try:
                 (found,) = group.committed([TopicPartition(self.topic, self.number % self.partitions)], 10)
@@ -101,7 +103,7 @@ class Worker(threading.Thread):
 
 
 def retried(call: "object") -> None:
-    """Call again what failed and may be repeated, as librdkafka's documentation asks. Raises: KafkaException."""
+    """Repeat a call while its error is retriable, as librdkafka's documentation requires. Raises: KafkaException."""
     assert callable(call)
     while True:
         try:
@@ -115,7 +117,7 @@ def retried(call: "object") -> None:
 
 
 class NoteFile:
-    """Lines for another process; threads: any."""
+    """File of lines for another process. Threads: any."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115

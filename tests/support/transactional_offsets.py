@@ -1,4 +1,4 @@
-"""Groups with offsets committed in transactions, for the tests of the group coordinator."""
+"""Groups with offsets committed in transactions, for tests of the group coordinator."""
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
@@ -14,7 +14,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def single(clock: VirtualClock | None = None, **settings: int) -> Groups:
-    """Groups over one partition."""
+    """Return groups over one partition."""
     clock = clock or VirtualClock()
     known = GroupSettings(initial_rebalance_delay_ms=0, **settings)  # type: ignore[arg-type]  # the numbers of it
     return Groups(known, clock, MemoryTopic(clock, 1))

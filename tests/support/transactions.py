@@ -1,4 +1,4 @@
-"""A transaction coordinator on a virtual clock over logs in memory, with markers that are remembered or refused."""
+"""Transaction coordinator on a virtual clock over logs in memory, with markers that are recorded or refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ DEFAULTS = TransactionSettings()
 
 @dataclass
 class FakeMarkers:
-    """Remembers markers as (place, producer id, epoch, coordinator epoch, commit, version); ``errors`` by place."""
+    """Record of markers as (place, producer id, epoch, coordinator epoch, commit, version). ``errors``: errors by
+    place.
+    """
 
     written: list[tuple[TopicPartition, int, int, int, bool, int]] = field(default_factory=list)
     errors: dict[TopicPartition, Errors] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class FakeMarkers:
 
 
 def service_of(topic: MemoryTopic, markers: FakeMarkers, clock: VirtualClock) -> TransactionService:
-    """Return a service whose threads do not run and whose coordinator is to be started."""
+    """Return a service without running threads, whose coordinator is not started."""
     ctx = make_bench().ctx
     made = TransactionService(
         ctx.config,
@@ -65,7 +67,7 @@ def service_of(topic: MemoryTopic, markers: FakeMarkers, clock: VirtualClock) ->
 
 @dataclass
 class Transactions:
-    """The coordinator and short forms of what producers do. ``settings``: of the coordinator."""
+    """Coordinator with short forms of the requests of producers. ``settings``: of the coordinator."""
 
     settings: TransactionSettings = DEFAULTS
     clock: VirtualClock = field(default_factory=VirtualClock)
@@ -85,12 +87,12 @@ class Transactions:
         self.scheduler.run_due()
 
     def restart(self) -> Transactions:
-        """Another coordinator over the same log, as after a kill."""
+        """Return another coordinator over the same log, as after a kill."""
         self.scheduler.close()
         return Transactions(self.settings, self.clock, self.topic, self.markers, self.ids)
 
     def after(self, ms: int) -> None:
-        """Let time pass in steps, so that what is due early has happened before what is due late."""
+        """Advance the clock in steps, so that timers expire in the order of their deadlines."""
         while ms > 0:
             step = min(ms, 100 if ms <= 5_000 else 1_000 if ms < 60_000 else 10_000)
             self.clock.advance_ms(step)
@@ -115,11 +117,11 @@ class Transactions:
         return self.see(name).state.label
 
     def metadata(self, name: str = "x") -> TransactionMetadata:
-        """The id's own state, to be set or looked at by a test."""
+        """Return the coordinator's own state of a transactional id, which a test may change."""
         return self.coordinator.runtime.find(name).transactions[name]
 
     def records(self) -> list[tuple[str | None, TransactionMetadata | None]]:
-        """Return the records of the log, in order."""
+        """Return the records of the log in order."""
         assert self.topic is not None
         found = []
         for log in self.topic.logs:

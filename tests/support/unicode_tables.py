@@ -1,4 +1,4 @@
-"""Write src/kbroker/common/java/unicode_data.py from RE2/J's own tables: python -m tests.support.unicode_tables."""
+"""Writer of src/kbroker/common/java/unicode_data.py from RE2/J's own tables: python -m tests.support.unicode_tables."""
 
 import base64
 import subprocess
@@ -15,7 +15,7 @@ HEAD = '"""Unicode\'s tables as RE2/J 1.8 has them. Written by tests/support/uni
 
 
 def dumped() -> tuple[dict[str, list[tuple[int, int]]], list[list[int]]]:
-    """First and last characters of each class, in order; the letters of each orbit, the smallest first."""
+    """Return the first and last characters of each class in order, and the letters of each orbit, smallest first."""
     command = java_command("com.google.re2j.UnicodeTablesDump", classes=compiled(SOURCE))
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     classes: dict[str, list[tuple[int, int]]] = {}
@@ -36,7 +36,7 @@ def dumped() -> tuple[dict[str, list[tuple[int, int]]], list[list[int]]]:
 
 
 def packed(numbers: list[int]) -> bytes:
-    """Seven bits a byte, the highest first; the last byte of a number is below 128."""
+    """Return numbers with seven bits a byte, the highest first; the last byte of a number is below 128."""
     found = bytearray()
     for number in numbers:
         part = [number & 127]
@@ -47,7 +47,7 @@ def packed(numbers: list[int]) -> bytes:
 
 
 def data() -> str:
-    """The text of the module."""
+    """Return the text of the module."""
     classes, orbits = dumped()
     parts = {}
     for name, ranges in classes.items():

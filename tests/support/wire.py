@@ -1,4 +1,6 @@
-"""Raw Kafka frames, built and read without the broker's codec; also invalid ones, which no client library sends."""
+"""Raw Kafka frames, built and read without the broker's codec, including invalid frames that no client
+library sends.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ LONG_BYTES = 1 << 15
 
 @functools.cache
 def _compiled_crc32c() -> Callable[[bytes], int] | None:
-    """Return the function of aiokafka, if that is installed: a megabyte takes 0.1 s here, and its import too."""
+    """Return aiokafka's function if aiokafka is installed: this module takes 0.1 s for a megabyte, like aiokafka's
+    import.
+    """
     try:
         from aiokafka.record._crecords import crc32c_cython
     except ImportError:
@@ -47,7 +51,7 @@ def _compiled_crc32c() -> Callable[[bytes], int] | None:
 
 
 def crc32c(data: bytes) -> int:
-    """Return Castagnoli's CRC, by code that is independent of the broker's."""
+    """Return the CRC-32C of data, computed by code that is independent of the broker's."""
     if len(data) >= LONG_BYTES and (compiled := _compiled_crc32c()) is not None:
         return compiled(data)
     value = 0xFFFFFFFF
@@ -92,7 +96,7 @@ def header(
 
 
 def sized(data: bytes | None) -> bytes:
-    """Return bytes with their varint length, as records have them."""
+    """Return bytes with their varint length, as in records."""
     return varint(-1) if data is None else varint(len(data)) + data
 
 
@@ -143,7 +147,7 @@ def batch(
 
 
 def produce(topic: str, partition: int, records: bytes | None, **how: Any) -> bytes:
-    """Return a Produce request, v3 to v8, of one partition."""
+    """Return a Produce request, v3 to v8, for one partition."""
     return produce_to(topic, [partition], records, **how)
 
 
@@ -156,7 +160,7 @@ def produce_to(
     version: int = 7,
     transactional_id: str | None = None,
 ) -> bytes:
-    """Return a Produce request, v3 to v8, of the same records to several partitions."""
+    """Return a Produce request, v3 to v8, with the same records for several partitions."""
     data = struct.pack(">i", -1) if records is None else struct.pack(">i", len(records)) + records
     return (
         header(PRODUCE, version)
@@ -180,7 +184,7 @@ def fetch(
     session: tuple[int, int] | None = None,
     isolation: int = 0,
 ) -> bytes:
-    """Return a Fetch of partitions of one topic: v4, or v7 with the id and epoch of a session."""
+    """Return a Fetch request for partitions of one topic: v4, or v7 with the id and epoch of a session."""
     limits = struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, isolation)
     if session is None:
         entries = [struct.pack(">iqi", p, offset, partition_max_bytes) for p in partitions]
@@ -199,7 +203,7 @@ def fetch(
 
 
 def list_offsets(topic: str, partition: int, timestamp_ms: int) -> bytes:
-    """Return a ListOffsets v1; a timestamp of -1 looks up the end, -2 the start."""
+    """Return a ListOffsets request v1; a timestamp of -1 looks up the end offset, -2 the log start offset."""
     return (
         header(LIST_OFFSETS, 1)
         + struct.pack(">ii", -1, 1)
@@ -215,7 +219,7 @@ def create_topic(
     timeout_ms: int = 10000,
     configs: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return a CreateTopics v2."""
+    """Return a CreateTopics request v2."""
     given = configs or {}
     return (
         header(CREATE_TOPICS, 2)
@@ -263,7 +267,7 @@ class Connection:
             raise Closed from None
 
     def send(self, request: bytes) -> None:
-        """Send one request, its length before it."""
+        """Send one request with its length prefix."""
         self.send_raw(struct.pack(">i", len(request)) + request)
 
     def _exactly(self, size: int) -> bytes:
@@ -305,7 +309,7 @@ class Connection:
 
 @contextlib.contextmanager
 def crowd(bootstrap: str, count: int) -> Iterator[list[Connection]]:
-    """Open many connections and close them together."""
+    """Open many connections, and close them together at the end."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Connection(bootstrap)) for _ in range(count)]
 
@@ -371,7 +375,7 @@ def ranges(bootstrap: str) -> dict[int, tuple[int, int]]:
 
 
 def responses(bootstrap: str, within: float = 1.0) -> bool:
-    """Return True if ApiVersions gets a response without error on a new connection in time."""
+    """Return whether ApiVersions receives a response without an error on a new connection in time."""
     try:
         with Connection(bootstrap, timeout=within) as connection:
             response = connection.ask(header(API_VERSIONS, 0, 77))
@@ -391,7 +395,7 @@ def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
 
 
 def is_ready(bootstrap: str, topic: str, partition: int = 0) -> bool:
-    """Return True once a created partition has its leader, which takes other brokers a moment."""
+    """Return whether a created partition has a leader; other brokers need a moment to elect it."""
     try:
         end_offset(bootstrap, topic, partition)
     except AssertionError:

@@ -1,4 +1,4 @@
-"""Random message bodies drawn from the wire tables, for comparing codecs."""
+"""Random message bodies drawn from the tables of the wire format, to compare codecs."""
 
 import json
 import random
@@ -16,7 +16,7 @@ LIMITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
 
 def message_of(api: ApiSchema, side: str) -> dict[str, Any]:
-    """Return the table of one side ("request", "response")."""
+    """Return the table of one side, "request" or "response"."""
     table: dict[str, Any] = json.loads((FOLDER / api.file).read_text(encoding="utf-8"))[side]
     return table
 
@@ -27,7 +27,7 @@ def within(version: int, text: str | None) -> bool:
 
 
 def random_body(rng: random.Random, message: dict[str, Any], version: int) -> dict[str, Any]:
-    """Return a body with every field of the version; what the version lacks is left out."""
+    """Return a body with exactly the fields of the version."""
     return _struct(rng, message["fields"], message.get("structs", {}), version)
 
 
@@ -45,7 +45,7 @@ def _field(rng: random.Random, field: dict[str, Any], structs: dict[str, Any], v
 
 
 def _value(rng: random.Random, field: dict[str, Any], kind: str, structs: dict[str, Any], version: int) -> Any:
-    """One value; codes and times stay where codecs with richer types than ours can follow."""
+    """Return a random value; codes and times are within the range of codecs with richer types than the broker's."""
     name = field["name"]
     if kind == "bool":
         return rng.random() < 0.5

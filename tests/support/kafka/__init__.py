@@ -1,6 +1,7 @@
-"""A real Apache Kafka beside ours: its jars from Maven, its broker, its tools, its classes; a cluster of brokers too.
+"""Apache Kafka beside kbroker: jars from Maven, a broker, tools, Java classes, and clusters of brokers.
 
-In a test: `with ApacheKafka() as kafka: ... kafka.bootstrap`. By hand: `python -m tests.support.kafka --help`.
+In a test: `with ApacheKafka() as kafka: ... kafka.bootstrap`. On the command line: `python -m tests.support.kafka
+--help`.
 """
 
 from tests.support.kafka.broker import COLLECTOR, ApacheKafka, StartError

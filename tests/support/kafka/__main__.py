@@ -1,11 +1,12 @@
-"""Apache Kafka by hand.
+"""Apache Kafka on the command line.
 
     python -m tests.support.kafka start [--port 29092] [--heap 512m] [NAME=VALUE ...]   serve until `stop`
-    python -m tests.support.kafka stop [--port 29092]                                   end it and delete its data
+    python -m tests.support.kafka stop [--port 29092]                                   stop it and delete its data
     python -m tests.support.kafka tool CLASS [ARGUMENT ...]                             run one of Kafka's own tools
     python -m tests.support.kafka classpath                                             print the class path
 
-Needs Java 17 and Maven. Exit status: 0 done, 1 it did not start or was not there, 2 wrong usage; a tool's own.
+Needs Java 17 and Maven. Exit status: 0 done, 1 the broker did not start or did not run, 2 wrong usage; `tool` exits
+with the tool's status.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def start(port: int, heap: str, settings: list[str]) -> int:
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["tool"] and len(sys.argv) > 2:  # all the rest belongs to the tool
+    if sys.argv[1:2] == ["tool"] and len(sys.argv) > 2:  # further arguments are the tool's
         command = java_command(*sys.argv[2:])
         os.execv(command[0], command)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,4 +1,4 @@
-"""A node of a real Apache Kafka in KRaft mode on this machine, on its own loopback ports."""
+"""Node of Apache Kafka in KRaft mode on this machine, on its own loopback ports."""
 
 import base64
 import contextlib
@@ -22,8 +22,8 @@ from tests.support.ports import free_pair
 HEAP = "512m"
 PID_FILE = "pid"
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0  # the writing of an archive of classes included
-# One node does alone what Kafka expects of three, and waits for no members that a test does not have.
+STOP_TIMEOUT_S = 30.0  # includes the time to write an archive of classes
+# One node has the roles for which Kafka expects three, and a group does not wait for further members.
 ALONE = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -35,8 +35,8 @@ ALONE = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-# Runs a command and ends it when standard input ends, so that no JVM outlives a test run, however that ends. The
-# command's process id goes into the file $0.
+# Runs a command and ends it when standard input ends, so that no JVM outlives the test run, even a killed one. The
+# command's process id is written to the file $0.
 WATCHED = """
 exec 3<&0
 "$@" < /dev/null & child=$!
@@ -51,26 +51,26 @@ COLLECTOR = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:Initiati
 
 
 class StartError(Exception):
-    """Apache Kafka did not start; the text ends with what it logged."""
+    """Apache Kafka did not start; the message ends with the end of its log."""
 
 
 class ApacheKafka:
-    """A node in a separate process, started by `with`; its data is deleted at the end.
+    """Node in a separate process, started by `with`; its data is deleted at the end.
 
-    The first one that is stopped writes an archive of its classes, with which later ones start in half the CPU time.
+    The first node that is stopped writes an archive of its classes, with which later nodes start in half the CPU time.
 
     Args:
-        settings: laid over those of a single node; an empty value removes one.
-        port: of the PLAINTEXT listener; the controller takes the next one. None: a pair that is free now.
-        listeners: further ones, as PROTOCOL://HOST:PORT.
-        heap: of the JVM, minimum and maximum.
-        folder: of properties, logs and data; None: a new temporary one.
-        outlives: whether it goes on when this process has ended; `stop_detached` ends it then.
-        cluster_id: of its cluster; None: it is alone in a new one.
+        settings: override the settings of a single node; an empty value removes a setting.
+        port: of the PLAINTEXT listener; the controller's port is the next. None: a pair that is free now.
+        listeners: further listeners, as PROTOCOL://HOST:PORT.
+        heap: minimum and maximum heap of the JVM.
+        folder: of properties, logs and data; None: a new temporary folder.
+        outlives: the node continues after the end of this process, until `stop_detached`.
+        cluster_id: None: the node is the only one of a new cluster.
         formatted: further options of the command that formats its storage.
-        before: jars that come first in the class path.
-        compiler: options of the JVM for compiler and collector; a measurement takes COLLECTOR.
-        options: further ones of the JVM.
+        before: jars at the beginning of the class path.
+        compiler: options of the JVM for compiler and collector; COLLECTOR for measurements.
+        options: further options of the JVM.
         version: of Apache Kafka.
     """
 
@@ -118,7 +118,7 @@ class ApacheKafka:
 
     @property
     def is_running(self) -> bool:
-        """Return whether its process was started and has not ended."""
+        """Return whether the process was started and has not ended."""
         return self._process is not None and self._process.poll() is None and (self.folder / PID_FILE).exists()
 
     def __enter__(self) -> "ApacheKafka":
@@ -135,7 +135,7 @@ class ApacheKafka:
         self.stop()
 
     def properties(self) -> dict[str, str]:
-        """Return the settings of the node; those of the caller win."""
+        """Return the settings of the node, in which those of the caller override the others."""
         controller = self.port + 1
         plain = f"PLAINTEXT://127.0.0.1:{self.port}", f"CONTROLLER://127.0.0.1:{controller}"
         protocols = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -150,9 +150,9 @@ class ApacheKafka:
         return {name: value for name, value in values.items() if value}
 
     def start(self) -> None:
-        """Format the storage unless that was done, start, and wait until ApiVersions gets a response.
+        """Format the storage unless it is formatted, start the node, and wait until it responds to ApiVersions.
 
-        Raises: Unavailable without Java or Maven; StartError when it ends or does not respond in time.
+        Raises: Unavailable without Java or Maven; StartError if the process ends or does not respond in time.
         """
         classpath(self._version)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ class ApacheKafka:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not wire.responses(self.bootstrap, within=5.0):
             if self._process.poll() is not None:
-                raise StartError(f"it ended with {self._process.returncode}: {self.tail()}")
+                raise StartError(f"the process ended with {self._process.returncode}: {self.tail()}")
             if time.monotonic() > deadline:
                 raise StartError(f"no response within {START_TIMEOUT_S:g} s: {self.tail()}")
             time.sleep(0.1)
@@ -188,7 +188,7 @@ class ApacheKafka:
         return self.folder / "classes.jsa"
 
     def _formatted(self, output: IO[bytes]) -> Path:
-        """Return the file of properties, after its storage was formatted unless it was before."""
+        """Write the file of properties, format the storage unless it is formatted, and return the file."""
         written = self.folder / "server.properties"
         written.write_text("".join(f"{k}={v}\n" for k, v in self.properties().items()), encoding="utf-8")
         if not (self.folder / "data" / "meta.properties").exists():
@@ -201,7 +201,7 @@ class ApacheKafka:
         return written
 
     def kill(self) -> None:
-        """End the process at once, also a paused one; its data stays for the next `start`."""
+        """Kill the process, even a paused one; its data stays for the next `start`."""
         assert self._process is not None
         os.kill(self.pid, signal.SIGKILL)
         assert self._process.stdin is not None
@@ -210,15 +210,15 @@ class ApacheKafka:
         self._process = None
 
     def pause(self) -> None:
-        """Stop all threads of the process; its connections stay open and nothing responds."""
+        """Stop all threads of the process; its connections stay open, and it sends no responses."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
-        """Return everything that the node logged."""
+        """Return the whole log of the node."""
         return (self.folder / "log").read_text(errors="replace")
 
     def tail(self) -> str:
@@ -231,7 +231,7 @@ class ApacheKafka:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def end(self) -> None:
-        """End the process, by a signal to stop and then by one to kill; its data stays for the next `start`."""
+        """Stop the process by SIGTERM, then SIGKILL if necessary; its data stays for the next `start`."""
         process = self._process
         if process is not None:
             if process.stdin is not None:
@@ -249,19 +249,19 @@ class ApacheKafka:
 
 
 def new_id() -> str:
-    """Return a new id of a cluster, or of a folder."""
+    """Return a new id of a cluster or a folder."""
     return base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def stop_detached(folder: Path) -> bool:
-    """End the broker that another process started in a folder, and delete the folder; whether there was one."""
+    """Stop the broker that another process started in a folder and delete the folder; return whether the broker ran."""
     try:
         pid = int((folder / PID_FILE).read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (OSError, ValueError):
         pid, command = 0, b""
     was_there = str(folder / "server.properties").encode() in command.split(b"\0")
-    if was_there:  # the number may belong to another program by now
+    if was_there:  # the process id may belong to another program by now
         deadline = time.monotonic() + STOP_TIMEOUT_S
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

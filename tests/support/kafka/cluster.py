@@ -1,4 +1,4 @@
-"""Several nodes of a real Apache Kafka on this machine that are one cluster in KRaft mode."""
+"""Cluster of several nodes of Apache Kafka in KRaft mode on this machine."""
 
 import shutil
 import tempfile
@@ -13,10 +13,10 @@ from tests.support.ports import free_run
 
 HEAP = "384m"
 SMALL_HEAP = "160m"
-PORTS = 3  # of a node: PLAINTEXT, CONTROLLER, one more
+PORTS = 3  # ports of a node: PLAINTEXT, CONTROLLER, one more
 FIRST_CONTROLLER = 101
-# A broker that was killed is missed after three seconds instead of nine; few partitions of internal topics start fast,
-# and the cleaner's buffer fits into a small heap.
+# A killed broker is fenced after three seconds instead of nine; few partitions of internal topics start fast, and the
+# cleaner's buffer fits into a small heap.
 QUICK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -29,17 +29,18 @@ QUICK = {
 
 
 class KafkaCluster:
-    """Brokers with node ids from 1, and controllers; started together by `with`. All data is deleted at the end.
+    """Brokers with node ids from 1, and controllers, started together by `with`. All data is deleted at the end.
 
-    Without ``controllers`` brokers are controllers too: of two brokers the first alone, so the second can be killed;
-    of three all are, and any can. With them, the controllers are separate nodes with ids from 101, in a dynamic quorum.
+    Without ``controllers`` brokers are controllers too: of two brokers only the first, so that the second can be
+    killed; of three or more brokers all, so that any broker can be killed. With ``controllers``, the controllers are
+    separate nodes with ids from 101 in a dynamic quorum.
 
     Args:
-        count: of brokers.
-        settings: of each node, laid over those of a cluster.
+        count: number of brokers.
+        settings: of each node; they override the settings of a cluster.
         controllers: number of nodes that are controllers only.
-        protocol: of a further listener of each broker, such as SASL_SSL; "" for none.
-        before: jars that come first in the class path.
+        protocol: of a further listener of each broker, such as SASL_SSL; "" for no further listener.
+        before: jars at the beginning of the class path.
         options: of each JVM; `{folder}` is the folder of its node.
         version: of Apache Kafka; ``release``: of the features of the cluster, "" for the newest.
     """
@@ -122,28 +123,28 @@ class KafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """All PLAINTEXT listeners."""
+        """Addresses of all PLAINTEXT listeners."""
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     @property
     def secured(self) -> str:
-        """All listeners of `protocol`."""
+        """Addresses of all listeners of `protocol`."""
         return ",".join(f"127.0.0.1:{port + 2}" for port in self._ports)
 
     @property
     def quorum(self) -> str:
-        """Addresses of the controllers, as ``controller.quorum.bootstrap.servers`` has them."""
+        """Addresses of the controllers, in the form of ``controller.quorum.bootstrap.servers``."""
         return ",".join(node.bootstrap for node in self.controllers)
 
     @property
     def nodes(self) -> list[ApacheKafka]:
-        """Return all nodes, the controllers first."""
+        """All nodes, controllers first."""
         return [*self.controllers, *self.brokers]
 
     def __enter__(self) -> "KafkaCluster":
         try:
             classpath(self._version)
-            with ThreadPoolExecutor(len(self.nodes)) as pool:  # a voter waits for the others
+            with ThreadPoolExecutor(len(self.nodes)) as pool:  # a voter waits for the other voters
                 list(pool.map(ApacheKafka.start, self.nodes))
         except BaseException:
             self.stop()
@@ -156,10 +157,10 @@ class KafkaCluster:
         self.stop()
 
     def stop(self) -> None:
-        """End all nodes at once, and delete their data."""
+        """Kill all nodes and delete their data."""
         running = [node for node in self.nodes if node.is_running]
         if running and not ClassArchive.of_node(self._version).exists():
-            running[-1].end()  # it leaves an archive
+            running[-1].end()  # a node that is stopped writes the archive
         for node in running:
             if node.is_running:
                 node.kill()

@@ -1,4 +1,4 @@
-"""The jars of Apache Kafka, fetched by Maven, and the commands that run classes from them."""
+"""Jars of Apache Kafka, fetched by Maven, and the commands that run classes from them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ VERSION = "4.3.1"
 BUILD = ROOT / "build" / "kafka"
 POM = Path(__file__).with_name("pom.xml")
 MAVEN_TIMEOUT_S = 900
-# A tool or a broker of a test runs for seconds: the second compiler and a parallel collector would only cost it time.
+# A tool or a broker of a test runs for seconds, in which a second compiler and a parallel collector save no time.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 SHORT_LIVED = ("-Xmx512m", *QUICK_START)
 
 
 class Unavailable(Exception):
-    """Apache Kafka cannot run on this machine; the text says what is missing."""
+    """Apache Kafka cannot run on this machine; the message names the missing program."""
 
 
 def program(name: str) -> str:
-    """Return the path of `java`, `javac` or `mvn`, JAVA_HOME first. Raises: Unavailable if it is not installed."""
+    """Return the path of `java`, `javac` or `mvn`, first from JAVA_HOME. Raises: Unavailable if it is not installed."""
     home = os.environ.get("JAVA_HOME")
     inside = Path(home, "bin", name) if home else None
     found = str(inside) if inside is not None and inside.exists() else shutil.which(name)
@@ -39,12 +39,12 @@ def program(name: str) -> str:
 
 
 def classpath(version: str = VERSION, pom: Path = POM) -> str:
-    """Return the class path of a version, asking Maven only when a jar is not on this machine.
+    """Return the class path of a version; Maven runs only if a jar is missing on this machine.
 
-    Safe in several processes at once. Raises: Unavailable if Maven or a jar cannot be had.
+    Safe in several processes at once. Raises: Unavailable if Maven is missing or fails.
 
     Args:
-        pom: the dependencies; `kafka.version` is set for it.
+        pom: file with the dependencies; `kafka.version` is set for it.
     """
     folder = BUILD / version
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,18 +61,18 @@ def classpath(version: str = VERSION, pom: Path = POM) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
         if done.returncode != 0:
             said = (done.stdout + done.stderr)[-2000:]
-            raise Unavailable(f"Maven did not give what {pom.name} asks for, with Apache Kafka {version}: {said}")
+            raise Unavailable(f"Maven did not fetch the dependencies of {pom.name} with Apache Kafka {version}: {said}")
         fresh.replace(kept)
         return kept.read_text(encoding="utf-8").strip()
 
 
 class ClassArchive:
-    """An archive of the classes that a program loads: with it a JVM starts in half the CPU time.
+    """Archive of the classes that a program loads, with which a JVM starts in half the CPU time.
 
-    The first JVM of the program that ends otherwise than by SIGKILL writes it.
+    The first JVM of the program that is not ended by SIGKILL writes the archive.
 
     Args:
-        name: of the program. jars: the first ones of its class path, which has no folder before its end.
+        name: of the program. jars: the first jars of the class path, before any folder.
         version: of Apache Kafka.
     """
 
@@ -82,21 +82,21 @@ class ClassArchive:
 
     @classmethod
     def of_node(cls, version: str = VERSION) -> ClassArchive:
-        """Return the archive that a node of Apache Kafka writes, which its tools and clients read."""
+        """Return the archive that a node of Apache Kafka writes and that its tools and clients read."""
         return cls("classes", classpath(version), version)
 
     def exists(self) -> bool:
-        """Return whether it was written."""
+        """Return whether the archive was written."""
         return self._path.exists()
 
     def options(self, written: Path | None = None) -> tuple[str, ...]:
-        """Return the options of a JVM that reads the archive, or else writes one into a file at its end."""
+        """Return the JVM options that read the archive, or that write an archive into a file at the JVM's end."""
         if self.exists():
             return f"-XX:SharedArchiveFile={self._path}", "-Xlog:disable"
         return () if written is None else (f"-XX:ArchiveClassesAtExit={written}", "-Xlog:disable")
 
     def keep(self, written: Path) -> None:
-        """Take in what a JVM has written into a file."""
+        """Store the archive that a JVM has written into a file."""
         if written.exists() and not self.exists():
             part = self._path.with_suffix(f".{uuid.uuid4().hex}")
             shutil.copy(written, part)
@@ -113,13 +113,13 @@ def java_command(
     pom: Path = POM,
     version: str = VERSION,
 ) -> list[str]:
-    """Return the command that runs a class with Kafka's jars, or with those that another `pom` asks for.
+    """Return the command that runs a class with Kafka's jars, or with the jars of another `pom`.
 
     Args:
-        main: a class, or the path of one source file, which `java` then compiles itself.
-        options: of the virtual machine; those of SHORT_LIVED first: it reads the archive of classes, if there is one.
-        before: jars that come first in the class path.
-        classes: jar of compiled classes, which comes last: the jars of an archive are the first ones.
+        main: a class, or the path of a single source file, which `java` compiles.
+        options: of the virtual machine; with those of SHORT_LIVED first, the archive of classes is used if it exists.
+        before: jars at the beginning of the class path.
+        classes: jar of compiled classes at the end of the class path, after the jars of the archive.
         version: of Apache Kafka.
     """
     parts = (before, classpath(version, pom), "" if classes is None else str(classes))
@@ -130,10 +130,10 @@ def java_command(
 
 
 def compiled(*sources: Path, pom: Path = POM) -> Path:
-    """Compile Java sources against Kafka's jars unless they have not changed since; return the jar of their classes.
+    """Compile Java sources against Kafka's jars unless they are unchanged; return the jar of their classes.
 
-    `pom` names other jars. Safe in several processes at once. Raises: Unavailable without javac; RuntimeError if
-    a source is wrong.
+    `pom` names other jars. Safe in several processes at once. Raises: Unavailable without javac; RuntimeError if a
+    source does not compile.
     """
     jars = classpath(pom=pom)
     inputs = [VERSION.encode(), pom.read_bytes(), *(source.read_bytes() for source in sources)]
@@ -151,7 +151,7 @@ def compiled(*sources: Path, pom: Path = POM) -> Path:
             for path in sorted(part.rglob("*.class")):
                 archive.write(path, path.relative_to(part))
         shutil.rmtree(part)
-        with contextlib.suppress(FileExistsError):  # another process was faster; an archive of classes knows its time
+        with contextlib.suppress(FileExistsError):  # another process was faster; class archives depend on its time
             os.link(made, jar)
         made.unlink()
     return jar

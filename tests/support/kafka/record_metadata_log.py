@@ -1,7 +1,7 @@
-"""Record the metadata log of a real Apache Kafka after changes of every kind, with snapshots by Kafka at many offsets.
+"""Recorder of the metadata log of Apache Kafka after changes of every kind, with Kafka's snapshots at many offsets.
 
-``python -m tests.support.kafka.record_metadata_log FOLDER`` writes the log's segment, a few of the snapshots, and
-the responses of the brokers at the end. The tests of the metadata image compare these.
+``python -m tests.support.kafka.record_metadata_log FOLDER`` writes the log's segment, a few of the snapshots, and the
+brokers' responses at the end. The tests of the metadata image compare these.
 """
 
 import gzip
@@ -35,11 +35,11 @@ CREATE_TOKEN, RENEW_TOKEN, EXPIRE_TOKEN, DESCRIBE_TOKENS = 38, 39, 40, 41
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, ELECT, ALTER_CONFIGS, REASSIGN = 19, 20, 37, 43, 44, 45
 DESCRIBE_QUOTAS, ALTER_QUOTAS, DESCRIBE_SCRAM, ALTER_SCRAM, UPDATE_FEATURES, TOPIC_PARTITIONS = 48, 49, 50, 51, 57, 75
 INIT_PRODUCER_ID = 22
-TOPICS = [{"Name": name} for name in ("gone", "plain", "wide")]  # sorted, as Kafka expects them
+TOPICS = [{"Name": name} for name in ("gone", "plain", "wide")]  # sorted, as Kafka requires
 
 
 def errors(body: Any) -> Iterator[str]:
-    """Error codes anywhere in a response."""
+    """Yield every error in a response."""
     if isinstance(body, dict):
         if body.get("ErrorCode"):
             yield f"{body['ErrorCode']} {body.get('ErrorMessage')}"
@@ -51,7 +51,7 @@ def errors(body: Any) -> Iterator[str]:
 
 
 def ask(cluster: Cluster, key: int, body: dict[str, Any]) -> dict[str, Any]:
-    """A response without errors, tried again while the brokers catch up."""
+    """Return a response without errors; repeat the request until the brokers have applied earlier changes."""
     for _ in range(100):
         response = cluster.request(key, body)
         found = list(errors(response))
@@ -143,7 +143,7 @@ def change_security(cluster: Cluster, secured: str) -> None:
 
 
 def session(secured: str) -> Cluster:
-    """A session of alice: tokens are for logged-in users only."""
+    """Return a connection of the user alice: only authenticated users can have tokens."""
     login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     security = ClientSecurity(
         {
@@ -155,12 +155,12 @@ def session(secured: str) -> Cluster:
 
 
 def text(value: object) -> str:
-    """A value that JSON lacks."""
+    """Return the text of a value that JSON cannot represent."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def describe(cluster: Cluster, secured: str) -> dict[str, Any]:
-    """Responses of the brokers about everything in the log."""
+    """Return the brokers' responses about everything in the log."""
     anything = {"ResourceTypeFilter": 1, "ResourceNameFilter": None, "PatternTypeFilter": 1}
     anyone = {"PrincipalFilter": None, "HostFilter": None, "Operation": 1, "PermissionType": 1}
     resources = [(2, "plain"), (2, "wide"), (2, "gone"), (4, ""), (4, "1"), (32, "g"), (16, "m")]

@@ -1,4 +1,4 @@
-"""Kafka's command line tools in one JVM per process of the tests: its start costs more than most tools do."""
+"""Kafka's command line tools in one JVM for each process of the tests: a JVM's start takes longer than most tools."""
 
 import atexit
 import shutil
@@ -18,9 +18,9 @@ _running: list[subprocess.Popen[bytes]] = []
 
 
 def run_tool(main: str, *arguments: object, stdin: str = "", seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run the main method of a class, as `java CLASS ARGUMENT...` would; return its output and exit status.
+    """Run the main method of a class, as `java CLASS ARGUMENT...` does; return its output and exit status.
 
-    Safe in several threads; one tool runs at a time. It needs Java, javac and Maven. Raises: Unavailable;
+    Safe in several threads; one tool runs at a time. Requires Java, javac and Maven. Raises: Unavailable;
     subprocess.TimeoutExpired.
     """
     words = [main, *map(str, arguments)]
@@ -51,10 +51,10 @@ def run_tool(main: str, *arguments: object, stdin: str = "", seconds: float = 12
 def storage_tool(
     *words: str, version: str = VERSION, shared: bool = True, seconds: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Run kafka-storage of a version; raises as `run_tool` does.
+    """Run kafka-storage of a version; raise the errors of `run_tool`.
 
     Args:
-        shared: whether the JVM of the other tools may run it, where that has this version and javac is installed.
+        shared: the JVM of the other tools may run the tool if the version is the same and javac is installed.
     """
     main = "kafka.tools.StorageTool"
     if shared and version == VERSION and shutil.which("javac") is not None:

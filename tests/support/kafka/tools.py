@@ -1,4 +1,4 @@
-"""Kafka's command line tools, for tests that need them."""
+"""Kafka's command line tools for tests."""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +11,7 @@ TOOLS = "org.apache.kafka.tools."
 
 
 def run_tool(main: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a tool as `tool_server.run_tool` does; the test lacks something where that is not possible."""
+    """Run a tool as `tool_server.run_tool` does; report a missing prerequisite of the test if tools cannot run."""
     need.kafka_tools()
     return tool_server.run_tool(main, *arguments, **options)
 
@@ -21,7 +21,7 @@ class Tools:
 
     Args:
         bootstrap: address of the broker.
-        config: properties of the clients, given with --command-config.
+        config: file with properties of the clients, passed as --command-config.
     """
 
     def __init__(self, bootstrap: str, config: Path | None = None) -> None:
@@ -29,10 +29,10 @@ class Tools:
         self._config = () if config is None else ("--command-config", config)
 
     def __call__(self, tool: str, *arguments: object, stdin: str = "", status: int | None = 0) -> str:
-        """Return the standard output of a tool; of one that is expected to fail, the standard error too.
+        """Return the standard output of a tool, with the standard error if the tool is expected to fail.
 
         Args:
-            tool: a class, and its command if that comes first.
+            tool: a class, followed by its command if the command must be the first argument.
             status: the expected exit status; None for any.
         """
         done = run_tool(*tool.split(), "--bootstrap-server", self.bootstrap, *self._config, *arguments, stdin=stdin)
