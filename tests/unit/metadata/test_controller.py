@@ -1,4 +1,4 @@
-"""The controller: changes are atomic, stored before they are in force, and unknown outcomes end them."""
+"""The controller makes changes atomically, stores them before it publishes them, and stops at an unknown outcome."""
 
 import threading
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def groups(controller: Controller) -> list[str]:
 
 
 def setting(controller: Controller, *names: str) -> Callable[[], None]:
-    """Return a call that gives groups a config."""
+    """Return a call that sets a config of each group."""
     return lambda: change(controller, *map(record, names))
 
 
@@ -60,14 +60,14 @@ def controller() -> MemoryController:
 
 @pytest.fixture
 def calls(controller: MemoryController) -> list[tuple[str, list[str]]]:
-    """The calls of a publisher of the controller."""
+    """Return the calls of a publisher of the controller."""
     calls: list[tuple[str, list[str]]] = []
     following(controller, Follower("one", calls))
     return calls
 
 
 def test_a_change_is_one_step(controller: MemoryController) -> None:
-    """Its records are appended and synced together, and published as one delta between two images."""
+    """The records of a change are appended and synced together, and published as one delta between two images."""
     follower = following(controller, Follower("one", []))
     before = controller.image
     change(controller, record("a"), record("b"), record("a", None))
@@ -76,7 +76,7 @@ def test_a_change_is_one_step(controller: MemoryController) -> None:
     assert (groups(controller), controller.image.offset) == (["b"], before.offset + 3)
     assert controller.image.offset + 1 == controller.end_offset
     assert (len(controller.storage.appended), controller.storage.flushes) == (1, 1)
-    assert before.configs.keys() == controller.image.configs.keys() - {(GROUP, "b")}, "an image never changes"
+    assert before.configs.keys() == controller.image.configs.keys() - {(GROUP, "b")}, "the former image is unchanged"
 
 
 def test_a_plan_without_records_changes_nothing(
@@ -89,7 +89,7 @@ def test_a_plan_without_records_changes_nothing(
 
 
 def test_waiting_changes_share_a_batch(controller: MemoryController, calls: list[tuple[str, list[str]]]) -> None:
-    """Each is planned against the image after those before it and published by itself, in order."""
+    """Each change is planned against the image after the changes before it and published by itself, in order."""
     seen: list[list[str]] = []
 
     def plan(image: MetadataImage) -> list[MetadataRecord]:
@@ -103,7 +103,7 @@ def test_waiting_changes_share_a_batch(controller: MemoryController, calls: list
 
 
 def test_the_error_of_a_plan_is_its_callers(controller: MemoryController, calls: list[tuple[str, list[str]]]) -> None:
-    """Other changes of the same sync are made; an OSError of a plan is not a failure of the storage either."""
+    """The caller gets the error of its plan, an OSError too; other changes of the same sync are made."""
 
     def bad(error: Exception) -> Callable[[], None]:
         def plan(image: MetadataImage) -> NoReturn:
@@ -122,7 +122,7 @@ def test_the_error_of_a_plan_is_its_callers(controller: MemoryController, calls:
 
 
 def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryController) -> None:
-    """Every start would replay it, and fail."""
+    """Such a record would make each later start fail during replay."""
     before, unknown = controller.image, metadata_record("UnfenceBrokerRecord", {"Id": 9, "Epoch": 1})
     with pytest.raises(MetadataReplayError):
         change(controller, record("a"), unknown)
@@ -134,7 +134,7 @@ def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryCon
 def test_a_refused_append_changes_nothing(
     controller: MemoryController, calls: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Changes that wait before the failed one are made, those planned against an image with it are refused."""
+    """Waiting changes before the failed one are made; changes planned against an image that includes it are refused."""
     before = controller.image
     controller.storage.is_full = True
     with pytest.raises(KafkaError, match="the disk is full"):
@@ -171,7 +171,7 @@ def test_an_unknown_outcome_ends_all_changes(
     caplog: pytest.LogCaptureFixture,
     step: str,
 ) -> None:
-    """Nothing is published, each client gets no response, and the broker is stopped once, with the reason."""
+    """Nothing is published, every waiting change fails, and the broker stops once, with the reason."""
     before = controller.image
     reasons: list[str] = []
     controller.on_failure = reasons.append
@@ -183,7 +183,7 @@ def test_an_unknown_outcome_ends_all_changes(
         patch.setattr(controller.storage, "append" if step == "write" else "flush", fail)
         results = together(controller, setting(controller, "a"), setting(controller, "b"))
     assert [type(result) for result in results] == [OutcomeUnknownError] * 2
-    for _ in range(2):  # the disk works again, and it is still unknown
+    for _ in range(2):  # the outcome stays unknown when the disk works again
         with pytest.raises(OutcomeUnknownError):
             change(controller, record("c"))
     with pytest.raises(OutcomeUnknownError):
@@ -200,7 +200,7 @@ def test_an_unknown_outcome_ends_all_changes(
 
 
 def test_an_interrupted_change_ends_all_changes(controller: MemoryController) -> None:
-    """The thread that makes the changes of others may be interrupted: none of them may count as made."""
+    """An interrupt of the thread that makes the waiting changes fails all of them."""
     reasons: list[str] = []
     controller.on_failure = reasons.append
 
@@ -218,7 +218,7 @@ def test_an_interrupted_change_ends_all_changes(controller: MemoryController) ->
 
 
 def test_parts_are_published_in_their_order(controller: MemoryController) -> None:
-    """A part that fails stops no other; the change is stored, and its caller gets the failure."""
+    """A publisher that fails does not stop the others. The change is stored, and its caller gets the failure."""
     calls: list[tuple[str, list[str]]] = []
     failure = ZeroDivisionError("a bug")
     controller.publishers += [Follower("one", calls), Follower("two", calls, failure), Follower("three", calls)]
@@ -230,7 +230,7 @@ def test_parts_are_published_in_their_order(controller: MemoryController) -> Non
 
 
 def test_a_part_gets_each_delta_with_its_image(controller: MemoryController) -> None:
-    """Two changes of one sync are published one after the other, each with the image after it."""
+    """Two changes of one sync are published one after the other."""
     calls: list[tuple[str, list[str]]] = []
     following(controller, Follower("one", calls))
     together(controller, setting(controller, "a"), setting(controller, "b"))
@@ -238,7 +238,7 @@ def test_a_part_gets_each_delta_with_its_image(controller: MemoryController) -> 
 
 
 def test_a_slow_part_delays_no_change_of_another(controller: MemoryController) -> None:
-    """While one part makes thousands of logs, a change that does not concern it is made and in force."""
+    """While one publisher is busy, a change that does not concern it is made and published to the others."""
     calls: list[tuple[str, list[str]]] = []
     slow, other = Follower("slow", calls), Follower("other", calls)
     slow.wanted = lambda delta: (32, "slow") in delta.changed_configs
@@ -259,7 +259,7 @@ def test_a_slow_part_delays_no_change_of_another(controller: MemoryController) -
 
 
 def test_two_threads(controller: MemoryController) -> None:
-    """No change is lost, none is made twice, and a change is in force when its call returns."""
+    """Changes of two threads are neither lost nor duplicated, and each is in the image when its call returns."""
     wrong: list[str] = []
 
     def run(name: str) -> None:
@@ -275,6 +275,6 @@ def test_two_threads(controller: MemoryController) -> None:
         thread.join()
     assert wrong == []
     assert groups(controller) == sorted(f"{name}{number}" for name in "xy" for number in range(200))
-    assert sum(map(len, controller.storage.appended)) == 400  # in fewer batches, when one waits for the other
+    assert sum(map(len, controller.storage.appended)) == 400  # in fewer batches when changes wait for each other
     assert controller.storage.flushes <= 400
     assert ProducerIds(controller).next() == 0

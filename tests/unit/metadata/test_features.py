@@ -36,7 +36,7 @@ def in_force(bench: Bench) -> tuple[dict[str, int], int]:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_feature_goes_down_and_up(bench: Bench, version: int) -> None:
-    """A level goes down only by a downgrade and up only by an upgrade; each change has a new epoch."""
+    """A level is lowered only by a downgrade and raised only by an upgrade; each change has a new epoch."""
     before, epoch = in_force(bench)
     assert (before[TRANSACTIONS], epoch) == (2, bench.ctx.image.offset)
     assert update(bench, (TRANSACTIONS, 1, 2), version=version, ValidateOnly=True) == (0, None)
@@ -76,13 +76,13 @@ def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
 
 
 def test_the_version_of_the_quorum_has_no_record(bench: Bench) -> None:
-    """Control records have it: its present level is accepted, and nothing is stored."""
+    """The quorum's version is in control records: its current level is accepted, and no record is stored."""
     assert update(bench, ("kraft.version", 1, 1)) == (0, None)
     assert bench.storage.appended == []
 
 
 def test_consumer_groups_are_off_at_level_0(bench: Bench) -> None:
-    """Their requests are still advertised, as by Kafka."""
+    """Requests of consumer groups are still advertised, as by Kafka."""
     assert update(bench, ("group.version", 0, 2)) == (0, None)
     response = bench.ask("ConsumerGroupHeartbeat", 1, {"GroupId": "g", "MemberId": "m", "MemberEpoch": 0})
     assert response["ErrorCode"] == Errors.UNSUPPORTED_VERSION
@@ -91,7 +91,7 @@ def test_consumer_groups_are_off_at_level_0(bench: Bench) -> None:
 
 
 def test_share_groups_are_off_at_level_0(bench: Bench) -> None:
-    """Requests about the state of share partitions are served nevertheless, as by Kafka."""
+    """Requests for the state of share partitions are still served, as by Kafka."""
     assert update(bench, ("share.version", 0, 2)) == (0, None)
     beat = {"GroupId": "g", "MemberId": "m", "MemberEpoch": 0, "RackId": None, "SubscribedTopicNames": ["t"]}
     assert bench.ask("ShareGroupHeartbeat", 1, beat)["ErrorCode"] == Errors.UNSUPPORTED_VERSION
@@ -119,7 +119,7 @@ def test_levels_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_feature_that_is_not_served_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Each is named once, at the start."""
+    """A warning is logged once, at the start."""
     controller = MemoryController()
     change(controller, metadata_record("FeatureLevelRecord", {"Name": UNSERVED, "FeatureLevel": 1}))
     features = following(controller, Features(controller))
@@ -131,7 +131,7 @@ def test_a_feature_that_is_not_served_is_kept(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_disk_that_refuses_changes_nothing() -> None:
-    """Hooks run once a change is stored."""
+    """A change that cannot be stored has no effect and runs no hook; hooks run after a change is stored."""
     controller = MemoryController()
     features = following(controller, Features(controller))
     seen = []

@@ -1,4 +1,4 @@
-"""Metadata that cannot be stored: error 56 on what it concerns, nothing in force, and space for what frees space."""
+"""Metadata that cannot be stored gets error 56 and has no effect; a reserve serves changes that free space."""
 
 import errno
 import logging
@@ -28,7 +28,7 @@ def bench() -> Bench:
 
 
 def state(bench: Bench) -> tuple[object, ...]:
-    """The state in force; it is the stored one."""
+    """Check that the state in force is the stored one, and return it."""
     ctx, image = bench.ctx, bench.ctx.image
     views = [(view.name, view.topic_id, len(view.partitions), dict(view.configs)) for view in ctx.topics.all()]
     stored = sorted((one.name, one.topic_id, one.partitions, dict(one.configs)) for one in bench.stored)
@@ -81,7 +81,7 @@ WHERE = {
     "AlterClientQuotas": "Entries",
     "AlterUserScramCredentials": "Results",
 }
-#: The first rows are right and cannot be stored; the last one is refused for its own fault all the same.
+#: The first rows are valid and cannot be stored; the other rows are invalid.
 CODES = {
     "CreateTopics": [STORAGE, STORAGE, 17], "DeleteTopics": [STORAGE, 3], "CreatePartitions": [STORAGE, 3],
     "AlterConfigs": [STORAGE, 3], "IncrementalAlterConfigs": [STORAGE, 3], "AlterClientQuotas": [STORAGE, 42],
@@ -93,7 +93,7 @@ CODES = {
 def test_what_cannot_be_stored_is_refused_and_not_in_force(
     bench: Bench, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """Error 56 with a text on each that could not be stored, no traceback, and the same request works with space."""
+    """Each change that cannot be stored gets error 56 with a text and no traceback; it succeeds when there is space."""
     version, body = REQUESTS[name]
     before = state(bench)
     bench.storage.is_full = True
@@ -112,7 +112,7 @@ def test_what_cannot_be_stored_is_refused_and_not_in_force(
 
 
 def test_a_topic_whose_folders_fail_and_whose_removal_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next start would create it: the creation has no outcome, and the broker stops."""
+    """The next start would create the topic, so the outcome is unknown and the broker stops."""
     bench.logs.fail_at = ("t", 0)
     append, calls = bench.storage.append, 0
 
@@ -130,7 +130,7 @@ def test_a_topic_whose_folders_fail_and_whose_removal_is_refused(bench: Bench, m
 
 
 def test_producer_ids_that_cannot_be_stored(bench: Bench) -> None:
-    """InitProducerId is refused with KAFKA_STORAGE_ERROR, and no id is returned twice."""
+    """InitProducerId fails with KAFKA_STORAGE_ERROR, and no id is returned twice."""
     bench.storage.is_full = True
     response = bench.ask("InitProducerId", 4, {"TransactionalId": None, "TransactionTimeoutMs": 1})
     assert response["ErrorCode"] == Errors.KAFKA_STORAGE_ERROR
@@ -144,7 +144,7 @@ def test_producer_ids_that_cannot_be_stored(bench: Bench) -> None:
 
 
 class LogOnFullDisk:
-    """A log whose appends use up ``free_bytes``."""
+    """Log whose appends use up ``free_bytes``."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -161,7 +161,7 @@ class LogOnFullDisk:
 
 
 def fill_disk(controller: LoggedController, patch: pytest.MonkeyPatch) -> LogOnFullDisk:
-    """Leave no space but that of files that are removed."""
+    """Leave only the space of files that are removed later."""
     disk = LogOnFullDisk(controller.log._log)
     truncate, open_ = os.truncate, Path.open
 
@@ -181,7 +181,7 @@ def fill_disk(controller: LoggedController, patch: pytest.MonkeyPatch) -> LogOnF
 
 
 def test_space_is_kept_for_what_frees_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk new topics are refused while retention is lowered and topics are deleted; then there is space."""
+    """A full disk refuses new topics while retention can be lowered and topics can be deleted."""
     controller = LoggedController(tmp_path)
     names = [f"t{number}" for number in range(300)]
     bench = make_bench(controller)

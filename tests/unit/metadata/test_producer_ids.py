@@ -1,4 +1,4 @@
-"""Producer ids: unique across threads and restarts, in blocks that are stored before their first id is returned."""
+"""Producer ids are unique across threads and restarts. A block is stored before its first id is returned."""
 
 import threading
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_no_id_is_returned_again_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_block_that_cannot_be_stored() -> None:
-    """The client gets the error, and the next attempt the same block."""
+    """The caller gets the error, and the next attempt returns the same block."""
     controller = MemoryController()
     ids = ProducerIds(controller)
     controller.storage.is_full = True

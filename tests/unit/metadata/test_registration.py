@@ -1,4 +1,4 @@
-"""Registration of the broker: its records, the partitions that it leads from then on, and metadata it cannot serve."""
+"""Registration of the broker: its records, the partitions that it then leads, and metadata that it cannot serve."""
 
 import uuid
 from typing import Any
@@ -22,7 +22,7 @@ LEVEL_WITHOUT_DIRECTORIES = 16
 
 
 def add_topic(controller: MemoryController, *partitions: dict[str, Any]) -> None:
-    """Add a topic "t" with partitions that this broker leads, except for these fields."""
+    """Add topic "t" with one partition for each mapping of fields that differ from the defaults, led by this broker."""
     usual = {
         "Replicas": [NODE],
         "Isr": [NODE],
@@ -42,7 +42,7 @@ def add_topic(controller: MemoryController, *partitions: dict[str, Any]) -> None
 
 
 def register(controller: MemoryController, *folders: uuid.UUID, level: int = LAST_STABLE_LEVEL) -> list[MetadataRecord]:
-    """Register the broker; return the records."""
+    """Register the broker and return the records."""
 
     def plan(image: MetadataImage) -> list[MetadataRecord]:
         return registration_records(image, level, controller.end_offset, NODE, LISTENERS, "rack", folders)
@@ -57,7 +57,7 @@ def controller() -> MemoryController:
 
 
 def test_a_broker_is_registered_and_unfenced(controller: MemoryController) -> None:
-    """Its epoch is the offset of its registration, as in Kafka."""
+    """The broker epoch is the offset of the registration record, as in Kafka."""
     offset = controller.end_offset
     records = register(controller, OTHER, FOLDER)
     assert [record.name for record in records] == ["RegisterBrokerRecord", "BrokerRegistrationChangeRecord"]
@@ -87,7 +87,7 @@ def test_a_clean_stop_fences_the_broker(controller: MemoryController) -> None:
 
 
 def test_the_broker_leads_every_partition(controller: MemoryController) -> None:
-    """Apache Kafka leaves partitions without a leader when it stops; those that are led get no record."""
+    """Partitions without a leader, as a stop of Apache Kafka leaves them, are led again; others get no record."""
     without: dict[str, Any] = {"Leader": -1, "Isr": [], "EligibleLeaderReplicas": [NODE], "LastKnownElr": [NODE]}
     add_topic(
         controller, {}, without, {"Leader": -1, "LeaderRecoveryState": RECOVERING}, {"LeaderEpoch": 4, "Leader": -1}
@@ -104,7 +104,7 @@ def test_the_broker_leads_every_partition(controller: MemoryController) -> None:
 
 
 def test_a_single_log_folder_has_all_partitions(controller: MemoryController) -> None:
-    """Each partition keeps its own of several folders, also before directories were known."""
+    """A partition keeps its directory unless the broker has only one, also at a level without directories."""
     add_topic(controller, {"Directories": [MIGRATING]}, {"Directories": [OTHER]}, {})
     assert len(register(controller, FOLDER, OTHER)) == 2
     assert len(register(controller, FOLDER, level=LEVEL_WITHOUT_DIRECTORIES)) == 2

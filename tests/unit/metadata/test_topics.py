@@ -1,4 +1,4 @@
-"""The registry of topics, over logs that are stand-ins."""
+"""Tests of the topic registry over fake logs."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,12 @@ TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
 def test_names_that_are_legal(name: str) -> None:
-    """Kafka allows these."""
     assert invalid_name_reason(name) is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "a/b", "ümlaut", "a\n", "a:b", "\udcff"])
 def test_names_that_are_not(name: str) -> None:
-    """Kafka refuses these; a folder could not have some of them."""
+    """Kafka refuses these names; some of them cannot be names of folders."""
     assert invalid_name_reason(name) is not None
 
 
@@ -54,7 +53,7 @@ def test_a_new_topic_is_open_remembered_and_published(bench: Bench) -> None:
 
 
 def test_validate_only_changes_nothing(bench: Bench) -> None:
-    """A checked topic is not there, although it gets an id."""
+    """A validated topic is not created, although the result has an id."""
     assert bench.ctx.topics.create(NewTopic("t", 2), validate_only=True).topic_id.int
     assert (bench.ctx.topics.get("t"), bench.logs.open, bench.published, bench.stored) == (None, {}, [], [])
 
@@ -74,7 +73,7 @@ def test_topics_come_back_with_their_ids() -> None:
 
 
 def test_a_recreated_topic_has_another_id(bench: Bench) -> None:
-    """A client that holds the old id must not write into the new topic (quirk 6)."""
+    """A client with the old id must not write to the new topic (quirk 6)."""
     first = bench.ctx.topics.create(NewTopic("t")).topic_id
     assert bench.ctx.topics.delete("t") == first
     assert bench.logs.open == {}
@@ -84,7 +83,7 @@ def test_a_recreated_topic_has_another_id(bench: Bench) -> None:
 
 
 def test_many_topics_are_deleted_together(bench: Bench) -> None:
-    """One transaction and one new table for a hundred: 5,000 in one request took minutes."""
+    """Each hundred topics are deleted with one sync and published once: 5,000 in one request took minutes."""
     topics = bench.ctx.topics
     made = {one.name: one.topic_id for one in (bench.create(f"t{number}") for number in range(150))}
     deleted: list[str] = []
@@ -110,7 +109,7 @@ def test_many_topics_are_deleted_together(bench: Bench) -> None:
 
 
 def test_a_failing_disk_leaves_no_half_topic(bench: Bench) -> None:
-    """When the third folder cannot be made, the topic is not there at all, and the error says why."""
+    """If the third folder cannot be created, no part of the topic is left, and the error has the reason."""
     bench.logs.fail_at = ("t", 2)
     with pytest.raises(KafkaError, match="No space left") as caught:
         bench.ctx.topics.create(NewTopic("t", 3))
@@ -119,7 +118,7 @@ def test_a_failing_disk_leaves_no_half_topic(bench: Bench) -> None:
 
 
 def test_growing_keeps_the_partitions_there_are(bench: Bench) -> None:
-    """Old partitions keep their open logs; the new ones are remembered."""
+    """Existing partitions keep their open logs, and the new number is stored."""
     bench.ctx.topics.create(NewTopic("t", 1))
     old = bench.ctx.topics.get("t").partitions[0]
     bench.ctx.topics.add_partitions("t", 3)
@@ -155,28 +154,28 @@ def test_a_topic_that_cannot_grow_stays_as_it_was(bench: Bench) -> None:
     ],
 )
 def test_the_first_failing_check_decides_the_error(bench: Bench, topic: NewTopic, error: Errors) -> None:
-    """Kafka's order: name, existence, collision, configs, then numbers and assignments."""
+    """The order of the checks is Kafka's: name, existence, collision, configs, then numbers and assignments."""
     bench.ctx.topics.create(NewTopic("there"))
     bench.ctx.topics.create(NewTopic("a.b"))
     assert error_of(bench.ctx.topics.create, topic) == error
 
 
 def test_defaults_come_from_the_broker() -> None:
-    """-1 partitions are num.partitions; topic configs follow the broker's."""
+    """A partition count of -1 selects num.partitions, and topic configs default to the broker's."""
     bench = make_bench(num_partitions=4, log_retention_ms=7)
     bench.ctx.topics.create(NewTopic("t"))
     assert [log.configs["retention.ms"] for log in bench.ctx.topics.get("t").partitions] == [7] * 4
 
 
 def test_auto_creation_of_the_offsets_topic(bench: Bench) -> None:
-    """Kafka gives it 50 partitions and calls it internal."""
+    """An auto-created offsets topic is internal and has 50 partitions, as in Kafka."""
     bench.ctx.topics.auto_create(["__consumer_offsets", "bad name"])
     (view,) = bench.ctx.topics.all()
     assert (view.is_internal, len(view.partitions)) == (True, 50)
 
 
 def test_topics_of_one_request_are_published_together(bench: Bench) -> None:
-    """A swap costs as much as there are topics: one for each of 2,000 new ones took 10 s."""
+    """A publication copies the table of all topics: one for each of 2,000 new topics took 10 s."""
     bench.ctx.topics.auto_create([f"t{number}" for number in range(50)])
     assert [len(views) for views in bench.published] == [50]
     rows = [{"Name": f"u{number}", "NumPartitions": 1, "ReplicationFactor": 1} for number in range(50)]
@@ -187,7 +186,7 @@ def test_topics_of_one_request_are_published_together(bench: Bench) -> None:
 
 
 def test_topics_of_one_request_that_collide(bench: Bench) -> None:
-    """The second of two that differ by dots only is refused, although the first is not published yet."""
+    """The second of two names that collide is refused, although the first is not yet published."""
     first, second, third = bench.ctx.topics.create_all([NewTopic("a.b"), NewTopic("a_b"), NewTopic("c")])
     assert (first.num_partitions, third.num_partitions) == (1, 1)
     assert (second.error, str(second.message)) == (
@@ -199,7 +198,7 @@ def test_topics_of_one_request_that_collide(bench: Bench) -> None:
 
 
 def test_a_disk_that_fails_in_the_middle_of_a_request(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics created before and after it exist; a bug of ours is the error of its topic alone."""
+    """Topics before and after the failed one are created. An unexpected exception fails only its own topic."""
     bench.logs.fail_at = ("b", 0)
     made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b"), NewTopic("c")])
     assert made[1].error == Errors.KAFKA_STORAGE_ERROR
@@ -221,7 +220,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_request(bench: Bench, monkeypatch:
 
 
 def test_topics_of_one_request_are_remembered_and_synced_together(bench: Bench) -> None:
-    """A transaction and a sync of the log folder each is what made 5,000 partitions take 14 s: one of each does."""
+    """All topics of a request share a metadata batch and a sync; one of each per topic took 14 s for 5,000 topics."""
     rows = [{"Name": f"t{number}", "NumPartitions": 20, "ReplicationFactor": 1} for number in range(50)]
     response = bench.ask("CreateTopics", 7, {"Topics": rows})
     assert {row["ErrorCode"] for row in response["Topics"]} == {0}
@@ -236,7 +235,7 @@ def test_topics_of_one_request_are_remembered_and_synced_together(bench: Bench) 
 
 
 def test_topics_whose_folders_cannot_be_synced_are_not_there(bench: Bench) -> None:
-    """Topics that may not be on the disk are not acknowledged: 56 for all, and none of them is left."""
+    """Error 56 is returned for every topic, and none is left, because the topics may not be on the disk."""
     bench.logs.fail_sync = True
     made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b", 0), NewTopic("c")])
     assert [one.error for one in made] == [
@@ -248,12 +247,12 @@ def test_topics_whose_folders_cannot_be_synced_are_not_there(bench: Bench) -> No
 
 
 def refuse_five(config: Mapping[str, object]) -> str:
-    """A log's objection that no validator of configs has."""
+    """Return the objection of a log to a value that passes the validation of configs."""
     return "five is too few" if 5 in (config["retention.bytes"], config["segment.ms"]) else ""
 
 
 def test_what_no_log_takes_is_never_stored(bench: Bench) -> None:
-    """A value that passes the table and fails the log: refused for topic, new topic and broker, and nothing is kept."""
+    """A value that only the log refuses is refused for a topic, a new topic and the broker, and is never stored."""
     topics = bench.ctx.topics
     topics.create(NewTopic("t", configs={"retention.bytes": "6"}))
     bench.logs.refuse = refuse_five
@@ -271,7 +270,7 @@ def test_what_no_log_takes_is_never_stored(bench: Bench) -> None:
 
 
 def test_what_could_not_be_put_in_force_is_taken_back(bench: Bench) -> None:
-    """A topic's logs, or a part of the broker, fail to follow: the values from before are stored and in force."""
+    """If a log or a part of the broker fails to follow, the former values are stored and in force again."""
     bench.ctx.topics.create(NewTopic("t", configs={"retention.ms": "6"}))
     update = bench.logs.update_configs
 
@@ -310,7 +309,7 @@ def test_a_config_that_another_request_has_stored_is_in_force(bench: Bench) -> N
 
 
 def test_taking_a_config_back_leaves_those_of_others(bench: Bench) -> None:
-    """Two changes of one sync, of which only the first is not in force: the second is stored and in force."""
+    """Reverting a change that failed to take effect keeps another change of the same sync."""
 
     def follow(changed: frozenset[str]) -> None:
         if "message.max.bytes" in changed and bench.ctx.config.integer("message.max.bytes") == 99:
@@ -340,7 +339,7 @@ def restarted(controller: MemoryController, logs: FakeLogs) -> tuple[BrokerConfi
 
 
 def test_a_deleted_config_brings_a_partition_back() -> None:
-    """An older version stored a config that its log then refused: its deletion, of topic or broker, is enough."""
+    """Deleting a stored config that the log refuses, of the topic or of the broker, opens the partitions."""
     controller = MemoryController()
     logs = FakeLogs()
     restarted(controller, logs)[1].create(NewTopic("t", 2))
@@ -366,14 +365,14 @@ def test_a_deleted_config_brings_a_partition_back() -> None:
 
     logs.create_partitions = watched  # type: ignore[assignment, method-assign]
     topics.refresh_configs()
-    assert made == []  # the same config: a second attempt is useless
+    assert made == []  # the config is the same, so that no second attempt is made
     config.set_dynamic({}, {})
     topics.refresh_configs()
     assert topics.get("t").partitions == (logs.open["t", 0], logs.open["t", 1])
 
 
 def test_a_stored_config_that_is_no_longer_valid_counts_as_unset() -> None:
-    """An earlier version took it: the broker starts, the topic has the default, and can be given another."""
+    """An invalid config that an earlier version stored gives the topic the default and can be replaced."""
     controller = MemoryController()
     restarted(controller, FakeLogs())[1].create(NewTopic("t"))
     store_configs(controller, TOPIC, "t", {"retention.ms": "\u00a05", "segment.ms": "6"})
@@ -386,7 +385,7 @@ def test_a_stored_config_that_is_no_longer_valid_counts_as_unset() -> None:
 
 
 def test_a_failed_topic_that_another_client_deletes_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others of its request are removed all the same."""
+    """The other failed topics of the request are removed."""
     create, controller = bench.logs.create_partitions, bench.ctx.controller
     change = controller.change
     is_deleted: list[bool] = []
@@ -397,7 +396,7 @@ def test_a_failed_topic_that_another_client_deletes_first(bench: Bench, monkeypa
         return create(name, *args)
 
     def late(plan: Plan, **options: Any) -> None:
-        if "bad1" in controller.image.topics and not is_deleted:  # before the removal of the failed ones
+        if "bad1" in controller.image.topics and not is_deleted:  # before the removal of the failed topics
             is_deleted.append(True)
             bench.ctx.topics.delete("bad1")
         change(plan, **options)
@@ -411,18 +410,18 @@ def test_a_failed_topic_that_another_client_deletes_first(bench: Bench, monkeypa
 
 
 def test_a_topic_that_exists_is_open(bench: Bench) -> None:
-    """A request that loses the race for the creation of a topic returns once the topic can be used."""
+    """A request that loses the race to create a topic returns once the topic can be used."""
     check_same_change(bench.ctx.topics, lambda: bench.ctx.topics.auto_create(["t"]))
     assert [view.name for view in bench.ctx.topics.all()] == ["t"]
 
 
 def test_a_failed_topic_that_grows_before_it_is_published(bench: Bench) -> None:
-    """The logs of its added partitions are removed with it."""
+    """The logs of partitions that are added to the failed topic are removed too."""
     bench.logs.fail_at = ("t", 0)
     topics = bench.ctx.topics
     made: list[Any] = []
     thread = threading.Thread(target=lambda: made.extend(topics.create_all([NewTopic("t", 1)])))
-    with topics.lock:  # as while the logs of another request are made
+    with topics.lock:  # as while the logs of another request are created
         thread.start()
         while "t" not in bench.ctx.image.topics:
             thread.join(0.001)

@@ -1,4 +1,4 @@
-"""Values in buckets, as Prometheus counts them."""
+"""Tests of the histogram, whose buckets are Prometheus's."""
 
 import threading
 
@@ -7,7 +7,7 @@ from kbroker.metrics.histogram import Histogram
 
 
 def test_a_value_is_in_the_first_bucket_that_reaches_it() -> None:
-    """A bucket's end belongs to it; above the last end is a bucket too."""
+    """A bucket includes its upper bound, and a last bucket counts the values above all bounds."""
     histogram = Histogram((1.0, 2.5))
     for value in (0.0, 1.0, 1.5, 2.5, 2.6, 1000.0):
         histogram.record(value)
@@ -15,7 +15,7 @@ def test_a_value_is_in_the_first_bucket_that_reaches_it() -> None:
 
 
 def test_threads_lose_no_value() -> None:
-    """Each is counted once."""
+    """Each value that several threads record is counted once."""
     histogram = Histogram((1.0,))
     threads = [threading.Thread(target=lambda: [histogram.record(2.0) for _ in range(1000)]) for _ in range(4)]  # type: ignore[func-returns-value]
     for thread in threads:

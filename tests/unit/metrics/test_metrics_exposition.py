@@ -1,4 +1,4 @@
-"""Names, bounds and text of what Prometheus reads."""
+"""Names, bounds and text of the exposition for Prometheus."""
 
 import math
 
@@ -30,12 +30,12 @@ from kbroker.metrics.share import Share
     ],
 )  # fmt: skip
 def test_names(group: str, name: str, kind: str, expected: str) -> None:
-    """Kafka's names become Prometheus's by one rule: group, name, unit, _total."""
+    """Prometheus names are built from Kafka's by one rule: group, name, unit, _total."""
     assert prometheus_name(group, name, kind) == expected  # type: ignore[arg-type]
 
 
 def test_kafka_names() -> None:
-    """The table in the docs shows what Kafka calls it: JMX names and those of the metrics library; nothing for ours."""
+    """A Kafka name is a JMX name or a metric name with tags. A group of kbroker has no Kafka name."""
     assert kafka_name("Request", "byte-rate", ("user", "client-id")) == "Request:byte-rate {user=...,client-id=...}"
     assert kafka_name("kafka.log:Log", "Size", ("topic",)) == "kafka.log:type=Log,name=Size,topic=..."
     assert kafka_name("kbroker:logs", "size-bytes", ()) == ""
@@ -43,7 +43,7 @@ def test_kafka_names() -> None:
 
 
 def test_series_of_clients_are_bounded() -> None:
-    """The largest stay; the others are one series with the label "other", per value of the labels that are ours."""
+    """The largest series stay; the others are one series "other" for each value of the labels that are not bounded."""
     samples = [Sample((f"u{n}", "a" if n % 2 else "b"), float(n)) for n in range(10)]
     kept = bounded(("user", "listener"), samples, 3)
     assert kept[:3] == [Sample(("u9", "a"), 9.0), Sample(("u8", "b"), 8.0), Sample(("u7", "a"), 7.0)]
@@ -56,7 +56,7 @@ def test_series_of_clients_are_bounded() -> None:
 
 
 def test_a_client_that_calls_itself_other() -> None:
-    """Its series and the one of all that are too small are one: a series stands once in the text."""
+    """The series of a client named "other" is merged with the series of the dropped clients."""
     samples = [Sample(("other", "a"), 9.0), *(Sample((f"u{n}", "a"), float(n)) for n in range(4))]
     assert bounded(("user", "listener"), samples, 2) == [Sample(("u3", "a"), 3.0), Sample(("other", "a"), 12.0)]
     both = [Sample(("other", "x"), 9.0), Sample(("u", "v"), 1.0), Sample(("w", "v"), 2.0)]
@@ -75,7 +75,7 @@ def lines(shown: Exposition, start: str) -> list[str]:
 
 
 def test_sensors_and_gauges_are_shown() -> None:
-    """Every metric of the registry is shown, tags as labels; text in a label is escaped."""
+    """Every metric of the registry is shown with its tags as labels, and label values are escaped."""
     metrics, shown = exposition()
     sensor = metrics.sensor("Produce-a")
     tags = {"user": 'a"\n', "client-id": "c"}
@@ -94,7 +94,7 @@ def test_sensors_and_gauges_are_shown() -> None:
 
 
 def test_registered_series_join_their_family() -> None:
-    """A family that is declared takes the registry's series of its name, and bounds them."""
+    """A declared family includes the registry's series of its name and bounds them."""
     metrics, shown = exposition()
     shown.add(Family("Produce", "byte-rate", "gauge", ("user", "client-id"), "bytes per second"))
     for number in range(4):
@@ -111,7 +111,7 @@ def test_registered_series_join_their_family() -> None:
 
 
 def test_histograms() -> None:
-    """Buckets are cumulative, the last one has no end, and count and sum are there."""
+    """Buckets are cumulative and end with +Inf, followed by count and sum."""
     _, shown = exposition()
     shown.add(
         Family("kafka.network:RequestMetrics", "TotalTimeMs", "histogram", ("request",), "ms",
@@ -128,7 +128,7 @@ def test_histograms() -> None:
 
 
 def test_share_of_the_last_minute() -> None:
-    """A share looks a minute back, over looks that came before; the first look goes back to the start."""
+    """The share covers the last minute between measurements; the first measurement covers the time since the start."""
     clock = VirtualClock()
     spent = 0
     share = Share(lambda: spent, lambda: 2, clock)

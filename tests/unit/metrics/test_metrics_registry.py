@@ -1,4 +1,4 @@
-"""The registry by name, group and tags."""
+"""Tests of the metric registry by name, group and tags."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from kbroker.metrics.registry import MetricName, Metrics
 
 
 def test_metric_names() -> None:
-    """MT-24: a name from a flat list equals the one from a mapping; an odd list is an argument error."""
+    """A name from a flat list of tags equals one from a mapping; an invalid list is refused (MT-24)."""
     flat = MetricName.of("name", "group", ["key1", "v1", "key2", "v2"], "one")
     mapped = MetricName.of("name", "group", {"key2": "v2", "key1": "v1"}, "two")
     assert flat == mapped
@@ -22,13 +22,13 @@ def test_metric_names() -> None:
 
 
 def test_default_tags() -> None:
-    """The registry's tags are merged into names it makes; a tag given with the name wins."""
+    """Default tags are merged into the names of the registry; an explicit tag overrides its default."""
     metrics = Metrics(MetricConfig(tags={"broker": "1", "zone": "a"}), VirtualClock(0))
     assert metrics.metric_name("n", "g", {"zone": "b"}).tag_map == {"broker": "1", "zone": "b"}
 
 
 def test_the_built_in_count() -> None:
-    """One metric counts all, itself included."""
+    """The count metric includes itself."""
     metrics = Metrics(clock=VirtualClock(0))
     count = metrics.get(metrics.metric_name("count", "kafka-metrics-count"))
     assert count is not None
@@ -40,7 +40,7 @@ def test_the_built_in_count() -> None:
 
 
 def test_finding() -> None:
-    """Metrics are found by their full name, or by name and group whatever their tags."""
+    """Metrics are found by their full name, or by name and group with any tags."""
     metrics = Metrics(clock=VirtualClock(0))
     for user in ("a", "b"):
         metrics.sensor(user).add(metrics.metric_name("byte-rate", "Produce", {"user": user}), Rate())
@@ -56,7 +56,7 @@ def test_finding() -> None:
 
 
 def test_gauges() -> None:
-    """The function of a gauge is called at every measurement; its name is unique."""
+    """A gauge calls its function at every measurement, and its name is unique."""
     metrics = Metrics(clock=VirtualClock(0))
     name = metrics.metric_name("free", "pool")
     values = iter([3, 4])
@@ -68,7 +68,7 @@ def test_gauges() -> None:
 
 
 def test_expiry() -> None:
-    """Idle sensors go, with their metrics, in a registry that expires."""
+    """An expiring registry removes idle sensors with their metrics."""
     clock = VirtualClock(0)
     metrics = Metrics(clock=clock, expires=True)
     metrics.sensor("s", inactive_expiration_ms=3_600_000).add(metrics.metric_name("m", "g"), Rate())

@@ -1,4 +1,4 @@
-"""Limits of connections as values: what is refused, and configuration that cannot be."""
+"""Limits of connections: valid values, and configuration errors."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from kbroker.network.connections._connection_quotas import UNLIMITED, Connection
 
 
 def test_limits_that_cannot_be() -> None:
-    """Negative limits and addresses longer than any are refused, and the old limits stay."""
+    """Negative limits and addresses that are too long are refused without a change of the limits."""
     quotas = ConnectionQuotas()
     assert (quotas.count(), quotas.count("10.0.0.1"), quotas.refused) == (0, 0, 0)
     for limits in ((-1, 1, None), (1, -1, None), (1, 1, {"10.0.0.1": -1}), (1, 1, {"x" * 64: 1})):
@@ -19,7 +19,7 @@ def test_limits_that_cannot_be() -> None:
 
 
 def test_overrides_as_text() -> None:
-    """host:number with commas, blanks around, IPv6 with or without brackets."""
+    """Overrides are host:number pairs with commas and optional blanks; IPv6 addresses may have brackets."""
     assert host_limits("") == {}
     assert host_limits("127.0.0.1:5, localhost : 7 ,[::1]:2") == {"127.0.0.1": 5, "localhost": 7, "::1": 2}
     for wrong in ("127.0.0.1", ":5", "a:b", "a:-1"):
@@ -28,7 +28,7 @@ def test_overrides_as_text() -> None:
 
 
 def test_zero_per_address_needs_overrides() -> None:
-    """Kafka's rule and words: with 0 and no overrides no client could connect."""
+    """A limit of 0 without overrides would refuse every client and is an error, with Kafka's text."""
     with pytest.raises(ConfigError, match="can be set to zero only if"):
         BrokerConfig({"max.connections.per.ip": 0})
     BrokerConfig({"max.connections.per.ip": 0, "max.connections.per.ip.overrides": "127.0.0.1:1"})

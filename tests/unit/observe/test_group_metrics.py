@@ -1,4 +1,4 @@
-"""Metrics of a broker's groups, by Kafka's names: their number in each state, and their events."""
+"""Metrics of groups by Kafka's names: groups in each state, and counted events."""
 
 from kbroker._core.clock import VirtualClock
 from kbroker.coordinator.group_coordinator import GroupSettings
@@ -13,7 +13,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 class Scene(ConsumerGroupBench):
-    """A coordinator whose metrics are looked at."""
+    """Coordinator with metrics."""
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(clock=self.clock)
@@ -22,7 +22,7 @@ class Scene(ConsumerGroupBench):
         self.topic, self.coordinator = self.groups.topic, self.groups.coordinator
 
     def gauges(self, name: str) -> dict[str, float]:
-        """By the value of the label; "" without one."""
+        """Return the values of a family by label; the key is "" without a label."""
         (family,) = [one for one in families(ROWS, self.coordinator) if one.name == name]
         return {".".join(labels): value for labels, value in family.collect() if isinstance(value, (int, float))}
 
@@ -64,7 +64,7 @@ def test_groups_by_protocol_and_state() -> None:
 
 
 def test_what_has_happened() -> None:
-    """Commits, deletions and expiries count offsets; a rebalance of a consumer group is an epoch."""
+    """Commits, deletions and expirations count offsets; a rebalance of a consumer group counts with each new epoch."""
     scene = Scene()
     for name in ("offset-commit", "offset-expiration", "offset-deletion", "consumer-group-rebalance"):
         assert scene.count(name) == 0
@@ -78,5 +78,5 @@ def test_what_has_happened() -> None:
     scene.join("a")
     scene.join("b")
     assert scene.count("consumer-group-rebalance") == 2
-    scene.beat("b", -1)  # the epoch rises; as in Kafka only what members ask for, or new topics, counts
+    scene.beat("b", -1)  # the epoch increases; as in Kafka, only joins, changed subscriptions and changed topics count
     assert scene.count("consumer-group-rebalance") == 2

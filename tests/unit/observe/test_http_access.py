@@ -19,7 +19,7 @@ def bearer(token: str) -> Message:
 
 
 def status(access: HttpAccess, token: str, peer: str = AWAY) -> int:
-    """Return the status of a request with this token; 200: it is served."""
+    """Return the status of a request with this token; 200 if it is allowed."""
     refusal = access.refusal(peer, bearer(token))
     return 200 if refusal is None else refusal.status
 
@@ -42,7 +42,7 @@ def test_a_token_is_right_or_wrong(access: HttpAccess, wrong: str) -> None:
 
 
 def test_a_token_is_compared_in_constant_time(access: HttpAccess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hashes: neither how long it is nor how much of it is right makes a difference."""
+    """Hashes are compared, so that neither the length nor the correct part of a token affects the duration."""
     compared: list[tuple[int, int]] = []
 
     def digest_is(given: bytes, wanted: bytes) -> bool:
@@ -59,9 +59,9 @@ def test_an_address_that_guesses_waits(access: HttpAccess, clock: VirtualClock) 
         assert status(access, "wrong") == 401
         clock.advance_ms(1000)
     refusal = access.refusal(AWAY, bearer(TOKEN))
-    assert refusal is not None, "a guesser does not learn that the sixth token is right"
+    assert refusal is not None, "even a correct token is refused"
     assert (refusal.status, refusal.retry_after_s) == (429, (GUESS_MS - 1000 * GUESSES) // 1000)
-    assert status(access, TOKEN, "10.0.0.2") == 200, "others do not wait for it"
+    assert status(access, TOKEN, "10.0.0.2") == 200, "other addresses are not affected"
     clock.advance_ms(GUESS_MS - 1000 * GUESSES - 1)
     assert status(access, TOKEN) == 429
     clock.advance_ms(1)
@@ -80,7 +80,7 @@ def test_an_address_that_must_wait_is_refused_before_its_password_is_checked(acc
 
 
 def test_a_minute_later_the_guesses_count_anew(access: HttpAccess, clock: VirtualClock) -> None:
-    """As often as it lasts: five each minute, and no more."""
+    """Each minute allows five wrong tokens, for as long as the guesses continue."""
     for _ in range(3):
         assert [status(access, "wrong") for _ in range(GUESSES + 2)] == [401] * GUESSES + [429] * 2
         clock.advance_ms(GUESS_MS)
@@ -90,23 +90,23 @@ def test_each_guess_is_forgotten_a_minute_after_it(access: HttpAccess, clock: Vi
     for _ in range(GUESSES):
         assert status(access, "wrong") == 401
         clock.advance_ms(GUESS_MS // GUESSES)
-    assert [status(access, "wrong"), status(access, "wrong")] == [401, 429], "the first of the five is over"
+    assert [status(access, "wrong"), status(access, "wrong")] == [401, 429], "only the first of the five has expired"
 
 
 def test_nothing_is_kept_of_addresses_whose_guesses_are_over(clock: VirtualClock) -> None:
-    """Clients from ever new addresses take no memory for good."""
+    """Requests from many different addresses do not use memory permanently."""
     wrong = WrongTokens(clock)
     for number in range(ALL_GUESSES):
         assert wrong.wait_ms(f"10.0.1.{number}", is_right=False) == 0
     assert wrong.wait_ms(AWAY, is_right=False) == GUESS_MS
-    assert len(wrong._wrong) == ALL_GUESSES, "who has to wait is not counted once more"
+    assert len(wrong._wrong) == ALL_GUESSES, "a refused request is not counted"
     clock.advance_ms(GUESS_MS)
     assert wrong.wait_ms(AWAY, is_right=False) == 0
     assert list(wrong._wrong) == [AWAY]
 
 
 def test_a_stranger_waits_until_fewer_guesses_are_left(clock: VirtualClock) -> None:
-    """With more than a hundred guesses, some of known addresses, the wait is not for the end of the first."""
+    """An unknown address waits until enough of the hundred guesses, some of them from known addresses, have expired."""
     wrong = WrongTokens(clock)
     for known in ("10.0.0.2", "10.0.0.3"):
         assert wrong.wait_ms(known, is_right=True) == 0
@@ -116,7 +116,7 @@ def test_a_stranger_waits_until_fewer_guesses_are_left(clock: VirtualClock) -> N
     assert wrong.wait_ms(AWAY, is_right=True) == GUESS_MS - 10 * ALL_GUESSES
     for known in ("10.0.0.2", "10.0.0.3"):
         assert wrong.wait_ms(known, is_right=False) == 0
-    wait_ms = GUESS_MS - 10 * ALL_GUESSES + 20  # until the third of the hundred is over
+    wait_ms = GUESS_MS - 10 * ALL_GUESSES + 20  # until the third of the hundred expires
     assert wrong.wait_ms(AWAY, is_right=True) == wait_ms
     clock.advance_ms(wait_ms)
     assert wrong.wait_ms(AWAY, is_right=True) == 0
@@ -126,8 +126,8 @@ def test_guesses_from_many_addresses_count_together(access: HttpAccess, clock: V
     assert status(access, TOKEN, "10.0.0.2") == 200
     for number in range(ALL_GUESSES):
         assert status(access, "wrong", f"10.0.1.{number}") == 401
-    assert status(access, TOKEN) == 429, "a stranger waits"
-    assert status(access, TOKEN, "10.0.0.2") == 200, "who was right before does not wait for strangers"
+    assert status(access, TOKEN) == 429, "an unknown address waits"
+    assert status(access, TOKEN, "10.0.0.2") == 200, "an address with a correct token before does not wait"
     clock.advance_ms(GUESS_MS)
     assert status(access, TOKEN) == 200
 
@@ -137,7 +137,7 @@ def test_right_tokens_are_no_guesses(access: HttpAccess) -> None:
 
 
 def test_of_addresses_that_were_right_the_latest_are_known(access: HttpAccess) -> None:
-    """The addresses with the latest right tokens are exempt, not those with the first."""
+    """The addresses with the latest correct tokens are exempt, not those with the earliest."""
     for number in range(MAX_RIGHT):
         assert status(access, TOKEN, f"peer {number}") == 200
     for peer in ("peer 0", "another"):

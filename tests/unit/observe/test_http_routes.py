@@ -1,4 +1,4 @@
-"""JSON at the HTTP port: who may read it, what a bad request and a failing route get."""
+"""JSON routes of the HTTP port: access, responses to invalid requests, and routes that fail."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ TOKEN = "a-token-of-some-length"
 
 
 class Port:
-    """A port with routes of a test's own."""
+    """HTTP port with routes that a test adds."""
 
     def __init__(self) -> None:
         exposition: Any = SimpleNamespace(text=lambda accept="": (b"", "text/plain"))
@@ -33,7 +33,7 @@ class Port:
         self.server.start()
 
     def ask(self, target: str, method: str = "GET", **headers: str) -> tuple[int, str, Message]:
-        """Status, body and headers; a Host of None is left out."""
+        """Return the status, the body and the headers of a response."""
         with closing(http.client.HTTPConnection(self.server.url.removeprefix("http://"), timeout=20)) as connection:
             connection.request(method, target, headers={k.replace("_", "-"): v for k, v in headers.items()})
             response = connection.getresponse()
@@ -52,7 +52,7 @@ def test_a_route_is_json_for_this_machine(port: Port) -> None:
     status, body, headers = port.ask("/echo?a=1&b=%C3%A9&c")
     assert (status, headers["Content-Type"], headers["Cache-Control"]) == (200, "application/json", "no-store")
     assert json.loads(body) == {"query": {"a": "1", "b": "é", "c": ""}, "text": "\x1b[31m é"}
-    assert body.isascii(), "what clients name themselves cannot reach a terminal"
+    assert body.isascii(), "control characters in client names are escaped"
     assert "\x1b" not in body
     assert port.ask("/echo/")[0] == 200
     assert port.ask("/echo", "HEAD")[:2] == (200, "")
@@ -125,7 +125,7 @@ def test_a_route_has_bounded_calls_at_once(port: Port) -> None:
 
 
 def test_a_route_is_behind_the_check(port: Port) -> None:
-    """It is not called for who may not read it; /metrics, /health and /ready are for all."""
+    """A route is not called without access; /metrics, /health and /ready need none."""
     called: list[object] = []
     port.routes.add("/secret", called.append)
     for headers, status, more in (
@@ -145,7 +145,7 @@ def test_a_route_is_behind_the_check(port: Port) -> None:
 
 
 def test_a_guesser_knows_when_to_come_back(port: Port) -> None:
-    """It is the address of the connection that waits, whatever address the request names."""
+    """The address of the connection must wait, regardless of forwarding headers."""
     port.routes.add("/secret", lambda query: 1)
     for number in range(GUESSES):
         guess = {"Authorization": f"Bearer guess-{number}", "X_Forwarded_For": f"10.0.0.{number}"}
@@ -153,7 +153,7 @@ def test_a_guesser_knows_when_to_come_back(port: Port) -> None:
     status, body, headers = port.ask("/secret", Authorization=f"Bearer {TOKEN}", X_Forwarded_For="10.0.0.99")
     assert (status, headers["Retry-After"], headers["WWW-Authenticate"]) == (429, str(GUESS_MS // 1000), None)
     assert body == f"too many wrong tokens: try again in {GUESS_MS // 1000} seconds\n"
-    assert port.ask("/secret")[0] == 200, "without a token this machine reads on"
+    assert port.ask("/secret")[0] == 200, "local requests without a token are still served"
 
 
 def test_paths_are_plain_and_have_one_route() -> None:
@@ -182,7 +182,7 @@ def headers_of(**values: str) -> Message:
         ("127.0.0.1", {"Host": "evil.example:9400"}, 403),  # DNS rebinding
         ("127.0.0.1", {}, 403),
         ("127.0.0.1", {"Host": "localhost", "Sec_Fetch_Site": "cross-site"}, 403),
-        ("127.0.0.1", {"Host": "localhost", "Sec_Fetch_Site": "same-site"}, 403),  # another port of this machine
+        ("127.0.0.1", {"Host": "localhost", "Sec_Fetch_Site": "same-site"}, 403),  # another port of the same host
         ("127.0.0.1", {"Host": "localhost", "Sec_Fetch_Site": "same-origin"}, None),
         ("127.0.0.1", {"Host": "localhost", "X_Forwarded_For": "192.0.2.1"}, 401),
         ("127.0.0.1", {"Host": "localhost", "Forwarded": "for=192.0.2.1"}, 401),
@@ -227,7 +227,7 @@ def test_without_a_token_only_this_machine_reads() -> None:
     ],
 )
 def test_a_broker_that_knows_its_clients_asks_this_machine_too(settings: dict[str, str], is_trusted: bool) -> None:
-    """The port shows no local program what it could not have by Kafka's protocol without a name."""
+    """With authentication or an authorizer, local programs need the token, as the Kafka protocol needs credentials."""
     clock, local = VirtualClock(0), headers_of(Host="localhost")
     refusal = HttpAccess.configured(BrokerConfig(settings), clock).refusal("127.0.0.1", local)
     assert (refusal is None) == is_trusted
@@ -239,7 +239,7 @@ def test_a_broker_that_knows_its_clients_asks_this_machine_too(settings: dict[st
 
 
 def test_guesses_are_logged_without_the_token_and_not_each(caplog: pytest.LogCaptureFixture) -> None:
-    """From many addresses, so that most of them need not wait."""
+    """Guesses from many addresses, most of which do not have to wait, are logged at a limited rate."""
     clock = VirtualClock(1_700_000_000_000)
     access = HttpAccess(TOKEN, clock)
     with caplog.at_level("INFO"):

@@ -1,4 +1,4 @@
-"""The metrics port by itself: what strangers who ask slowly, or never, can take from it."""
+"""The metrics port under slow, silent and numerous clients."""
 
 import contextlib
 import errno
@@ -22,7 +22,7 @@ QUESTION = b"GET /health HTTP/1.0\r\n\r\n"
 
 
 class Echo(HttpHandler):
-    """Serves a number of bytes."""
+    """Handler that sends ``served`` bytes."""
 
     def do_GET(self) -> None:
         self.request_is_read()
@@ -52,7 +52,7 @@ def ask(url: str, target: bytes = b"/health") -> bytes:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Waits for what the other end does; a time-out if it does nothing."""
+    """Wait for the next byte or the end of a connection; return whether it was closed."""
     with contextlib.suppress(ConnectionError):
         return connection.recv(1) == b""
     return True
@@ -68,7 +68,7 @@ def server() -> Iterator[tuple[HttpServer, VirtualClock]]:
 
 
 def test_connections_that_never_ask_lock_no_client_out() -> None:
-    """Each silent connection had a thread and a descriptor; then 32 of them kept every scrape out for ten seconds."""
+    """Silent connections do not keep other clients out: the oldest one is closed for a new connection."""
     exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
     server = metrics_server(exposition, lambda: True)
     server.start()
@@ -86,7 +86,7 @@ def test_connections_that_never_ask_lock_no_client_out() -> None:
 
 
 def test_a_request_that_comes_byte_by_byte_has_a_deadline(server: tuple[HttpServer, VirtualClock]) -> None:
-    """The time-out was of each read: a byte every nine seconds kept a connection for ever."""
+    """A request has a deadline as a whole, so that single bytes do not extend it."""
     port, clock = server
     with connected(port.url) as slow:
         slow.sendall(QUESTION[:1])
@@ -104,7 +104,7 @@ def test_a_request_that_comes_byte_by_byte_has_a_deadline(server: tuple[HttpServ
 
 
 def test_a_response_that_no_client_reads_has_a_deadline(server: tuple[HttpServer, VirtualClock]) -> None:
-    """A client that asks and does not read held its thread for as long as it liked."""
+    """A client that does not read its response is disconnected at the deadline."""
     port, clock = server
     with connected(port.url) as deaf:
         deaf.sendall(QUESTION)
@@ -115,7 +115,7 @@ def test_a_response_that_no_client_reads_has_a_deadline(server: tuple[HttpServer
 
 
 def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, VirtualClock]) -> None:
-    """While every connection is being served a further one is closed."""
+    """A further connection is closed while each of the others is being served."""
     port, _ = server
     with connected(port.url) as first, connected(port.url) as second:
         for connection in (first, second):
@@ -131,7 +131,7 @@ def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, Vir
 
 @pytest.mark.parametrize("target", [b"http://[::1/metrics", b"http://[/ready", b"x://]/"])
 def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
-    """It ended the connection without a word."""
+    """An invalid target gets status 400."""
     exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
     server = metrics_server(exposition, lambda: True)
     server.start()
@@ -150,7 +150,7 @@ def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
     ],
 )
 def test_what_is_refused_early_is_a_sentence(request_line: bytes, status: int, sentence: str) -> None:
-    """No page of HTML, which a command would show its user."""
+    """Early errors are one line of plain text instead of HTML, because commands show the text to their user."""
     exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
     server = metrics_server(exposition, lambda: True)
     server.start()
@@ -167,12 +167,12 @@ def test_what_is_refused_early_is_a_sentence(request_line: bytes, status: int, s
 
 
 def test_scrapes_that_hang_leave_health_checks_alone() -> None:
-    """Every place was a scrape's: a supervisor of the process got no response and ended it."""
+    """Scrapes that hang do not block health checks, whose failure would make a supervisor end the process."""
     go_on = threading.Event()
     begun = threading.Semaphore(0)
 
     def text(accept: str | None = None) -> tuple[bytes, str]:
-        if accept is not None:  # a scrape; the start asks without
+        if accept is not None:  # a scrape; the check at start-up calls without a type
             begun.release()
             go_on.wait(30)
         return b"", "text/plain"
@@ -200,7 +200,7 @@ def test_scrapes_that_hang_leave_health_checks_alone() -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_a_want_of_descriptors_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Without a descriptor the port stayed readable, and its thread took a core until there was one."""
+    """The acceptor waits after a failed accept instead of using a full CPU until a descriptor is free."""
 
     def fail(server: socketserver.TCPServer) -> Any:
         raise OSError(number, os.strerror(number))

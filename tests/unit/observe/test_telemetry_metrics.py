@@ -1,4 +1,4 @@
-"""The metrics port shows what clients push: names, labels, kinds, and bounds against clients that invent them."""
+"""Client metrics at the metrics port: names, labels, kinds, and bounds on the number of series."""
 
 import re
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def pushed(rig: Rig, service: Service, number: int, client_id: str, *points: Poi
 
 
 def test_values_of_clients(rig: Rig) -> None:
-    """A gauge and a counter, with the labels of the client and of the value; a forged label is left out."""
+    """A gauge and a counter have the labels of the client and of the point; a forged client label is dropped."""
     service = Service(rig)
     attributes = (("client_id", "forged"), ("node.id", "1"), ("9", "x"), ("!", "x"))
     pushed(
@@ -62,7 +62,7 @@ def test_values_of_clients(rig: Rig) -> None:
 
 
 def test_the_series_of_a_metric_are_bounded(rig: Rig) -> None:
-    """Those of the clients that were active last are shown."""
+    """The series of the most recently active clients are shown."""
     service = Service(rig)
     for number in range(5):
         pushed(rig, service, 10 + number, f"c{number}", Point("a", (), number, False, False))
@@ -70,7 +70,7 @@ def test_the_series_of_a_metric_are_bounded(rig: Rig) -> None:
 
 
 def test_the_number_of_metrics_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client cannot fill the page with names."""
+    """A client cannot fill the page with metric names."""
     monkeypatch.setattr(telemetry_metrics, "MAX_FAMILIES", 3)
     service = Service(rig)
     pushed(rig, service, 7, "c", *(Point(f"name.{word}", (), 1, False, False) for word in "abcdef"))
@@ -78,7 +78,7 @@ def test_the_number_of_metrics_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPa
 
 
 def test_one_name_has_one_kind(rig: Rig) -> None:
-    """Two names that become one in Prometheus, and a name of two kinds, give one family without duplicates."""
+    """Names that Prometheus cannot distinguish, and one name with two kinds, give one family without duplicates."""
     service = Service(rig)
     pushed(rig, service, 7, "c", Point("a.b", (), 1, False, False), Point("a-b", (), 2, False, False),
            Point("n.total", (), 1, False, False), Point("n", (), 2, True, True))  # fmt: skip
@@ -88,5 +88,5 @@ def test_one_name_has_one_kind(rig: Rig) -> None:
 
 
 def test_without_telemetry() -> None:
-    """A scrape does not start it."""
+    """A scrape does not start telemetry."""
     assert "kbroker_telemetry_series 0.0" in text_of(None)

@@ -1,4 +1,4 @@
-"""Metrics of a broker's transactions, by Kafka's names: before there are any, and of each state."""
+"""Metrics of transactions by Kafka's names, before the first transaction and in each state."""
 
 import math
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ TIMES = "kafka.server:type=AddPartitionsToTxnManager,name=VerificationTimeMs"
 
 
 class Scene:
-    """A service over a topic in memory, with markers that can be refused; its threads do not run."""
+    """Transaction service over a topic in memory, with markers that can be refused; its threads do not run."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -45,7 +45,7 @@ class Scene:
         self.is_started = True
 
     def shown(self) -> dict[str, Any]:
-        """Value by name: Kafka's, or Prometheus's of our own."""
+        """Return the values by Kafka's name, or by the Prometheus name of kbroker's own metrics."""
         service = self.service if self.is_started else None
         parts: Any = SimpleNamespace(ctx=SimpleNamespace(transaction_service=service))
         found = {}
@@ -62,7 +62,7 @@ def scene() -> Scene:
 
 
 def test_before_the_first_transaction_all_are_there(scene: Scene) -> None:
-    """A dashboard finds each name at once; there is nothing to load yet."""
+    """All names are shown before the first transaction; the load times are NaN."""
     shown = scene.shown()
     times = shown.pop(TIMES)
     assert (sum(times.counts), times.sum) == (0, 0.0)
@@ -71,7 +71,7 @@ def test_before_the_first_transaction_all_are_there(scene: Scene) -> None:
 
 
 def test_each_state_of_a_transaction_shows(scene: Scene) -> None:
-    """Open; its markers refused; complete and not logged; over."""
+    """A transaction is counted while it is open, while its markers are refused, and while its end cannot be logged."""
     scene.start()
     coordinator = scene.service.coordinator
     mine = coordinator.init_producer_id("x", 60_000)
@@ -105,14 +105,14 @@ def test_each_state_of_a_transaction_shows(scene: Scene) -> None:
 
 
 def test_a_partition_that_cannot_be_read_shows(scene: Scene) -> None:
-    """Its transactional ids are not served until somebody acts."""
+    """Transactional ids in an unreadable partition are not served until an operator repairs it."""
     scene.topic.logs[0] = None
     scene.start()
     assert scene.shown()["kbroker_transactions_failed_partitions"] == 1
 
 
 def test_questions_show(scene: Scene) -> None:
-    """The load times, and the number of refused partitions."""
+    """Verifications are shown with their times and the number of refused partitions."""
     scene.start()
     mine = scene.service.coordinator.init_producer_id("x", 60_000)
     scene.service.partitions.add(Question("x", *mine, [T0]), lambda found: None)
@@ -124,7 +124,7 @@ def test_questions_show(scene: Scene) -> None:
 
 
 def test_producer_ids_are_counted_by_partition() -> None:
-    """The numbers of all open partitions are added; one that is not open has none."""
+    """The sum covers all open partitions; a closed one has no producer ids."""
     logs = [SimpleNamespace(producer_count=count) for count in (2, 0, 5)]
     views = [
         SimpleNamespace(name="t", partitions=[logs[0], None, logs[1]]),

@@ -1,4 +1,4 @@
-"""Rows in Arrow's layout become record batches as if they were appended one by one."""
+"""Rows in Arrow's layout give the record batches of rows that are appended singly."""
 
 import random
 import struct
@@ -16,13 +16,13 @@ NOW_MS = 1_767_312_000_000
 
 
 def bitmap(flags: list[Any | bool], offset: int = 0) -> bytes:
-    """Validity as Arrow has it: a bit each, the lowest first."""
+    """Return a validity bitmap of Arrow, with the lowest bit first."""
     bits = [1] * offset + [int(flag) for flag in flags]
     return bytes(sum(bit << i for i, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
 
 
 def strings(values: list[bytes | Any | None], offset: int = 0) -> tuple[int, bytes, bytes, bytes]:
-    """A binary column; `offset` rows before it are another slice's."""
+    """Return a binary column after `offset` rows of another slice."""
     before = [b"other"] * offset
     ends, data = [0], b""
     for value in [*before, *values]:
@@ -46,7 +46,7 @@ def lists(
     ],
     offset: int = 0,
 ) -> tuple[int, bytes, bytes, int, int, None, tuple[int, bytes, bytes, bytes], tuple[int, bytes, bytes, bytes]]:
-    """Headers: lists of pairs; nulls are None."""
+    """Return a column of headers: lists of pairs, or None for null."""
     flat = [pair for pairs in values for pair in pairs or ()]
     ends = [0] * (offset + 1)
     for pairs in values:
@@ -68,7 +68,7 @@ def append_all(
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("offset", [0, 3, 11])
 def test_rows_are_what_appending_one_by_one_gives(seed: int, offset: int) -> None:
-    """The same bytes: keys, values, headers, nulls, of every partition, whatever slice the columns are."""
+    """Keys, values, headers and nulls of every partition have the same bytes, whatever slice the columns are."""
     rng = random.Random(seed)
 
     def text(nullable: bool = True) -> bytes | None:
@@ -98,7 +98,7 @@ def test_rows_are_what_appending_one_by_one_gives(seed: int, offset: int) -> Non
 
 
 def test_columns_that_are_not_there_are_null() -> None:
-    """Tombstones without a key go to the sticky partition, whose name assign gives as -1."""
+    """Tombstones without a key go to the sticky partition, for which assign returns -1."""
     rows = ArrowRows(2, None, None)
     assert rows.assign(5) == [-1]
     (builder,) = append_all(rows, 5, sticky=4).values()
@@ -109,7 +109,7 @@ def test_columns_that_are_not_there_are_null() -> None:
 
 
 def test_a_limit_stops_before_the_row_that_would_exceed_it() -> None:
-    """A row alone may be larger; what others have gathered counts."""
+    """A row may exceed the limit alone. Bytes of other builders count towards the limit."""
     rows = ArrowRows(3, None, strings([b"x" * 100, b"y" * 100, b"z" * 5000]))
     rows.assign(1)
     builders = {0: RecordBatchBuilder()}
@@ -143,16 +143,16 @@ def test_a_limit_stops_before_the_row_that_would_exceed_it() -> None:
     ],
 )
 def test_what_does_not_fit_together_is_refused(make: Callable[[], ArrowRows], said: str) -> None:
-    """With the row; nothing outside of the buffers is read."""
+    """An inconsistency is refused with its row, and no byte outside the buffers is read."""
     if said == "null or outside":
-        assert append_all(make(), 3) is not None  # a bitmap that is too short says null
+        assert append_all(make(), 3) is not None  # a bitmap that is too short means null
         return
     with pytest.raises(ValueError, match=said):
         append_all(make(), 3)
 
 
 def test_builders_must_be_there() -> None:
-    """One that is missing, rows not assigned, and a place below 0 are refused before anything is added."""
+    """A missing builder, unassigned rows and a negative place are refused before a row is appended."""
     rows = ArrowRows(1, None, None)
     with pytest.raises(ValueError, match="assigned"):
         rows.append({}, 0, 0, NOW_MS, 0, 1)

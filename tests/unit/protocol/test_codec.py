@@ -1,4 +1,4 @@
-"""Codec: golden bytes where the protocol is odd, what it refuses, and what hostile bytes may cost."""
+"""Codec: golden bytes where the protocol is irregular, refused input, and the cost of hostile bytes."""
 
 import struct
 import time
@@ -13,7 +13,7 @@ from kbroker.protocol import _decoder, codec
 
 
 def test_flexible_request_header_keeps_the_old_client_id() -> None:
-    """The client id of header 2 got a compact length, which no client sends."""
+    """The client id of request header 2 has a 16-bit length, not a compact one."""
     body = {"ClientSoftwareName": "kb", "ClientSoftwareVersion": "1"}
     frame = codec.encode_request_frame(18, 3, 7, "abc", body)
     assert frame == bytes.fromhex("00000014 0012 0003 00000007 0003 616263 00 03 6b62 02 31 00")
@@ -24,13 +24,13 @@ def test_flexible_request_header_keeps_the_old_client_id() -> None:
 
 
 def test_old_request_header_has_no_tags() -> None:
-    """Header 1 was given a tagged section."""
+    """Request header 1 has no tagged section."""
     assert codec.encode_request_header(0, 8, -2, None) == bytes.fromhex("0000 0008 fffffffe ffff")
     assert codec.decode_request_header(bytes.fromhex("0000 0008 fffffffe ffff 00")) == ((0, 8, -2, ""), 10)
 
 
 def test_api_versions_response_always_has_header_0() -> None:
-    """A tagged section in front of the ApiVersions body made every client drop the connection."""
+    """Response header 0 precedes every ApiVersions body; clients disconnect if a tagged section is in front of it."""
     assert [codec.response_header_version(18, v) for v in range(5)] == [0, 0, 0, 0, 0]
     frame = codec.encode_response_frame(18, 3, 9, {"ApiKeys": [{"ApiKey": 18, "MaxVersion": 4}]})
     assert frame == bytes.fromhex("00000013 00000009 0000 02 0012 0000 0004 00 00000000 00")
@@ -39,7 +39,7 @@ def test_api_versions_response_always_has_header_0() -> None:
 
 
 def test_other_flexible_responses_have_header_1() -> None:
-    """The tagged section of response header 1 was forgotten."""
+    """Response header 1 has a tagged section."""
     assert codec.response_header_version(3, 9) == 1
     assert codec.response_header_version(3, 8) == 0
     assert codec.encode_response_frame(12, 4, 1, {}) == bytes.fromhex("0000000c 00000001 00 00000000 0000 00")
@@ -48,14 +48,14 @@ def test_other_flexible_responses_have_header_1() -> None:
 
 @pytest.mark.parametrize("key", [17, 47])
 def test_two_apis_never_become_flexible(key: int) -> None:
-    """SaslHandshake and OffsetDelete got header 2."""
+    """Requests of SaslHandshake and OffsetDelete have header 1 in every version."""
     api = codec.api(key)
     assert api.flexible_from is None
     assert {codec.request_header_version(key, v) for v in range(api.request_versions[1] + 1)} == {1}
 
 
 def test_every_api_of_the_tables_is_listed() -> None:
-    """An API was dropped from the index, or its file does not name the same key."""
+    """The index has every API under the key of its table."""
     assert len(codec.apis()) == 84
     assert codec.api(0).advertised_versions == (0, 13)
     assert codec.api(0).request_versions == (3, 13)
@@ -64,14 +64,14 @@ def test_every_api_of_the_tables_is_listed() -> None:
 
 
 def test_tagged_field_carries_two_lengths() -> None:
-    """A tagged string was written without its own length."""
+    """A tagged string has its own length inside the size of the field."""
     data = codec.encode_request(1, 12, {"ClusterId": "ab"})
     assert data.endswith(bytes.fromhex("01 00 03 03 6162"))
     assert codec.decode_request(1, 12, data)["ClusterId"] == "ab"
 
 
 def test_tagged_default_is_not_sent() -> None:
-    """A tagged struct at its default cost bytes, and old librdkafka reads them as an error."""
+    """A tagged struct with default values is omitted; old librdkafka cannot read it."""
     leader = {"LeaderId": -1, "LeaderEpoch": -1}
     partition = {"Index": 1, "CurrentLeader": leader}
     with_it = codec.encode_response(0, 10, {"Responses": [{"Name": "t", "PartitionResponses": [partition]}]})
@@ -82,13 +82,13 @@ def test_tagged_default_is_not_sent() -> None:
 @pytest.mark.parametrize(
     "tags",
     [
-        "02 19 01 ff 14 00",  # 25 then 20: out of order
-        "02 14 00 14 01 ff",  # twice
-        "01 8080808008 00",  # a number of 5 bytes is too large (below)
+        "02 19 01 ff 14 00",  # tag 25 before tag 20
+        "02 14 00 14 01 ff",  # a duplicate tag
+        "01 8080808008 00",  # the tag number exceeds its maximum (below)
     ],
 )
 def test_unknown_tags_are_skipped_by_size(tags: str) -> None:
-    """A newer client's tags ended its connection; Kafka takes them in any order and twice."""
+    """Unknown tags of a newer client are skipped in any order and if duplicate, as in Kafka."""
     data = bytes.fromhex("00000000 0000") + bytes.fromhex(tags)
     if "8080808008" in tags:
         with pytest.raises(ProtocolError):
@@ -98,7 +98,7 @@ def test_unknown_tags_are_skipped_by_size(tags: str) -> None:
 
 
 def test_known_tag_must_fill_its_size() -> None:
-    """A value that left its tagged field, or did not fill it, was accepted and shifted what follows."""
+    """A tagged value must end exactly at the size of its field."""
     data = codec.encode_request(1, 12, {"ClusterId": "ab"})
     assert data[-4:-2] == b"\x03\x03"
     for size in (2, 4):
@@ -107,7 +107,7 @@ def test_known_tag_must_fill_its_size() -> None:
 
 
 def test_null_struct_is_one_byte() -> None:
-    """A nullable struct outside the tagged section lost its presence byte."""
+    """A nullable struct outside the tagged section begins with a presence byte."""
     assert codec.encode_request(75, 0, {"Cursor": None}) == bytes.fromhex("01 000007d0 ff 00")
     data = codec.encode_request(75, 0, {"Cursor": {"TopicName": "t", "PartitionIndex": 3}})
     assert data == bytes.fromhex("01 000007d0 01 02 74 00000003 00 00")
@@ -115,7 +115,7 @@ def test_null_struct_is_one_byte() -> None:
 
 
 def test_consumer_protocol_with_its_version() -> None:
-    """Embedded group metadata of a newer version than ours must be read as the newest we know."""
+    """Group metadata of a newer version is read as the newest known version."""
     data = codec.encode_versioned("ConsumerProtocolSubscription", 0, {"Topics": ["t"], "UserData": None})
     assert data == bytes.fromhex("0000 00000001 0001 74 ffffffff")
     newer = b"\x00\x09" + codec.encode_data("ConsumerProtocolSubscription", 3, {"Topics": ["t"], "RackId": "r"})
@@ -128,7 +128,7 @@ def test_consumer_protocol_with_its_version() -> None:
 
 
 def test_absent_fields_have_their_defaults() -> None:
-    """A handler found a key missing, because the version of the request lacks the field."""
+    """A field that the version lacks has its own copy of the default value."""
     body = codec.decode_request(11, 0, codec.encode_request(11, 0, {"GroupId": "g"}))
     assert (body["RebalanceTimeoutMs"], body["GroupInstanceId"], body["Protocols"]) == (-1, None, [])
     first, second = (codec.decode_request(1, 4, codec.encode_request(1, 4, {})) for _ in range(2))
@@ -138,7 +138,7 @@ def test_absent_fields_have_their_defaults() -> None:
 
 
 def test_a_value_the_version_lacks_is_refused_unless_ignorable() -> None:
-    """A value was dropped in silence: the client believes that it was sent."""
+    """A value that the version lacks is refused unless the field is ignorable, so that no value is lost silently."""
     codec.encode_request(11, 4, {"Reason": "ignorable"})
     codec.encode_request(11, 4, {"GroupInstanceId": None})
     with pytest.raises(ProtocolError, match="GroupInstanceId does not exist in this version"):
@@ -164,20 +164,20 @@ def test_a_value_the_version_lacks_is_refused_unless_ignorable() -> None:
     ],
 )
 def test_wrong_bodies_are_named(body: dict[str, Any], message: str) -> None:
-    """A wrong type gave a TypeError without the field's name, or wrong bytes."""
+    """An error of a wrong type or value names the field."""
     with pytest.raises(ProtocolError, match=message):
         codec.encode_request(3, 12, body)
 
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**70, 1.5, "1", None])
 def test_integers_must_fit(value: float | str | int | None) -> None:
-    """An integer was cut to its lowest bytes."""
+    """An integer outside the range of its field is refused, not truncated."""
     with pytest.raises(ProtocolError, match="MaxWaitMs"):
         codec.encode_request(1, 4, {"MaxWaitMs": value})
 
 
 def test_long_strings_of_old_versions_are_refused() -> None:
-    """A string above 32,767 bytes got a negative length."""
+    """A string above 32,767 bytes is refused in versions with 16-bit lengths."""
     codec.encode_request(10, 0, {"Key": "x" * 32767})
     with pytest.raises(ProtocolError, match="Key: length 32768"):
         codec.encode_request(10, 0, {"Key": "x" * 32768})
@@ -185,7 +185,7 @@ def test_long_strings_of_old_versions_are_refused() -> None:
 
 
 def test_a_string_is_read_up_to_kafkas_length() -> None:
-    """A compact length has room for 4 GiB; Kafka closes the connection at 32,768 bytes."""
+    """A compact length allows 4 GiB; Kafka closes the connection at 32,768 bytes."""
     for size, fits in ((32_767, True), (32_768, False)):
         body = {"ClientSoftwareName": "a" * size, "ClientSoftwareVersion": "1"}
         data = codec.encode_request(18, 3, body)
@@ -197,7 +197,7 @@ def test_a_string_is_read_up_to_kafkas_length() -> None:
 
 
 def test_a_request_for_a_connection_has_no_string_that_no_broker_reads() -> None:
-    """The broker closed the connection for it, and the client tried again for half a minute."""
+    """A request with a string that brokers refuse is an error before it is sent, instead of a closed connection."""
     frame = codec.encode_request_frame(10, 3, 1, "me", {"Key": "x" * 32_767})
     assert codec.decode_request(10, 3, frame[4:], 13) == {"Key": "x" * 32_767, "KeyType": 0, "CoordinatorKeys": []}
     for version, body in (
@@ -211,7 +211,7 @@ def test_a_request_for_a_connection_has_no_string_that_no_broker_reads() -> None
 
 @pytest.mark.parametrize("version", [5, 7])
 def test_a_response_has_no_string_that_no_client_reads(version: int) -> None:
-    """An error message, which may repeat a long name, is cut before a character; any other long string is refused."""
+    """A long error message is cut at the end of a character; any other long string is refused."""
     topic = {"Name": "t", "ErrorCode": 17, "ErrorMessage": "x" * 32_766 + "\u00e9" + "y" * 100}
     data = codec.encode_response(19, version, {"Topics": [topic]})
     (row,) = codec.decode_response(19, version, data)["Topics"]
@@ -224,7 +224,7 @@ def test_a_response_has_no_string_that_no_client_reads(version: int) -> None:
 
 
 def test_text_that_is_not_utf8_goes_through() -> None:
-    """A topic name with wrong bytes raised UnicodeDecodeError; Kafka's response is 17."""
+    """A string that is not UTF-8 is decoded and encoded without loss, so that Kafka's error 17 can be returned."""
     data = bytes.fromhex("0003 ff61fe")
     body = codec.decode_request(10, 0, data)
     assert body["Key"] == "\udcffa\udcfe"
@@ -234,7 +234,7 @@ def test_text_that_is_not_utf8_goes_through() -> None:
 
 
 def test_negative_lengths_are_null() -> None:
-    """Kafka reads every negative length as null, not only -1; where null is not allowed it closes."""
+    """Every negative length means null, as in Kafka; where null is not allowed, it is an error."""
     assert codec.decode_request(3, 1, struct.pack(">i", -2))["Topics"] is None
     with pytest.raises(ProtocolError, match="null is not allowed"):
         codec.decode_request(3, 0, struct.pack(">i", -1))
@@ -243,12 +243,12 @@ def test_negative_lengths_are_null() -> None:
 
 
 def test_bytes_after_a_body_are_accepted() -> None:
-    """Kafka ignores what follows a valid body."""
+    """Bytes after a valid body are ignored, as by Kafka."""
     assert codec.decode_response(12, 0, b"\x00\x03trailing")["ErrorCode"] == 3
 
 
 def test_records_are_a_view_of_the_frame() -> None:
-    """Records were copied, or could be longer than the frame."""
+    """Records are a view of the frame, not a copy."""
     topic = {"Topic": "t", "Partitions": [{"Records": b"abc" * 1000}]}
     data = codec.encode_response(1, 4, {"Responses": [topic]})
     records = codec.decode_response(1, 4, data)["Responses"][0]["Partitions"][0]["Records"]
@@ -260,7 +260,7 @@ def test_records_are_a_view_of_the_frame() -> None:
 
 
 def test_uuid_is_a_real_one() -> None:
-    """The fast way to a UUID left an attribute unset."""
+    """A decoded UUID has all attributes of a regular one."""
     topic_id = uuid.uuid4()
     data = codec.encode_request(3, 12, {"Topics": [{"TopicId": topic_id, "Name": None}]})
     got = codec.decode_request(3, 12, data)["Topics"][0]["TopicId"]
@@ -272,7 +272,7 @@ def test_uuid_is_a_real_one() -> None:
 
 @pytest.mark.parametrize(("key", "version"), [(999, 0), (-1, 0), (3, -1), (3, 14), (3, 32767), (0, 2)])
 def test_unknown_apis_and_versions_are_refused(key: int, version: int) -> None:
-    """An unknown key or version raised KeyError."""
+    """An unknown API key or version is a ProtocolError."""
     with pytest.raises(ProtocolError):
         codec.decode_request(key, version, b"")
     with pytest.raises(ProtocolError):
@@ -281,13 +281,13 @@ def test_unknown_apis_and_versions_are_refused(key: int, version: int) -> None:
 
 @pytest.mark.parametrize("data", ["", "00", "0003 000c 00000001", "0003 000c 00000001 7fff", "0003 000c 00000001 0000"])
 def test_cut_headers_are_refused(data: str) -> None:
-    """A short frame raised struct.error, or a client id longer than the frame was read."""
+    """A short header, or a client id longer than the frame, is a ProtocolError."""
     with pytest.raises(ProtocolError):
         codec.decode_request_header(bytes.fromhex(data))
 
 
 def test_arguments_are_checked() -> None:
-    """A wrong argument reached the C code."""
+    """Invalid arguments are refused before the C code uses them."""
     with pytest.raises(ValueError, match="offset 5 is outside"):
         codec.decode_request(12, 0, b"abc", 5)
     with pytest.raises(ValueError, match="offset -1"):
@@ -316,7 +316,7 @@ HOSTILE = {
 
 
 def test_elements_of_all_arrays_are_counted() -> None:
-    """A bound for the elements of a request counts nested ones too."""
+    """The limit for the elements of a request includes nested elements."""
     body = {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}] * 3}] * 2, "ReplicaId": -1}
     data = codec.encode_request(2, 1, body)
     assert len(codec.decode_request(2, 1, data, max_elements=8)["Topics"]) == 2
@@ -328,7 +328,7 @@ def test_elements_of_all_arrays_are_counted() -> None:
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_counts_cost_nothing(case: str) -> None:
-    """A number in a frame made us take memory for what is not there."""
+    """A count above the bytes of a frame allocates no memory."""
     key, version, data = HOSTILE[case]
     tracemalloc.start()
     try:
@@ -343,7 +343,7 @@ def test_hostile_counts_cost_nothing(case: str) -> None:
 
 @pytest.mark.slow
 def test_20_million_tags_take_no_memory() -> None:
-    """CVE-2026-111115: tags in a flexible header before authentication became 20 million objects."""
+    """Tags of a flexible header create no objects before authentication (CVE-2026-111115)."""
     tags = b"\x80\xda\xc4\x09" + b"\x32\x00" * 20_000_000
     header = struct.pack(">hhih", 18, 3, 1, 0) + tags
     tracemalloc.start()
@@ -351,7 +351,7 @@ def test_20_million_tags_take_no_memory() -> None:
         assert codec.decode_request_header(header)[1] == len(header)
         assert _decoder.skip_tags(tags) == len(tags)
         assert codec.decode_request(18, 3, b"\x02x\x02y" + tags)["ClientSoftwareName"] == "x"
-        # the last line's own input is 40 MB; nothing of that order may come on top
+        # the last line's own input is 40 MB; no further memory of that size may be used
         assert tracemalloc.get_traced_memory()[1] < 2 * len(tags)
     finally:
         tracemalloc.stop()
@@ -361,7 +361,7 @@ def test_20_million_tags_take_no_memory() -> None:
 
 
 def test_errors_are_complete_and_gap_free() -> None:
-    """A code was missing, moved, or lost its text."""
+    """Every error code of Kafka exists with its text."""
     assert sorted(Errors) == list(range(-1, 137))
     assert all(e.message.endswith(".") for e in Errors)
     assert Errors.of(3) is Errors.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""Record batches as Arrow buffers: layout, ranges, limits, every codec, every kind of damage."""
+"""Record batches as Arrow buffers: layout, ranges, limits, codecs and damage."""
 
 import struct
 from typing import Any
@@ -28,7 +28,7 @@ def ints(view: memoryview | None, kind: str) -> list[int]:
 
 
 def strings(rows: int, buffers: Any) -> list[bytes | None]:
-    """A binary column as a list, and its null count held against its bitmap."""
+    """Return a binary column as a list after a check of its null count against its bitmap."""
     nulls, bitmap, ends, data = buffers
     at = ints(ends, "i")
     assert len(at) == rows + 1
@@ -39,7 +39,7 @@ def strings(rows: int, buffers: Any) -> list[bytes | None]:
 
 @pytest.mark.parametrize("codec", list(CompressionType))
 def test_columns_hold_what_the_batch_held(codec: CompressionType) -> None:
-    """Every column, nulls and headers included, comes out as it went in, from every codec."""
+    """Every column, including nulls and headers, has the values of the batch for every codec."""
     columns = ArrowColumns(ALL)
     batch = build_batch(RECORDS, compression=codec, base_offset=40)
     assert columns.append(batch, 0, 0, END) == len(batch)
@@ -61,7 +61,7 @@ def test_columns_hold_what_the_batch_held(codec: CompressionType) -> None:
 
 
 def test_taking_begins_anew() -> None:
-    """After a take the next rows start at zero again, bitmaps included."""
+    """Rows after a take start at index 0, bitmaps included."""
     columns = ArrowColumns(native.KEY)
     for record in (RECORDS[1], RECORDS[0]):
         columns.append(build_batch([record]), 0, 0, END)
@@ -72,7 +72,7 @@ def test_taking_begins_anew() -> None:
 
 
 def test_a_batch_may_be_larger_than_the_last() -> None:
-    """Memory is taken by the size of the last batch, and by what comes when that is more."""
+    """Memory is allocated by the size of the last batch, and extended if the next batch is larger."""
     columns = ArrowColumns(ALL)
     for count in (3, 1000, 1, 40, 5000):
         records = [(b"key %d" % i, b"value %d" % i) for i in range(count)]
@@ -85,7 +85,7 @@ def test_a_batch_may_be_larger_than_the_last() -> None:
 
 
 def test_many_rows_cross_the_bytes_of_the_bitmap() -> None:
-    """The null of row 20 is the null of row 20."""
+    """The validity bit of each row is in the right byte of the bitmap."""
     columns = ArrowColumns(native.VALUE)
     columns.append(build_batch([(None, None if i == 20 else b"%d" % i) for i in range(100)]), 0, 0, END)
     values = columns.take()[5]
@@ -94,7 +94,7 @@ def test_many_rows_cross_the_bytes_of_the_bitmap() -> None:
 
 
 def test_unwanted_columns_cost_nothing() -> None:
-    """Only what is asked for is filled."""
+    """Only requested columns are filled."""
     columns = ArrowColumns(native.OFFSET)
     columns.append(build_batch(RECORDS), 0, 0, END)
     assert columns.size_bytes == 0
@@ -103,7 +103,7 @@ def test_unwanted_columns_cost_nothing() -> None:
 
 
 def test_a_range_cuts_inside_batches() -> None:
-    """Records before and behind the range are left out; a batch behind it is not looked at."""
+    """Records before and after the range are omitted, and batches after the range are not read."""
     data = b"".join(build_batch(RECORDS, base_offset=at) for at in (0, 3, 6))
     columns = ArrowColumns(native.OFFSET)
     position = columns.append(data, 0, 2, 5)
@@ -112,7 +112,7 @@ def test_a_range_cuts_inside_batches() -> None:
 
 
 def test_it_stops_behind_the_batch_that_reaches_a_limit() -> None:
-    """Batches stay whole, and the next call goes on where the last one stopped."""
+    """Batches are read whole, and the next call continues where the last one stopped."""
     one = build_batch(RECORDS)
     columns = ArrowColumns(native.VALUE)
     position, seen = 0, []
@@ -129,7 +129,7 @@ def test_it_stops_behind_the_batch_that_reaches_a_limit() -> None:
 
 
 def test_control_batches_are_passed_over() -> None:
-    """A marker moves the next offset and is not a row."""
+    """A marker advances the next offset and is not a row."""
     columns = ArrowColumns(ALL)
     columns.append(
         build_control_batch(
@@ -143,7 +143,7 @@ def test_control_batches_are_passed_over() -> None:
 
 
 def test_log_append_time_is_reported() -> None:
-    """timestampType 1 and the time of the batch for each record."""
+    """With LogAppendTime, each record has timestampType 1 and the batch's timestamp."""
     columns = ArrowColumns(native.TIMESTAMP | native.TIMESTAMP_TYPE)
     columns.append(build_batch(RECORDS[:2], log_append_time=True), 0, 0, END)
     _, _, timestamps, types, *_ = columns.take()
@@ -151,14 +151,14 @@ def test_log_append_time_is_reported() -> None:
 
 
 def test_a_time_beyond_microseconds_is_held_at_the_end() -> None:
-    """A hostile time stamp does not wrap round into another one."""
+    """A timestamp above the range of microseconds becomes the maximum instead of overflowing."""
     columns = ArrowColumns(native.TIMESTAMP)
     columns.append(build_batch([Record(None, b"", 1 << 60)]), 0, 0, END)
     assert ints(columns.take()[2], "q") == [2**63 - 1]
 
 
 def test_a_cut_last_batch_is_left() -> None:
-    """A batch that a Fetch cut off is neither read nor an error, and its first offset is returned."""
+    """A batch that a Fetch response truncates is neither read nor an error, and its base offset is returned."""
     one = build_batch(RECORDS)
     columns = ArrowColumns(ALL)
     assert columns.append(one + one[:-1], 0, 0, END) == len(one)
@@ -169,7 +169,7 @@ def test_a_cut_last_batch_is_left() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_formats_are_named(magic: int) -> None:
-    """Message format 0 and 1, shorter than a batch header, end in a sentence that says so."""
+    """A message of format 0 or 1, which is shorter than a batch header, is an error that names the format."""
     message = struct.pack(">qiIbb", 5, 14, 0, magic, 0) + struct.pack(">ii", -1, -1)
     with pytest.raises(ProtocolError) as caught:
         ArrowColumns(ALL).append(message, 0, 0, END)
@@ -192,7 +192,7 @@ def damaged(at: int, value: int) -> bytes:
     ],
 )
 def test_damage_is_an_error_that_names_the_batch(data: bytes, message: str) -> None:
-    """No damaged record comes out as data."""
+    """Damage is an error that names the batch, and no damaged record is returned."""
     with pytest.raises(ProtocolError) as caught:
         ArrowColumns(ALL).append(data, 0, 0, END)
     assert caught.value.error is Errors.CORRUPT_MESSAGE
@@ -200,7 +200,7 @@ def test_damage_is_an_error_that_names_the_batch(data: bytes, message: str) -> N
 
 
 def test_a_claimed_count_takes_no_memory() -> None:
-    """Two thousand million records in a hundred bytes are refused before room is made for them."""
+    """A record count above the bytes of a batch is refused before memory is allocated."""
     data = bytearray(build_batch(RECORDS))
     data[57:61] = struct.pack(">i", 2**31 - 1)
     data[17:21] = struct.pack(">I", crc32c(bytes(data[21:])))
@@ -209,14 +209,14 @@ def test_a_claimed_count_takes_no_memory() -> None:
 
 
 def test_a_bomb_ends_at_its_cap() -> None:
-    """A batch that grows above the cap is refused."""
+    """A batch whose uncompressed size exceeds the cap is refused."""
     batch = build_batch([(None, bytes(100_000))], compression=CompressionType.GZIP)
     with pytest.raises(ProtocolError, match="more bytes uncompressed than allowed"):
         ArrowColumns(ALL).append(batch, 0, 0, END, cap_bytes=50_000)
 
 
 def test_a_position_outside_is_refused() -> None:
-    """A caller's mistake is a ValueError, not a read outside the buffer."""
+    """A position outside the buffer is a ValueError."""
     for position in (-1, 2):
         with pytest.raises(ValueError, match="outside the 1 bytes"):
             ArrowColumns(ALL).append(b"x", position, 0, END)

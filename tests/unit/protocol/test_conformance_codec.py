@@ -1,4 +1,4 @@
-"""The codec of the conformance tests against the broker's: two programs over one set of tables write the same bytes."""
+"""The codec of the conformance tests and the broker's codec, which share one set of tables, write the same bytes."""
 
 import random
 
@@ -14,7 +14,7 @@ BODIES = 5
 
 @pytest.mark.parametrize("api", apis().values(), ids=lambda api: api.name)
 def test_both_codecs_agree(api: ApiSchema) -> None:
-    """Every version of every message, written by one and read by the other."""
+    """Every version of every message has the same bytes, and each codec reads the other's."""
     rng = random.Random(api.key)
     first, last = api.request_versions
     for version in range(first, last + 1):
@@ -28,7 +28,7 @@ def test_both_codecs_agree(api: ApiSchema) -> None:
 
 
 def test_what_is_cut_or_too_long_is_unreadable() -> None:
-    """A response of every length but the right one."""
+    """A response of any length except the correct one is unreadable."""
     body = {"ErrorCode": 0, "ApiKeys": [{"ApiKey": 1, "MinVersion": 2, "MaxVersion": 3}], "ThrottleTimeMs": 5}
     whole = b"\0\0\0\7" + bytes(ours.encode_response(18, 1, body))
     assert codec.response("ApiVersions", 1, whole) == (7, body)

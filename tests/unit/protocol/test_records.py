@@ -1,4 +1,4 @@
-"""Record batches: golden bytes, every kind of damage, every codec as clients write it, bombs."""
+"""Record batches: golden bytes, damage, the compression of clients, and decompression bombs."""
 
 import gc
 import gzip
@@ -37,7 +37,7 @@ RECORDS = [
 
 
 def reseal(batch: bytes | bytearray) -> bytes:
-    """Return the batch with its length and checksum made right again."""
+    """Return the batch with a correct length and checksum."""
     out = bytearray(batch)
     out[8:12] = struct.pack(">i", len(out) - 12)
     out[17:21] = struct.pack(">I", crc32c(bytes(out[21:])))
@@ -59,7 +59,7 @@ def plain_records(count: int, value: bytes = b"v" * 100) -> bytes:
 
 
 def test_golden_batch() -> None:
-    """A field of the batch moved: Kafka's own tools could no longer read what we write."""
+    """A batch has the bytes that Kafka's tools read."""
     batch = build_batch([Record(b"k", b"v", 1000, (("h", b"x"),))], base_offset=7, producer_id=5, producer_epoch=2,
                         base_sequence=3, leader_epoch=4)  # fmt: skip
     assert batch[:17] == bytes.fromhex("0000000000000007 0000003e 00000004 02")
@@ -71,7 +71,7 @@ def test_golden_batch() -> None:
 
 
 def test_header_fields() -> None:
-    """A header property reads another field's bytes."""
+    """Each header property reads its own field."""
     batch = batch_at(build_batch(RECORDS, compression=CompressionType.LZ4, base_offset=2**40, transactional=True,
                                  producer_id=9, producer_epoch=1, base_sequence=0))  # fmt: skip
     assert batch is not None
@@ -85,7 +85,7 @@ def test_header_fields() -> None:
 
 
 def test_a_flipped_control_bit_is_damage() -> None:
-    """Records vanished without an error: what looked like a control batch was left out before the checksum was read."""
+    """The checksum is verified before control batches are skipped, so that a flipped bit hides no records."""
     data = bytearray(build_batch(RECORDS))
     data[22] ^= 0x20
     with pytest.raises(ProtocolError, match="wrong checksum"):
@@ -96,7 +96,7 @@ def test_a_flipped_control_bit_is_damage() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_come_back(codec: CompressionType) -> None:
-    """A null became empty, a header was lost, or a time was counted from the wrong base."""
+    """Records are read as built: nulls, headers and timestamps are kept for every codec."""
     data = build_batch(RECORDS, compression=codec, base_offset=50)
     assert batch_at(data).compression == codec
     want = [Record(*r[:3], list(r.headers), 50 + i) for i, r in enumerate(RECORDS)]
@@ -104,7 +104,7 @@ def test_records_come_back(codec: CompressionType) -> None:
 
 
 def test_offsets_with_gaps_and_log_append_time() -> None:
-    """Compaction leaves gaps, which were closed; append time is the batch's, not the record's."""
+    """Offset gaps, as compaction leaves them, are kept. With LogAppendTime, records have the batch's timestamp."""
     records = [Record(b"a", b"1", 5, (), 12), Record(b"b", b"2", 9, (), 17)]
     data = build_batch(records, base_offset=10, log_append_time=True)
     assert [(r.offset, r.timestamp_ms) for r in iter_records(data)] == [(12, 9), (17, 9)]
@@ -114,7 +114,7 @@ def test_offsets_with_gaps_and_log_append_time() -> None:
 
 
 def test_control_batch() -> None:
-    """A marker in another layout than Kafka's leaves read-committed consumers waiting."""
+    """A marker has Kafka's layout, which read-committed consumers depend on."""
     data = build_control_batch(commit=True, producer_id=7, producer_epoch=3, coordinator_epoch=1, timestamp_ms=99)
     batch = batch_at(data)
     assert (batch.attributes, batch.base_sequence, batch.producer_id, batch.record_count) == (0x30, -1, 7, 1)
@@ -126,7 +126,7 @@ def test_control_batch() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_truncation_is_refused(codec: CompressionType) -> None:
-    """A cut batch was read past its end; run under the address sanitizer this is exact."""
+    """A truncated batch is refused at every length and never read past its end."""
     data = build_batch(RECORDS, compression=codec)
     for end in range(1, len(data)):
         cut = bytes(bytearray(data[:end]))
@@ -136,14 +136,14 @@ def test_every_truncation_is_refused(codec: CompressionType) -> None:
             assert e.value.error is Errors.CORRUPT_MESSAGE
         assert len(columns(cut, allow_truncated=True).offsets) == 0
         assert list(iter_batches(cut, allow_truncated=True)) == []
-        if end > 61:  # the length is right but the records are cut
+        if end > 61:  # the length is valid, but the records are truncated
             with pytest.raises(ProtocolError):
                 columns(reseal(cut))
 
 
 @pytest.mark.parametrize("at", range(12, 80))
 def test_every_flipped_bit_is_seen(at: int) -> None:
-    """A damaged byte that the checksum covers was served as data."""
+    """A change of any byte that the checksum covers is refused."""
     data = bytearray(build_batch(RECORDS))
     data[at] ^= 0x10
     if at in range(12, 16):
@@ -161,18 +161,18 @@ def test_every_flipped_bit_is_seen(at: int) -> None:
         "ff ff ff ff 0f",  # negative length
         "fe ff ff ff 0f 00",  # length of 2^31 - 1
         "ff ff ff ff ff 01",  # varint of 6 bytes
-        "0c 00 00 00 01 01 02 00",  # one header promised, none there
+        "0c 00 00 00 01 01 02 00",  # one header expected, none present
         "0e 00 00 00 01 01 fe ff",  # a header count that needs more bytes
         "0c 00 00 00 7e 01 00",  # key longer than the record
         "0e 00 00 00 01 01 02 01 01",  # null header key
         "0c 00 00 00 01 01 01",  # negative header count
-        "0e 00 00 00 01 01 00 00",  # a byte too much
-        "02 00",  # nothing but attributes
-        "00",  # not even those
+        "0e 00 00 00 01 01 00 00",  # an extra byte
+        "02 00",  # only the attributes
+        "00",  # without attributes
     ],
 )
 def test_damaged_records_are_refused(record: str) -> None:
-    """A length inside a record was believed."""
+    """An invalid length inside a record is refused."""
     data = with_payload(0, bytes.fromhex(record), 1)
     with pytest.raises(ProtocolError, match="record"):
         columns(data)
@@ -185,7 +185,7 @@ def test_damaged_records_are_refused(record: str) -> None:
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
 def test_record_count_must_be_true(count: int) -> None:
-    """A record count took memory, or hid records."""
+    """A wrong record count is refused before memory is allocated for it."""
     changed = bytearray(build_batch([(b"k", b"v")]))
     changed[57:61] = struct.pack(">i", count)
     data = reseal(changed)
@@ -201,7 +201,7 @@ def test_record_count_must_be_true(count: int) -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 48, -(2**31)])
 def test_impossible_batch_lengths_are_refused(length: int) -> None:
-    """A batch length below a header's made the reader stand still or go backwards."""
+    """A batch length below the header's size is refused instead of stalling the reader."""
     data = bytearray(build_batch(RECORDS))
     data[8:12] = struct.pack(">i", length)
     for read in (columns, lambda d: list(iter_batches(d, allow_truncated=True))):
@@ -236,12 +236,12 @@ PAYLOADS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 if importlib.util.find_spec("lz4"):
     lz4 = importlib.import_module("lz4.frame")
     everything = {"block_checksum": True, "content_checksum": True, "store_size": True, "block_size": 4}
-    PAYLOADS["lz4 with all it may have"] = (3, lambda d: lz4.compress(d, **everything))
+    PAYLOADS["lz4 with every option"] = (3, lambda d: lz4.compress(d, **everything))
 
 
 @pytest.mark.parametrize("case", PAYLOADS)
 def test_every_way_clients_compress(case: str) -> None:
-    """A client's own framing of a codec could not be read."""
+    """All framings of a codec that clients write are read."""
     codec, compress = PAYLOADS[case]
     data = with_payload(codec, compress(plain_records(5000)), 5000)
     assert columns(data).values[4999] == b"v" * 100
@@ -250,7 +250,7 @@ def test_every_way_clients_compress(case: str) -> None:
 
 @pytest.mark.parametrize("case", PAYLOADS)
 def test_damaged_compression_is_refused(case: str) -> None:
-    """Invalid compressed bytes raised the library's error, or gave wrong records."""
+    """Invalid compressed bytes are a ProtocolError."""
     codec, compress = PAYLOADS[case]
     payload = compress(plain_records(50))
     for bad in (b"", payload[:-1], payload[:9], payload[: len(payload) // 2], b"\xff" * 40, payload + b"\xff" * 7):
@@ -260,7 +260,7 @@ def test_damaged_compression_is_refused(case: str) -> None:
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_unknown_codecs_are_refused(codec: int) -> None:
-    """An undefined codec was taken for none."""
+    """An undefined codec is refused."""
     with pytest.raises(ProtocolError, match="decompressed"):
         columns(with_payload(codec, plain_records(1), 1))
 
@@ -268,7 +268,7 @@ def test_unknown_codecs_are_refused(codec: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", PAYLOADS)
 def test_bombs_end_at_the_cap(case: str) -> None:
-    """A small batch grew to all memory: zstd makes 32,000 bytes of one."""
+    """A small batch cannot exceed the cap, although zstd expands one byte to 32,000."""
     codec, compress = PAYLOADS[case]
     bomb = with_payload(codec, compress(bytes(100_000_000)), 1)
     start = time.thread_time()
@@ -306,31 +306,31 @@ except ProtocolError as error:
 @pytest.mark.skipif(sys.platform == "win32", reason="reads the peak of its memory")
 @pytest.mark.parametrize("case", PAYLOADS)
 def test_bombs_take_no_more_memory_than_the_cap(case: str) -> None:
-    """The library itself unpacked all 300 MB before it found that they do not fit."""
+    """Decompression stops at the cap instead of unpacking all 300 MB first."""
     codec, compress = PAYLOADS[case]
     bomb = with_payload(codec, compress(bytes(300_000_000)), 1)
     done = subprocess.run([sys.executable, "-c", PEAK], input=bomb, capture_output=True, timeout=120)
     refused, grown = done.stdout.split()
     assert refused == b"True"
-    assert int(grown) < 40_000_000  # the cap, the library's own windows, and the room of one step
+    assert int(grown) < 40_000_000  # the cap, the library's own windows, and one step of decompression
 
 
 def test_snappy_block_may_not_claim_what_it_cannot_hold() -> None:
-    """Ten bytes of snappy claimed 4 GiB, and got them."""
+    """A snappy block that claims more bytes than it can contain is refused."""
     for claim in (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff\xff\xff"):
         with pytest.raises(ProtocolError):
             columns(with_payload(2, claim + b"\x00" * 5, 1))
 
 
 def test_cap_holds_over_all_batches() -> None:
-    """Many batches, each below the cap, together passed it."""
+    """The cap applies to the sum of all batches."""
     data = build_batch([(None, bytes(1000))] * 100, compression=CompressionType.ZSTD) * 20
     with pytest.raises(ProtocolError, match="uncompressed"):
         columns(data, cap_bytes=1_000_000)
 
 
 def test_columns_are_buffers() -> None:
-    """A column could be written to, or numpy had to copy it."""
+    """Columns are read-only buffers that numpy uses without a copy."""
     numpy = pytest.importorskip("numpy")
     got = columns(build_batch(RECORDS, base_offset=4) + build_batch(RECORDS, base_offset=7))
     assert got.offsets.format == "q"
@@ -339,7 +339,7 @@ def test_columns_are_buffers() -> None:
     assert got.timestamps_ms.tolist() == [1000, 1005, 999] * 2
     assert list(got.keys) == [b"key", None, b""] * 2  # type: ignore[call-overload]
     assert list(got.values) == [b"value", b"", None] * 2  # type: ignore[call-overload]
-    assert got.keys.valid.tolist() == [0b11101101]  # bits beyond the last row are set
+    assert got.keys.valid.tolist() == [0b11101101]  # bits after the last row are set
     assert got.values.offsets.format == got.header_offsets.format == "i"
     assert got.keys.offsets.tolist() == [0, 3, 3, 3, 6, 6, 6]
     assert bytes(got.keys.data) == b"keykey"
@@ -356,14 +356,14 @@ def test_columns_are_buffers() -> None:
 
 
 def test_columns_from_an_offset() -> None:
-    """A fetch response begins before the offset asked for; those records were handed out again."""
+    """Records before the requested offset, with which a fetch response may begin, are omitted."""
     data = build_batch(RECORDS, base_offset=4, compression=CompressionType.GZIP)
     assert columns(data, min_offset=6).offsets.tolist() == [6]
     assert columns(data, min_offset=6).header_offsets.tolist() == [0, 0]
 
 
 def test_builder_refuses_wrong_arguments_and_goes_on() -> None:
-    """A refused record left half of itself in the batch."""
+    """A refused record leaves no bytes in the batch, and the builder can be used further."""
     builder = RecordBatchBuilder()
     builder.append(b"a", b"1", 5)
     for args, error in (
@@ -385,7 +385,7 @@ def test_builder_refuses_wrong_arguments_and_goes_on() -> None:
 
 
 def test_what_we_compress_java_can_read() -> None:
-    """LZ4 blocks that lean on earlier ones, which cramjam writes by default, stop Java's reader."""
+    """LZ4 blocks are independent, because Java's reader refuses linked blocks, cramjam's default."""
     data = build_batch([(None, b"x" * 1000)] * 1000, compression=CompressionType.LZ4)
     assert data[61:65] == b"\x04\x22\x4d\x18"
     assert data[65] & 0xE0 == 0x60  # version 01, blocks independent
@@ -394,7 +394,7 @@ def test_what_we_compress_java_can_read() -> None:
 
 
 def test_compression_names() -> None:
-    """A config value selected another codec."""
+    """Each config value selects its codec, and unknown values are refused."""
     assert [CompressionType.of_config_name(c.config_name) for c in CODECS] == CODECS
     assert CompressionType.of_config_name("none") is CompressionType.NONE
     for bad in ("producer", "LZ4", "", "brotli"):
@@ -403,7 +403,7 @@ def test_compression_names() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    """A batch read, refused or built kept memory."""
+    """Reading, refusing and building batches leaks no memory."""
 
     def work(rounds: int) -> None:
         for _ in range(rounds):

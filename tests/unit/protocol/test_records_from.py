@@ -1,4 +1,4 @@
-"""A few records out of a batch: where they begin and end, and what of damage is seen."""
+"""Reading of a few records from a batch: limits, partial decompression, and damage."""
 
 import cramjam
 import pytest
@@ -19,7 +19,7 @@ def batch_of(*records: Record, codec: CompressionType = CompressionType.NONE) ->
 
 @pytest.mark.parametrize("codec", list(CompressionType))
 def test_they_are_what_all_of_them_are(codec: CompressionType) -> None:
-    """Nulls, empty strings, headers and gaps between offsets as ``records`` gives them."""
+    """Nulls, empty strings, headers and offset gaps are the same as those of ``records``."""
     rows = [Record(b"k", None, 5, HEADERS), Record(None, b"", 6), Record(b"", b"v", 7, offset=107)]
     batch = batch_of(*rows, codec=codec)
     found, found_bytes, unpacked_bytes, is_cut = batch.records_from(0, 10, ALL, 10)
@@ -39,7 +39,7 @@ def test_they_are_what_all_of_them_are(codec: CompressionType) -> None:
 
 
 def test_limits() -> None:
-    """So many rows; bytes up to the record that passes them; the first headers, and how many there are."""
+    """Rows are limited by number, and bytes by the record that reaches the limit. Dropped headers are still counted."""
     batch = batch_of(*(Record(b"k", b"v" * 9, 5, HEADERS) for _ in range(5)))
     size = (batch.size_bytes - 61) // 5
     for limits, count in (((2, ALL), 2), ((9, ALL), 5), ((5, 0), 1), ((5, size), 2), ((5, size - 1), 1)):
@@ -56,7 +56,7 @@ def test_limits() -> None:
 
 
 def test_damage() -> None:
-    """A wrong checksum, and more bytes than allowed; damaged records are in ``test_records.py``."""
+    """A wrong checksum is an error; damaged records are tested in ``test_records.py``."""
     data = bytearray(build_batch([Record(b"k", b"v", 5)]))
     data[-1] ^= 1
     (batch,) = iter_batches(data)
@@ -66,7 +66,7 @@ def test_damage() -> None:
 
 @pytest.mark.parametrize("codec", [one for one in CompressionType if one is not CompressionType.NONE])
 def test_a_large_batch_is_cut(codec: CompressionType) -> None:
-    """Only as much is uncompressed as the records need, and at most the given number of bytes."""
+    """Only as much is decompressed as the records need, and at most the given number of bytes."""
     rows = [Record(None, bytes(200_000), 5) for _ in range(30)]
     batch = batch_of(*rows, codec=codec)
     found, _, unpacked_bytes, is_cut = batch.records_from(0, 1, ALL, 1)
@@ -80,7 +80,7 @@ def test_a_large_batch_is_cut(codec: CompressionType) -> None:
 
 
 def test_damage_behind_the_first_step() -> None:
-    """A batch is not cut because of a damaged record."""
+    """A damaged record is an error, not a truncation of the result."""
     packed = bytes(cramjam.zstd.compress(build_batch([Record(None, bytes(100_000), 5)] * 9)[61:-1]))
     (batch,) = iter_batches(with_payload(CompressionType.ZSTD, packed, 9))
     with pytest.raises(ProtocolError, match="damaged record"):
@@ -96,7 +96,7 @@ def test_a_snappy_block_is_not_decompressed_in_part() -> None:
 
 
 def test_a_large_snappy_block_is_decompressed_whole() -> None:
-    """A block larger than the first step is read at the step that holds it."""
+    """A block larger than the first step is read at the step whose limit it fits."""
     packed = bytes(cramjam.snappy.compress_raw(build_batch([Record(None, bytes(100_000), 5)] * 9)[61:]))
     (batch,) = iter_batches(with_payload(CompressionType.SNAPPY, packed, 9))
     found, _, unpacked_bytes, is_cut = batch.records_from(0, 2, ALL, 1)

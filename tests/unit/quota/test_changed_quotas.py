@@ -1,7 +1,7 @@
-"""Quotas that change while a request is judged: a record goes to the counter that applies by then, as in Kafka.
+"""Quotas that change while a request is judged: each record goes to the counter that applies at that time.
 
-Kafka looks a client's sensors up for each record: ``recordAndGetThrottleTimeMs``, ``unrecordQuotaSensor``, ``throttle``
-and ``recordNoThrottle`` of ``ClientQuotaManager`` begin with ``getOrCreateQuotaSensors``.
+Kafka looks the sensors of a client up for each record: ``recordAndGetThrottleTimeMs``, ``unrecordQuotaSensor``,
+``throttle`` and ``recordNoThrottle`` of ``ClientQuotaManager`` begin with ``getOrCreateQuotaSensors``.
 """
 
 import gc
@@ -23,7 +23,7 @@ BEFORE, AFTER = ("", "c"), ("u", "c")  # tags of the counter: a quota of the cli
 
 
 class Bench:
-    """Managers over their own registry and clock."""
+    """Managers over a registry and a clock of the test."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock(1_700_000_000_000)
@@ -31,11 +31,11 @@ class Bench:
         self.managers = ClientQuotaManagers(self.clock, self.registry)
 
     def request(self, caches: bool) -> ChargedRequest:
-        """A request of user u with client id c."""
+        """Return a request of user u with client id c."""
         return ChargedRequest(self.managers, b"u", b"c", caches)
 
     def measure(self, metric: str, group: str) -> dict[tuple[str, str], float]:
-        """Values of a metric by the tags of the counters that have it."""
+        """Return the values of a metric by the tags of its counters."""
         self.managers.publish_to_registry()
         found = {}
         for tags in (BEFORE, AFTER):
@@ -55,7 +55,7 @@ def bench() -> Bench:
     ("key", "group"), [("request_percentage", "Request"), ("shadow.request_percentage", "kbroker:shadow-request")]
 )
 def test_network_time_is_charged_to_the_counter_of_the_end(bench: Bench, caches: bool, key: str, group: str) -> None:
-    """The handler's time was charged before the change, the network threads' time is charged after it."""
+    """Handler time is charged before the change, and network time after it."""
     bench.managers.update(None, DEFAULT_ENTITY, key, 50)
     request = bench.request(caches)
     assert request.judge("other", 0, 20 * MS) == 0
@@ -67,7 +67,7 @@ def test_network_time_is_charged_to_the_counter_of_the_end(bench: Bench, caches:
 
 @pytest.mark.parametrize("caches", [False, True])
 def test_network_time_of_unchanged_quotas(bench: Bench, caches: bool) -> None:
-    """Both times are in one counter."""
+    """Handler time and network time are charged to one counter."""
     bench.managers.update(None, DEFAULT_ENTITY, "request_percentage", 50)
     request = bench.request(caches)
     assert request.judge("other", 0, 20 * MS) == 0
@@ -76,7 +76,7 @@ def test_network_time_of_unchanged_quotas(bench: Bench, caches: bool) -> None:
 
 
 def test_network_time_after_the_managers() -> None:
-    """A request may end after the managers were freed; its counter is still there."""
+    """A request may end after the managers were freed; its counter still exists."""
     bench = Bench()
     bench.managers.update(None, DEFAULT_ENTITY, "request_percentage", 50)
     request = bench.request(True)
@@ -101,7 +101,7 @@ def test_network_time_after_the_managers() -> None:
 def test_throttle_time_is_recorded_at_the_counter_of_the_throttle(
     bench: Bench, caches: bool, kind: str, key: str, group: str
 ) -> None:
-    """The quota changes while the first record of a request waits for the lock of its counter."""
+    """The throttle time is recorded at the new counter if the quota changes while a record waits for a lock."""
     bench.managers.update(None, DEFAULT_ENTITY, key, 1)
     bench.clock.advance_ms(1)
     managers = bench.managers.shadows if key.startswith("shadow.") else bench.managers.enforced
@@ -117,6 +117,6 @@ def test_throttle_time_is_recorded_at_the_counter_of_the_throttle(
     throttles = bench.measure("throttle-time", group)
     assert throttles.pop(AFTER) > 0
     assert all(value != value for value in throttles.values())  # NaN: the earlier counter has no throttle time
-    if kind == "fetch":  # the bytes of a throttled fetch are subtracted from the later counter, too
+    if kind == "fetch":  # the bytes of a throttled fetch are subtracted from the later counter too
         rates = bench.measure("byte-rate", group)
         assert rates[BEFORE] > 0 > rates[AFTER]

@@ -1,4 +1,4 @@
-"""Client quota managers on a clock that the test moves: Kafka's own vectors, to the millisecond."""
+"""Client quota managers on a virtual clock: Kafka's test vectors to the millisecond."""
 
 import sys
 
@@ -21,7 +21,7 @@ PRODUCE, FETCH, REQUEST, MUTATION = (
 
 
 class Bench:
-    """Managers over their own registry and clock."""
+    """Managers over a registry and a clock of the test."""
 
     def __init__(self, **settings: int) -> None:
         self.clock = VirtualClock(1_700_000_000_000)
@@ -46,7 +46,7 @@ def bench() -> Bench:
 
 
 def percent(milliseconds: float) -> float:
-    """Handler time as what the request quota records: percent of one thread."""
+    """Return handler time as the unit of the request quota: percent of one thread."""
     return milliseconds * 1e6 * 100 / 1e9
 
 
@@ -54,7 +54,7 @@ def percent(milliseconds: float) -> float:
 
 
 def test_client_id_quota_parsing(bench: Bench) -> None:
-    """CQ-1 to CQ-6: overrides of client ids, changed and removed, take hold of the counters there are."""
+    """Added, changed and removed overrides of client ids apply to existing counters (CQ-1 to CQ-6)."""
     assert bench.produce.resolve("ANONYMOUS", "p1").limit == NO_LIMIT
     bench.update(None, "p1", PRODUCE, 2000)
     bench.update(None, "p2", PRODUCE, 4000)
@@ -73,7 +73,7 @@ def test_client_id_quota_parsing(bench: Bench) -> None:
 
 
 def test_quota_violation(bench: Bench) -> None:
-    """CQ-7, CQ-8 and CQ-11: a rate within the quota passes, a burst waits just as long as it takes to average out."""
+    """A rate within the quota is not delayed; a burst is delayed until its average is at the quota (CQ-7, 8 and 11)."""
     bench.update(None, DEFAULT_ENTITY, PRODUCE, 500)
     for _ in range(10):
         assert bench.produce.record_and_get_throttle("ANONYMOUS", "unknown", 400) == 0
@@ -89,7 +89,7 @@ def test_quota_violation(bench: Bench) -> None:
 
 
 def test_max_value_in_window() -> None:
-    """CQ-12: what fits into the window is limit x (samples - 1) x seconds; without a quota anything does."""
+    """The maximum is limit x (samples - 1) x seconds, or unlimited without a quota (CQ-12)."""
     bench = Bench(samples=4)
     assert bench.fetch.max_value_in_window("userA", "client1") == sys.float_info.max
     bench.update(DEFAULT_ENTITY, None, FETCH, 10)
@@ -101,7 +101,7 @@ def test_max_value_in_window() -> None:
 
 
 def test_set_and_remove_default_user_quota(bench: Bench) -> None:
-    """CQ-13: a default user quota holds from the next record on, and no longer once removed."""
+    """A default user quota applies from the next record on, until it is removed (CQ-13)."""
     assert bench.produce.record_and_get_throttle("userA", "client1", 1000 * 11) == 0
     bench.update(DEFAULT_ENTITY, None, PRODUCE, 10)
     assert bench.produce.record_and_get_throttle("userA", "client1", 1000 * 11) > 0
@@ -111,7 +111,7 @@ def test_set_and_remove_default_user_quota(bench: Bench) -> None:
 
 
 def test_expired_quota_sensors_come_back(bench: Bench) -> None:
-    """CQ-14: a client whose sensors were removed gets new ones at its next record."""
+    """A client whose sensors were removed gets new ones at its next record (CQ-14)."""
     bench.update(None, DEFAULT_ENTITY, PRODUCE, 500)
     names = ("Produce-:client1", "ProduceThrottleTime-:client1")
     assert bench.produce.record_and_get_throttle("ANONYMOUS", "client1", 100) == 0
@@ -138,7 +138,7 @@ PRECEDENCE = [
 
 
 def test_quota_config_precedence(bench: Bench) -> None:
-    """QP-1 to QP-10: the most specific of eight levels counts, and names the counter that is shared."""
+    """The most specific of eight levels applies and determines the shared counter (QP-1 to QP-10)."""
     for user, client_id, limit in [
         (DEFAULT_ENTITY, None, 1000),
         (None, DEFAULT_ENTITY, 2000),
@@ -159,7 +159,7 @@ def test_quota_config_precedence(bench: Bench) -> None:
 
 
 def test_request_percentage_quota_violation(bench: Bench) -> None:
-    """RQ-1, RQ-2, RQ-4: percent of a thread, in a rate over the window."""
+    """The request quota is a percentage of one thread as a rate over the window (RQ-1, RQ-2, RQ-4)."""
     bench.update("ANONYMOUS", "test-client", REQUEST, 1)
     for _ in range(10):
         assert bench.request.record_and_get_throttle("ANONYMOUS", "test-client", percent(4)) == 0
@@ -174,7 +174,7 @@ def test_request_percentage_quota_violation(bench: Bench) -> None:
 
 
 def test_strict_controller_mutations() -> None:
-    """CM-1 to CM-4 through the manager: accepted whole while tokens are left, then refused and not recorded."""
+    """A mutation is accepted whole while tokens are left; then it is refused and not recorded (CM-1 to CM-4)."""
     bench = Bench(controller_samples=10)
     bench.update("me", None, MUTATION, 10)
     record = bench.mutation.record_and_get_throttle
@@ -194,13 +194,13 @@ def test_strict_controller_mutations() -> None:
 
 
 def test_worked_example_of_kip_13(bench: Bench) -> None:
-    """P1: 60 MB seen in a 10 s window at 5 MB/s wait 2 s."""
+    """60 MB in a window of 10 s at 5 MB/s are throttled for 2 s (P1)."""
     bench.update("u", None, PRODUCE, 5_000_000)
     assert bench.produce.record_and_get_throttle("u", "c", 60_000_000) == 2000
 
 
 def test_worked_example_of_kip_124(bench: Bench) -> None:
-    """P2: 100 ms at 0.1 percent would take 90 s, and one window of a second is all that is served."""
+    """100 ms at 0.1 percent would be throttled for 90 s and are capped at one window of a second (P2)."""
     bench.update("u", None, REQUEST, 0.1)
     assert bench.request.record_and_get_throttle("u", "c", percent(100)) == 1000
     rate = bench.metric("request-time", "Request", user="u", client_id="")
@@ -208,7 +208,7 @@ def test_worked_example_of_kip_124(bench: Bench) -> None:
 
 
 def test_worked_example_of_kip_599() -> None:
-    """P4: a burst of 560 at 5/s with room for 500 leaves 60 to wait for, 12 s."""
+    """A burst of 560 at 5/s with a capacity of 500 leaves 60 mutations, a delay of 12 s (P4)."""
     bench = Bench(controller_samples=100)
     bench.update("u", None, MUTATION, 5)
     for _ in range(7):
@@ -223,7 +223,7 @@ def test_worked_example_of_kip_599() -> None:
 
 
 def test_nothing_is_recorded_while_no_quota_is_set(bench: Bench) -> None:
-    """Without a quota of the type there is no counter at all, and another type's quota changes nothing."""
+    """Without a quota of the type there is no counter; a quota of another type does not create one."""
     bench.update("u", None, FETCH, 10)
     assert not bench.produce.is_enabled
     assert bench.produce.record_and_get_throttle("u", "c", 1e9) == 0
@@ -233,7 +233,7 @@ def test_nothing_is_recorded_while_no_quota_is_set(bench: Bench) -> None:
 
 
 def test_unrecord_makes_a_counter_even_where_no_quota_is_set(bench: Bench) -> None:
-    """Giving back does not ask whether a quota is set: the credit counts once one is."""
+    """A credit is recorded even without a quota, and applies to a quota that is set later."""
     bench.fetch.unrecord("u", "c", 5000)
     assert bench.registry.get_sensor("Fetch-:c") is not None
     bench.update(None, "c", FETCH, 100)
@@ -243,7 +243,7 @@ def test_unrecord_makes_a_counter_even_where_no_quota_is_set(bench: Bench) -> No
 
 @pytest.mark.parametrize(("is_counted", "delay_ms"), [(False, 500), (True, 5500)])
 def test_counters_keep_what_they_hold(bench: Bench, is_counted: bool, delay_ms: int) -> None:
-    """Bytes sent while a user has no quota count only beside another quota of the level."""
+    """Bytes that are sent while a user has no quota count only if another quota of the level exists."""
     bench.update("u", None, PRODUCE, 1000)
     if is_counted:
         bench.update("other", None, PRODUCE, 1)
@@ -255,7 +255,7 @@ def test_counters_keep_what_they_hold(bench: Bench, is_counted: bool, delay_ms: 
 
 
 def test_a_removed_override_falls_back_to_the_default(bench: Bench) -> None:
-    """The live counter gets the default's limit when its own quota goes, and none when that goes too."""
+    """A live counter gets the default's limit when its own quota is removed, and no limit without the default."""
     bench.update(None, DEFAULT_ENTITY, PRODUCE, 300)
     bench.update(None, "c", PRODUCE, 700)
     bench.produce.record_and_get_throttle("u", "c", 1)
@@ -287,7 +287,7 @@ def test_a_removed_override_falls_back_to_the_default(bench: Bench) -> None:
 def test_tags_name_the_counter(
     bench: Bench, quotas: list[tuple[str | None, str | None]], client: tuple[str, str | None], tags: tuple[str, str]
 ) -> None:
-    """The counter of a client follows from the kinds of existing quotas."""
+    """The kinds of existing quotas determine the counter of a client."""
     for user, client_id in quotas:
         bench.update(user, client_id, PRODUCE, 5)
     assert bench.produce.resolve(*client)[2:] == tags
@@ -297,7 +297,7 @@ def test_tags_name_the_counter(
 
 @pytest.mark.parametrize("client_id", [None, ""])
 def test_clients_without_an_id_are_reached_by_users_only(bench: Bench, client_id: str | None) -> None:
-    """A default client-id quota (rows 5 and 8) does not hold for clients without an id; rows 3 and 6 do."""
+    """A default client-id quota (levels 5 and 8) does not apply to clients without an id; levels 3 and 6 do."""
     bench.update(None, DEFAULT_ENTITY, PRODUCE, 1)
     assert bench.produce.resolve("u", client_id) == Resolution(NO_LIMIT, 0, "", "")
     bench.update(DEFAULT_ENTITY, DEFAULT_ENTITY, PRODUCE, 2)
@@ -309,7 +309,7 @@ def test_clients_without_an_id_are_reached_by_users_only(bench: Bench, client_id
 
 
 def test_levels_are_reported(bench: Bench) -> None:
-    """All eight levels, the most specific first."""
+    """The eight levels apply in order of specificity."""
     entities = [
         ("u", "c"),
         ("u", DEFAULT_ENTITY),
@@ -330,7 +330,7 @@ def test_levels_are_reported(bench: Bench) -> None:
 
 
 def test_throttle_time_is_an_int32_of_javas(bench: Bench) -> None:
-    """A delay beyond 2**31 - 1 ms keeps its lower 32 bits, as a cast in Java does."""
+    """A delay above 2**31 - 1 ms keeps its lower 32 bits, like a cast in Java."""
     bench.update("u", None, PRODUCE, 1)
     expected = (10**8 - 1) * 10_000
     wrapped = (expected + 2**31) % 2**32 - 2**31
@@ -338,7 +338,7 @@ def test_throttle_time_is_an_int32_of_javas(bench: Bench) -> None:
 
 
 def test_users_are_encoded_in_tags(bench: Bench) -> None:
-    """Names are percent-encoded as Kafka's Sanitizer does it; client ids stay as they are."""
+    """User names are percent-encoded as by Kafka's Sanitizer; client ids are not encoded."""
     assert sanitize("CN=a b,O=*~é") == "CN%3Da%20b%2CO%3D%2A%7E%C3%A9"
     bench.update("a b", "c d", PRODUCE, 5)
     bench.produce.record_and_get_throttle("a b", "c d", 1)
@@ -349,7 +349,7 @@ def test_users_are_encoded_in_tags(bench: Bench) -> None:
 
 
 def test_metrics_have_kafkas_names(bench: Bench) -> None:
-    """Groups, names, tags and windows of the table of sensors."""
+    """Groups, names, tags and windows of the metrics are Kafka's."""
     for key in (PRODUCE, FETCH, REQUEST, MUTATION):
         bench.update("u", "c", key, 5)
     for manager in (bench.produce, bench.fetch, bench.request, bench.mutation):
@@ -367,7 +367,7 @@ def test_metrics_have_kafkas_names(bench: Bench) -> None:
 
 
 def test_sensor_is_what_the_manager_records_to(bench: Bench) -> None:
-    """The handle and the native counter are one, and it is the same handle each time."""
+    """The sensor is the counter to which the manager records, and is the same object each time."""
     bench.update("u", None, MUTATION, 10)
     sensor = bench.mutation.sensor("u", "c")
     assert sensor is bench.mutation.sensor("u", "another")
@@ -377,7 +377,7 @@ def test_sensor_is_what_the_manager_records_to(bench: Bench) -> None:
 
 
 def test_counters_expire_after_an_hour(bench: Bench) -> None:
-    """A counter without a record for more than 3600 s goes, with its name; the next record begins anew."""
+    """A counter without a record for more than 3600 s is removed; the next record creates a new one."""
     bench.update("u", None, PRODUCE, 10)
     bench.produce.record_and_get_throttle("u", "c", 5)
     before = bench.metric("byte-rate", "Produce", user="u", client_id="")
@@ -392,7 +392,7 @@ def test_counters_expire_after_an_hour(bench: Bench) -> None:
 
 
 def test_many_clients_have_a_counter_each(bench: Bench) -> None:
-    """A default client-id quota gives each of thousands of clients its own counter; all follow a change."""
+    """A default client-id quota gives each of thousands of clients its own counter, and a change applies to all."""
     bench.update(None, DEFAULT_ENTITY, PRODUCE, 100)
     for number in range(3000):
         assert bench.produce.record_and_get_throttle("u", f"c{number}", 1000 + number) == number * 10
@@ -408,14 +408,14 @@ def test_many_clients_have_a_counter_each(bench: Bench) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), -0.0])
 def test_limits_must_be_above_zero(bench: Bench, value: float) -> None:
-    """Zero, negatives and NaN are not limits, and nothing has changed then."""
+    """Zero, negative limits and NaN are refused without a change."""
     with pytest.raises(ValueError, match="above 0"):
         bench.update("u", None, PRODUCE, value)
     assert not bench.produce.is_enabled
 
 
 def test_bad_entities_are_refused(bench: Bench) -> None:
-    """No parts, empty names, unknown keys, wrong types."""
+    """Missing parts, empty names, unknown keys and wrong types are refused."""
     for user, client_id, key, error in [
         (None, None, PRODUCE, ValueError),
         ("", None, PRODUCE, ValueError),
@@ -435,7 +435,7 @@ def test_bad_entities_are_refused(bench: Bench) -> None:
 
 
 def test_handles_that_no_manager_made_do_no_harm(bench: Bench) -> None:
-    """A manager out of nowhere, and objects that are not requests, are refused with a word."""
+    """A manager without managers and arguments of a wrong type are refused with an error."""
     orphan = type(bench.produce).__new__(type(bench.produce))
     for call in (
         lambda: orphan.is_enabled,

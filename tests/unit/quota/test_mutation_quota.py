@@ -1,4 +1,4 @@
-"""Controller mutation quotas (KIP-599): the objects, and what creating, growing and deleting topics costs."""
+"""Controller mutation quotas (KIP-599): the quota objects, and the cost of creating, growing and deleting topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WALL = 1_700_000_000_000
 
 
 class Time:
-    """Milliseconds that a test moves, and how often they were asked for."""
+    """Wall clock in milliseconds that a test moves, with a count of its readings."""
 
     def __init__(self) -> None:
         self.now = WALL
@@ -42,7 +42,7 @@ class Time:
 
 
 def sensor(rate: float, samples: int = 10) -> Sensor:
-    """As the manager makes them: first the rate, which is not checked, then the bucket."""
+    """Return a sensor like the manager's: first the rate, which has no limit, then the bucket."""
     made = Sensor("ControllerMutation-:c", MetricConfig())
     made.add("mutation-rate", Rate())
     made.add("tokens", TokenBucket(), MetricConfig(samples, 1000, quota=Quota.upper(rate)))
@@ -55,7 +55,7 @@ def tokens(of: Sensor, time: Time) -> float:
 
 @pytest.fixture
 def broker() -> Limited:
-    """A broker that allows one change of a partition a second."""
+    """Return a broker that allows one partition mutation per second."""
     return Limited.of(1.0)
 
 
@@ -63,7 +63,7 @@ def broker() -> Limited:
 
 
 def test_strict_accepts_whole_while_the_bucket_is_not_overdrawn() -> None:
-    """CM-1 to CM-4: 10/s, burst 100: 90 and 90 are let through, the third 90 is refused for 8 s and not charged."""
+    """At 10/s with burst 100, two records of 90 are accepted, and the third is refused for 8 s (CM-1 to CM-4)."""
     time = Time()
     bucket = sensor(10.0)
     quota = ChargedMutationQuota(bucket, time, is_strict=True)
@@ -82,7 +82,7 @@ def test_strict_accepts_whole_while_the_bucket_is_not_overdrawn() -> None:
 
 
 def test_strict_at_exactly_zero_accepts() -> None:
-    """No tokens left is not overdrawn; less than half a millisecond overdrawn is refused with a delay of 0."""
+    """A bucket with 0 tokens accepts a record; one overdrawn by less than half a millisecond refuses with delay 0."""
     time = Time()
     bucket = sensor(10.0)
     quota = ChargedMutationQuota(bucket, time, is_strict=True)
@@ -97,14 +97,14 @@ def test_strict_at_exactly_zero_accepts() -> None:
 
 
 def test_strict_reads_the_clock_once_a_record() -> None:
-    """Check and charge belong to one moment."""
+    """The check and the charge use one reading of the clock."""
     time = Time()
     ChargedMutationQuota(sensor(10.0), time, is_strict=True).record(1)
     assert time.readings == 1
 
 
 def test_permissive_charges_and_never_refuses() -> None:
-    """A charge that overdraws the bucket is recorded too; the delay is that of the last record, less time waited."""
+    """A charge that overdraws the bucket is recorded too; the delay is the last record's less the time since then."""
     time = Time()
     bucket = sensor(10.0)
     quota = ChargedMutationQuota(bucket, time, is_strict=False)
@@ -119,7 +119,7 @@ def test_permissive_charges_and_never_refuses() -> None:
 
 
 def test_kip_599_worked_example() -> None:
-    """P4: 5/s, burst 500: 7 topics of 80 at once leave -60; the next is refused for 12 s, to the millisecond."""
+    """At 5/s with burst 500, 7 topics of 80 leave -60 tokens, and the next request is refused for 12 s (P4)."""
     time = Time()
     bucket = sensor(5.0, samples=100)
     for _ in range(7):
@@ -138,7 +138,7 @@ def test_kip_599_worked_example() -> None:
 
 
 def test_p4_by_the_rate_of_today() -> None:
-    """P4: the same 560 mutations by today's Rate (W = 99 s) would be 5.657/s, and wait 13 s."""
+    """The same 560 mutations measured by a Rate with W = 99 s are 5.657/s, a delay of 13 s (P4)."""
     rate = Sensor("rate", MetricConfig(100, 1000, quota=Quota.upper(5.0)))
     rate.add("rate", Rate())
     delay_ms = rate.record_and_throttle(560.0, WALL)
@@ -146,7 +146,7 @@ def test_p4_by_the_rate_of_today() -> None:
 
 
 def test_without_any_quota_nothing_is_charged() -> None:
-    """CM-6: while no mutation quota is set the object is the unbounded one, whatever the version."""
+    """The quota is the unbounded one at any version while no mutation quota is set (CM-6)."""
 
     class Disabled:
         is_enabled = False
@@ -166,7 +166,7 @@ def test_without_any_quota_nothing_is_charged() -> None:
 
 @dataclass
 class Limited:
-    """A broker's handlers with real managers on a clock that the test moves."""
+    """Handlers of a broker with real managers on a virtual clock."""
 
     bench: Bench
     clock: VirtualClock
@@ -209,7 +209,7 @@ class Limited:
         return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Responses"]]
 
     def tokens(self) -> float:
-        """Tokens of the client's bucket now; reading them changes nothing."""
+        """Return the tokens of the client's bucket without a change of the bucket."""
         (metric,) = [
             found for name, found in self.managers.controller_mutation.sensor("ANONYMOUS", "c").metrics.items()
             if name.name == "tokens"  # type: ignore[attr-defined]
@@ -226,7 +226,7 @@ OK, REFUSED = (0, None), (89, None)
 
 @pytest.mark.parametrize("version", [6, 7])
 def test_create_topics_refuses_newer_clients(broker: Limited, version: int) -> None:
-    """1/s, burst 11: 15 partitions pass whole, the next topics are refused one by one, and nothing is charged."""
+    """At 1/s with burst 11, 15 partitions are accepted whole, and the next topics are refused without a charge."""
     assert broker.create(version, ("a", 15)) == (0, [OK])
     assert broker.create(version, ("b", 1), ("c", 1)) == (4000, [REFUSED, REFUSED])
     assert (broker.names, broker.tokens()) == (["a"], -4)
@@ -237,7 +237,7 @@ def test_create_topics_refuses_newer_clients(broker: Limited, version: int) -> N
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
 def test_create_topics_delays_older_clients(broker: Limited, version: int) -> None:
-    """Below v6 everything is made and charged, and the delay is what the last topic left behind."""
+    """Below version 6 all topics are created and charged, and the delay results from the last one."""
     assert broker.create(version, ("a", 15)) == (4000, [OK])
     assert broker.create(version, ("b", 1), ("c", 1)) == (6000, [OK, OK])
     assert (broker.names, broker.tokens()) == (["a", "b", "c"], -6)
@@ -245,7 +245,7 @@ def test_create_topics_delays_older_clients(broker: Limited, version: int) -> No
 
 @pytest.mark.parametrize(("version", "is_strict"), [(0, False), (1, False), (2, False), (3, True)])
 def test_create_partitions(broker: Limited, version: int, is_strict: bool) -> None:
-    """Only the partitions added count; v3 is refused, older versions are delayed."""
+    """Only added partitions are charged; version 3 is refused, and older versions are delayed."""
     broker.create(7, ("a", 1), ("b", 1))
     broker.clock.advance_ms(2000)
     result = broker.grow(version, ("a", 15), ("b", 3))
@@ -259,7 +259,7 @@ def test_create_partitions(broker: Limited, version: int, is_strict: bool) -> No
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_delete_topics(broker: Limited, version: int) -> None:
-    """Each topic costs its partitions; from v5 on what is refused stays, below all are deleted and the client waits."""
+    """Each partition is charged. From version 5 on, excess topics are refused; older versions delete all and wait."""
     broker.create(5, ("a", 15), ("b", 2), client_id="free")
     result = broker.delete(version, "a", "b")
     if version >= 5:
@@ -271,7 +271,7 @@ def test_delete_topics(broker: Limited, version: int) -> None:
 
 
 def test_delete_by_id_reports_what_was_refused(broker: Limited) -> None:
-    """v6 by id: the response names the topic that stays."""
+    """With a topic id (version 6), the response names the refused topic."""
     broker.create(7, ("a", 15))
     topic_id = broker.bench.ctx.topics.get("a").topic_id
     body = {"Topics": [{"Name": None, "TopicId": topic_id}]}
@@ -280,7 +280,7 @@ def test_delete_by_id_reports_what_was_refused(broker: Limited) -> None:
 
 
 def test_only_what_passed_its_own_checks_is_charged(broker: Limited) -> None:
-    """Bad names, counts, configs, topics that exist, are not there, or are duplicates cost nothing."""
+    """Invalid names, counts and configs, existing, unknown and duplicate topics are not charged."""
     broker.create(7, ("a", 1))
     assert broker.tokens() == 10
     codes = [code for code, _ in broker.create(7, ("a", 1), ("no good", 1), ("z", 0), ("d", 1), ("d", 1))[1]]
@@ -292,7 +292,7 @@ def test_only_what_passed_its_own_checks_is_charged(broker: Limited) -> None:
 
 
 def test_what_is_wrong_stays_wrong_over_the_quota(broker: Limited) -> None:
-    """A client over its quota still hears what is wrong with a topic, not that it should try again."""
+    """A client over its quota still gets the error of an invalid topic instead of THROTTLING_QUOTA_EXCEEDED."""
     broker.create(7, ("a", 15))
     assert [code for code, _ in broker.create(7, ("a", 1), ("no good", 1), ("b", 1))[1]] == [36, 17, 89]
     assert [code for code, _ in broker.grow(3, ("a", 3), ("a2", 3))[1]] == [37, 3]
@@ -300,7 +300,7 @@ def test_what_is_wrong_stays_wrong_over_the_quota(broker: Limited) -> None:
 
 
 def test_validate_only_is_free(broker: Limited) -> None:
-    """Contrary to Kafka 4.3.1, as KIP-599 wants it: checks cost nothing, and are not refused either."""
+    """Unlike Kafka 4.3.1, and as in KIP-599, validation is neither charged nor refused."""
     assert broker.create(7, ("a", 100), validate=True) == (0, [OK])
     broker.create(7, ("a", 15))
     before = broker.tokens()
@@ -310,7 +310,7 @@ def test_validate_only_is_free(broker: Limited) -> None:
 
 
 def test_other_clients_are_not_charged(broker: Limited) -> None:
-    """The quota is that of client id c; another one is unlimited, and has its own counter."""
+    """A quota of client id c does not apply to another client, which has its own counter."""
     assert broker.create(7, ("a", 100), client_id="other") == (0, [OK])
     assert broker.create(7, ("b", 100), client_id="other") == (0, [OK])
     assert broker.create(7, ("c", 5)) == (0, [OK])
@@ -318,7 +318,6 @@ def test_other_clients_are_not_charged(broker: Limited) -> None:
 
 
 def test_without_a_quota_no_sensor_is_made() -> None:
-    """A broker without mutation quotas registers nothing for them."""
     broker = Limited.of(None)
     assert broker.create(7, ("a", 1000)) == (0, [OK])
     assert broker.delete(6, "a") == (0, [OK])
@@ -331,7 +330,7 @@ def metadata(broker: Limited, *names: str, client_id: str = "c") -> tuple[int, l
 
 
 def test_topics_made_by_metadata_are_charged_strictly_and_silently() -> None:
-    """Over the quota the topic is not made; the response is as for one that does not exist; a later one makes it."""
+    """Over the quota a topic is not created, and gets UNKNOWN_TOPIC_OR_PARTITION; a later request creates it."""
     broker = Limited.of(1.0, num_partitions=6)
     assert metadata(broker, "a", "b", "c") == (0, [("a", 0), ("b", 0), ("c", 3)])
     assert (broker.names, broker.tokens()) == (["a", "b"], -1)
@@ -344,7 +343,7 @@ def test_topics_made_by_metadata_are_charged_strictly_and_silently() -> None:
 
 
 def test_the_brokers_own_topics_are_free(broker: Limited) -> None:
-    """__consumer_offsets belongs to no client's quota."""
+    """The creation of __consumer_offsets is not charged to a client."""
     broker.create(7, ("a", 15))
     before = broker.tokens()
     assert metadata(broker, "__consumer_offsets") == (0, [("__consumer_offsets", 0)])
@@ -364,7 +363,7 @@ COST = 7
 
 
 def storm(broker: Limited, api: str, version: int, number: int) -> tuple[int, int]:
-    """One request of seven mutations. Returns: its delay, and how many mutations were made."""
+    """Send a request of seven mutations; return its delay and the number of mutations made."""
     name = f"t{number}"
     if api == "CreateTopics":
         throttle_time_ms, ((code, _),) = broker.create(version, (name, COST))
@@ -380,7 +379,7 @@ def storm(broker: Limited, api: str, version: int, number: int) -> tuple[int, in
 
 @pytest.mark.parametrize(("api", "version"), STRICT)
 def test_a_storm_of_newer_clients_is_held(api: str, version: int) -> None:
-    """P5: however often they ask, they get at most burst + rate * time, and one request."""
+    """At any request rate, the mutations stay within burst + rate * time plus one request (P5)."""
     broker = Limited.of(RATE)
     made = 0
     for number in range(STORM_S * 4):
@@ -390,12 +389,12 @@ def test_a_storm_of_newer_clients_is_held(api: str, version: int) -> None:
         elapsed_s = number / 4
         assert made <= BURST + RATE * elapsed_s + COST
         broker.clock.advance_ms(250)
-    assert made >= BURST + RATE * (STORM_S - 1) - COST  # and they do get what is theirs
+    assert made >= BURST + RATE * (STORM_S - 1) - COST  # and the full rate is available
 
 
 @pytest.mark.parametrize(("api", "version"), PERMISSIVE)
 def test_a_storm_of_older_clients_is_all_accepted_and_muted(api: str, version: int) -> None:
-    """P5: nothing is refused; a channel that is muted for the throttle time is held to the same bound all the same."""
+    """Nothing is refused; a channel that is muted for the throttle time stays within the same bound (P5)."""
     broker = Limited.of(RATE)
     made, number, elapsed_ms = 0, 0, 0
     while elapsed_ms <= STORM_S * 1000:
@@ -411,7 +410,7 @@ def test_a_storm_of_older_clients_is_all_accepted_and_muted(api: str, version: i
 
 
 def test_ids_in_responses_are_real(broker: Limited) -> None:
-    """A refused deletion by name shows no id that is made up."""
+    """The refusal of a deletion by name has the topic's real id."""
     broker.create(7, ("a", 15))
     topic_id = broker.bench.ctx.topics.get("a").topic_id
     (row,) = broker.ask("DeleteTopics", 6, {"Topics": [{"Name": "a"}]})["Responses"]
@@ -424,7 +423,7 @@ def test_ids_in_responses_are_real(broker: Limited) -> None:
 
 @dataclass
 class Judges:
-    """Stands for the managers: what the request's time would ask for, and which manager has to throttle."""
+    """Fake managers with a fixed request delay, which record the manager that throttles."""
 
     time_ms: int
     controller_mutation = "ControllerMutation"
@@ -438,7 +437,7 @@ class Judges:
         return self.time_ms
 
     def throttle(self, manager: str, request: Sent, throttle_time_ms: int) -> None:
-        assert request.sent is None, "the throttle must be begun before the response leaves"
+        assert request.sent is None, "expected the throttle before the response"
         self.throttled.append((manager, throttle_time_ms))
 
     def settle(self, request: Sent, serves_mutations: bool) -> None:
@@ -447,7 +446,7 @@ class Judges:
 
 @dataclass
 class Sent:
-    """One request that remembers its response."""
+    """Request that keeps its response."""
 
     api_version: int
     correlation_id: int = 1
@@ -475,7 +474,7 @@ class Sent:
 def test_the_larger_delay_is_reported_and_served_once(
     mutations_ms: int, time_ms: int, throttled: list[tuple[str, int]]
 ) -> None:
-    """The response has the larger one; the mutations' manager mutes the channel iff its delay is strictly larger."""
+    """The response has the larger delay; the mutation quota mutes the channel only if its delay is strictly larger."""
     entry = KafkaApis().find(37, 3)
     request, judges = Sent(3), Judges(time_ms)
     PendingResponse(entry, request, judges).send({"ThrottleTimeMs": mutations_ms, "Results": []})  # type: ignore[arg-type]

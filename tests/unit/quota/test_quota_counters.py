@@ -1,4 +1,4 @@
-"""Maximum number of counters of strangers, the counters that are removed, and those in the registry."""
+"""Maximum number of counters of clients without their own quota, their eviction, and their registration."""
 
 import random
 
@@ -13,7 +13,7 @@ PRODUCE = "producer_byte_rate"
 
 
 class Bench:
-    """Managers with room for few counters."""
+    """Managers with a small maximum number of counters."""
 
     def __init__(self, max_counters: int) -> None:
         self.clock = VirtualClock(1_700_000_000_000)
@@ -26,7 +26,7 @@ class Bench:
 
     @property
     def known(self) -> set[str]:
-        """Client ids (with users, where they have part in the name) that have a counter."""
+        """Return the client ids with a counter; a user is prefixed if the counter's tags have one."""
         names = (
             name.tag_map for name, _ in self.registry.items() if (name.name, name.group) == ("byte-rate", "Produce")
         )
@@ -34,7 +34,7 @@ class Bench:
 
 
 def test_the_one_that_was_quiet_the_longest_goes() -> None:
-    """Any client id that a stranger made up had a counter for an hour."""
+    """A new client id replaces the counter that was idle the longest."""
     bench = Bench(3)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
     for client_id in ("a", "b", "c", "a"):
@@ -48,7 +48,7 @@ def test_the_one_that_was_quiet_the_longest_goes() -> None:
 
 
 def test_those_over_their_quota_stay() -> None:
-    """No client sheds its own debt, or another's, by making up client ids."""
+    """A client over its quota is not evicted to make room for new client ids."""
     bench = Bench(3)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
     assert bench.record("debtor", 12_000) == 2000
@@ -57,8 +57,8 @@ def test_those_over_their_quota_stay() -> None:
         bench.record(f"made-up-{number}", 1)
         bench.clock.advance_ms(1)
     assert bench.known == {"debtor", "made-up-48", "made-up-49"}
-    assert bench.record("debtor", 0) == 1450  # 12 s' worth in a window of 10.55 s
-    bench.clock.advance_ms(11_000)  # the debt has left the window
+    assert bench.record("debtor", 0) == 1450  # 12 s of quota in a window of 10.55 s
+    bench.clock.advance_ms(11_000)  # the excess has left the window
     bench.record("x", 1)
     bench.clock.advance_ms(1)
     bench.record("y", 1)
@@ -68,7 +68,7 @@ def test_those_over_their_quota_stay() -> None:
 
 
 def test_where_all_are_over_their_quota_one_goes_nevertheless() -> None:
-    """The number is a bound: strangers with a tiny quota can all be over it."""
+    """The maximum holds even if every client is over its quota; one is evicted then."""
     bench = Bench(3)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1)
     for number in range(100):
@@ -80,7 +80,7 @@ def test_where_all_are_over_their_quota_one_goes_nevertheless() -> None:
 
 @pytest.mark.parametrize(("user", "client_id"), [("u", "named"), ("named", "c"), ("named", "named")])
 def test_counters_of_the_settings_stay(user: str, client_id: str) -> None:
-    """A client with its own quota cannot lose its counter to strangers."""
+    """The counter of a client with its own quota is not evicted."""
     bench = Bench(2)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
     bench.managers.update(user if user == "named" else None, client_id if client_id == "named" else None, PRODUCE, 1000)
@@ -89,12 +89,12 @@ def test_counters_of_the_settings_stay(user: str, client_id: str) -> None:
     for number in range(20):
         bench.clock.advance_ms(1)
         bench.record(f"made-up-{number}", 1)
-    assert bench.record(client_id, 0, user) == 980  # 11 s' worth in a window of 10.02 s
+    assert bench.record(client_id, 0, user) == 980  # 11 s of quota in a window of 10.02 s
     assert len(bench.known) == 3
 
 
 def test_each_type_has_its_own_room() -> None:
-    """A flood of one type of request costs the others nothing."""
+    """The maximum applies to each type of quota separately."""
     bench = Bench(2)
     for key in (PRODUCE, "consumer_byte_rate"):
         bench.managers.update(None, DEFAULT_ENTITY, key, 1000)
@@ -102,12 +102,12 @@ def test_each_type_has_its_own_room() -> None:
     for number in range(10):
         bench.clock.advance_ms(1)
         bench.record(f"c{number}", 1)
-    assert bench.managers.fetch.record_and_get_throttle("u", "a", 500) == 990  # 11 s' worth in 10.01 s
+    assert bench.managers.fetch.record_and_get_throttle("u", "a", 500) == 990  # 11 s of quota in 10.01 s
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_order_of_use_is_exact(seed: int) -> None:
-    """Against the obvious model: a dictionary in the order of the latest record."""
+    """Eviction follows the order of the latest records, compared with an ordered dictionary as the model."""
     bench, rng = Bench(12), random.Random(seed)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1e12)
     bench.managers.update("v", DEFAULT_ENTITY, PRODUCE, 1e12)
@@ -137,7 +137,7 @@ def test_order_of_use_is_exact(seed: int) -> None:
 
 
 def test_notifying_the_registry_is_bounded() -> None:
-    """10,500 new client ids stopped everybody who asked for a metric for 1.3 seconds."""
+    """One look-up publishes a limited number of counters: 10,500 at once blocked every reader of metrics for 1.3 s."""
     bench = Bench(2000)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
     for number in range(1200):
@@ -148,7 +148,7 @@ def test_notifying_the_registry_is_bounded() -> None:
 
 
 def test_counters_that_came_and_went_unseen_leave_nothing_behind() -> None:
-    """Evicted before anybody looked: neither the registry nor the list of new counters keeps them."""
+    """Counters that are evicted before publication stay neither in the registry nor in the list of new counters."""
     bench = Bench(10)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
     metrics = len(bench.registry)
@@ -161,7 +161,7 @@ def test_counters_that_came_and_went_unseen_leave_nothing_behind() -> None:
 
 
 def test_a_handle_of_a_counter_that_was_not_published() -> None:
-    """A sensor that was asked for by name is registered once, and goes with its counter."""
+    """A sensor that is requested by name is registered once and removed with its counter."""
     bench = Bench(1)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
     sensor = bench.produce.sensor("u", "a")
@@ -175,6 +175,6 @@ def test_a_handle_of_a_counter_that_was_not_published() -> None:
 
 @pytest.mark.parametrize("value", [0, -1])
 def test_there_is_room_for_one_at_least(value: int) -> None:
-    """No counter at all would be no quota at all."""
+    """A maximum of 0 is refused, because without counters no quota applies."""
     with pytest.raises(ValueError, match="max_counters must be >= 1"):
         Bench(value)

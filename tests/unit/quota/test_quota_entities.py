@@ -1,4 +1,4 @@
-"""Quota entities: the rules for changes, the store, and which quota counts."""
+"""Quota entities: rules for changes, the store, and the resolution of quotas."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ HOSTS = {"10.1.1.1": "10.1.1.1", "host": "10.2.2.2"}
 
 
 class Bench:
-    """A store of entities over metadata in memory; ``changes`` lists the quotas put in force."""
+    """Store of entities over metadata in memory; ``changes`` lists the published quotas."""
 
     def __init__(self, controller: Controller | None = None) -> None:
         self.controller = MemoryController() if controller is None else controller
@@ -30,7 +30,7 @@ class Bench:
         self.entities.on_change(lambda entity, key, value: self.changes.append((str(entity), key, value)))
 
     def alter(self, entity: QuotaEntity, *ops: tuple[str, float | None], validate_only: bool = False) -> str | None:
-        """Change one entity; returns the refusal's text, None if it was made."""
+        """Change one entity; return the error message, or None."""
         alteration = Alteration(entity, [QuotaOp(*op) for op in ops])
         (refusal,) = self.entities.alter([alteration], validate_only).values()
         assert refusal is None or refusal.error is Errors.INVALID_REQUEST
@@ -74,7 +74,7 @@ OR_SHADOW = ', and each with "shadow." before it'
     ],
 )  # fmt: skip
 def test_bad_values_are_refused_with_what_is_allowed(bench: Bench, key: str, value: float, text: str) -> None:
-    """Kafka's code and sentence for each invalid value, and nothing is stored."""
+    """Each invalid value gets Kafka's error code and text, and nothing is stored."""
     assert bench.alter(ALICE, (key, value)) == text
     assert bench.alter(ALICE, (key, value), validate_only=True) == text
     assert (bench.all(), bench.changes, bench.stored) == ({}, [], {})
@@ -92,7 +92,7 @@ def test_bad_values_are_refused_with_what_is_allowed(bench: Bench, key: str, val
     ],
 )
 def test_values_that_kafka_takes(bench: Bench, key: str, value: float) -> None:
-    """Fractions where a key is not a whole number, rounding errors of one that is, and the largest LONG as a double."""
+    """Accepted are fractions for keys that are not whole numbers, rounding errors, and the largest LONG as a double."""
     assert bench.alter(ALICE, (key, value)) is None
     assert bench.all() == {"user alice": {key: value}}
     assert bench.stored == {ALICE: {key: value}}
@@ -108,7 +108,7 @@ def test_values_that_kafka_takes(bench: Bench, key: str, value: float) -> None:
     ],
 )
 def test_connection_rates_are_whole_numbers_of_32_bits(bench: Bench, value: float, text: str | None) -> None:
-    """connection_creation_rate is an INT."""
+    """The type of connection_creation_rate is INT."""
     assert bench.alter(ADDRESS, ("connection_creation_rate", value)) == text
 
 
@@ -128,13 +128,13 @@ def test_connection_rates_are_whole_numbers_of_32_bits(bench: Bench, value: floa
     ],
 )  # fmt: skip
 def test_bad_entities_are_refused(bench: Bench, entity: QuotaEntity, text: str) -> None:
-    """An entity that cannot be is refused before its keys are looked at."""
+    """An invalid entity is refused before its keys are checked."""
     assert bench.alter(entity, ("no_such_key", -1.0)) == text
     assert bench.all() == {}
 
 
 def test_an_address_takes_connection_rates_only(bench: Bench) -> None:
-    """And a user takes none."""
+    """A byte rate of an address is refused, and connection_creation_rate is accepted."""
     assert bench.alter(ADDRESS, ("producer_byte_rate", 1.0)) == (
         f"Invalid configuration key producer_byte_rate; this entity can have connection_creation_rate{OR_SHADOW}"
     )
@@ -149,7 +149,7 @@ def test_an_address_takes_connection_rates_only(bench: Bench) -> None:
 
 
 def test_hosts_are_looked_up() -> None:
-    """Addresses in any notation stand for themselves; an invalid name has none."""
+    """An address in any notation is returned unchanged, and an unresolvable name has no address."""
     assert address_of("127.0.0.1") == "127.0.0.1"
     assert address_of("::1") == "::1"
     assert address_of("nowhere at all") is None
@@ -158,7 +158,7 @@ def test_hosts_are_looked_up() -> None:
 
 @pytest.mark.parametrize("zone", ["nowhere", "x" * 1000])
 def test_an_address_with_a_zone_must_lead_somewhere(bench: Bench, zone: str) -> None:
-    """Anything behind the % was stored and acknowledged, but never in force."""
+    """An address with an unknown zone after % is refused, because it could never take effect."""
     store = QuotaEntityStore(bench.controller, lambda host: None)
     entity = user(ip=f"fe80::1%{zone}")
     refusal = store.alter([Alteration(entity, [QuotaOp("connection_creation_rate", 5.0)])])[entity]
@@ -168,7 +168,7 @@ def test_an_address_with_a_zone_must_lead_somewhere(bench: Bench, zone: str) -> 
 
 
 def test_one_request_has_only_so_many_names_looked_up(bench: Bench) -> None:
-    """A lookup may take seconds: thousands of names in one request are refused, addresses are not."""
+    """A request with many host names is refused, because each look-up may take seconds; addresses need none."""
     asked = []
     store = QuotaEntityStore(bench.controller, lambda host: asked.append(host) or "10.3.3.3")  # type: ignore[func-returns-value]
     ops = [QuotaOp("connection_creation_rate", 5.0)]
@@ -183,7 +183,7 @@ def test_one_request_has_only_so_many_names_looked_up(bench: Bench) -> None:
 
 
 def test_all_or_nothing_per_entity(bench: Bench) -> None:
-    """A bad op takes the whole entry with it, and no other entry."""
+    """An invalid op refuses its whole entry but no other entry."""
     good, bad = user(user="good"), user(user="bad")
     results = bench.entities.alter(
         [
@@ -197,7 +197,7 @@ def test_all_or_nothing_per_entity(bench: Bench) -> None:
 
 
 def test_an_entity_that_comes_twice_is_left_alone(bench: Bench) -> None:
-    """It is once in the response, refused, and has not changed; the others have."""
+    """A duplicate entity is in the response once, as refused, and is not changed; other entities are."""
     ops = [QuotaOp("producer_byte_rate", 5.0)]
     results = bench.entities.alter([Alteration(ALICE, ops), Alteration(ADDRESS, []), Alteration(ALICE, ops)])
     assert list(results) == [ALICE, ADDRESS]
@@ -207,13 +207,13 @@ def test_an_entity_that_comes_twice_is_left_alone(bench: Bench) -> None:
 
 
 def test_a_key_that_comes_twice_is_refused(bench: Bench) -> None:
-    """It would be undefined which one counts."""
+    """A duplicate key is refused because its value would be undefined."""
     ops = [("producer_byte_rate", 5.0), ("producer_byte_rate", None)]
     assert bench.alter(ALICE, *ops) == "Duplicate quota key producer_byte_rate: give each once"
 
 
 def test_setting_changing_removing(bench: Bench) -> None:
-    """Each change is published once; what changes nothing is not published; the last key takes the entity with it."""
+    """Each change is published once, a value without a change is not, and the last removal removes the entity."""
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0), ("request_percentage", 50.0)) is None
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0)) is None
     assert bench.alter(ALICE, ("producer_byte_rate", 6.0), ("request_percentage", None)) is None
@@ -232,13 +232,13 @@ def test_setting_changing_removing(bench: Bench) -> None:
 
 
 def test_validate_only_changes_nothing(bench: Bench) -> None:
-    """The same responses, and neither store nor managers hear of it."""
+    """The responses are the same, but neither the store nor the managers change."""
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0), validate_only=True) is None
     assert (bench.all(), bench.changes, bench.stored) == ({}, [], {})
 
 
 def test_a_refused_change_is_not_in_force() -> None:
-    """A full disk refuses all the valid changes of a request, and the broker continues as before."""
+    """A full disk refuses all valid changes of a request, and no quota changes."""
     controller = MemoryController()
     bench = Bench(controller)
     controller.storage.is_full = True
@@ -250,7 +250,7 @@ def test_a_refused_change_is_not_in_force() -> None:
 
 
 def test_one_hook_that_fails_keeps_no_other_from_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """A quota that cannot be put in force is logged; the rest is."""
+    """A hook that fails is logged, and the other hooks are called."""
 
     def fail(entity: QuotaEntity, key: str, value: float | None) -> None:
         raise OSError("no such address")
@@ -266,7 +266,7 @@ def test_one_hook_that_fails_keeps_no_other_from_it(bench: Bench, caplog: pytest
 
 
 def test_host_names_are_looked_up_before_the_lock_is_taken(bench: Bench) -> None:
-    """The hooks looked them up again, so that one slow name held up every other change of a quota."""
+    """Host names are looked up before the lock is acquired, so that a slow name does not block other changes."""
     hosts = {"host": "10.2.2.2"}
     controller = bench.controller
     entities = QuotaEntityStore(controller, lambda host: None if controller._lock.locked() else hosts.get(host))
@@ -297,7 +297,7 @@ def test_host_names_are_looked_up_before_the_lock_is_taken(bench: Bench) -> None
     assert changes == [("10.5.5.5", 7.0), ("10.5.5.5", None)]
 
 
-# ---------------------------------------------------------------- settings of long ago
+# ---------------------------------------------------------------- former static settings
 
 
 @pytest.mark.parametrize(
@@ -314,12 +314,12 @@ def test_host_names_are_looked_up_before_the_lock_is_taken(bench: Bench) -> None
     ],
 )  # fmt: skip
 def test_static_quotas_name_their_replacement(name: str, value: str, command: str) -> None:
-    """A properties file with the quotas of long ago gets the exact command that does the same now."""
+    """The error for a removed static quota has the exact command that replaces it."""
     assert suggest_replacement(name, value) == f"quotas are set at run time, and kept: {command}"
 
 
 def test_other_unknown_settings_have_no_replacement() -> None:
-    """Nothing is made up for a name that never was one."""
+    """A name that never was a setting has no replacement."""
     assert suggest_replacement("quota.producer", "1") is None
     assert suggest_replacement("no.such.key", "1") is None
 
@@ -331,7 +331,7 @@ NAMES = ["*", "a b%20:c", "<default>", "default", "null", "q\"\\'", "漢🙂", "
 
 
 def test_everything_is_in_force_again_after_a_restart(tmp_path: Path) -> None:
-    """Any name, the defaults, and a rate beyond all numbers come back as they were, and go to the managers."""
+    """Unusual names, default entities and an infinite rate are restored and published to the managers."""
     controller = LoggedController(tmp_path)
     before = Bench(controller)
     for name in NAMES:
@@ -354,11 +354,11 @@ def test_everything_is_in_force_again_after_a_restart(tmp_path: Path) -> None:
     controller.close()
 
 
-# ---------------------------------------------------------------- which quota counts
+# ---------------------------------------------------------------- resolution
 
 
 def test_the_eight_levels() -> None:
-    """Most specific first; a client without a client id is reached by its user's and the default user's only."""
+    """Levels are ordered by specificity; only user levels and default user levels apply without a client id."""
     assert [str(one.entity) for one in candidates("u", "c")] == [
         "user u, client-id c",
         "user u, client-id <default>",
@@ -393,13 +393,13 @@ EIGHT = [one.entity for one in candidates("u", "c")]
     ],
 )
 def test_the_winner_and_its_counter(levels: list[int], winner: int | None, tags: tuple[str, str]) -> None:
-    """The most specific level that is set wins; the tags name the counter that its clients share."""
+    """The most specific level with a quota applies, and the tags name the counter that its clients share."""
     found = resolve([EIGHT[level - 1] for level in levels], "u", "c")
     assert (None if found.winner is None else found.winner.level, found[1:]) == (winner, tags)
 
 
 def test_quotas_of_others() -> None:
-    """If only others have a quota, a level that stands alone still decides about the counter."""
+    """If only other clients have quotas, a level that exists alone still determines the counter."""
     other = QuotaEntity.of({USER: "other"})
     pair = QuotaEntity.of({USER: "other", CLIENT_ID: "c"})
     assert resolve([other], "u", "c") == (None, "u", "")

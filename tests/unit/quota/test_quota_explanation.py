@@ -1,4 +1,4 @@
-"""The explanation of a client equals the results of its sensors, on a clock that the test moves."""
+"""The explanation of a client's quotas equals the results of its sensors on a virtual clock."""
 
 import json
 import random
@@ -34,7 +34,7 @@ RATE = "connection_creation_rate"
 
 
 class Connections:
-    """Open connections of a test, in place of the network threads'."""
+    """Open connections that a test sets, in place of the network threads."""
 
     def __init__(self, rows: list[dict[str, Any]], is_complete: bool) -> None:
         self._rows, self._is_complete = rows, is_complete
@@ -53,7 +53,7 @@ class Connections:
 
 
 class Bench:
-    """The parts that an explanation looks at, without a broker."""
+    """Quota managers, entities and connections that an explanation reads, without a broker."""
 
     def __init__(self, **settings: int) -> None:
         self.clock = VirtualClock(START_MS)
@@ -114,7 +114,7 @@ def outcomes(quota: Mapping[str, Any]) -> list[tuple[int, float | None, str]]:
 
 
 def test_the_level_that_applies_and_why_the_others_lost(bench: Bench) -> None:
-    """By the entities in force; who shares the counter; the other keys are apart."""
+    """Entities in force determine the applicable level and the shared counter, independently of other keys."""
     bench.set({"user": "alice"}, producer_byte_rate=1000)
     bench.set({"user": None}, producer_byte_rate=10, consumer_byte_rate=20)
     bench.set({"client-id": "app"}, producer_byte_rate=5)
@@ -138,7 +138,7 @@ def test_the_level_that_applies_and_why_the_others_lost(bench: Bench) -> None:
 
 
 def test_each_of_the_eight_levels_in_its_turn(bench: Bench) -> None:
-    """The most specific one is removed until none is left: the next applies, to the broker as to its explanation."""
+    """After each removal of the most specific quota, the next level applies in the broker and in the explanation."""
     levels: list[dict[str, str | None]] = [
         {"user": "alice", "client-id": "app"}, {"user": "alice", "client-id": None}, {"user": "alice"},
         {"user": None, "client-id": "app"}, {"user": None, "client-id": None}, {"user": None},
@@ -156,13 +156,13 @@ def test_each_of_the_eight_levels_in_its_turn(bench: Bench) -> None:
             *((lost, 100.0 * lost, "overridden") for lost in range(level + 1, 9)),
         ]
         assert bench.managers.produce.resolve("alice", "app")[:2] == (100.0 * level, level)
-        assert (quota["shadow"]["level"], quota["shadow"]["limit"]) == (1, 8000.0), "a shadow has its own levels"
+        assert (quota["shadow"]["level"], quota["shadow"]["limit"]) == (1, 8000.0), "separate levels"
         bench.set(names, producer_byte_rate=None)
     assert (bench.quota(PRODUCE)["level"], bench.quota(PRODUCE)["limit"]) == (None, None)
 
 
 def test_an_unknown_entity_is_no_error(bench: Bench) -> None:
-    """The limit that would apply is described, and that the client is unknown; no counter is created."""
+    """The explanation has the limit that would apply and marks the client as unknown; no counter is created."""
     bench.set({"user": None, "client-id": None}, producer_byte_rate=10)
     found = bench.explain("no-such-user", "no-such-client")
     assert (found["is_known"], found["verdicts"], found["waiting"], found["connections"]) == (False, [], [], 0)
@@ -182,14 +182,14 @@ Step = tuple[int, float]
 
 
 def traffic(seed: int, largest: int = 9000) -> list[Step]:
-    """Pauses in milliseconds and values: bursts, silences, the edges of samples."""
+    """Return random pauses in milliseconds and values, with bursts, silences and pauses at sample boundaries."""
     source = random.Random(seed)
     pauses = (0, 1, 999, 1000, 1001, 250, 3000, 11_000, 12_500)
     return [(source.choice(pauses), float(source.randrange(largest))) for _ in range(60)]
 
 
 def after(key: str, limit: float, steps: list[Step], pause_ms: int) -> Bench:
-    """A broker that was not looked at yet, after these values and a pause."""
+    """Return a bench without earlier explanations after these records and a pause."""
     bench = Bench()
     bench.set({"user": "alice"}, **{key: limit})
     for before_ms, value in steps:
@@ -201,7 +201,7 @@ def after(key: str, limit: float, steps: list[Step], pause_ms: int) -> Bench:
 
 @pytest.mark.parametrize(("key", "seed"), [(PRODUCE, 0), (PRODUCE, 1), (FETCH, 2), (REQUEST, 3)])
 def test_every_number_of_a_rate_is_the_sensors(key: str, seed: int) -> None:
-    """Rate, window, delay, what is left, and all samples are what the sensor itself gives when it is asked first."""
+    """Rate, window, delay, headroom and samples equal the values of a sensor that was not explained before."""
     steps, limit = traffic(seed), 700.0
     for count in range(0, len(steps), 6):
         for pause_ms in (0, 400, 10_500):
@@ -229,7 +229,7 @@ def test_every_number_of_a_rate_is_the_sensors(key: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_every_number_of_a_token_bucket_is_the_sensors(seed: int) -> None:
-    """Tokens, the most there can be, the delay while they are below zero; the rate beside them."""
+    """Tokens, capacity, delay and rate of a bucket equal the values of its sensor."""
     steps, limit = traffic(seed, 20), 2.0
     for count in range(1, len(steps), 6):
         for pause_ms in (0, 400, 10_500):
@@ -247,7 +247,7 @@ def test_every_number_of_a_token_bucket_is_the_sensors(seed: int) -> None:
 
 @pytest.mark.parametrize("key", [PRODUCE, MUTATION])
 def test_looking_changes_nothing(key: str) -> None:
-    """With a look before and after each value, every delay is that of a counter that is left alone."""
+    """Explanations before and after each record do not change any delay."""
     seen, alone = Bench(), Bench()
     steps = traffic(7, 9000 if key == PRODUCE else 20)
     delays: list[list[int]] = [[], []]
@@ -265,7 +265,7 @@ def test_looking_changes_nothing(key: str) -> None:
 
 
 def test_the_largest_delay_is_capped_as_it_is_served(bench: Bench) -> None:
-    """Request time waits a window at most; the formula's delay is there beside it."""
+    """The delay of request time is capped at one window; the uncapped delay is reported too."""
     bench.set({"user": "alice"}, request_percentage=0.1)
     bench.managers.request.record_and_get_throttle("alice", "app", 100.0)
     counter = bench.quota(REQUEST)["counter"]
@@ -277,7 +277,7 @@ def test_the_largest_delay_is_capped_as_it_is_served(bench: Bench) -> None:
 
 @pytest.mark.parametrize("limit", [50.0, 700.0, 3000.0])
 def test_another_limit_says_what_its_counter_would_have_said(limit: float) -> None:
-    """One value a sample: rate and delay at each, and now, are those of a counter with that limit."""
+    """With one record a sample, each rate and delay, and the current ones, are those of a counter with that limit."""
     steps = [(1000, float(n * 397 % 9000)) for n in range(1, 30)]
     compared = after(PRODUCE, 1e12, steps, 300).quota(PRODUCE, compare={PRODUCE: limit})["compare"]
     expected = []
@@ -298,7 +298,7 @@ def test_another_limit_says_what_its_counter_would_have_said(limit: float) -> No
 
 
 def test_another_limit_knows_all_while_no_sample_is_overwritten(bench: Bench) -> None:
-    """Then every row is exact; a longer silence is not a gap."""
+    """All rows are exact while no sample is overwritten; a long silence is not a gap."""
     bench.set({"user": "alice"}, producer_byte_rate=1e12)
     other = Bench()
     other.set({"user": "alice"}, producer_byte_rate=100)
@@ -315,7 +315,7 @@ def test_another_limit_knows_all_while_no_sample_is_overwritten(bench: Bench) ->
 
 
 def test_another_rate_of_a_bucket(bench: Bench) -> None:
-    """It begins full before the first sample, and refuses as a strict quota would."""
+    """A bucket with another rate begins full before the first sample and refuses like a strict quota."""
     bench.set({"user": "alice"}, controller_mutation_rate=1000)
     other = Bench()
     other.set({"user": "alice"}, controller_mutation_rate=1)
@@ -333,7 +333,7 @@ def test_another_rate_of_a_bucket(bench: Bench) -> None:
 
 
 def test_without_a_counter_another_limit_says_nothing(bench: Bench) -> None:
-    """Nothing was counted, so nothing is known; no number is made up."""
+    """Without a counter there are no samples to compare."""
     compared = bench.quota(PRODUCE, compare={PRODUCE: 5.0})["compare"]
     assert compared == {
         "limit": 5.0, "delayed": 0, "longest_delay_ms": 0, "is_complete": False, "now": None, "samples": [],
@@ -344,7 +344,7 @@ def test_without_a_counter_another_limit_says_nothing(bench: Bench) -> None:
 
 
 def test_a_shadow_is_explained_beside_the_quota(bench: Bench) -> None:
-    """Its own level and counter, with the numbers of an enforced quota of its value."""
+    """A shadow quota has its own level and a counter with the values of an enforced quota."""
     bench.set({"user": "alice"}, **{PRODUCE: 10_000.0})
     bench.set({"client-id": "app"}, **{"shadow.producer_byte_rate": 100.0})
     other = Bench()
@@ -367,7 +367,7 @@ def test_a_shadow_is_explained_beside_the_quota(bench: Bench) -> None:
 
 
 def test_connections_of_an_address(bench: Bench) -> None:
-    """The rate of its new connections, its own quota or the default one, and a host name that leads to it."""
+    """An address has its own rate, the rate of its host name, or the default rate."""
     bench.set({"ip": None}, connection_creation_rate=100)
     bench.set({"ip": "10.0.0.1"}, connection_creation_rate=2)
     bench.set({"ip": "there"}, connection_creation_rate=7)
@@ -402,7 +402,7 @@ def connection(number: int, **facts: Any) -> dict[str, Any]:
 
 
 def test_who_waits_and_until_when(bench: Bench) -> None:
-    """The connections of this client alone, the longest wait first; an open connection stands for its client."""
+    """Throttled connections of a client are sorted by delay, the longest first; a connection id selects its client."""
     bench.open[:] = [
         connection(1),
         connection(2, muted=["throttled"], throttle_left_ms=1500, throttled_by="Fetch"),
@@ -422,7 +422,7 @@ def test_who_waits_and_until_when(bench: Bench) -> None:
 
 
 def test_a_connection_with_a_cut_name_identifies_no_client(bench: Bench) -> None:
-    """Another client may have a name with the same beginning."""
+    """A truncated name may belong to several clients."""
     principal = ("User:" + "é" * 100).encode()[:127].decode("utf-8", "replace")
     bench.open[:] = [connection(1, principal=principal), connection(2, client_id="x" * 64)]
     for one in bench.open:
@@ -431,7 +431,7 @@ def test_a_connection_with_a_cut_name_identifies_no_client(bench: Bench) -> None
 
 
 class WithVerdicts:
-    """Managers whose verdicts a test has written."""
+    """Managers with verdicts that a test sets."""
 
     def __init__(self, managers: ClientQuotaManagers, verdicts: list[Verdict]) -> None:
         self.enforced, self.shadows = managers.enforced, managers.shadows
@@ -453,7 +453,7 @@ def verdict(number: int, **facts: Any) -> Verdict:
 
 
 def test_the_last_verdicts_that_concern_a_client(bench: Bench) -> None:
-    """Its own, and those of others on a counter that counts it too; the newest first, 20 of them, long names as cut."""
+    """The newest 20 verdicts of the client and its shared counters are listed; long names are compared as truncated."""
     bench.set({"user": "alice"}, producer_byte_rate=1)
     other, stranger = {"client_id": "other"}, {"principal": "User:bob", "user": "bob"}
     written = [
@@ -502,7 +502,7 @@ def test_the_last_verdicts_that_concern_a_client(bench: Bench) -> None:
     ],
 )
 def test_a_wrong_question_is_refused_with_one_sentence(bench: Bench, query: dict[str, str], sentence: str) -> None:
-    """Status 400, before anything is looked at."""
+    """An invalid query gets status 400 with one sentence."""
     with pytest.raises(HttpError) as caught:
         explanation_of_query(bench.explainer, query)
     assert caught.value.status == 400
@@ -510,7 +510,7 @@ def test_a_wrong_question_is_refused_with_one_sentence(bench: Bench, query: dict
 
 
 def test_a_question_by_query(bench: Bench) -> None:
-    """The parameters of the HTTP port are those of the method."""
+    """Parameters of the HTTP port correspond to the arguments of the method."""
     bench.set({"user": "alice"}, producer_byte_rate=1000)
     query = {"user": "alice", "client-id": "app", "ip": "::ffff:10.0.0.1", "compare.producer_byte_rate": "5"}
     assert explanation_of_query(bench.explainer, query) == bench.explain(address="10.0.0.1", compare={PRODUCE: 5.0})

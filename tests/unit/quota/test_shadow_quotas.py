@@ -1,4 +1,4 @@
-"""Shadow quotas on a clock that the test moves: rules, levels, counters, metrics, what is kept; rates of addresses."""
+"""Shadow quotas on a virtual clock: rules, levels, counters, metrics, persistence, and rates of addresses."""
 
 import math
 import random
@@ -28,7 +28,7 @@ START_MS = 1_700_000_000_000
 
 
 class Bench:
-    """Managers over their own registry and clock."""
+    """Managers over a registry and a clock of the test."""
 
     def __init__(self, **settings: int) -> None:
         self.clock = VirtualClock(START_MS)
@@ -52,7 +52,7 @@ def bench() -> Bench:
 
 @pytest.mark.parametrize("kind", range(4))
 def test_one_changes_nothing_of_the_other(bench: Bench, kind: int) -> None:
-    """Neither what holds, nor whether anything is counted, nor what fits into a window."""
+    """A quota and its shadow share neither limits, nor counters, nor the maximum of a window."""
     enforced, shadow = bench.managers.enforced[kind], bench.managers.shadows[kind]
     assert (enforced.name, enforced.is_shadow, shadow.name, shadow.is_shadow) == (
         shadow.name,
@@ -65,7 +65,7 @@ def test_one_changes_nothing_of_the_other(bench: Bench, kind: int) -> None:
     assert (enforced.resolve("u", "c").limit, shadow.resolve("u", "c").limit) == (NO_LIMIT, 7.0)
     assert enforced.max_value_in_window("u", "c") == bench.managers.enforced[0].max_value_in_window("x", "y")
     assert enforced.record_and_get_throttle("u", "c", 1e6) == 0
-    assert shadow.record_and_get_throttle("u", "c", 0) == 0  # nothing is in its counter
+    assert shadow.record_and_get_throttle("u", "c", 0) == 0  # the counter is empty
     bench.update("u", None, SHADOWS[kind], None)
     bench.update("u", None, KEYS[kind], 9.0)
     assert (enforced.is_enabled, shadow.is_enabled) == (True, False)
@@ -73,7 +73,7 @@ def test_one_changes_nothing_of_the_other(bench: Bench, kind: int) -> None:
 
 
 def test_the_eight_levels_are_looked_through_apart(bench: Bench) -> None:
-    """One client, each level in turn: the first that has a shadow counts, whatever is enforced."""
+    """The shadow of the most specific level applies, regardless of the enforced quotas."""
     levels: list[tuple[Any, Any]] = [
         ("u", "c"), ("u", DEFAULT_ENTITY), ("u", None), (DEFAULT_ENTITY, "c"), (DEFAULT_ENTITY, DEFAULT_ENTITY),
         (DEFAULT_ENTITY, None), (None, "c"), (None, DEFAULT_ENTITY),
@@ -94,7 +94,7 @@ def test_the_eight_levels_are_looked_through_apart(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", range(4))
 def test_equal_traffic_gets_equal_delays(kind: int) -> None:
-    """A random trace of records, bytes given back and time that passes: to the millisecond."""
+    """A random trace of records, credits and pauses gives the same delays, to the millisecond."""
     bench, draw = Bench(), random.Random(kind)
     limit = 50.0 if kind == 3 else 600.0
     bench.update(None, "e", KEYS[kind], limit)
@@ -114,7 +114,7 @@ def test_equal_traffic_gets_equal_delays(kind: int) -> None:
 
 
 def test_a_changed_limit_finds_what_the_counter_holds(bench: Bench) -> None:
-    """As of an enforced quota: from the next record on."""
+    """A changed limit applies from the next record on, as for an enforced quota."""
     shadow = bench.managers.shadows[0]
     bench.update(None, "c", SHADOWS[0], 1000.0)
     assert shadow.record_and_get_throttle("u", "c", 12_000) == 2000
@@ -125,7 +125,7 @@ def test_a_changed_limit_finds_what_the_counter_holds(bench: Bench) -> None:
 
 
 def test_counters_of_made_up_client_ids_are_bounded_apart() -> None:
-    """Shadow counters take no room from those of enforced quotas."""
+    """Shadow counters do not evict counters of enforced quotas."""
     bench = Bench(max_counters=2)
     bench.update(None, DEFAULT_ENTITY, KEYS[0], 1e9)
     bench.update(None, DEFAULT_ENTITY, SHADOWS[0], 1e9)
@@ -140,7 +140,7 @@ def test_counters_of_made_up_client_ids_are_bounded_apart() -> None:
 
 
 def test_their_metrics_have_their_own_names(bench: Bench) -> None:
-    """Beside Kafka's, which show nothing of them, and forgotten after an hour like those."""
+    """Metrics of shadow quotas are apart from Kafka's and also expire after an hour."""
     for kind in range(4):
         bench.update("ü", None, SHADOWS[kind], 10.0)
         bench.managers.shadows[kind].record_and_get_throttle("ü", "c", 20.0)
@@ -161,7 +161,7 @@ def test_their_metrics_have_their_own_names(bench: Bench) -> None:
 
 
 def test_no_shadow_throttles(bench: Bench) -> None:
-    """The key must be one there is; what throttles is never a shadow."""
+    """An unknown shadow key and a limit of 0 are refused, and a shadow manager throttles no channel."""
     with pytest.raises(ValueError, match="key must be one of"):
         bench.update("u", None, "shadow.speed", 1.0)
     with pytest.raises(ValueError, match="above 0"):
@@ -174,7 +174,7 @@ def test_no_shadow_throttles(bench: Bench) -> None:
 
 
 def connect(quotas: ConnectionQuotas, address: str) -> bool:
-    """Return whether a connection is accepted; it is closed again."""
+    """Return whether a connection is accepted; close it again."""
     admission.begin(quotas, "L")
     try:
         admission.admit(quotas, "L", address)
@@ -186,7 +186,7 @@ def connect(quotas: ConnectionQuotas, address: str) -> bool:
 
 @pytest.mark.parametrize("default", [True, False])
 def test_the_shadow_of_a_connection_rate_refuses_nobody(bench: Bench, default: bool) -> None:
-    """It says of each connection what an enforced rate says of the same ones, and lets all of them in."""
+    """A shadow rate gives each connection the verdict of an enforced rate, and refuses none."""
     quotas, draw = ConnectionQuotas(clock=bench.clock), random.Random(5)
     quotas.update_listener("L")
     bench.managers.observe_connections(quotas)
@@ -212,7 +212,7 @@ def test_the_shadow_of_a_connection_rate_refuses_nobody(bench: Bench, default: b
 
 
 def test_an_address_has_both(bench: Bench) -> None:
-    """The shadow judges what the enforced rate refuses too, as that connection has come; its own values first."""
+    """The shadow also judges connections that the enforced rate refuses. Rates of an address precede the default."""
     quotas = ConnectionQuotas(clock=bench.clock)
     quotas.update_listener("L")
     bench.managers.observe_connections(quotas)
@@ -222,10 +222,10 @@ def test_an_address_has_both(bench: Bench) -> None:
     admitted = [connect(quotas, "10.0.0.1") for _ in range(30)]
     assert admitted == [True] * 10 + [False] * 20
     found = bench.managers.verdicts(take=True)
-    assert [(one.is_shadow, one.limit) for one in found].count((True, 2.0)) == 10  # those beyond twenty
+    assert [(one.is_shadow, one.limit) for one in found].count((True, 2.0)) == 10  # connections after the first twenty
     assert [(one.is_shadow, one.limit) for one in found].count((False, 1.0)) == 20
     quotas.update_ip_rate("10.0.0.1", None)
-    quotas.update_ip_rate("10.0.0.1", None, shadow=True)  # the default's shadow again: full already
+    quotas.update_ip_rate("10.0.0.1", None, shadow=True)  # the default shadow applies, already exceeded
     assert connect(quotas, "10.0.0.1")
     assert [(one.is_shadow, one.limit) for one in bench.managers.verdicts(take=True)] == [(True, 1.0)]
     quotas.update_ip_rate(None, None, shadow=True)
@@ -236,7 +236,7 @@ def test_an_address_has_both(bench: Bench) -> None:
     assert quotas.ip_rates() == {}
 
 
-# ---------------------------------------------------------------- rules, and what is kept
+# ---------------------------------------------------------------- rules and persistence
 
 
 class Store:
@@ -290,7 +290,7 @@ OR_SHADOW = ', and each with "shadow." before it'
 def test_what_cannot_be_is_refused_whole(
     tmp_path: Path, entity: QuotaEntity, key: str, value: float, text: str
 ) -> None:
-    """By the rules of the enforced twin, and the good key beside it is not set either."""
+    """An invalid key is refused by its enforced counterpart's rules, together with the valid key of the request."""
     store = Store(tmp_path)
     good = "connection_creation_rate" if IP in entity.names else "producer_byte_rate"
     assert store.alter(entity, (good, 5.0), (key, value)) == text
@@ -299,7 +299,7 @@ def test_what_cannot_be_is_refused_whole(
 
 
 def test_a_restart_keeps_both(tmp_path: Path) -> None:
-    """Enforced and shadow values of one entity come back, and go to the hooks; promoting is one change."""
+    """Enforced and shadow values of an entity are restored and published; promotion of a shadow is one change."""
     store = Store(tmp_path)
     assert store.alter(ALICE, ("producer_byte_rate", 5.0), ("shadow.producer_byte_rate", 3.0)) is None
     assert store.alter(PAIR, ("shadow.request_percentage", 0.5)) is None
@@ -323,7 +323,7 @@ def test_a_restart_keeps_both(tmp_path: Path) -> None:
 
 
 def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the change is refused, the enforced value is as it was, here and after a restart; it is one batch."""
+    """A promotion is one batch: if it is refused, the former values are in force, also after a restart."""
 
     def full(data: bytes, *, frees_space: bool = False) -> NoReturn:
         raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
@@ -345,7 +345,7 @@ def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
 
 
 def test_both_quotas_of_a_host_name_follow_their_own_addresses(tmp_path: Path) -> None:
-    """The shadow was set when the name led elsewhere: removing one leaves the other in force where it is."""
+    """Each quota applies to the address that its name had when it was set, and is removed from that address."""
     store = Store(tmp_path)
     key = "connection_creation_rate"
     assert store.alter(HOST, (key, 5.0)) is None

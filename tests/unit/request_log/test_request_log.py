@@ -1,4 +1,4 @@
-"""Records of finished requests: every field, what is left out, and what is never silent."""
+"""Records of finished requests: their fields, requests without a record, and counted losses."""
 
 import datetime
 import json
@@ -16,7 +16,7 @@ PRODUCE, FETCH, REQUEST, MUTATION, CONNECTION = range(5)
 
 
 def names_in(value: Any, prefix: str = "") -> set[str]:
-    """Dotted names of the values of an object; a list of objects counts as one value."""
+    """Return the dotted names of an object's values; a list of objects counts as one value."""
     if not isinstance(value, dict):
         return {prefix}
     return {name for key, item in value.items() for name in names_in(item, f"{prefix}.{key}" if prefix else key)}
@@ -28,12 +28,12 @@ def json_names(columns: tuple[Column, ...]) -> set[str]:
 
 @pytest.fixture
 def bench() -> Bench:
-    """A request log and its clock."""
+    """Return a request log with its clock."""
     return Bench()
 
 
 def test_every_field_of_a_record_is_what_happened(bench: Bench) -> None:
-    """Times are differences of the stamps, in milliseconds; the time is when the response was away, in UTC."""
+    """Times are differences of timestamps in milliseconds; the record's time is the end of sending, in UTC."""
     at = bench.now_ns()
     one = bench.connect(local_port=9092, remote_host=b"10.0.0.9", remote_port=51000, processor_id=2, index=4)
     one.record(
@@ -102,7 +102,7 @@ def test_every_field_of_a_record_is_what_happened(bench: Bench) -> None:
 
 
 def test_steps_that_were_not_taken_took_no_time(bench: Bench) -> None:
-    """A request completed at once has stamps of zero between."""
+    """A request that is completed at once has intermediate timestamps of 0."""
     at = bench.now_ns()
     bench.connect().record(start_ns=at, dequeue_ns=at + 5_000, response_sent_ns=at + 9_000)
     (record,) = bench.lines()
@@ -111,7 +111,7 @@ def test_steps_that_were_not_taken_took_no_time(bench: Bench) -> None:
 
 
 def test_two_quotas_at_once_leave_two_verdicts(bench: Bench) -> None:
-    """Each with its own counter's names; the longer delay is served by one of them."""
+    """Each verdict names its counter, and only the longer delay is served."""
     bench.connect().record(
         throttle_ms=300,
         verdicts=[
@@ -129,7 +129,7 @@ def test_two_quotas_at_once_leave_two_verdicts(bench: Bench) -> None:
 
 @pytest.mark.parametrize("value", [1 / 3, -1e-7, 2.0**63, 1e300, 123456789.125, -4096.0, 5e-324])
 def test_values_read_back_as_the_same_number(bench: Bench, value: float) -> None:
-    """A replay needs every bit of what was recorded."""
+    """Recorded values are exact, as a replay requires."""
     bench.connect().record(updates=[(REQUEST, b"a", b"b", 1, 2, value, False)])
     (record,) = bench.lines()
     assert record["quota"]["updates"][0]["value"] == value
@@ -140,7 +140,6 @@ EDGES = [0, 9, 10, 99, 100, 999, 1000, 999_999, 10**6, 10**9 - 1, 10**9, 10**12,
 
 @pytest.mark.parametrize("value", [*EDGES, -1, -1000, -(2**63)])
 def test_whole_numbers_have_all_their_digits(bench: Bench, value: int) -> None:
-    """None more, none less, no zero in front."""
     bench.connect().record(updates=[(REQUEST, b"a", b"b", value, value, 1.0, False)], request_bytes=value)
     (record,) = bench.lines()
     (update,) = record["quota"]["updates"]
@@ -149,7 +148,7 @@ def test_whole_numbers_have_all_their_digits(bench: Bench, value: int) -> None:
 
 @pytest.mark.parametrize("us", [0, 1, 10, 999, 1000, 1001, 59_999, 60_000, 999_999, 1_000_000, 86_399_999_999])
 def test_a_time_is_its_own_second_and_fraction(bench: Bench, us: int) -> None:
-    """Records of different seconds, also of an earlier one than the last."""
+    """Each record has its own time, even if it is earlier than the previous one's."""
     start = bench.now_ns()
     one = bench.connect()
     for after in (us, 5, us):
@@ -162,7 +161,7 @@ def test_a_time_is_its_own_second_and_fraction(bench: Bench, us: int) -> None:
 
 
 def test_percents_of_time_read_back_as_the_same_number(bench: Bench) -> None:
-    """Any number of nanoseconds, as a share of a thread; in as few characters as there can be."""
+    """A percentage of a thread for any number of nanoseconds is exact and has the shortest form."""
     one = bench.connect()
     spans_ns = [*range(1, 400, 7), *range(999, 60_000, 613), 10**6, 10**7 + 1, 123_456_789, 10**12 + 7, 10**15 - 1]
     for ns in spans_ns:
@@ -178,7 +177,7 @@ def test_percents_of_time_read_back_as_the_same_number(bench: Bench) -> None:
 
 
 def test_what_is_no_number_is_null(bench: Bench) -> None:
-    """JSON has neither infinity nor NaN."""
+    """A value that JSON cannot represent is null."""
     bench.connect().record(verdicts=[(PRODUCE, b"", b"", 0, 1, float("nan"), float("inf"), 0, 1, 1, False)])
     (record,) = bench.lines()
     assert (record["quota"]["verdicts"][0]["observed"], record["quota"]["verdicts"][0]["limit"]) == (None, None)
@@ -193,7 +192,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_stay_names(bench: Bench, name: bytes) -> None:
-    """Any bytes in a client id, a user or a principal give one valid line, and read as Python's replacing decoder."""
+    """Any bytes in a name give one valid line, decoded like Python's "replace" error handler."""
     one = bench.connect(b"User:" + name.replace(b"\0", b""))
     one.record(
         client_id=name, transactional_id=name, updates=[(PRODUCE, name, name, 1, 2, 3.0, True)],
@@ -210,7 +209,7 @@ def test_hostile_names_stay_names(bench: Bench, name: bytes) -> None:
 
 
 def test_a_request_without_transactional_id_says_nothing_of_one(bench: Bench) -> None:
-    """Not an empty one: most requests have none, and their lines stay as short as they were."""
+    """The field is omitted rather than empty, because most requests have no transactional id."""
     bench.connect().record()
     bench.connect().record(transactional_id=b"")
     assert ["request" in record for record in bench.lines()] == [False, False]
@@ -218,7 +217,7 @@ def test_a_request_without_transactional_id_says_nothing_of_one(bench: Bench) ->
 
 @pytest.mark.parametrize(("character", "kept"), [("a", 1024), ("ü", 512), ("€", 341), ("🎉", 256)])
 def test_a_long_transactional_id_is_cut_between_two_characters(bench: Bench, character: str, kept: int) -> None:
-    """Clients make it up, and it may be as long as a request."""
+    """A transactional id is truncated to 1,024 bytes at the end of a character, because clients choose it."""
     one = bench.connect()
     one.record(client_id=b"before", transactional_id=(character * 40_000).encode())
     one.record(client_id=b"after")
@@ -228,7 +227,7 @@ def test_a_long_transactional_id_is_cut_between_two_characters(bench: Bench, cha
 
 
 def test_every_byte_at_every_place_of_a_name(bench: Bench) -> None:
-    """Names are copied by eights where nothing is to be escaped."""
+    """Each byte is escaped correctly at each position of the eight-byte copies."""
     one = bench.connect()
     for byte in range(256):
         names = [b"a" * place + bytes([byte]) + b"z" * (17 - place) for place in range(18)]
@@ -238,7 +237,7 @@ def test_every_byte_at_every_place_of_a_name(bench: Bench) -> None:
 
 
 def test_software_is_known_from_its_request_on(bench: Bench) -> None:
-    """ApiVersions has it; another login on the connection keeps it."""
+    """Software from ApiVersions is kept after another authentication on the connection."""
     one = bench.connect(b"User:ANONYMOUS")
     one.record()
     one.record(api_key=18, software=(b"librdkafka", b"2.10.0"))
@@ -249,7 +248,7 @@ def test_software_is_known_from_its_request_on(bench: Bench) -> None:
 
 
 def test_what_no_handler_has_seen_is_not_recorded(bench: Bench) -> None:
-    """Nor is what asks for the log's own topic, nor an API that is not served."""
+    """Omitted are requests that no handler received, requests for the log's own topic, and unknown APIs."""
     one = bench.connect()
     one.record(dequeue_ns=0)
     one.record(leave_out=True)
@@ -259,14 +258,14 @@ def test_what_no_handler_has_seen_is_not_recorded(bench: Bench) -> None:
 
 
 def test_a_late_request_is_recorded_too(bench: Bench) -> None:
-    """Its network thread has ended: it goes through the ring that all share."""
+    """A request whose network thread has ended is recorded through the shared ring."""
     bench.connect().record(is_late=True, correlation_id=5)
     (record,) = bench.lines()
     assert record["requestHeader"]["correlationId"] == 5
 
 
 def test_gaps_show_what_found_no_room() -> None:
-    """Dropped records are counted, and the numbers of those that come later show how many there were."""
+    """Dropped records are counted, and the gap in the sequence numbers shows their number."""
     bench = Bench(buffer_bytes=4096)
     one = bench.connect()
     one.record(count=100)
@@ -281,7 +280,7 @@ def test_gaps_show_what_found_no_room() -> None:
 
 
 def test_a_ring_goes_round_without_losing_anything() -> None:
-    """Records of all sizes across the end of the ring come out whole and in order."""
+    """Records of all sizes that cross the end of the ring are whole and in order."""
     bench = Bench(buffer_bytes=8192)
     one = bench.connect()
     seen = []
@@ -295,7 +294,7 @@ def test_a_ring_goes_round_without_losing_anything() -> None:
 
 
 def test_sampling_keeps_a_share_and_every_verdict() -> None:
-    """Each record says with what share it was chosen, so that counts can be weighed."""
+    """Each record has the sampling share with which it was chosen, so that counts can be weighted."""
     bench = Bench(sampling=0.25)
     one = bench.connect()
     one.record(count=2000)
@@ -307,7 +306,7 @@ def test_sampling_keeps_a_share_and_every_verdict() -> None:
 
 
 def test_no_sampling_leaves_verdicts_alone() -> None:
-    """With a share of 0 the log is one of throttles."""
+    """With a share of 0, only throttled requests are recorded."""
     bench = Bench(sampling=0.0)
     bench.connect().record(count=100)
     assert bench.lines() == []
@@ -319,10 +318,10 @@ def poll(one: SampleConnection, at_ns: int, **facts: Any) -> None:
 
 
 def test_idle_polls_of_a_second_are_one_record(bench: Bench) -> None:
-    """It stands for all of them: sizes and network time are their sums, the rest is the last one's."""
+    """Sizes and network time are sums over the folded polls; the other fields are those of the last poll."""
     one, other = bench.connect(index=1), bench.connect(index=2)
     offset = bench.clock.epoch_ms() * 10**6 - bench.now_ns()
-    second = ((bench.now_ns() + offset) // 10**9 + 1) * 10**9 - offset  # the next whole one
+    second = ((bench.now_ns() + offset) // 10**9 + 1) * 10**9 - offset  # the next whole second
     for number in range(5):
         poll(one, second + number * 1000, correlation_id=number)
     poll(other, second)
@@ -336,7 +335,7 @@ def test_idle_polls_of_a_second_are_one_record(bench: Bench) -> None:
 
 
 def test_an_idle_poll_waits_for_the_end_of_its_second(bench: Bench) -> None:
-    """Another may come; when time has passed it is written without one."""
+    """A folded record is written when its second has passed."""
     one = bench.connect()
     poll(one, bench.now_ns())
     assert bench.lines(unfolds=False) == []
@@ -356,7 +355,7 @@ def test_an_idle_poll_waits_for_the_end_of_its_second(bench: Bench) -> None:
     ids=["error", "throttled", "update", "verdict"],
 )
 def test_a_poll_with_something_to_report_is_not_folded(bench: Bench, facts: dict[str, Any]) -> None:
-    """An error, a delay or what was charged is a separate record."""
+    """A poll with an error, a delay, a charge or a verdict has a separate record."""
     one = bench.connect()
     for _ in range(3):
         poll(one, bench.now_ns(), **facts)
@@ -364,7 +363,7 @@ def test_a_poll_with_something_to_report_is_not_folded(bench: Bench, facts: dict
 
 
 def test_polls_of_another_client_or_version_are_not_folded_together(bench: Bench) -> None:
-    """One connection may speak for several client ids."""
+    """Polls are folded by client id and version, because a connection may have several client ids."""
     one = bench.connect()
     for client_id, version in ((b"a", 4), (b"b", 4), (b"b", 5)):
         poll(one, bench.now_ns(), client_id=client_id, api_version=version)
@@ -372,7 +371,7 @@ def test_polls_of_another_client_or_version_are_not_folded_together(bench: Bench
 
 
 def test_nothing_is_kept_of_closed_connections(bench: Bench) -> None:
-    """Records outlive their connection, and those never drained go with the log."""
+    """Records outlive their connection, and undrained ones are freed with the log."""
     one = bench.connect()
     one.record(count=3)
     poll(one, bench.now_ns())
@@ -386,7 +385,6 @@ def test_nothing_is_kept_of_closed_connections(bench: Bench) -> None:
 
 
 def test_names_of_apis_are_kafkas() -> None:
-    """As ``ApiKeys`` spells them."""
     assert [kafka_api_name(n) for n in ("Produce", "ApiVersions", "OffsetForLeaderEpoch")] == [
         "PRODUCE", "API_VERSIONS", "OFFSET_FOR_LEADER_EPOCH",
     ]  # fmt: skip
@@ -395,13 +393,13 @@ def test_names_of_apis_are_kafkas() -> None:
 
 @pytest.mark.parametrize("sampling", [-0.1, 1.1, float("nan")])
 def test_a_share_is_between_none_and_all(sampling: float) -> None:
-    """Anything else is refused."""
+    """A share outside 0 to 1 is refused."""
     with pytest.raises(ValueError, match="sampling"):
         Bench(sampling=sampling)
 
 
 def test_a_refusal_has_its_own_kind_of_record(bench: Bench) -> None:
-    """No request: no api key, no principal, no times; what is guessed of the request has its own columns."""
+    """A refusal has neither principal nor times; the parsed key and version have columns of refusals."""
     bench.connect().record()
     bench.core.note_refusal(Refusal("unknown-api", 999, 7, 1, 0, 14, "a:1-b:2-0-3", "PLAINTEXT", "b"))
     bench.core.note_refusal(Refusal("malformed-header", -1, -1, -1, 0, -1, "", ""), 290)

@@ -1,4 +1,4 @@
-"""Arrow and JSON are two forms of one record, row for row."""
+"""Arrow and JSON contain the same records, row for row."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ pa = pytest.importorskip("pyarrow")
 
 
 def fill(bench: Bench) -> None:
-    """Records of all kinds: plain, with notes of every type, hostile, idle, late."""
+    """Write records of all kinds: plain, with notes of every type, hostile, idle, late, and refusals."""
     at = bench.now_ns()
     one, other = bench.connect(b"User:\xff\xfe"), bench.connect(b"User:bob", remote_host=b"::1", index=3)
     one.record(transactional_id="geschäft".encode())
@@ -57,7 +57,7 @@ def tables(data: bytes) -> Any:
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 def test_arrow_equals_json_row_for_row(compression: str) -> None:
-    """Every column of every record, whatever its bytes; nulls where JSON says nothing."""
+    """Every column of every record is equal; columns that JSON omits are null."""
     rows = []
     for arrow in (False, True):
         bench = Bench()
@@ -82,7 +82,7 @@ def test_arrow_equals_json_row_for_row(compression: str) -> None:
 
 
 def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path) -> None:
-    """One Kafka record per batch and partition, marked by a header; a file is one stream of the same batches."""
+    """The topic has one record with a format header per batch and partition; a file is one stream of the batches."""
     bench = Bench(buffer_bytes=1 << 22)
     logs = [memory_log("log", n, bench.clock) for n in range(3)]
     form = ArrowForm(7, NAMES, partitions=3, compression="none", wants_lines=True)
@@ -109,7 +109,7 @@ def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path) -> 
 
 
 def test_a_missing_arrow_stops_the_start_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the extra."""
+    """The error names the package extra."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     config = BrokerConfig({"kbroker.request.log.format": "arrow", "kbroker.request.log.topic": "log"})
     with pytest.raises(ConfigError, match=r"pip install 'kbroker\[arrow\]'"):
@@ -119,12 +119,12 @@ def test_a_missing_arrow_stops_the_start_with_one_sentence(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
 def test_a_topic_that_others_write_is_refused(topic: str) -> None:
-    """Records of requests among committed offsets would cost the offsets."""
+    """A topic of another part of the broker is refused, because records of requests would damage its content."""
     with pytest.raises(ConfigError, match="another part"):
         request_log_settings(BrokerConfig({"kbroker.request.log.topic": topic}))
 
 
 def test_a_buffer_beyond_reason_is_refused() -> None:
-    """Its size is doubled on the way to a power of two."""
+    """The size of the buffer has a maximum, because it is rounded up to a power of two."""
     with pytest.raises(ConfigError, match=r"kbroker\.request\.log\.buffer\.bytes"):
         BrokerConfig({"kbroker.request.log.buffer.bytes": 2**62})

@@ -1,4 +1,4 @@
-"""The writer and its files: everything is written or counted, a torn line stays the last, the oldest file goes."""
+"""The writer and its files: each record is written or counted as dropped, and the oldest files are deleted."""
 
 import json
 import logging
@@ -45,12 +45,12 @@ def rows(log: PartitionLog) -> list[tuple[bytes, dict[str, Any]]]:
 
 @pytest.fixture
 def bench() -> Bench:
-    """A writer and its files."""
+    """Return a request log with its clock."""
     return Bench()
 
 
 def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path: Path) -> None:
-    """Names sort by their number, also those of an earlier life."""
+    """Files are ordered by their number, including files of an earlier process."""
     files = rolling(tmp_path, file_bytes=10, file_count=2)
     for part in (b"one\n", b"two\ntwo\n", b"three\n", b"four.four.four\n", b"five\n"):
         files.write(part)
@@ -63,7 +63,7 @@ def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path: Path) -> No
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    """Only what has such a name is counted or deleted."""
+    """Only files with names of the log are counted and deleted."""
     (tmp_path / "requests-mine.jsonl").write_text("x")
     (tmp_path / "notes.txt").write_text("x")
     files = rolling(tmp_path, file_count=1)
@@ -76,7 +76,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_records_are_in_files_and_topic(bench: Bench, tmp_path: Path) -> None:
-    """The same object in both; the key says whose it is, and a client's records are in one partition."""
+    """Files and topic have the same objects. The key names the client, whose records are all in one partition."""
     logs = [memory_log("log", number, bench.clock) for number in range(4)]
     writer = make_writer(bench, rolling(tmp_path), lambda: logs, 4)
     for number in range(40):
@@ -99,7 +99,7 @@ def test_records_are_in_files_and_topic(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_many_records_make_batches_of_a_bounded_size() -> None:
-    """Two thousand of a kilobyte are several batches, in order, with their times."""
+    """Two thousand records of a kilobyte are written in several batches, in order, with their timestamps."""
     bench = Bench(buffer_bytes=1 << 23)
     log = memory_log("log", 0, bench.clock)
     writer = make_writer(bench, None, lambda: [log], 1)
@@ -115,7 +115,7 @@ def test_many_records_make_batches_of_a_bounded_size() -> None:
 
 
 class FullDisk:
-    """Files that cannot be written until they can."""
+    """Files that cannot be written while ``is_full`` is true."""
 
     def __init__(self) -> None:
         self.is_full = True
@@ -131,7 +131,7 @@ class FullDisk:
 
 
 def test_what_a_disk_refuses_is_counted_and_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """One line a minute at most; what comes later is written."""
+    """At most one warning a minute is logged, and later records are written."""
     disk = FullDisk()
     writer = make_writer(bench, disk)
     one = bench.connect()
@@ -153,7 +153,7 @@ def test_what_a_disk_refuses_is_counted_and_logged(bench: Bench, caplog: pytest.
 
 
 def test_a_partition_that_is_not_there_is_a_drop_and_no_end(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """The topic may be deleted while it is written to."""
+    """The topic may be deleted while records are appended."""
     logs: list[Any] = [None]
     writer = make_writer(bench, None, lambda: logs, 1)
     one = bench.connect()
@@ -168,7 +168,6 @@ def test_a_partition_that_is_not_there_is_a_drop_and_no_end(bench: Bench, caplog
 
 
 def test_a_full_buffer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Never silent."""
     bench = Bench(buffer_bytes=4096)
     disk = FullDisk()
     disk.is_full = False
@@ -181,7 +180,7 @@ def test_a_full_buffer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def tear_the_next_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Three bytes go to the disk, then it is full; returns what mends it."""
+    """Let the next write store three bytes and fail; return a function that repairs the disk."""
     real = os.write
     calls = []
 
@@ -196,7 +195,7 @@ def tear_the_next_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_write_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that is counted as dropped is not in the file, and the file continues."""
+    """A record that is counted as dropped is not in the file, and the file is used further."""
     files = rolling(tmp_path)
     files.write(b"whole\n")
     mend = tear_the_next_write(monkeypatch)
@@ -208,7 +207,7 @@ def test_a_write_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the file cannot be cut, a reader drops a last line that is not an object; nothing is written after it."""
+    """If the file cannot be truncated, nothing is written after the incomplete line, which readers drop."""
     files = rolling(tmp_path)
     files.write(b"whole\n")
     mend = tear_the_next_write(monkeypatch)
@@ -226,7 +225,7 @@ def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path: Path, monk
 
 
 def test_a_disk_that_fails_costs_no_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it is tried again: the oldest goes when the newest holds something, and there is one new file."""
+    """Repeated failures create one new file and delete no older one; the oldest is deleted after a successful write."""
     for number in range(3):
         earlier = rolling(tmp_path)
         earlier.write(b"history %d\n" % number)
@@ -252,7 +251,7 @@ def test_a_disk_that_fails_costs_no_older_file(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
 def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
-    """Else records would go to a file that no reader finds."""
+    """Records do not go to a deleted file."""
     files = rolling(tmp_path / "log")
     files.write(b"lost\n")
     shutil.rmtree(tmp_path / "log")
@@ -261,7 +260,7 @@ def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
 
 
 def test_a_stop_writes_what_is_there(bench: Bench) -> None:
-    """Also the idle polls of a second that is not over."""
+    """A stop also writes folded polls whose second has not passed."""
     disk = FullDisk()
     disk.is_full = False
     writer = make_writer(bench, disk)
@@ -274,7 +273,7 @@ def test_a_stop_writes_what_is_there(bench: Bench) -> None:
 
 
 def test_the_thread_writes_when_time_passes(bench: Bench) -> None:
-    """Every 100 ms of the broker's clock, whatever the real time is."""
+    """The writer writes every 100 ms of the broker's clock."""
     disk = FullDisk()
     disk.is_full = False
     wrote = threading.Event()

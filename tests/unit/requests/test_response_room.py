@@ -1,4 +1,4 @@
-"""A request with duplicate names: each repetition has its row, until the response is full."""
+"""Requests with duplicate names: each repetition has a row until the response reaches its size limit."""
 
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def with_groups(coordinator: GroupCoordinator) -> Bench:
 
 
 def split(rows: list[Body], refused: Errors) -> tuple[int, int]:
-    """Return the numbers of described and of refused rows; the described ones are all the same."""
+    """Return the numbers of described and of refused rows after a check that the described ones are equal."""
     codes = [row["ErrorCode"] for row in rows]
     described = codes.count(0)
     assert codes == [0] * described + [refused] * (len(codes) - described)
@@ -55,7 +55,7 @@ def split(rows: list[Body], refused: Errors) -> tuple[int, int]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[str]:
-    """The names that a function is asked for from now on."""
+    """Return a list to which later calls of a method append their name argument."""
     asked: list[str] = []
     original = getattr(owner, name)
 
@@ -69,7 +69,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[str
 
 @pytest.mark.parametrize("version", range(7))
 def test_a_classic_group_with_large_assignments(version: int) -> None:
-    """Its name a hundred times would be 100 MB: what does not fit gets an error after which clients ask again."""
+    """A name that is repeated a hundred times would need 100 MB; the excess rows get a retriable error."""
     groups = Groups()
     joined = groups.join().one
     groups.sync(joined.member_id, joined.generation_id, {joined.member_id: bytes(MEGABYTE)})
@@ -82,7 +82,7 @@ def test_a_classic_group_with_large_assignments(version: int) -> None:
 
 
 def test_groups_are_described_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few repetitions have their rows as they come; the coordinator is asked for each group once."""
+    """Rows are in the order of the request, and the coordinator describes each group once."""
     groups = Groups()
     for name in ("g", "h"):
         groups.lone(group=name)
@@ -104,7 +104,7 @@ def test_groups_are_described_once_and_in_order(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("version", range(2))
 def test_a_consumer_group(version: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members, partitions and targets count; each group is looked at once."""
+    """Members, partitions and targets count towards the limit; each group is described once."""
     groups = ConsumerGroupBench(FakeImage(t=200))
     groups.join("a")
     bench = with_groups(groups.coordinator)
@@ -121,7 +121,7 @@ def test_a_consumer_group(version: int, small: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_partitions_of_a_share_group(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a topic that the request names take as much room in the request."""
+    """Partitions that an expanded topic list adds count towards the limit."""
     groups = ShareGroupBench()
     bench = with_groups(groups.coordinator)
     bench.ctx.topics.create(NewTopic("t", 200))
@@ -138,7 +138,7 @@ def test_the_partitions_of_a_share_group(small: int, monkeypatch: pytest.MonkeyP
 
 
 def test_a_transactional_id(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partitions of its transaction count."""
+    """Partitions of the transaction count towards the limit."""
     transactions = Transactions()
     producer = transactions.init()
     transactions.add(producer, *(("t", index) for index in range(500)))
@@ -154,7 +154,7 @@ def test_a_transactional_id(small: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Service:
-    """Stands for ``TransactionService``."""
+    """Fake of ``TransactionService``."""
 
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self.coordinator = coordinator
@@ -162,7 +162,7 @@ class Service:
 
 @pytest.fixture(name="logs")
 def _logs() -> Bench:
-    """A topic "t" of one partition, over a real log."""
+    """Return a bench with a topic "t" of one partition over a real log."""
     made = make_bench(kbroker_in_memory=True)
     made.use_logs(close_at_end(LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)))
     made.create("t")
@@ -176,7 +176,7 @@ def producers_of(bench: Bench, name: str, indexes: Iterable[int]) -> list[Body]:
 
 
 def test_the_producers_of_a_partition(logs: Bench, small: int) -> None:
-    """Java's Admin asks again for UNKNOWN_TOPIC_OR_PARTITION alone, whichever broker it was given."""
+    """The error is UNKNOWN_TOPIC_OR_PARTITION, the only one after which Java's Admin retries."""
     log = logs.ctx.topics.partition("t", 0)
     for producer_id in range(20):
         log.append(keyed((b"k", b"v"), producer_id=producer_id, producer_epoch=0, base_sequence=0))
@@ -189,7 +189,7 @@ def test_the_producers_of_a_partition(logs: Bench, small: int) -> None:
 
 @pytest.mark.parametrize("version", [8, 9, 10])
 def test_all_offsets_of_a_group(version: int, small: int) -> None:
-    """A group named again and again, and groups that are not the same."""
+    """The limit applies to repetitions of one group and to different groups."""
     groups = Groups()
     bench = with_groups(groups.coordinator)
     bench.create("t", 50)
@@ -212,7 +212,7 @@ def test_all_offsets_of_a_group(version: int, small: int) -> None:
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 10])
 def test_the_note_of_an_offset(version: int, small: int) -> None:
-    """A partition named again and again would repeat its note of kilobytes; others have theirs all the same."""
+    """A repeated partition is refused when its long metadata fills the response; other partitions have theirs."""
     groups = Groups()
     bench = with_groups(groups.coordinator)
     topic_id = bench.create("t", 100).topic_id
@@ -234,7 +234,7 @@ def test_the_note_of_an_offset(version: int, small: int) -> None:
 
 
 def test_a_large_config(small: int) -> None:
-    """A topic named again and again with a value of kilobytes."""
+    """The limit applies to repetitions of a topic with a long config value."""
     bench = make_bench()
     bench.create("t", follower_replication_throttled_replicas=",".join(f"{number}:1" for number in range(1000)))
     keys = ["follower.replication.throttled.replicas"]
@@ -246,7 +246,7 @@ def test_a_large_config(small: int) -> None:
 
 @pytest.mark.parametrize("api", ["DescribeProducers", "ElectLeaders", "AlterPartitionReassignments"])
 def test_the_long_name_of_a_topic_without_partitions(logs: Bench, small: int, api: str) -> None:
-    """Kafka's texts have it once for each partition: beyond the room rows have their code alone."""
+    """Kafka's error texts repeat the topic name for each partition; above the limit rows have only their code."""
     name, numbers = "n" * 5000, range(REPEATED)
     if api == "DescribeProducers":
         rows = producers_of(logs, name, numbers)
@@ -265,7 +265,7 @@ def test_the_long_name_of_a_topic_without_partitions(logs: Bench, small: int, ap
 
 
 def test_the_first_description_is_whole_however_large(small: int) -> None:
-    """No request could have it otherwise; behind it there is no room."""
+    """The first description may exceed the limit, as no smaller request could return it; later ones are refused."""
     room = ResponseRoom()
     large = {"Members": [{"MemberId": "m" * small}] * 3}
     assert room.described("g", lambda: large) is large
@@ -275,7 +275,7 @@ def test_the_first_description_is_whole_however_large(small: int) -> None:
 
 
 def test_characters_of_several_bytes_count_with_those(small: int) -> None:
-    """As they do on the wire and in memory."""
+    """Characters count with their UTF-8 bytes."""
     ascii_room, wide_room = ResponseRoom(), ResponseRoom()
     ascii_room.take("n" * (small // 2))
     wide_room.take("\N{SNOWMAN}" * (small // 2))

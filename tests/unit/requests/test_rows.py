@@ -1,4 +1,4 @@
-"""Rows of responses that several requests have."""
+"""Tests of response rows that several APIs share."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,6 @@ from kbroker.requests.rows import fenced_as_known
     ],
 )
 def test_fencing_has_a_code_that_the_client_knows(version: int, error: Errors, expected: Errors) -> None:
-    """KIP-588: the code is of version 2 here; earlier clients know another one."""
+    """PRODUCER_FENCED is returned from version 2 on; earlier clients get INVALID_PRODUCER_EPOCH (KIP-588)."""
     request: Any = SimpleNamespace(api_version=version)
     assert fenced_as_known(error, request, 2) is expected

@@ -1,4 +1,4 @@
-"""Delegation tokens: their owners and renewers, lifetimes, log-ins, and restarts of the broker."""
+"""Delegation tokens: owners, renewers, lifetimes, authentication, and restarts of the broker."""
 
 import base64
 import logging
@@ -36,7 +36,7 @@ NOT_ALLOWED = Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 
 class Tokens:
-    """Sends the four requests as clients of a SASL listener do."""
+    """Client of a SASL listener that sends the four requests for tokens."""
 
     def __init__(self, bench: Bench, clock: VirtualClock) -> None:
         self.bench = bench
@@ -84,7 +84,7 @@ def now(tokens: Tokens) -> int:
 
 
 def test_the_secret_is_kafkas() -> None:
-    """Kafka 4.3.1 made this secret with the same key."""
+    """The HMAC equals the one of Kafka 4.3.1 for the same id and key."""
     secret = made_tokens(MemoryController(), VirtualClock(NOW_MS)).hmac_of("iUP3X3LIQnuW_GdDknKJoQ")
     assert base64.b64encode(secret) == (
         b"bYl3+1ILxXL6Vr57P4xoG1zl6vlCDNVgydfcHUva+tX6VJ93V2sauZOfl17QovFpk4cajGMv0jbd4EGBojW91Q=="
@@ -92,7 +92,7 @@ def test_the_secret_is_kafkas() -> None:
 
 
 def test_a_shorter_life_and_another_owner(tokens: Tokens) -> None:
-    """A token lives as long as asked for; an owner other than the client keeps its type (KIP-373)."""
+    """A token expires after the requested lifetime; an owner other than the requester keeps its type (KIP-373)."""
     response = tokens.create(lifetime_ms=5000, OwnerPrincipalType="Strange", OwnerPrincipalName="bob")
     assert response["ExpiryTimestampMs"] == response["MaxTimestampMs"] == now(tokens) + 5000
     facts = [response[name] for name in ("PrincipalType", "PrincipalName", "TokenRequesterPrincipalName")]
@@ -104,7 +104,7 @@ def test_a_shorter_life_and_another_owner(tokens: Tokens) -> None:
 
 
 def test_renewing(tokens: Tokens) -> None:
-    """Owner and renewers renew a token for the configured period at most, and never beyond its maximum lifetime."""
+    """Owner and renewers renew a token for at most the configured period and never beyond its maximum lifetime."""
     secret = tokens.create(renewers=[("User", "bob")])["Hmac"]
     tokens.clock.advance_ms(1000)
     assert tokens.renew(secret, 5000) == (0, now(tokens) + 5000)
@@ -117,13 +117,13 @@ def test_renewing(tokens: Tokens) -> None:
         assert tokens.renew(secret)[0] == 0
     assert tokens.renew(secret) == (0, NOW_MS + 7 * DAY_MS)
     tokens.clock.advance_ms(DAY_MS - 1000)
-    assert tokens.renew(secret) == (0, NOW_MS + 7 * DAY_MS)  # its last millisecond
+    assert tokens.renew(secret) == (0, NOW_MS + 7 * DAY_MS)  # the last millisecond before expiry
     tokens.clock.advance_ms(1)
     assert tokens.renew(secret) == (Errors.DELEGATION_TOKEN_EXPIRED, 0)
 
 
 def test_ending(tokens: Tokens) -> None:
-    """A token that ends later can still be renewed; one that has ended is unknown."""
+    """A token with an earlier expiry can still be renewed; a removed one is not found."""
     secret = tokens.create(renewers=[("User", "bob")])["Hmac"]
     assert tokens.expire(secret, 10, CAROL) == (Errors.DELEGATION_TOKEN_OWNER_MISMATCH, 0)
     assert tokens.expire(secret, 10, BOB) == (0, now(tokens) + 10)
@@ -138,7 +138,7 @@ def test_ending(tokens: Tokens) -> None:
 
 
 def test_describing(tokens: Tokens) -> None:
-    """A token is described by owner, requester or renewer; an empty list names no token, null all."""
+    """Tokens are listed by owner, requester or renewer; an empty list selects no token, null all."""
     own = tokens.create(renewers=[("User", "carol")])["TokenId"]
     for_bob = tokens.create(OwnerPrincipalType="User", OwnerPrincipalName="bob")["TokenId"]
     assert tokens.describe(everything=True) == [own, for_bob]
@@ -185,7 +185,7 @@ def test_without_a_key_there_are_no_tokens(tokens: Tokens, name: str, version: i
 
 
 def log_in(tokens: DelegationTokens, token_id: str, password: str, mechanism: str = "SCRAM-SHA-256") -> ScramMechanism:
-    """Log in as clients do. Raises: SaslError."""
+    """Authenticate as clients do. Raises: SaslError."""
     how = scram.MECHANISMS[mechanism]
     server = ScramMechanism(how, lambda *_: None, find_token=tokens.find)
     client = scram.ScramClient(how, token_id, password, is_token=True)
@@ -195,7 +195,7 @@ def log_in(tokens: DelegationTokens, token_id: str, password: str, mechanism: st
 
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS)
 def test_logging_in(tokens: Tokens, mechanism: str) -> None:
-    """The token's id and secret are user and password; the client has its owner's principal until it ends."""
+    """A client authenticates with the token's id and secret as the owner until the token expires."""
     made = tokens.bench.ctx.delegation_tokens
     assert made is not None
     token = tokens.create(OwnerPrincipalType="User", OwnerPrincipalName="bob")
@@ -208,7 +208,7 @@ def test_logging_in(tokens: Tokens, mechanism: str) -> None:
     with pytest.raises(SaslError, match="Invalid tokenId : no-token"):
         log_in(made, "no-token", password, mechanism)
     plain = ScramMechanism(scram.MECHANISMS[mechanism], lambda *_: None, find_token=made.find)
-    with pytest.raises(SaslError, match="Invalid user credentials"):  # an id is not a user
+    with pytest.raises(SaslError, match="Invalid user credentials"):  # a token id is not a user
         plain.evaluate(scram.ScramClient(scram.MECHANISMS[mechanism], token["TokenId"], password).first())
     tokens.clock.advance_ms(DAY_MS + 1)
     with pytest.raises(SaslError, match="Invalid tokenId"):
@@ -216,7 +216,7 @@ def test_logging_in(tokens: Tokens, mechanism: str) -> None:
 
 
 class Connection:
-    """Connection to a SASL listener whose sessions end, from the client's side."""
+    """Client side of a connection to a SASL listener with limited sessions."""
 
     def __init__(self, made: DelegationTokens, clock: VirtualClock, max_reauth_ms: int) -> None:
         alice = scram.Credential.from_password(scram.SCRAM_SHA_256, "alice-secret", b"salt", 4096)
@@ -246,7 +246,7 @@ class Connection:
 
 @pytest.mark.parametrize(("max_reauth_ms", "lifetime_ms"), [(0, 60_000), (70_000, 60_000), (5_000, 5_000)])
 def test_sessions_of_tokens(tokens: Tokens, max_reauth_ms: int, lifetime_ms: int) -> None:
-    """A session ends with its token or at the listener's limit; the client may log in again, also by a password."""
+    """A session ends with its token or at the listener's limit; the client may reauthenticate, also with a password."""
     made = tokens.bench.ctx.delegation_tokens
     assert made is not None
     token = tokens.create(lifetime_ms=60_000)
@@ -266,7 +266,7 @@ def test_sessions_of_tokens(tokens: Tokens, max_reauth_ms: int, lifetime_ms: int
 
 
 def test_expired_ones_are_swept(tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
-    """Expired tokens are removed; the log names token and owner, and no secret."""
+    """Expired tokens are removed; the log names the token and its owner but no secret."""
     made = tokens.bench.ctx.delegation_tokens
     assert made is not None
     short, long = tokens.create(lifetime_ms=10), tokens.create()
@@ -285,7 +285,7 @@ def test_expired_ones_are_swept(tokens: Tokens, caplog: pytest.LogCaptureFixture
 
 
 def test_tokens_survive_a_restart_with_the_same_key(tmp_path: Path) -> None:
-    """Acknowledged tokens are loaded again; another key gives other secrets. No secret is in the log."""
+    """Acknowledged tokens are restored; another key gives other secrets. No secret is in the log."""
     clock = VirtualClock(NOW_MS)
     controller = LoggedController(tmp_path)
     tokens = made_tokens(controller, clock)
@@ -312,7 +312,7 @@ def test_tokens_survive_a_restart_with_the_same_key(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_refuses(tokens: Tokens) -> None:
-    """Without a write to disk no token is acknowledged, renewed or removed."""
+    """A change of a token that cannot be stored is not acknowledged and has no effect."""
     secret = tokens.create()["Hmac"]
     before = list(tokens.bench.ctx.image.delegation_tokens.values())
     tokens.bench.storage.is_full = True
@@ -330,7 +330,7 @@ def test_a_disk_that_refuses(tokens: Tokens) -> None:
 
 
 def test_a_token_as_a_value() -> None:
-    """A token has principals, renewers, and a lifetime to the millisecond."""
+    """A token has principals, renewers, and an expiry time in milliseconds."""
     alice, bob, carol = (Principal.parse(text) for text in (ALICE, BOB, CAROL))
     token = DelegationToken("id", alice, bob, (carol,), 1, 30, 20)
     assert token.principals == {alice, bob, carol}
@@ -340,7 +340,7 @@ def test_a_token_as_a_value() -> None:
 
 
 def test_the_older_name_of_the_key_is_named() -> None:
-    """Apache Kafka 4 ignores it too; the value, a secret, is not repeated."""
+    """The error for the former name, which Apache Kafka 4 ignores, names the current one and not the secret value."""
     text = suggest_replacement("delegation.token.master.key", "the-key")
     assert text is not None
     assert "delegation.token.secret.key" in text
@@ -351,7 +351,7 @@ def test_the_older_name_of_the_key_is_named() -> None:
 
 
 def test_who_may_make_and_see_tokens_of_others(tokens: Tokens) -> None:
-    """Tokens of others need CreateTokens and DescribeTokens on the owner, or Describe on the token."""
+    """Tokens of others require CreateTokens and DescribeTokens for the owner, or Describe for the token."""
     authorizer = following(tokens.bench.ctx.controller, Authorizer(tokens.bench.ctx.controller))
     tokens.bench.ctx.auth = AuthHelper(authorizer)
     of_bob: dict[str, Any] = {"OwnerPrincipalType": "User", "OwnerPrincipalName": "bob"}
@@ -373,7 +373,7 @@ def test_who_may_make_and_see_tokens_of_others(tokens: Tokens) -> None:
 
 
 def test_only_a_users_token_logs_a_client_in(tokens: Tokens) -> None:
-    """Rules about the users of one team give no token by which a client logs in as any other user."""
+    """Only a token with an owner of type User authenticates; rules for other types give no access to a user."""
     made = tokens.bench.ctx.delegation_tokens
     assert made is not None
     authorizer = following(tokens.bench.ctx.controller, Authorizer(tokens.bench.ctx.controller))
@@ -385,7 +385,7 @@ def test_only_a_users_token_logs_a_client_in(tokens: Tokens) -> None:
     for kind, name, user in (("User:app-1", "root", "app-1:root"), ("User", "app-1", "app-1"), ("Team", "root", None)):
         authorizer.create([Acl(ResourceType.USER, "Team:", kind_of, ALICE, "*", Operation.CREATE_TOKENS, may)])
         token = tokens.create(OwnerPrincipalType=kind, OwnerPrincipalName=name)
-        assert token["ErrorCode"] == 0  # as Kafka
+        assert token["ErrorCode"] == 0  # as in Kafka
         password = base64.b64encode(token["Hmac"]).decode()
         if user is not None:
             assert log_in(made, token["TokenId"], password).user == user
@@ -395,7 +395,7 @@ def test_only_a_users_token_logs_a_client_in(tokens: Tokens) -> None:
 
 
 def test_an_old_metadata_version_is_refused(tokens: Tokens) -> None:
-    """Its records could not be in a snapshot; the code is that of Kafka."""
+    """A snapshot at that level could not contain the records; the error code is Kafka's."""
     controller = tokens.bench.ctx.controller
     change(controller, metadata_record("FeatureLevelRecord", {"Name": METADATA_VERSION, "FeatureLevel": 13}))
     code = Errors.UNSUPPORTED_VERSION

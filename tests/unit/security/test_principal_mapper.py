@@ -1,4 +1,4 @@
-"""Names of TLS clients: distinguished names as Java writes them, and Kafka's mapping rules."""
+"""Principals of TLS clients: distinguished names in Java's form, and Kafka's mapping rules."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from kbroker.security.principal_mapper import PrincipalMapper, distinguished_nam
 
 
 def der(tag: int, *content: bytes) -> bytes:
-    """One DER element."""
+    """Return one DER element."""
     data = b"".join(content)
     size = len(data)
     head = bytes([size]) if size < 128 else bytes([0x82]) + size.to_bytes(2, "big")
@@ -19,7 +19,7 @@ def attribute(oid: bytes, value: str | bytes, tag: int = 0x0C) -> bytes:
 
 
 def certificate(*parts: bytes, version: bool = True) -> bytes:
-    """As much of a certificate as holds a subject."""
+    """Return the start of a certificate up to its subject, and placeholders for the rest."""
     fields = [
         der(0x02, b"\x01"),
         der(0x30, b""),
@@ -38,7 +38,7 @@ EMAIL = bytes.fromhex("2a864886f70d010901")
 
 @pytest.mark.parametrize("version", [True, False])
 def test_the_last_part_comes_first(version: bool) -> None:
-    """RFC 2253 turns the order round."""
+    """RFC 2253 reverses the order of the parts."""
     data = certificate(
         attribute(C, "DE", 0x13),
         attribute(ORGANIZATION, "Example"),
@@ -50,7 +50,7 @@ def test_the_last_part_comes_first(version: bool) -> None:
 
 
 def test_parts_of_several_and_unknown_attributes() -> None:
-    """Several attributes of one part are joined; one without a keyword is written by number, as bytes."""
+    """Attributes of one part are joined; an attribute without a keyword is written as its OID and bytes."""
     data = certificate(attribute(CN, "a") + attribute(OU, "b"), attribute(EMAIL, "x@y", 0x16))
     assert distinguished_name(data) == "1.2.840.113549.1.9.1=#1603784079,CN=a+OU=b"
 
@@ -68,7 +68,7 @@ def test_parts_of_several_and_unknown_attributes() -> None:
     ],
 )
 def test_values_are_escaped(value: str | bytes, tag: int, text: str) -> None:
-    """Marks of the form get a backslash; text of every kind is read."""
+    """Special characters are escaped with a backslash, and every string type is read."""
     assert distinguished_name(certificate(attribute(CN, value, tag))) == f"CN={text}"
 
 
@@ -76,7 +76,7 @@ def test_values_are_escaped(value: str | bytes, tag: int, text: str) -> None:
     "data", [b"", b"\x30", b"\x30\x05\x00", b"\x30\x82\xff\xff" + b"x" * 20, bytes(100), b"0" * 400]
 )
 def test_what_is_no_certificate(data: bytes) -> None:
-    """Refused, never read beyond its end."""
+    """Invalid data is refused and never read beyond its end."""
     with pytest.raises(ValueError, match=r"not an X\.509 certificate"):
         distinguished_name(data)
 
@@ -94,12 +94,12 @@ def test_what_is_no_certificate(data: bytes) -> None:
     ],
 )
 def test_rules(rules: str, name: str, user: str) -> None:
-    """The first rule that matches the whole name makes the user's; numbers without a group stay as they are."""
+    """The first rule that matches the whole name determines the user; references without a group are kept."""
     assert PrincipalMapper(rules).name_of(name) == user
 
 
 def test_no_rule_and_no_certificate() -> None:
-    """Without a rule that matches a client is refused; without a certificate it has no name."""
+    """A client that no rule matches is refused; a client without a certificate is anonymous."""
     with pytest.raises(ValueError, match="No rules apply to CN=x"):
         PrincipalMapper("RULE:^CN=y$/y/").name_of("CN=x")
     assert PrincipalMapper().principal_of(None) == "User:ANONYMOUS"
@@ -108,11 +108,11 @@ def test_no_rule_and_no_certificate() -> None:
 
 @pytest.mark.parametrize("rules", ["default", "RULE:^CN=(.*$/$1/", "RULE:x", "RULE:x/y/z,oops"])
 def test_wrong_rules(rules: str) -> None:
-    """Refused at start."""
+    """Invalid rules are refused at the start."""
     with pytest.raises(ValueError, match="Invalid rule"):
         PrincipalMapper(rules)
 
 
 def test_a_name_with_nul_is_no_other_name() -> None:
-    """A session's principal ends at NUL, so none may come through; it is written by number."""
+    """NUL is escaped, because a session's principal ends at NUL."""
     assert PrincipalMapper().principal_of(certificate(attribute(CN, "admin\0x"))) == "User:CN=admin\\00x"

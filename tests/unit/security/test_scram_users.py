@@ -19,7 +19,7 @@ from tests.support.metadata import LoggedController, MemoryController, change
 
 
 class Context:
-    """The part of ApiContext that the two APIs use."""
+    """Part of ApiContext that the two APIs use."""
 
     def __init__(self, controller: Controller) -> None:
         self.auth = AuthHelper()
@@ -54,7 +54,7 @@ def described(ctx: Any, names: list[str] | None) -> list[tuple[str, int, Any, li
 
 
 def test_a_user_is_set_and_removed(ctx: Any) -> None:
-    """A user has credentials by mechanism, whose keys are those of the password."""
+    """A user has a credential for each mechanism, with keys derived from the password."""
     assert altered(ctx, [], [upsertion("bob"), upsertion("alice")]) == {"bob": (0, None), "alice": (0, None)}
     assert altered(ctx, [], [upsertion("bob", mechanism=2, iterations=16384)]) == {"bob": (0, None)}
     assert described(ctx, None) == [("alice", 0, "", [(1, 4096)]), ("bob", 0, "", [(1, 4096), (2, 16384)])]
@@ -67,7 +67,7 @@ def test_a_user_is_set_and_removed(ctx: Any) -> None:
 
 
 def test_a_name_that_is_no_utf_8(ctx: Any) -> None:
-    """The name is stored as Java reads it, with replacement characters, and found again by the same bytes."""
+    """A name with invalid bytes is stored with replacement characters, as in Java, and found by the same bytes."""
     name = b"bo\xff".decode("utf-8", "surrogateescape")
     assert altered(ctx, [], [upsertion(name)]) == {"bo\ufffd": (0, None)}
     assert described(ctx, [name]) == [("bo\ufffd", 0, "", [(1, 4096)])]
@@ -77,7 +77,7 @@ def test_a_name_that_is_no_utf_8(ctx: Any) -> None:
 
 @pytest.mark.timeout(20)
 def test_one_request_for_very_many_users_gets_a_response_soon(ctx: Any) -> None:
-    """A request with the most names possible once kept the interpreter busy for minutes."""
+    """A request with the maximum number of names does not block the interpreter for long."""
     names = [f"user-{i}" for i in range(100_000)]
     assert described(ctx, [*names, "user-7"])[7] == (
         "user-7",
@@ -98,7 +98,7 @@ def test_alter_has_an_error_for_each_user(ctx: Any) -> None:
 
 
 def test_users_survive_a_restart_and_the_password_is_nowhere(tmp_path: Path) -> None:
-    """The log contains salt and keys, and neither the password nor the salted password."""
+    """The log contains the salt and the keys, but neither the password nor the salted password."""
     controller = LoggedController(tmp_path)
     change = upsertion("bob", "not to be found")
     credentials = ScramCredentials(controller)
@@ -121,7 +121,7 @@ def test_users_survive_a_restart_and_the_password_is_nowhere(tmp_path: Path) -> 
 
 
 def test_a_refused_change_changes_nothing() -> None:
-    """Each user of the request gets the error, except those with their own errors."""
+    """Each user of the request gets the error, except users with an error in the request."""
     controller = MemoryController()
     controller.storage.is_full = True
     ctx = Context(controller)
@@ -131,7 +131,7 @@ def test_a_refused_change_changes_nothing() -> None:
 
 
 def test_an_old_metadata_version_is_refused() -> None:
-    """Its records could not be in a snapshot; the code and the text are those of Kafka."""
+    """A snapshot at that level could not contain the records; code and text are Kafka's."""
     controller = MemoryController()
     change(controller, metadata_record("FeatureLevelRecord", {"Name": METADATA_VERSION, "FeatureLevel": 10}))
     ctx = Context(controller)

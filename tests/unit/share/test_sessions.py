@@ -1,4 +1,4 @@
-"""Share sessions: epochs, partitions, the limit, and closed connections."""
+"""Share sessions: epochs, partitions, limits, and closed connections."""
 
 from uuid import UUID
 
@@ -26,7 +26,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Bench:
-    """Sessions for ten members."""
+    """Return a cache for ten sessions."""
     return Bench()
 
 
@@ -50,12 +50,12 @@ def test_partitions_are_added_and_forgotten(bench: Bench) -> None:
     bench.cache.advance("g", "m", 1, [P0, P1], [])
     assert list(session.partitions.values()) == [P0, P1]
     assert bench.cache.partition_count == 2
-    assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)  # it is new
+    assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)  # a new partition
     assert not bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)
     assert bench.cache.must_respond(session, P0.place, has_records=True, is_error=False)
-    assert list(session.partitions.values()) == [P1, P0]  # the one with records is fetched last
+    assert list(session.partitions.values()) == [P1, P0]  # the partition with records is fetched last
     assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=True)
-    assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)  # the error is over
+    assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)  # the error has ended
     bench.cache.advance("g", "m", 2, [], [P1.place, P2.place])
     assert list(session.partitions.values()) == [P0]
 
@@ -65,7 +65,7 @@ def test_a_new_session_replaces_the_former_one_at_the_limit() -> None:
     bench.cache.open("g", "m", [P0], "c")
     bench.cache.open("g", "m", [P1], "d")
     assert error_of(bench.cache.open, "g", "n", [P1], "e") is Errors.SHARE_SESSION_LIMIT_REACHED
-    bench.cache.disconnected("c")  # of the former session
+    bench.cache.disconnected("c")  # the connection of the former session
     assert (len(bench.cache), bench.left) == (1, [])
 
 
@@ -109,7 +109,7 @@ def test_a_connection_that_opens_and_ends_sessions_takes_no_more_memory(bench: B
 
 
 def test_the_partitions_of_all_sessions_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session that would exceed the limit is not opened or changed; those that end make room."""
+    """A session that would exceed the limit is neither opened nor extended; closed sessions free capacity."""
     monkeypatch.setattr("kbroker.share.sessions.MAX_PARTITIONS", 3)
     cache = bench.cache
     cache.open("g", "a", [P0, P1, P1], "c")

@@ -27,7 +27,7 @@ LIMIT = AcquireMode.RECORD_LIMIT
 
 @pytest.fixture
 def bench() -> ShareBench:
-    """A partition with one batch of ten records."""
+    """Return a partition with one batch of ten records."""
     return ShareBench((0, 9))
 
 
@@ -50,7 +50,7 @@ def test_an_acknowledgement_is_answered_when_it_is_stored(bench: ShareBench) -> 
     bench.partition.acknowledge("m", [batch_of(0, 9, [ACCEPT])], answers.append)
     assert answers == []
     assert bench.partition.window.start_offset == 0
-    assert bench.ack("m", 0, 9, ACCEPT) is Errors.INVALID_RECORD_STATE  # it is being changed
+    assert bench.ack("m", 0, 9, ACCEPT) is Errors.INVALID_RECORD_STATE  # the records are being changed
     bench.persister.release()
     assert answers == [None]
     assert bench.partition.window.start_offset == 10
@@ -96,7 +96,7 @@ def test_released_records_are_delivered_again_with_the_next_count(bench: ShareBe
     assert bench.ack("a", 2, 4, RELEASE) is Errors.NONE
     assert bench.wakes == 1
     assert bench.fetch("b") == [(2, 4, 2)]
-    assert bench.ack("a", 3, 3, ACCEPT) is Errors.INVALID_RECORD_STATE  # it belongs to b
+    assert bench.ack("a", 3, 3, ACCEPT) is Errors.INVALID_RECORD_STATE  # the record is acquired by b
     assert bench.ack("b", 3, 3, ACCEPT) is Errors.NONE
     assert bench.states()[3] == ("k", 2)
 
@@ -213,7 +213,7 @@ def test_the_start_of_the_log_archives_what_was_deleted() -> None:
     assert bench.partition.window.start_offset == 12
     assert [bench.states()[offset][0] for offset in (5, 10, 11, 12, 15)] == ["a", "x", "x", "v", "a"]
     assert bench.fetch("b") == [(12, 14, 2), (20, 29, 1)]
-    assert bench.ack("a", 0, 9, ACCEPT) is Errors.NONE  # nothing of it is left
+    assert bench.ack("a", 0, 9, ACCEPT) is Errors.NONE  # the records are archived
     bench.after(LOCK_MS)
     assert bench.states()[15] == ("v", 1)
     empty = ShareBench()
@@ -240,7 +240,7 @@ def test_records_of_aborted_transactions_are_archived() -> None:
     fetched = Fetched.of(records, [AbortedTransaction(7, 0, 20, 21)])
     bench = ShareBench()
     acquired = bench.partition.acquire("m", AcquireMode.BATCH_OPTIMIZED, 500, 500, 0, fetched)
-    assert acquired == [(10, 29, 1)]  # the marker is acknowledged by the client as a gap
+    assert acquired == [(10, 29, 1)]  # the client acknowledges the marker as a gap
     assert bench.partition.window.start_offset == 10
     assert bytes(fetched.slice(acquired)) == records[61:]  # from the batch of the first acquired offset on
 

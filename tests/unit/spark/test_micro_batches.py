@@ -1,4 +1,4 @@
-"""A stream's batches over Spark Connect: offered on the server, taken here, committed only when that went well."""
+"""Micro-batches of a stream over Spark Connect: offered by the server, written by the client, then committed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kbroker.spark.micro_batches import MicroBatches
 
 
 class AnalysisException(Exception):
-    """As PySpark names it, which need not be installed."""
+    """Exception with PySpark's name, because PySpark need not be installed."""
 
 
 class FakeServer:
-    """A server of two sessions, that of the client and its clone for `foreachBatch`: they share global views only."""
+    """Server with a session of the client and its clone for `foreachBatch`, which share only global views."""
 
     def __init__(self) -> None:
         self.views: dict[str, FakeFrame] = {}
@@ -49,7 +49,7 @@ FakeSession.__module__ = "pyspark.sql.connect.session"
 
 
 class FakeFrame:
-    """A DataFrame. `rows`: its rows, or any name of a batch."""
+    """DataFrame. `rows`: its rows, or any name of a batch."""
 
     def __init__(self, session: FakeSession, rows: Any) -> None:
         self.sparkSession = session
@@ -63,7 +63,7 @@ class FakeFrame:
 
 
 class FakeWriter:
-    """A query: it keeps the function that runs on the server."""
+    """Streaming query writer that keeps the function for the server."""
 
     def foreachBatch(self, function: Callable[[Any, int], None]) -> FakeWriter:
         self.run = function
@@ -79,7 +79,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_are_taken_in_this_process() -> None:
-    """Each once, on one thread, as views that are dropped; the server waits for each."""
+    """Each batch is written once, on one thread of the client; the server waits, and the views are dropped."""
     server = FakeServer()
     taken: list[tuple[str, int, bool]] = []
 
@@ -98,7 +98,7 @@ def test_batches_are_taken_in_this_process() -> None:
 
 
 def test_a_batch_that_fails_here_fails_there() -> None:
-    """With its reason, so that Spark does not commit it; another start begins anew."""
+    """The failure reaches the server with its reason, so that Spark does not commit the batch; a restart succeeds."""
     server = FakeServer()
 
     def write(batch: Any, number: int) -> None:
@@ -115,7 +115,7 @@ def test_a_batch_that_fails_here_fails_there() -> None:
 
 
 def test_a_client_that_is_silent_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server does not wait for ever, and commits nothing."""
+    """The server stops waiting after a time-out and commits nothing."""
     monkeypatch.setattr(micro_batches, "PATIENCE_SECONDS", 0.02)
     released = threading.Event()
     server = FakeServer()
@@ -130,7 +130,7 @@ def test_a_client_that_is_silent_ends_the_query(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_client_that_has_ended_ends_the_query() -> None:
-    """At once: its notes are dropped."""
+    """The server fails at once when the client has ended, and the views are dropped."""
     server = FakeServer()
     batches = MicroBatches(server.client, lambda batch, number: None)  # type: ignore[arg-type]
     query = batches.start(FakeWriter())
@@ -141,7 +141,7 @@ def test_a_client_that_has_ended_ends_the_query() -> None:
 
 
 def test_a_client_that_cannot_look_for_batches_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its reason: signs of life from its other thread do not keep the server waiting for ever."""
+    """The failure ends the query with its reason, although the heartbeats of the client's other thread continue."""
     monkeypatch.setattr(micro_batches, "BEAT_SECONDS", 0.001)
 
     class Broken(FakeSession):
@@ -162,7 +162,7 @@ def test_a_client_that_cannot_look_for_batches_ends_the_query(monkeypatch: pytes
 
 
 def test_without_connect_spark_calls_the_function_itself() -> None:
-    """A session with a JVM: nothing in between."""
+    """With a session in a JVM, the query gets the function unchanged."""
     writer = FakeWriter()
 
     def write(batch: Any, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Columns of a log as a replay sees them: combinations as numbers, lists flattened, rows that wait taken out."""
+"""Columns of a log for a replay: numbered combinations, flattened lists, and removal of rows."""
 
 import itertools
 
@@ -13,13 +13,13 @@ NAMES = [f"name-{number}" for number in range(40)]
 
 
 def dictionaries(*parts: list[str | None]) -> pa.ChunkedArray:
-    """A column of chunks that each have a separate dictionary, as the files of a table do."""
+    """Return a column whose chunks have separate dictionaries, as the files of a table have."""
     return pa.chunked_array([pa.array(part, pa.string()).dictionary_encode() for part in parts])
 
 
 @pytest.mark.parametrize("rows", [3, 400])
 def test_combinations_are_numbered(rows: int) -> None:
-    """Many possible and few rows, or few and many: the same numbers mean the same values, and all of them."""
+    """Numbers identify all combinations of values, for few rows of many values and for many rows."""
     wanted = [(NAMES[row % 7], None if row % 5 == 0 else NAMES[row % 40], NAMES[row // 9 % 3]) for row in range(rows)]
     columns = [pa.chunked_array([[one[at] for one in wanted]]) for at in range(3)]
     number, names = numbered(columns)
@@ -40,7 +40,7 @@ def test_no_rows_have_no_names() -> None:
 
 @pytest.mark.parametrize("missing", [None, []])
 def test_lists_are_flattened(missing: list[dict[str, int]] | None) -> None:
-    """Rows without a list, and tables that are parts of others, as they come after an hour is cut."""
+    """Rows without a list are skipped, and slices of a table are read from their first row."""
     lists = [[{"n": 1}, {"n": 2}], missing, [{"n": 3}], missing]
     table = pa.table({"updates": pa.array(lists, pa.list_(pa.struct([("n", pa.int64())])))})
     for first, rows, values in ((0, [0, 0, 2], [1, 2, 3]), (1, [1], [3])):

@@ -1,4 +1,4 @@
-"""The replay's counters beside a broker's quota managers: the same values give the same delays, to the millisecond."""
+"""Counters of the replay give the same delays as a broker's quota managers, to the millisecond."""
 
 import random
 from array import array
@@ -28,7 +28,7 @@ def managers() -> ClientQuotaManagers:
 
 
 def run(counters: Counters, values: Sequence[Value], requests: int) -> tuple[list[int], list[int]]:
-    """Delays of the values, and the longest of each request."""
+    """Return the delays of the values, and the longest delay of each request."""
     delays, served = array("i", [0]) * len(values), array("i", [0]) * requests
     columns = zip(*values, strict=True)
     counter, time_ms, value, action, request = (array(code, next(columns)) for code in "iqdbi")
@@ -39,7 +39,7 @@ def run(counters: Counters, values: Sequence[Value], requests: int) -> tuple[lis
 @pytest.mark.parametrize("quota_type", ["Produce", "Fetch", "Request"])
 @pytest.mark.parametrize("seed", range(8))
 def test_rates_judge_as_the_broker_does(quota_type: str, seed: int) -> None:
-    """Random values, gaps, values that are only counted: every delay is the broker's."""
+    """Delays equal the broker's for random values, gaps, and values that are counted without a check."""
     rng = random.Random(seed)
     broker = managers()
     manager = getattr(broker, quota_type.lower())
@@ -69,7 +69,7 @@ def test_rates_judge_as_the_broker_does(quota_type: str, seed: int) -> None:
 
 
 def test_a_delay_of_25_days_is_narrowed() -> None:
-    """Kafka keeps the lower 32 bits: what does not fit comes out as it does there, below zero as well."""
+    """A delay above 2**31 - 1 ms keeps its lower 32 bits, as in Kafka, and may be negative."""
     broker = managers()
     broker.update("u", None, KEYS["Produce"], 1)
     counters = Counters()
@@ -83,7 +83,7 @@ def test_a_delay_of_25_days_is_narrowed() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_mutations_judge_as_the_broker_does(seed: int) -> None:
-    """Strict clients are refused and not charged, older ones charged and delayed; the bucket is the same."""
+    """Strict requests are refused without a charge, older versions are charged and delayed, as by the broker."""
     rng = random.Random(seed)
     broker = managers()
     broker.update("u", "c", KEYS["ControllerMutation"], 2.5)
@@ -105,7 +105,7 @@ def test_mutations_judge_as_the_broker_does(seed: int) -> None:
 
 
 def test_what_a_delayed_fetch_is_given_back() -> None:
-    """A fetch that either quota delays gives its bytes back, another one does not."""
+    """The bytes of a fetch are subtracted if a quota delays it, and are kept otherwise."""
     broker = managers()
     broker.update("u", None, KEYS["Fetch"], 1000)
     counters = Counters()
@@ -126,7 +126,7 @@ def test_what_a_delayed_fetch_is_given_back() -> None:
 
 
 def test_batches_keep_what_the_counters_hold() -> None:
-    """Two batches are as good as one."""
+    """Two batches give the delays of one batch."""
     values = [(0, START_MS + i * 7, 500.0, JUDGED, 0) for i in range(100)]
     whole, halves = Counters(), Counters()
     whole.add("Produce", 2_000)
@@ -135,7 +135,7 @@ def test_batches_keep_what_the_counters_hold() -> None:
 
 
 def test_observed_rates_say_which_limit_delays() -> None:
-    """A value is delayed exactly where the rate after it is above the limit."""
+    """A value is delayed exactly if the rate after it is above the limit."""
     rng = random.Random(3)
     times = array("q", sorted(START_MS + rng.randint(0, 60_000) for _ in range(400)))
     sizes = array("d", [float(rng.randint(1, 5_000)) for _ in times])
@@ -154,7 +154,7 @@ def test_observed_rates_say_which_limit_delays() -> None:
 
 
 def test_wrong_input_is_refused() -> None:
-    """A counter or request that does not exist, columns of different lengths, limits that cannot be."""
+    """Unknown counters and requests, columns of different lengths, and invalid limits are refused."""
     counters = Counters()
     number = counters.add("Produce", 5)
     for bad in ((number + 1, 0), (-1, 0), (number, 1), (number, -1)):

@@ -1,4 +1,4 @@
-"""Arrow batches of the source: columns that are the same in each row, and what a worker does not load for them."""
+"""Arrow batches of the Spark source: constant columns, and the modules that a worker loads."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ END = 1 << 62
 
 
 def test_topic_and_partition_are_the_same_in_each_row() -> None:
-    """Names beyond ASCII too; a batch after a larger one has no more rows than records."""
+    """Topic and partition are constant columns; a batch after a larger one has no extra rows."""
     builder = BatchBuilder(("topic", "value", "partition"), "größe", 7)
     for count in (3, 5, 1):
         builder.gathered.append(build_batch([(None, b"v")] * count), 0, 0, END)
@@ -20,7 +20,7 @@ def test_topic_and_partition_are_the_same_in_each_row() -> None:
 
 
 def test_pandas_is_not_loaded() -> None:
-    """It would be searched for garbage after each task, and takes longer to load than a small query to run."""
+    """Loading pandas takes longer than a small query and would enlarge the garbage collections of each task."""
     program = (
         "import io, sys\n"
         "import pyarrow as pa\n"

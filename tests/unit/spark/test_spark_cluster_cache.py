@@ -1,4 +1,4 @@
-"""The clusters that a worker keeps: what a task does while brokers start."""
+"""Cached cluster connections of a worker while brokers start."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from kbroker.spark.datasource import cluster_cache
 
 
 class Client:
-    """Options of a client whose brokers are away for some seconds; stands for its own time too."""
+    """Client options with their own clock; brokers are unavailable for the first ``away_s`` seconds."""
 
     retry_timeout_s = 10.0
 
@@ -43,12 +43,12 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_worker_waits_for_a_broker_that_starts() -> None:
-    """As one that has a connection does."""
+    """A worker without a connection retries as long as one with a connection."""
     client = Client(away_s=8.0)
     assert client.cluster() is client.opened
     assert 8.0 <= client.now_s <= 10.0
     client.away_s = 1e9
-    assert client.cluster() is client.opened  # it is kept
+    assert client.cluster() is client.opened  # from the cache
 
 
 def test_brokers_that_stay_away_are_an_error() -> None:

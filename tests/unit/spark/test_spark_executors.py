@@ -1,4 +1,4 @@
-"""Messages about a Python of Spark's executors that cannot run our functions."""
+"""Messages about a Python of Spark's executors that cannot run kbroker's functions."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ FOUND = {"host": "w3", "executable": "/usr/bin/python3", "python": _minor(), "kb
 
 
 def test_this_python_will_do() -> None:
-    """The check in an executor finds kbroker here, with its compiled modules."""
+    """The check of an executor finds kbroker and its compiled modules in this interpreter."""
     found = json.loads(_looker(("kbroker",))(0))
     assert (found["kbroker"], found["executable"]) == (kbroker.__version__, sys.executable)
     _judge(found, "Spark's executor", "do this")
@@ -35,6 +35,6 @@ def test_what_it_lacks_is_named(change: dict[str, str], said: str) -> None:
 
 
 def test_a_module_that_is_missing_is_reported_with_its_reason() -> None:
-    """By tasks that may have nothing but Python."""
+    """The check itself requires only Python."""
     found = json.loads(_looker(("kbroker_nowhere",))(0))
     assert found["no kbroker_nowhere"] == "ModuleNotFoundError: No module named 'kbroker_nowhere'"

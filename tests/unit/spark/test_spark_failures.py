@@ -1,4 +1,4 @@
-"""One sentence out of what Spark, Java and Python say of a failure."""
+"""One sentence from the errors of Spark, Java and Python."""
 
 import pytest
 
@@ -14,7 +14,7 @@ JOB = (
     "failure: Task 0 failed 4 times, most recent failure: Lost task 0.3\nDriver stacktrace:\n\tat org.apache.spark.X\n"
     "Caused by: java.io.IOException: No space left on device\n\t... 1 more\n"
 )
-#: A batch of a stream whose shuffle finds no space: Java within Python within Java.
+#: A batch of a stream whose shuffle has no space: a Java error inside a Python error inside a Java error.
 BATCH = (
     "[STREAM_FAILED] Query [id = a] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: "
     'Traceback (most recent call last):\n  File "x.py", line 1\npy4j.protocol.Py4JJavaError: An error occurred while '
@@ -96,7 +96,7 @@ def test_what_executors_lack_is_named(text: str, said: str) -> None:
 
 
 def test_a_job_without_a_worker_is_begun_again() -> None:
-    """Three times in all; another failure is not."""
+    """A job is run at most three times, and only after this failure."""
 
     class SparkError(RuntimeError):
         __module__ = "pyspark.errors"
@@ -132,7 +132,7 @@ def test_a_sentence_is_short() -> None:
 
 
 def test_another_version_of_python_is_said() -> None:
-    """As PySpark 4.2 says it."""
+    """The text is that of PySpark 4.2."""
     said = (
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11, PySpark "
         "cannot run with different minor versions."

@@ -1,4 +1,4 @@
-"""Messages about a JVM of Spark's that has not started."""
+"""Messages about a Spark JVM that does not start."""
 
 import os
 import signal
@@ -43,14 +43,14 @@ MEMORY = " (is there memory for spark.driver.memory=1g?)"
     ids=["nothing", "exception", "no heap", "small heap", "only a trace"],
 )
 def test_why_a_jvm_did_not_start(lines: list[str], said: str) -> None:
-    """The reason, and no frame of its trace; memory is only asked for where nothing else is named."""
+    """The message has the reason without stack frames; it mentions memory only if no other reason is known."""
     assert why(lines, "1g") == said
 
 
 def test_a_start_that_is_interrupted_leaves_no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark deletes the file into which the JVM would write its port; the JVM then ran on by itself.
+    """An interrupted start kills the JVM, whose port file PySpark deletes.
 
-    It has its own process group: a signal to that of the command leaves the batch at hand its JVM.
+    The JVM has its own process group, so that a signal to the command's group does not end it during a batch.
     """
     java_gateway = pytest.importorskip("pyspark.java_gateway")
     started: list[subprocess.Popen[bytes]] = []

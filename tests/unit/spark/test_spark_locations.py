@@ -1,4 +1,4 @@
-"""Names of tables, logs and checkpoints that a user may give, and their form for Spark."""
+"""Names of tables, logs and checkpoints, and their URIs for Spark."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ ELSEWHERE = ["hdfs://host:8020/t", "s3a://bucket/t", "S3://bucket/t", "gs://b", 
 
 @pytest.mark.parametrize("given", ["t", "/data/t", "a:b", "a b/%20", "C:/t", "x:y/z"])
 def test_a_path_is_itself(given: str) -> None:
-    """Also with a colon in it, which alone makes no URI."""
+    """A colon alone does not make a URI."""
     assert local_path(given) == local_path(Path(given)) == Path(given)
 
 
@@ -26,20 +26,20 @@ def test_a_file_uri_is_its_path(given: str) -> None:
 
 
 def test_characters_stand_for_themselves() -> None:
-    """As in Hadoop's paths: nothing is decoded."""
+    """Characters are not percent-decoded, as in Hadoop's paths."""
     assert local_path("file:///a%20b") == Path("/a%20b")
     assert spark_path("/a%20b c") == "file:///a%20b c"
 
 
 def test_spark_is_given_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else `fs.defaultFS` would say where a local table lies."""
+    """A local path is given with its scheme, because Spark resolves others against `fs.defaultFS`."""
     monkeypatch.chdir(tmp_path)
     assert spark_path("t") == spark_path(Path("t")) == spark_path(tmp_path / "t") == f"file://{tmp_path}/t"
 
 
 @pytest.mark.parametrize("given", ELSEWHERE)
 def test_another_file_system_is_refused(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A URI where a path is required is refused in one sentence with it, as text and as a Path; no folder is made."""
+    """A URI where a path is required is refused in one sentence, as text and as a Path, and no folder is created."""
     monkeypatch.chdir(tmp_path)
     scheme = given.partition(":")[0].lower()
     for refused in (local_path, lambda text: local_path(Path(text))):
@@ -49,7 +49,7 @@ def test_another_file_system_is_refused(given: str, tmp_path: Path, monkeypatch:
 
 
 def test_an_empty_name_is_refused() -> None:
-    """A shell makes it of a variable that is not set; it is no other name of the current folder."""
+    """An empty name, as from an unset shell variable, does not mean the current folder."""
     for refused in (local_path, TablePlace.of, LogSource.of_files):
         with pytest.raises(PipelineError, match="the name is empty: expected a path or a URI"):
             refused("")
@@ -65,7 +65,7 @@ def test_a_uri_without_a_bucket_is_refused(given: str) -> None:
 
 @pytest.mark.parametrize("given", ["ftp://host/t", "dbfs:/t", "hdfs:/t"])
 def test_an_unknown_store_is_refused(given: str) -> None:
-    """The sentence lists the supported places of tables, logs and checkpoints."""
+    """The error lists the supported file systems and stores."""
     for refused in (TablePlace.of, LogSource.of_files):
         with pytest.raises(
             PipelineError, match=f"{given} is in no file system .* begins with s3://, gs://, abfss://, hd"
@@ -82,7 +82,7 @@ def test_what_spark_is_given_for_a_store(given: str, uri: str) -> None:
 
 
 def test_folders_of_places() -> None:
-    """The folder above, and names within; the root of a store has none above it."""
+    """The parent of a folder, names within it, and the root of a store, which has no parent, are returned."""
     place = TablePlace.of("s3://bucket/a/b")
     folder, name = place.above()
     assert (folder.uri, name, place.within("c").uri) == ("s3://bucket/a", "b", "s3://bucket/a/b/c")
@@ -115,7 +115,7 @@ def test_another_machine_is_refused() -> None:
 def test_commands_refuse_it_before_spark_starts(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, and leave no folder named after the scheme."""
+    """The refusal is one line, and no folder with the name of the scheme is created."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(cli, ["pipeline", *words])
     said = " ".join(done.output.split())

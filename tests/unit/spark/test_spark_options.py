@@ -1,4 +1,4 @@
-"""Options of the Spark source: official names in any case, and a sentence for whatever cannot be."""
+"""Options of the Spark source: official names in any case, and errors for invalid values."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def refusal(streaming: bool = False, base: dict[str, str] = BASE, **more: str) -
 
 
 def test_defaults_are_the_official_ones() -> None:
-    """A batch goes from earliest to latest, a stream begins at latest; lost data is an error."""
+    """A batch query reads from earliest to latest, a stream begins at latest, and data loss is an error."""
     batch, stream = read(), read(streaming=True)
     assert (batch.start, batch.end, stream.start) == (Positions.earliest(), Positions.latest(), Positions.latest())
     assert batch.fail_on_data_loss
@@ -31,19 +31,19 @@ def test_defaults_are_the_official_ones() -> None:
 
 
 def test_names_have_no_case() -> None:
-    """Spark hands names over in lower case."""
+    """Spark passes option names in lower case."""
     assert read(startingoffsets="EARLIEST", INCLUDEHEADERS="True").columns == COLUMNS
 
 
 def test_offsets_by_partition() -> None:
-    """-2 and -1 stand for the ends of the log, and our own entries of a checkpoint are passed over."""
+    """The offsets -2 and -1 mean earliest and latest, and kbroker's entries of a checkpoint are ignored."""
     text = '{"t": {"0": 5, "1": -2}, "#topicIds": {"t": "x"}}'
     assert read(startingOffsets=text).start.offsets == {("t", 0): 5, ("t", 1): EARLIEST}
     assert read(streaming=True, startingOffsets='{"t": {"0": -1}}').start.offsets == {("t", 0): LATEST}
 
 
 def test_timestamps_come_before_offsets() -> None:
-    """Official precedence: one time, times by partition, offsets; the strategy decides what is late."""
+    """A timestamp precedes timestamps by partition, and these precede offsets, as in the official source."""
     found = read(startingTimestamp="7", startingOffsets="earliest", startingOffsetsByTimestamp='{"t":{"0":1}}').start
     assert (found.timestamp_ms, found.strict) == (7, True)
     found = read(startingOffsetsByTimestamp='{"t":{"0":1}}', startingOffsetsByTimestampStrategy="latest").start
@@ -52,7 +52,7 @@ def test_timestamps_come_before_offsets() -> None:
 
 
 def test_topics() -> None:
-    """The three ways to choose, one at a time."""
+    """Topics are chosen by assign, subscribe or subscribePattern, and only by one of them."""
     only = {"kafka.bootstrap.servers": "h:1"}
     assert read_options({**only, "assign": '{"b":[1,0],"a":[2]}'}, streaming=False).topics.assigned == (
         ("a", 2),
@@ -69,7 +69,7 @@ def test_topics() -> None:
 
 
 def test_columns_are_narrowed_in_the_order_given() -> None:
-    """`columns` names what is read; headers need no second option."""
+    """`columns` selects the columns, including headers without another option."""
     assert read(columns="Offset, headers,key").columns == ("offset", "headers", "key")
     assert read_columns({**BASE, "columns": "value", "startingOffsets": "latest"}) == ("value",)
     assert "no column 'x'" in refusal(columns="x")
@@ -111,14 +111,14 @@ def test_columns_are_narrowed_in_the_order_given() -> None:
     ],
 )
 def test_what_cannot_be_is_said(streaming: bool, options: dict[str, str], message: str) -> None:
-    """The option is named and so is what to do."""
+    """The error names the option and the correction."""
     with pytest.raises(PipelineError) as caught:
         read_options({**BASE, **options}, streaming=streaming)
     assert message in str(caught.value)
 
 
 def test_passwords_are_not_shown() -> None:
-    """Options may be printed in a plan or a traceback."""
+    """Passwords are hidden because options may be printed in a plan or a traceback."""
     options = read(
         kafka__security__protocol="SASL_PLAINTEXT",
         kafka__sasl__mechanism="PLAIN",
@@ -130,7 +130,7 @@ def test_passwords_are_not_shown() -> None:
 
 
 def test_writing() -> None:
-    """acks=all and an idempotent producer unless set otherwise; what is for reading is refused."""
+    """Defaults are acks=all and an idempotent producer; options of the reader are refused."""
     only = {"kafka.bootstrap.servers": "h:1"}
     found = write_options({**only, "topic": "t", "checkpointLocation": "/x"})
     assert (found.topic, found.acks, found.idempotent, found.codec) == ("t", -1, None, "none")

@@ -1,4 +1,4 @@
-"""Limits, splits, and the offset that goes into the checkpoint."""
+"""Limits, splits, and the source offset in a checkpoint."""
 
 import json
 from bisect import bisect_left
@@ -16,23 +16,23 @@ A, B, C = ("t", 0), ("t", 1), ("u", 0)
 
 
 def test_a_limit_is_shared_out_by_what_is_there() -> None:
-    """300 of 1000 offsets, nine tenths of them in one partition."""
+    """A limit is divided in proportion to the available offsets."""
     assert limited(300, {A: 0, B: 50}, {A: 900, B: 150}) == {A: 270, B: 80}
 
 
 def test_no_partition_starves() -> None:
-    """A share below one offset is one offset."""
+    """A share below one offset becomes one offset."""
     assert limited(10, {A: 0, B: 0}, {A: 100_000, B: 1}) == {A: 9, B: 1}
 
 
 def test_what_fits_is_taken_whole() -> None:
-    """A limit above what is there changes nothing; an empty partition stays where it is."""
+    """A limit above the available offsets has no effect, and an empty partition keeps its offset."""
     assert limited(10, {A: 0, B: 5}, {A: 9, B: 5}) == {A: 9, B: 5}
 
 
 @given(st.lists(st.lists(st.integers(0, 1 << 41), max_size=30).map(sorted), min_size=1, max_size=4), st.integers(1, 40))
 def test_a_limit_by_time_cuts_all_partitions_at_one_time(times: list[list[int]], limit: int) -> None:
-    """Batch by batch, each ends at one time, goes on, and is above its limit only by records of one millisecond."""
+    """Each batch ends at a later time, and exceeds its limit only by records of one millisecond."""
     partitions = {("t", number): one for number, one in enumerate(times)}
     begins, ends = dict.fromkeys(partitions, 0), {tp: len(one) for tp, one in partitions.items()}
     since_ms = 0
@@ -50,7 +50,7 @@ def test_a_limit_by_time_cuts_all_partitions_at_one_time(times: list[list[int]],
 
 
 def test_equal_partitions_are_cut_alike() -> None:
-    """Twice as many tasks as partitions: each is halved."""
+    """With twice as many tasks as partitions, each partition is halved."""
     ranges = [OffsetRange("t", i, 0, 100) for i in range(2)]
     assert [(r.partition, r.from_offset, r.until_offset) for r in split(ranges, 4)] == [
         (0, 0, 50),
@@ -61,13 +61,12 @@ def test_equal_partitions_are_cut_alike() -> None:
 
 
 def test_small_partitions_stay_whole() -> None:
-    """Only what is large is cut."""
+    """Only large partitions are split."""
     found = split([OffsetRange("t", 0, 0, 1000), OffsetRange("t", 1, 0, 10)], 4)
     assert [r.size for r in found] == [333, 333, 334, 10]
 
 
 def test_empty_ranges_make_no_task() -> None:
-    """A partition without news costs nothing."""
     assert split([OffsetRange("t", 0, 5, 5)], 4, 10) == []
 
 
@@ -78,7 +77,7 @@ sizes = st.lists(st.integers(0, 300), max_size=6)
 def test_a_split_loses_and_doubles_nothing(
     sizes: list[int], min_partitions: int | None, max_records: int | None
 ) -> None:
-    """The parts of each range lie end to end."""
+    """The parts of each range are adjacent."""
     ranges = [OffsetRange("t", i, 7, 7 + size) for i, size in enumerate(sizes)]
     found = split(ranges, min_partitions, max_records)
     for one in ranges:
@@ -91,7 +90,7 @@ def test_a_split_loses_and_doubles_nothing(
 
 @given(st.integers(1, 1000), sizes)
 def test_a_limit_moves_on_and_not_beyond(limit: int, sizes: list[int]) -> None:
-    """Each partition moves if it has anything; none beyond its end; in all at most one above the limit for each."""
+    """Each partition with records advances, none beyond its end, and the sum exceeds the limit by at most one each."""
     begins, ends = {("t", i): 3 for i in range(len(sizes))}, {("t", i): 3 + size for i, size in enumerate(sizes)}
     found = limited(limit, begins, ends)
     assert all(begins[tp] < found[tp] <= ends[tp] or ends[tp] == begins[tp] for tp in ends)
@@ -99,7 +98,7 @@ def test_a_limit_moves_on_and_not_beyond(limit: int, sizes: list[int]) -> None:
 
 
 def test_an_offset_comes_back_from_the_checkpoint() -> None:
-    """Offsets, ids and the start of the first batch survive JSON, in an order that depends on nothing."""
+    """Offsets, topic ids and the start are restored from JSON, whose order is deterministic."""
     start = SourceOffset({A: 3, B: 0}, {"t": UUID(int=5)})
     offset = SourceOffset({C: 1, ("t", 10): 4, B: 2}, {"u": UUID(int=6), "t": UUID(int=5)}, start)
     text = json.dumps(offset.to_json())
@@ -110,19 +109,19 @@ def test_an_offset_comes_back_from_the_checkpoint() -> None:
 
 
 def test_the_official_connectors_offset_is_read() -> None:
-    """A query may go on where the official source stopped."""
+    """A query may continue from the offset of the official source."""
     assert SourceOffset.from_json({"t": {"0": 5}}) == SourceOffset({A: 5})
 
 
 @pytest.mark.parametrize("found", [7, "x", [1], {"a": 1}, {"t": {"x": 1}}, {"t": {"0": "1"}}, {"t": {"0": -1}}])
 def test_another_sources_offset_is_refused(found: object) -> None:
-    """A checkpoint of a file or rate source ends in a sentence."""
+    """An offset of a file or rate source is refused in a sentence."""
     with pytest.raises(PipelineError, match="belongs to another query"):
         SourceOffset.from_json(found)
 
 
 def test_timestamps_beyond_all_times_do_not_stop_a_stream() -> None:
-    """Records in microseconds are cut by offsets: no time separates them."""
+    """Records with timestamps in microseconds are limited by offsets if no time separates them."""
     begins, ends = {("t", 0): 0, ("t", 1): 0}, {("t", 0): 100, ("t", 1): 10}
     found, since_ms = limited_by_time(60, begins, ends, lambda time_ms: begins, -1)
     assert (found, since_ms) == (limited(60, begins, ends), -1)

@@ -1,4 +1,4 @@
-"""The driver's side of a stream against a scripted broker: requests counted, offsets followed, lost data reported."""
+"""Progress of a stream with a scripted broker: number of requests, offsets, and lost data."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -56,7 +56,7 @@ def start(broker: FakeLogBroker, time: FakeTime) -> Iterator[Start]:
 
 
 def test_an_idle_stream_asks_little_over_one_connection(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """A thousand polls in ten seconds: ten ListOffsets and one Metadata a second, on one socket."""
+    """A thousand polls in ten seconds send at most ten ListOffsets and one Metadata a second on one socket."""
     progress = start()
     last = progress.next_end(None)
     before = len(broker.asked(LIST_OFFSETS)), len(broker.asked(METADATA))
@@ -71,7 +71,7 @@ def test_an_idle_stream_asks_little_over_one_connection(start: Start, broker: Fa
 
 
 def test_the_first_end_says_where_the_first_batch_begins(start: Start, broker: FakeLogBroker) -> None:
-    """A restart that only has this end reads the same range, whatever latest has become."""
+    """The end contains its start, so that a restart reads the same range although latest has changed."""
     end = start().next_end(None)
     assert end.start == SourceOffset({A: 10, B: 0}, {"t": ID})
     fill(broker, 0, 5)
@@ -84,14 +84,14 @@ def test_the_first_end_says_where_the_first_batch_begins(start: Start, broker: F
 
 
 def test_nothing_new_is_the_same_offset(start: Start) -> None:
-    """Spark compares text: the end that comes back is the very one that came in, its start included."""
+    """Spark compares the text of offsets: without new records the same object is returned, its start included."""
     progress = start(startingOffsets="earliest")
     end = progress.next_end(None)
     assert progress.next_end(end) is end
 
 
 def test_limits(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """At most so many; at least so many, unless they are waited for too long; once takes all."""
+    """The maximum limits a batch, the minimum delays one until maxTriggerDelay, and one option ignores both."""
     progress = start(startingOffsets="earliest", maxOffsetsPerTrigger="4")
     assert progress.next_end(None).offsets == {A: 4, B: 0}
     assert progress.next_end(None, all_there_is=True).offsets == {A: 10, B: 0}
@@ -107,10 +107,10 @@ def test_limits(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
 
 
 def test_a_limit_by_time(start: Start, broker: FakeLogBroker) -> None:
-    """Each batch ends at one time in both partitions, so that no record is older than the batches before."""
+    """Each batch ends at one time in both partitions, so that no later batch has an older record."""
     broker.logs = {
-        A: [build_batch([Record(None, b"x", 1000 * n) for n in range(100, 120)])],  # one a second
-        B: [build_batch([Record(None, b"x", 100_000 + 10 * n) for n in range(200)])],  # a hundred a second
+        A: [build_batch([Record(None, b"x", 1000 * n) for n in range(100, 120)])],  # one record a second
+        B: [build_batch([Record(None, b"x", 100_000 + 10 * n) for n in range(200)])],  # a hundred records a second
     }
     progress = start(startingOffsets="earliest", maxOffsetsPerTrigger="60", maxOffsetsByTime="true")
     progress.stop_at_now()
@@ -127,7 +127,7 @@ def test_a_limit_by_time(start: Start, broker: FakeLogBroker) -> None:
 
 
 def test_available_now_goes_no_further(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """Records that arrive after the query began are left for the next one."""
+    """Records that arrive after the start of the query are left for the next one."""
     progress = start(startingOffsets="earliest")
     progress.stop_at_now()
     fill(broker, 0, 5)
@@ -138,7 +138,7 @@ def test_available_now_goes_no_further(start: Start, broker: FakeLogBroker, time
 
 
 def test_a_new_partition_begins_at_its_beginning(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """Records written before it was seen are part of the next batch."""
+    """Records written before the partition was discovered are in the next batch."""
     progress = start()
     end = progress.next_end(None)
     broker.partitions["t"] = 3
@@ -151,7 +151,7 @@ def test_a_new_partition_begins_at_its_beginning(start: Start, broker: FakeLogBr
 
 
 def test_a_topic_made_again(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """The same offsets under another id are other records: an error, or all of them from the beginning."""
+    """Equal offsets under another topic id are other records: an error, or a new start from the beginning."""
     strict, lenient = start(startingOffsets="earliest"), start(startingOffsets="earliest", failOnDataLoss="false")
     end = strict.next_end(None)
     assert lenient.next_end(None) == end
@@ -168,7 +168,7 @@ def test_a_topic_made_again(start: Start, broker: FakeLogBroker, time: FakeTime)
 
 
 def test_a_log_that_became_shorter(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """A new leader may lag for a moment; what stays shorter is lost data, and the query goes on from its end."""
+    """A shorter log is an error for lost data, or the query continues from its end."""
     strict, lenient = start(startingOffsets="earliest"), start(startingOffsets="earliest", failOnDataLoss="false")
     end = strict.next_end(None)
     assert lenient.next_end(None) == end
@@ -183,7 +183,7 @@ def test_a_log_that_became_shorter(start: Start, broker: FakeLogBroker, time: Fa
 
 
 def test_a_deleted_topic(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """Its partitions are named."""
+    """The error names the missing partitions."""
     progress = start()
     end = progress.next_end(None)
     broker.partitions.clear()
@@ -193,11 +193,11 @@ def test_a_deleted_topic(start: Start, broker: FakeLogBroker, time: FakeTime) ->
 
 
 def test_a_checkpoint_of_other_topics(start: Start) -> None:
-    """Not one topic in common: it is the checkpoint of another query."""
+    """A checkpoint without a topic of the query belongs to another query."""
     with pytest.raises(PipelineError, match="the checkpoint is of a query over u, w, this one reads t"):
         start().next_end(SourceOffset({("u", 0): 1, ("w", 0): 1}))
 
 
 def test_what_the_official_connector_left_is_continued(start: Start) -> None:
-    """Its offsets have no ids; ours do from then on."""
+    """The connector's offsets have no topic ids; the next offset has them."""
     assert start().next_end(SourceOffset({A: 3, B: 0})) == SourceOffset({A: 10, B: 0}, {"t": ID})

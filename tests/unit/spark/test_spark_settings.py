@@ -1,4 +1,4 @@
-"""With which settings a session starts, and in which environment: this machine, a cluster, what the user has said."""
+"""Settings and environment of a Spark session: on one host, on a cluster, and from the user."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ def chosen(
 
 
 def test_what_the_user_says_comes_first() -> None:
-    """Before spark-defaults.conf, that before what we prefer; what jobs need stands above spark-defaults.conf alone."""
+    """Required settings override spark-defaults.conf, preferred ones do not; the user's settings override both."""
     defaults = {"spark.driver.memory": "3g", "spark.ui.enabled": "true", "spark.sql.session.timeZone": "CET"}
     found = chosen({"spark.ui.enabled": "maybe"}, defaults)
     assert (found["spark.ui.enabled"], found["spark.driver.memory"]) == ("maybe", "3g")
@@ -38,7 +38,7 @@ def test_what_the_user_says_comes_first() -> None:
 
 
 def test_lists_are_added_to() -> None:
-    """Options of Java and jars of spark-defaults.conf stay beside ours."""
+    """Java options and jars of spark-defaults.conf are kept beside kbroker's."""
     defaults = {"spark.driver.extraJavaOptions": "-Da=b", "spark.jars": "a.jar"}
     found = chosen(defaults=defaults, jars="b.jar,c.jar")
     assert (found["spark.driver.extraJavaOptions"], found["spark.jars"]) == ("-Da=b -Dx=1", "a.jar,b.jar,c.jar")
@@ -50,7 +50,7 @@ def test_lists_are_added_to() -> None:
     [("local", True), ("local[*]", True), ("local-cluster[2,1,1024]", True), ("spark://h:1", False), ("yarn", False)],
 )
 def test_what_suits_one_machine_is_for_one_machine(master: str, local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loopback address and this interpreter are useless to a cluster; the number of cores is Spark's to say."""
+    """The loopback address and this interpreter are used on one host only; Spark decides the number of partitions."""
     for name in ("SPARK_LOCAL_IP", "PYSPARK_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/bin")
@@ -67,7 +67,7 @@ def test_what_suits_one_machine_is_for_one_machine(master: str, local: bool, mon
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://h:1"])
 def test_a_python_that_was_named_is_taken(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the setting, and before it by the variable."""
+    """The variable precedes the setting."""
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     given = chosen({"spark.pyspark.python": "/bin/sh"}, master=master)
     with _environment(master, given, None):
@@ -81,7 +81,7 @@ def test_a_python_that_was_named_is_taken(master: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("named", ["setting", "variable"])
 def test_a_python_that_executors_alone_have(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run it; what Spark runs beside the driver is this interpreter, which is there."""
+    """Tasks run the executors' Python; the driver's subprocesses run this interpreter."""
     theirs = "./environment/bin/python"
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     given = chosen({"spark.pyspark.python": theirs} if named == "setting" else {}, master="spark://h:1")
@@ -93,7 +93,7 @@ def test_a_python_that_executors_alone_have(named: str, monkeypatch: pytest.Monk
 
 
 def test_a_python_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an archive beside others, under the name that the master knows; tasks run what is in it."""
+    """The archive is added under the setting of the master, and tasks run the Python in it."""
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     archive = tmp_path / "env.tar.gz"
     with pytest.raises(PipelineError, match=r"there is no archive .*env\.tar\.gz: pack one with `venv-pack -o env"):
@@ -113,7 +113,7 @@ def test_a_python_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_properties_file_stands_in_place_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For our own reading and for Spark's launcher, which gets its name; also one that spark-submit's options name."""
+    """A properties file replaces spark-defaults.conf in kbroker, in Spark's launcher, and in PYSPARK_SUBMIT_ARGS."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     (tmp_path / "spark-defaults.conf").write_text("spark.a 1\nspark.b 1\n")
@@ -131,7 +131,7 @@ def test_a_properties_file_stands_in_place_of_spark_defaults(tmp_path: Path, mon
 
 
 def test_spark_defaults_are_read_as_spark_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Properties of Java, of which Spark takes its own; options of spark-submit come after them."""
+    """Java properties are read, only Spark's are kept, and options of spark-submit override them."""
     pytest.importorskip("pyspark")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
@@ -155,7 +155,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     "url", ["spark://{}", "spark://127.0.0.1:1,{}", "sc://{}/;user_id=a", "k8s://{}", "k8s://https://{}"]
 )
 def test_an_address_that_answers(url: str, no_proxy: None) -> None:
-    """One of several is enough, and any answer: also the end of a connection that should have begun otherwise."""
+    """One reachable address of several is enough, and any response, including a closed connection, is accepted."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def refuse() -> None:
@@ -170,7 +170,7 @@ def test_an_address_that_answers(url: str, no_proxy: None) -> None:
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])
 def test_a_place_that_says_nothing(scheme: str) -> None:
-    """It takes connections and answers none: a sentence, where Spark itself waits a minute, or ten, with its traces."""
+    """A host that accepts connections without a response is an error at once; Spark would wait for minutes."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(PipelineError, match=r"connected, but no response within 0\.05 s"),
@@ -193,7 +193,7 @@ def test_a_place_that_says_nothing(scheme: str) -> None:
     ],
 )
 def test_an_address_that_does_not(url: str, said: str, no_proxy: None) -> None:
-    """A sentence at once, where Spark takes a minute."""
+    """The error is raised at once, where Spark takes a minute."""
     began = time.monotonic()
     with pytest.raises(PipelineError) as caught:
         require_reachable(url)
@@ -203,6 +203,6 @@ def test_an_address_that_does_not(url: str, said: str, no_proxy: None) -> None:
 
 @pytest.mark.parametrize("url", ["local[*]", "yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,512]"])
 def test_other_masters_are_not_checked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is Kubernetes where a proxy connects to it."""
+    """Kubernetes behind a proxy is not checked either."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     require_reachable(url)

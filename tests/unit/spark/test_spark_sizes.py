@@ -1,4 +1,4 @@
-"""Numbers of tasks: by the size of the cluster, and by the amount of work."""
+"""Numbers of tasks by the size of the cluster and the amount of work."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +12,14 @@ from kbroker.spark.whatif.read import Client
 
 
 def session(cores: int, **settings: str) -> Any:
-    """Return a session that describes a cluster with so many cores."""
+    """Return a fake session of a cluster with this number of cores."""
     known = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
     conf = SimpleNamespace(get=lambda name, default=None: known.get(name, default))
     return SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=cores))
 
 
 def test_the_cores_of_the_cluster_count() -> None:
-    """Those that have come, those that may come, and what the user says above all."""
+    """Parallelism is an explicit setting, or the registered cores, or the maximum of dynamic allocation."""
     assert parallelism(session(48)) == 48
     assert parallelism(session(48, task_cpus="4")) == 12
     assert parallelism(session(48, default_parallelism="7")) == 7
@@ -36,7 +36,7 @@ def test_the_cores_of_the_cluster_count() -> None:
         ({}, 2, 4),  # a first batch may have rows of many hours
         ({}, 100, 192),
         ({0: 10}, 2, 4),
-        ({0: 10}, 100, 8),  # a small batch takes a task for each bucket at most
+        ({0: 10}, 100, 8),  # a small batch uses at most one task for each bucket
         ({0: 3_000_000, 1: 2_000_000}, 100, 100),
         ({0: 3_000_000, 1: 2_000_000}, 20, 40),
     ],
@@ -46,7 +46,7 @@ def test_a_batch_is_written_by_as_many_tasks_as_it_is_worth(before: dict[int, in
 
 
 def test_a_bucket_is_shared_out_where_there_are_cores() -> None:
-    """Small buckets stay whole, and large ones where all cores are busy: each share reads all of its bucket."""
+    """Large buckets are shared while cores are free, because each share reads its whole bucket; small ones are not."""
 
     def shares(slots: int, *rows: int) -> list[int]:
         return list(_shares(dict(enumerate(rows)), slots).values())

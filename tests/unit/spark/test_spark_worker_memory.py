@@ -1,4 +1,4 @@
-"""The collector skips the modules that a worker of Spark has loaded, and a user's own process is left alone."""
+"""Garbage collections skip the modules that a Spark worker has loaded; other processes are unchanged."""
 
 import gc
 import subprocess
@@ -13,14 +13,14 @@ from kbroker.spark.setup import worker_memory
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_memory, "_is_done", False)
-    gc.unfreeze()  # the modules of tests
+    gc.unfreeze()  # the modules of other tests
     yield
     gc.unfreeze()
 
 
 @pytest.mark.usefixtures("fresh")
 def test_once_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects at the first call are frozen; later ones are collected as ever."""
+    """Objects of the first call are frozen; later objects are collected as usual."""
     monkeypatch.setattr(worker_memory, "is_spark_worker", lambda: True)
     worker_memory.freeze_modules()
     frozen = gc.get_freeze_count()
@@ -34,14 +34,13 @@ def test_once_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fresh")
 def test_never_elsewhere() -> None:
-    """This process is not a worker."""
     before = gc.get_freeze_count()
     worker_memory.freeze_modules()
     assert gc.get_freeze_count() == before
 
 
 def test_a_worker_is_known_by_its_daemon() -> None:
-    """A process that began as `python -m pyspark.daemon` says so in its main module's name."""
+    """The main module of a process started as `python -m pyspark.daemon` identifies a worker."""
     program = (
         "import sys, importlib.machinery as m\n"
         "sys.modules['__main__'].__spec__ = m.ModuleSpec('pyspark.daemon', None)\n"

@@ -1,4 +1,4 @@
-"""Message of a failed job about a file that cannot be read: it names the file, in one sentence."""
+"""Error of a failed job about an unreadable file: one sentence with the file's name."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from kbroker.spark.failures import AGAIN, DAMAGED, MISSING, RESTORE, STORE_FAILE
 
 FILE = "/data/t/date=2026-01-02/hour=00/bucket=00/batch-00000000-g0.parquet"
 
-# As Spark 4.2 and its Python worker wrote them, shortened.
+# Messages of Spark 4.2 and its Python worker, shortened.
 READER = (
     "An error occurred while calling o426.collectToPython.\n: org.apache.spark.SparkException: Job aborted\n"
     "Caused by: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
@@ -29,12 +29,12 @@ WORKER = (
     ids=["reader", "gone", "worker"],
 )
 def test_the_file_is_named(text: str, cause: str) -> None:
-    """Whichever reads it: Spark's own reader in the JVM, or Arrow in a Python worker."""
+    """The file is named whether Spark's reader in the JVM or Arrow in a Python worker reads it."""
     assert str(unreadable_file(RuntimeError(text))) == f"cannot read {FILE}: {cause}; {RESTORE}"
 
 
 def test_credentials_that_executors_lack_are_named() -> None:
-    """The store works, so the advice is not to wait for it."""
+    """The advice is to set credentials, not to wait for the store."""
     reason = "Operation not supported: an error occurred while loading credentials: no providers"
     raised = UnreadableFileError(FILE, f"{STORE_FAILED}{reason}{AGAIN}")
     said = str(unreadable_file(RuntimeError(f"kbroker.spark.failures.UnreadableFileError: {raised}")))
@@ -44,5 +44,5 @@ def test_credentials_that_executors_lack_are_named() -> None:
 
 
 def test_other_failures_are_not_explained_away() -> None:
-    """An exception that names no file that cannot be read keeps its traceback."""
+    """An exception without an unreadable file keeps its traceback."""
     assert unreadable_file(RuntimeError(f"java.lang.OutOfMemoryError while writing {FILE}")) is None

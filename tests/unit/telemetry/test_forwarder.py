@@ -1,4 +1,4 @@
-"""Forwarding to an OTLP endpoint: order, pauses on the broker's clock, bounds, and the lines about failures."""
+"""Forwarding to an OTLP endpoint: order, pauses on the broker's clock, bounds, and warnings about failures."""
 
 import http.server
 import logging
@@ -15,7 +15,7 @@ from tests.support.broker import wait_for
 
 
 class Endpoint:
-    """An OTLP endpoint that responds with ``status``."""
+    """OTLP endpoint that responds with ``status``."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -63,7 +63,7 @@ def scheduler(clock: VirtualClock) -> Scheduler:
 
 
 def test_messages_are_sent_in_order(endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler) -> None:
-    """To OTLP's path unless the URL has one."""
+    """Messages go to OTLP's path unless the URL has a path."""
     forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
     for number in range(3):
         forwarder.put(b"%d" % number)
@@ -84,7 +84,7 @@ def _has_failed(forwarder: Forwarder, times: int) -> bool:
 def test_an_overloaded_endpoint_gets_the_message_again(
     endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler
 ) -> None:
-    """After a pause that doubles; the order stays."""
+    """A failed message is sent again after a pause that doubles, and the order is kept."""
     endpoint.status = 503
     forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
     forwarder.put(b"a")
@@ -105,7 +105,7 @@ def test_an_overloaded_endpoint_gets_the_message_again(
 
 
 def test_a_refused_message_is_dropped(endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler) -> None:
-    """The endpoint would refuse it again."""
+    """A message that the endpoint rejects is not sent again."""
     endpoint.status = 400
     forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
     forwarder.put(b"a")
@@ -115,7 +115,7 @@ def test_a_refused_message_is_dropped(endpoint: Endpoint, clock: VirtualClock, s
 
 
 def test_an_unreachable_endpoint(clock: VirtualClock, scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
-    """The queue fills and further messages are dropped; one line a minute; a stop does not wait for the endpoint."""
+    """Messages are dropped while the queue is full, one warning a minute is logged, and a stop does not wait."""
     with caplog.at_level(logging.WARNING, "kbroker"):
         forwarder = Forwarder("http://127.0.0.1:1", clock, scheduler, 3)
         forwarder.put(b"a")
@@ -130,7 +130,7 @@ def test_an_unreachable_endpoint(clock: VirtualClock, scheduler: Scheduler, capl
 
 
 def test_nothing_is_taken_after_the_stop(endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler) -> None:
-    """A push that is late is dropped."""
+    """A push after the stop is dropped."""
     forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
     assert forwarder.stop(5)
     forwarder.put(b"a")

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions and PushTelemetry by the manager of client metrics: Kafka's limits, errors and metrics."""
+"""GetTelemetrySubscriptions and PushTelemetry of the client metrics manager: Kafka's limits, errors and metrics."""
 
 from uuid import UUID
 
@@ -32,7 +32,7 @@ def error_of_get(rig: Rig, uuid: UUID, **client: str) -> Errors:
 
 
 def test_a_client_without_a_subscription(rig: Rig) -> None:
-    """It gets an id, no metrics, and Kafka's longest interval; it pushes nothing."""
+    """A client without a subscription gets an id, no metrics, and Kafka's maximum interval."""
     granted = rig.get()
     assert granted.requested == Requested([], INTERVAL_MS)
     assert granted.client_instance_id.int > 1
@@ -57,7 +57,7 @@ def test_a_second_get_before_the_interval_is_throttled(rig: Rig, clock: VirtualC
 
 
 def test_a_changed_subscription_is_granted_at_once(rig: Rig) -> None:
-    """A push under the old id is refused, and the client may ask again at once."""
+    """A push with the former subscription id is refused, and the client may get the new subscription at once."""
     rig.configure("s", metrics="a.b", interval_ms="1000")
     first = rig.get(SAME)
     assert first.requested == Requested(["a.b"], 1000)
@@ -73,23 +73,23 @@ def test_a_changed_subscription_is_granted_at_once(rig: Rig) -> None:
 
 
 def test_a_subscription_that_is_absent_already_changes_nothing(rig: Rig) -> None:
-    """Deleting it does not let clients ask before their interval."""
+    """Deleting an absent subscription does not end the interval of clients."""
     rig.get(SAME)
     rig.configure("other")
     assert error_of_get(rig, SAME) is Errors.THROTTLING_QUOTA_EXCEEDED
 
 
 def test_a_get_after_an_error_of_the_subscription_is_not_throttled(rig: Rig) -> None:
-    """After these two errors of a push the client may send the next request at once."""
+    """The request after UNKNOWN_SUBSCRIPTION_ID or UNSUPPORTED_COMPRESSION_TYPE is accepted before the interval."""
     granted = rig.get(SAME)
     wrong = granted._replace(subscription_id=granted.subscription_id + 1)
     assert rig.error_of(wrong) is Errors.UNKNOWN_SUBSCRIPTION_ID
     assert error_of_get(rig, SAME) is Errors.NONE
-    assert error_of_get(rig, SAME) is Errors.THROTTLING_QUOTA_EXCEEDED  # it has forgotten the error
+    assert error_of_get(rig, SAME) is Errors.THROTTLING_QUOTA_EXCEEDED  # the error applies to one request only
 
 
 def test_unsupported_compression(rig: Rig) -> None:
-    """Codecs 0 to 4 are accepted, also no compression, which the response does not list."""
+    """Codecs 0 to 4 are accepted, including no compression, which the response does not list."""
     for codec in range(5):
         uuid = UUID(int=100 + codec)
         rig.push(rig.get(uuid), compression=codec)
@@ -101,7 +101,7 @@ def test_unsupported_compression(rig: Rig) -> None:
 
 
 def test_the_interval_between_pushes(rig: Rig, clock: VirtualClock) -> None:
-    """The first push after a get is accepted at once, the next after the interval."""
+    """The first push after a get is accepted at once, the next one after the interval."""
     rig.configure("s", metrics="*", interval_ms="1000")
     granted = rig.get(SAME)
     clock.advance_ms(1)
@@ -114,38 +114,38 @@ def test_the_interval_between_pushes(rig: Rig, clock: VirtualClock) -> None:
 
 
 def test_the_last_push_is_accepted_early_and_is_the_last(rig: Rig, clock: VirtualClock) -> None:
-    """A client that ends pushes at once; what it sends afterwards is refused, whatever the time."""
+    """A terminating client may push before its interval; later pushes are refused."""
     granted = rig.get(SAME)
     rig.push(granted)
     assert rig.error_of(granted, terminating=True) is Errors.NONE
     assert rig.pushes[-1].is_terminating
     clock.advance_ms(INTERVAL_MS)
     assert rig.error_of(granted) is Errors.INVALID_REQUEST
-    assert rig.error_of(granted) is Errors.NONE  # Kafka takes over the flag of a refused push, too
+    assert rig.error_of(granted) is Errors.NONE  # as in Kafka, a refused push updates the terminating flag
 
 
 def test_data_that_is_too_large(clock: VirtualClock) -> None:
-    """The limit is that of the compressed bytes."""
+    """The limit applies to the compressed bytes."""
     rig = Rig(clock, max_bytes=10)
     assert rig.error_of(rig.get(SAME), bytes(10)) is Errors.NONE
     assert rig.error_of(rig.get(UUID(int=8)), bytes(11)) is Errors.TELEMETRY_TOO_LARGE
 
 
 def test_an_empty_push_is_not_received(rig: Rig) -> None:
-    """It is accepted, and nothing is decoded."""
+    """An empty push is accepted without decoding."""
     assert rig.error_of(rig.get(SAME), b"") is Errors.NONE
     assert rig.pushes == []
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_reserved_ids_cannot_push(rig: Rig, number: int) -> None:
-    """No client has them; no instance is created."""
+    """Reserved ids are refused, and no instance is created."""
     assert rig.error_of(Granted(UUID(int=number), 0, Requested([], 1))) is Errors.INVALID_REQUEST
     assert rig.manager.instances == []
 
 
 def test_a_push_that_cannot_be_decoded(rig: Rig, clock: VirtualClock) -> None:
-    """INVALID_RECORD, counted; the client goes on after its interval."""
+    """The push fails with INVALID_RECORD and is counted; the client continues after its interval."""
     granted = rig.get(SAME)
     rig.failure = ValueError("no OTLP")
     assert rig.error_of(granted) is Errors.INVALID_RECORD
@@ -158,7 +158,7 @@ def test_a_push_that_cannot_be_decoded(rig: Rig, clock: VirtualClock) -> None:
 
 
 def test_a_push_of_an_unknown_instance(rig: Rig) -> None:
-    """The broker has restarted: the id is taken over, and the subscription id still fits if nothing has changed."""
+    """After a restart of the broker, the client's id is accepted, and so is an unchanged subscription id."""
     granted = rig.get(SAME)
     other = Rig(rig.clock)
     assert other.error_of(granted) is Errors.NONE
@@ -166,7 +166,7 @@ def test_a_push_of_an_unknown_instance(rig: Rig) -> None:
 
 
 def test_an_instance_expires(rig: Rig, clock: VirtualClock) -> None:
-    """After three intervals, at least a minute, without a request; its sensors are removed."""
+    """An instance expires after three intervals, at least a minute, without a request, and its sensors are removed."""
     rig.configure("s", metrics="*", interval_ms="1000")
     rig.get(SAME)
     assert rig.measured("instance-count") == 1
@@ -188,7 +188,7 @@ def test_an_instance_expires(rig: Rig, clock: VirtualClock) -> None:
 
 
 def test_an_expired_instance_is_new_at_its_next_request(rig: Rig, clock: VirtualClock) -> None:
-    """No sweep is needed for that: a client that has sent its last push begins again."""
+    """An expired instance is replaced without a sweep, even after a terminating push."""
     rig.configure("s", metrics="*", interval_ms="1000")
     granted = rig.get(SAME)
     rig.push(granted, terminating=True)
@@ -210,7 +210,7 @@ def test_the_end_of_a_connection_removes_its_instance(rig: Rig) -> None:
 
 
 def test_the_number_of_instances_is_bounded() -> None:
-    """The least recently used one is removed for a new one."""
+    """The least recently used instance is removed for a new one."""
     removed: list[ClientInstance] = []
     cache = InstanceCache(removed.append, limit=2)
     for number in (1, 2):
@@ -224,7 +224,7 @@ def test_the_number_of_instances_is_bounded() -> None:
 
 
 def test_an_instance_that_is_removed_while_it_pushes_leaves_nothing(rig: Rig) -> None:
-    """The series of its push are removed after it."""
+    """The series of a push are removed even if the instance is removed first."""
     granted = rig.get(SAME, rig.client(connection="1"))
     receive = rig.manager._receive
 

@@ -1,4 +1,4 @@
-"""Decoded pushes: values, attributes, sums that add up, and bounds."""
+"""Decoded pushes: values, attributes, delta sums, and bounds."""
 
 import math
 import sys
@@ -21,7 +21,7 @@ from tests.support.telemetry import CUMULATIVE, counter, gauges
 
 
 def test_gauges() -> None:
-    """Attributes of the point and of the resource, by name; numbers become texts."""
+    """Attributes of the point and the resource are sorted by name, and numbers become strings."""
     message = parse(gauges({"a.b": 1.5, "c": 2}, {"node_id": 1, "topic": "t"}, resource="r").SerializeToString())
     attributes = (("client_rack", "r"), ("node_id", "1"), ("topic", "t"))
     assert list(points(message)) == [
@@ -31,13 +31,13 @@ def test_gauges() -> None:
 
 
 def test_sums() -> None:
-    """Those with delta temporality add up; a monotonic sum is a counter."""
+    """Sums with delta temporality are deltas; a monotonic sum is a counter."""
     assert list(points(counter("n", 3))) == [Point("n", (), 3, True, True)]
     assert list(points(counter("n", 3, CUMULATIVE))) == [Point("n", (), 3, False, True)]
 
 
 def test_histograms_and_summaries() -> None:
-    """The number of values and their sum."""
+    """A histogram or summary gives the number of values and their sum."""
     message = MetricsData()
     metrics = message.resource_metrics.add().scope_metrics.add().metrics
     histogram = metrics.add(name="h").histogram
@@ -57,7 +57,7 @@ def test_histograms_and_summaries() -> None:
 
 
 def test_bounds() -> None:
-    """Names and attributes are cut, values that are not finite are left out, and the number of points is limited."""
+    """Names and attributes are truncated, infinite values and NaN are omitted, and the number of points is limited."""
     long = "n" * (MAX_NAME + 1)
     many = {f"{number:02d}": number for number in range(MAX_ATTRIBUTES + 1)}
     (point,) = points(gauges({long: 1}, many))
@@ -73,20 +73,20 @@ def test_bounds() -> None:
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x7f", b"no metrics at all"])
 def test_other_data(data: bytes) -> None:
-    """It is refused with one kind of error."""
+    """Other data is refused with one type of error."""
     with pytest.raises(ValueError, match="expected metrics in OTLP"):
         parse(data)
 
 
 def test_too_many_resources() -> None:
-    """Each would be sent on with the attributes of the client: a push of 1 MiB would become 100 MiB."""
+    """Resources are limited: with the client's attributes in each, a push of 1 MiB would become 100 MiB."""
     assert len(parse(b"\x0a\0" * MAX_RESOURCES).resource_metrics) == MAX_RESOURCES
     with pytest.raises(ValueError, match="at most 10000 resources in a push, found 10001"):
         parse(b"\x0a\0" * (MAX_RESOURCES + 1))
 
 
 def test_attributes_for_an_endpoint() -> None:
-    """The broker's replace the client's own of the same names; the others stay."""
+    """Attributes of the broker replace the client's attributes of the same name; others are kept."""
     message = gauges({"a": 1}, resource="r")
     message.resource_metrics[0].resource.attributes.add(key="client_id").value.string_value = "forged"
     add_attributes(message, {"client_id": "c"})
@@ -95,7 +95,7 @@ def test_attributes_for_an_endpoint() -> None:
 
 
 def test_the_decoder_is_found_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both packages are needed."""
+    """The check finds both required packages without importing them."""
     assert decoder.has_decoder()
     decoder.has_decoder.cache_clear()
     with monkeypatch.context() as changed:

@@ -1,4 +1,4 @@
-"""The latest values of clients, and their bounds."""
+"""Latest values of clients, and their bounds."""
 
 from uuid import UUID
 
@@ -13,7 +13,7 @@ def gauge(name: str, value: float) -> Point:
 
 
 def test_values() -> None:
-    """A gauge is replaced, a delta is added; what a push leaves out stays."""
+    """A gauge is replaced, a delta is added, and a series that a push omits is kept."""
     series = ClientSeries(1 << 20)
     series.put(ONE, [gauge("g", 1), Point("d", (("k", "v"),), 2, True, True)], 10)
     series.put(ONE, [gauge("g", 5), Point("d", (("k", "v"),), 3, True, True)], 20)
@@ -25,7 +25,7 @@ def test_values() -> None:
 
 
 def test_a_client_has_a_maximum_number_of_series() -> None:
-    """Further ones are left out and counted; those that exist are updated."""
+    """Excess series are dropped and counted; existing series are updated."""
     series = ClientSeries(1 << 20, max_client_series=2)
     series.put(ONE, [gauge("a", 1), gauge("b", 1), gauge("c", 1)], 0)
     series.put(ONE, [gauge("a", 2), gauge("c", 2)], 0)
@@ -36,7 +36,7 @@ def test_a_client_has_a_maximum_number_of_series() -> None:
 
 
 def test_all_clients_have_a_maximum_of_bytes() -> None:
-    """A client that is removed frees its bytes."""
+    """The bytes of all clients are limited; a removed client frees its bytes."""
     series = ClientSeries(2 * (SERIES_BYTES + 1))
     series.put(ONE, [gauge("a", 1), gauge("b", 1)], 0)
     series.put(TWO, [gauge("a", 1)], 0)

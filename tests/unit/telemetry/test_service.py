@@ -1,4 +1,4 @@
-"""The receiver of pushes: every codec, the log, the endpoint, and what is left once a client has ended."""
+"""The receiver of pushes: compression, the log, the endpoint, and the removal of expired clients."""
 
 import gzip
 import json
@@ -68,7 +68,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_codecs(rig: Rig, codec: int) -> None:
-    """Each is decompressed, and other data in it is refused."""
+    """Each codec is decompressed, and invalid data is refused."""
     packed = CODECS[codec](gauges({"a": 1.5}).SerializeToString())
     assert rig.push(packed, codec) is Errors.NONE
     assert rig.service.series.of(SAME) == {("a", ()): Value(1.5, False)}
@@ -77,7 +77,7 @@ def test_codecs(rig: Rig, codec: int) -> None:
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_data_that_grows(tmp_path: Path, codec: int) -> None:
-    """The limit of the compressed data is that of the decompressed, too."""
+    """The limit for compressed data also applies to decompressed data."""
     rig = Rig(tmp_path, **{"telemetry.max.bytes": 5000})
     packed = CODECS[codec](bytes([0x7A, 0x88, 0x27]) + bytes(5000))
     assert len(packed) < 5000
@@ -87,7 +87,7 @@ def test_data_that_grows(tmp_path: Path, codec: int) -> None:
 
 
 def test_counters_add_up(rig: Rig) -> None:
-    """Their changes are in the log, the total in the latest values."""
+    """The log has the deltas, and the latest values have the total."""
     for value in (3, 4):
         assert rig.push(counter("n", value, DELTA).SerializeToString()) is Errors.NONE
     assert rig.service.series.of(SAME) == {("n", ()): Value(7, True)}
@@ -97,7 +97,7 @@ def test_counters_add_up(rig: Rig) -> None:
 
 
 def test_the_line_of_a_push(rig: Rig) -> None:
-    """Sender, interval, and whether it is the last one."""
+    """A line of the log has the sender, the interval, and the terminating flag."""
     assert rig.push(gauges({"a": 1}).SerializeToString(), is_last=True) is Errors.NONE
     (record,) = rig.logged()
     del record["metrics"]
@@ -109,7 +109,7 @@ def test_the_line_of_a_push(rig: Rig) -> None:
 
 
 def test_an_expired_client_leaves_no_values(rig: Rig) -> None:
-    """The sweep of the scheduler removes it."""
+    """The scheduler's sweep removes an expired client with its values."""
     assert rig.push(gauges({"a": 1}).SerializeToString()) is Errors.NONE
     rig.clock.advance_ms(900_001)
     rig.scheduler.run_due()
@@ -118,12 +118,12 @@ def test_an_expired_client_leaves_no_values(rig: Rig) -> None:
 
 
 def test_a_folder_that_is_deleted_is_made_again(rig: Rig) -> None:
-    """A push is accepted whatever happens to its log."""
+    """A push is accepted even if it cannot be logged, and the folder is created again."""
     assert rig.push(gauges({"a": 1}).SerializeToString()) is Errors.NONE
     for file in rig.folder.iterdir():
         file.unlink()
     rig.folder.rmdir()
-    rig.folder.touch()  # no folder can be made here
+    rig.folder.touch()  # the folder cannot be created
     assert rig.push(gauges({"a": 2}).SerializeToString()) is Errors.NONE
     assert rig.service.log is not None
     assert (rig.service.log.written, rig.service.log.dropped) == (1, 1)
@@ -133,7 +133,7 @@ def test_a_folder_that_is_deleted_is_made_again(rig: Rig) -> None:
 
 
 def test_an_endpoint_gets_the_client_with_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attributes of the client, and the values as they were pushed."""
+    """The endpoint gets the attributes of the client and the values as pushed."""
     rig = Rig(tmp_path, **{"kbroker.telemetry.otlp.endpoint": "http://127.0.0.1:1"})
     sent: list[bytes] = []
     assert rig.service.forwarder is not None

@@ -1,4 +1,4 @@
-"""Client metrics subscriptions: matching clients, several subscriptions of one client, and ids."""
+"""Client metrics subscriptions: matching clients, combined subscriptions, and ids."""
 
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -20,7 +20,7 @@ CLIENT = {
     ("match", "is_matched"),
     [
         ("client_id=orders-1", True),
-        ("client_id=orders", False),  # the whole text
+        ("client_id=orders", False),  # the whole text must match
         ("client_id=orders-\\d+,client_software_name=apache.*", True),
         ("client_id=orders-\\d+,client_software_name=librdkafka", False),
         ("client_source_address=10\\.0\\..*,client_source_port=40312", True),
@@ -29,18 +29,18 @@ CLIENT = {
         ("client_id=(?!orders).*", False),
         ("client_id=(?<n>o)rders-1", True),
         (" client_id = orders-1 ", True),
-        ("client_id=x,client_id=orders-1", True),  # the last one counts
+        ("client_id=x,client_id=orders-1", True),  # the last pattern of a property applies
         ("client_instance_id=Rpw.*", True),
         ("", True),
     ],
 )
 def test_matching(match: str, is_matched: bool) -> None:
-    """Every pattern must match; without any each client matches."""
+    """Every pattern must match; a subscription without patterns matches every client."""
     assert subscription_of("s", {"match": match}).matches(CLIENT) is is_matched
 
 
 def test_a_property_that_the_client_has_not_sent() -> None:
-    """It matches no pattern, not even one of any text."""
+    """An absent property matches no pattern, not even one for any text."""
     assert not subscription_of("s", {"match": "client_id=.*"}).matches({"client_id": None})
 
 
@@ -52,7 +52,7 @@ def test_a_hostile_text_takes_linear_time() -> None:
 
 
 def test_several_subscriptions() -> None:
-    """The metrics of all that match, each once, and the shortest interval."""
+    """A client gets the metrics of all matching subscriptions, each once, and the minimum interval."""
     found = requested_metrics(
         [
             Subscription("one", ("a", "b"), 5000, {}),
@@ -65,18 +65,18 @@ def test_several_subscriptions() -> None:
 
 
 def test_all_metrics() -> None:
-    """A subscription to all metrics replaces the others' names; the longest interval is Kafka's default."""
+    """A subscription to all metrics replaces other names; the maximum interval is Kafka's default."""
     subscriptions = [Subscription("one", ("a",), 400_000, {}), Subscription("two", ("*", "x"), 500_000, {})]
     assert requested_metrics(subscriptions, CLIENT) == Requested(["*"], 300_000)
 
 
 def test_ids() -> None:
-    """Recorded from Apache Kafka 4.3.1: CRC-32C of the set's text and the interval, and the hash of the id."""
+    """Ids equal those of Apache Kafka 4.3.1: CRC-32C of the set's text and the interval, and the hash of the id."""
     uuid = uuid5(NAMESPACE_URL, "kbroker:2one")
     assert Requested(["org.apache.kafka.producer."], 1234).subscription_id(uuid) == 604667506
     assert Requested([], 300_000).subscription_id(uuid) == 1710345566
 
 
 def test_reserved_ids() -> None:
-    """Kafka's ids of no client."""
+    """Ids 0 and 1 are reserved, as in Kafka."""
     assert [is_reserved(UUID(int=number)) for number in range(3)] == [True, True, False]

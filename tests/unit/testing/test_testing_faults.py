@@ -1,4 +1,4 @@
-"""Fault rules: which request they meet, what they refuse it with, and what they say when nothing came."""
+"""Fault rules: the requests that they match, the refusals, and the failure of a rule without a hit."""
 
 import itertools
 import uuid
@@ -18,7 +18,7 @@ APIS = KafkaApis()
 
 
 class QuietBroker:
-    """Broker without requests for rules: it keeps the APIs that the rules intercept."""
+    """Broker without requests for rules; ``shown`` is the set of intercepted native APIs."""
 
     def __init__(self) -> None:
         self.apis = APIS
@@ -39,7 +39,7 @@ def rules(broker: QuietBroker) -> FaultRules:
 
 
 def meets(rules: FaultRules, key: int, client_id: str = "me", topics: Iterable[str] = ()) -> int | None:
-    """Ids of the rule that a request would meet, as the rules themselves choose."""
+    """Return the id of the rule that matches a request, in the rules' own order."""
     with rules.changed:
         for fault in rules.all():
             if fault.meets(key, client_id, frozenset(topics)):
@@ -49,7 +49,7 @@ def meets(rules: FaultRules, key: int, client_id: str = "me", topics: Iterable[s
 
 
 def test_without_rules_nothing_goes_through_python(broker: QuietBroker, rules: FaultRules) -> None:
-    """Only the APIs of live rules are shown, all native ones for a rule without API, none after the last rule."""
+    """Native APIs are intercepted only while a rule needs them: a rule's own APIs, or all for a rule without API."""
     produce = rules.add("Produce", error="NOT_LEADER_OR_FOLLOWER")
     assert broker.shown == {0}
     anything = rules.add(delay_ms=1)
@@ -62,12 +62,11 @@ def test_without_rules_nothing_goes_through_python(broker: QuietBroker, rules: F
 
 @pytest.mark.parametrize("name", ["Produce", "produce", "PRODUCE", "0", 0])
 def test_an_api_by_name_or_key(rules: FaultRules, name: int | str) -> None:
-    """All spellings mean the same API."""
     assert rules.add(name, drop=True).keys == {0}
 
 
 def test_names_with_underscores(rules: FaultRules) -> None:
-    """list_offsets is ListOffsets; several APIs are one rule."""
+    """An underscore in a name is ignored, and one rule may have several APIs."""
     assert rules.add(("list_offsets", "Fetch"), drop=True).keys == {2, 1}
 
 
@@ -97,14 +96,14 @@ def test_names_with_underscores(rules: FaultRules) -> None:
     ],
 )
 def test_a_rule_that_cannot_be(broker: QuietBroker, rules: FaultRules, arguments: dict[str, Any], text: str) -> None:
-    """Refused with the reason, and nothing is installed."""
+    """The rule is refused with the reason, and nothing is installed."""
     with pytest.raises(ValueError, match=text):
         rules.add(**arguments)
     assert (rules.all(), broker.shown) == ([], None)
 
 
 def test_the_next_n_and_no_more(rules: FaultRules) -> None:
-    """count=2 meets two requests, then others pass; -1 never ends."""
+    """A rule with count=2 matches two requests; one with count=-1 has no limit."""
     twice = rules.add("Fetch", drop=True, count=2)
     assert [meets(rules, 1) for _ in range(3)] == [twice.id, twice.id, None]
     assert (twice.hits, twice.left) == (2, 0)
@@ -114,14 +113,14 @@ def test_the_next_n_and_no_more(rules: FaultRules) -> None:
 
 
 def test_skip_counts_only_what_matches(rules: FaultRules) -> None:
-    """The first matching ones pass; others are not counted."""
+    """The first matching requests pass; other requests are not counted."""
     fault = rules.add("Fetch", topic="a", drop=True, skip=1)
     asked = [meets(rules, 1, topics=topics) for topics in (["b"], ["a"], ["b"], ["a"], ["a"])]
     assert asked == [None, None, None, fault.id, None]
 
 
 def test_selectors_are_and(rules: FaultRules) -> None:
-    """API, client and topic must all match; patterns are shell patterns, case counts."""
+    """API, client and topic must all match; patterns are case-sensitive shell patterns."""
     fault = rules.add("Produce", topic="orders-*", client_id="app-?", drop=True, count=-1)
     cases = itertools.product((0, 1), ("app-1", "app-12", "APP-1"), (["orders-1"], ["orders"], []))
     met = [case for case in cases if meets(rules, *case)]
@@ -130,13 +129,13 @@ def test_selectors_are_and(rules: FaultRules) -> None:
 
 
 def test_the_first_rule_decides(rules: FaultRules) -> None:
-    """In the order they were added; a spent one steps aside."""
+    """Rules apply in the order in which they were added, until they are used up."""
     first, second = rules.add("Produce", drop=True), rules.add("Produce", disconnect=True)
     assert [meets(rules, 0) for _ in range(3)] == [first.id, second.id, None]
 
 
 def test_an_unmet_rule_fails_the_block(rules: FaultRules) -> None:
-    """And says which it was and what came instead."""
+    """The failure names the rule and the requests that arrived instead."""
     fault = rules.add("Produce", topic="t", delay_ms=5, drop=True)
     fault.note_seen("Fetch")
     fault.note_seen("Fetch")
@@ -148,13 +147,13 @@ def test_an_unmet_rule_fails_the_block(rules: FaultRules) -> None:
 
 
 def test_a_failing_block_keeps_its_own_error(rules: FaultRules) -> None:
-    """The test's failure is not hidden behind the rule that was not met."""
+    """An exception of the block is raised instead of the failure of the rule."""
     with pytest.raises(ZeroDivisionError), rules.add("Produce", drop=True):
         raise ZeroDivisionError
 
 
 def test_assert_hit_counts(rules: FaultRules) -> None:
-    """Exactly so many, if a number is given."""
+    """A given number of hits is exact."""
     fault = rules.add("Produce", drop=True, count=3)
     for _ in range(2):
         meets(rules, 0)
@@ -177,7 +176,7 @@ FETCH = {"Topics": [{"Topic": "t", "TopicId": TOPIC_ID, "Partitions": [{"Partiti
 
 
 def refusal(key: int, version: int, body: Body) -> Body:
-    """The refusal of a request, through the codec there and back."""
+    """Return the refusal of a request after encoding and decoding of both."""
     request = codec.decode_request(key, version, codec.encode_request(key, version, body))
     failure = responses.error_response_of(APIS.entries[key])
     facts = RequestContext(key, version)
@@ -190,7 +189,7 @@ def refusal(key: int, version: int, body: Body) -> Body:
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_produce_is_refused_on_each_partition(version: int) -> None:
-    """Every version carries the error on the partition asked for, by name or by id, and no offset."""
+    """Every version has the error on the requested partition, by name or id, and no offset."""
     (topic,) = refusal(0, version, PRODUCE)["Responses"]
     (row,) = topic["PartitionResponses"]
     assert (topic["Name"], topic["TopicId"]) == (("t", uuid.UUID(int=0)) if version < 13 else ("", TOPIC_ID))
@@ -199,7 +198,7 @@ def test_produce_is_refused_on_each_partition(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_fetch_is_refused_on_each_partition(version: int) -> None:
-    """Every version carries the error on the partition asked for, by name or by id, no records and no session."""
+    """Every version has the error on the requested partition, by name or id, without records and session."""
     response = refusal(1, version, FETCH)
     (topic,) = response["Responses"]
     (row,) = topic["Partitions"]
@@ -209,12 +208,12 @@ def test_fetch_is_refused_on_each_partition(version: int) -> None:
 
 
 def test_every_api_can_be_refused() -> None:
-    """Every API of this broker has a refusal, so that no fault is silently a closed connection."""
+    """Every served API has an error response, so that no fault rule silently closes the connection."""
     assert [entry.name for entry in APIS.entries.values() if responses.error_response_of(entry) is None] == []
 
 
 def test_topics_are_found_wherever_they_are() -> None:
-    """By name, by id, in lists of names, in resources; names of configs and protocols are not topics."""
+    """Topics are found by name, by id, in lists and in resources; names of configs and protocols are not topics."""
 
     def topics(key: int, version: int, body: Body) -> set[str]:
         decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))

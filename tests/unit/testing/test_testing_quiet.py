@@ -1,4 +1,4 @@
-"""Foundations of waiting for a quiet broker, and waiting for conditions."""
+"""Idle checks of timers, schedulers and queues, and waiting for conditions."""
 
 import threading
 
@@ -14,7 +14,7 @@ from kbroker.testing.waiting import wait_until
 
 
 def test_a_timer_is_quiet_when_its_thread_waits() -> None:
-    """Not before somebody advances it, not while a callback runs, not while something is due."""
+    """A timer is idle only while a thread waits in it, no callback runs, and nothing is due."""
     clock, inside, leave = VirtualClock(), threading.Event(), threading.Event()
     timer = Timer(clock, 1, 20)
     assert not timer.is_idle
@@ -43,7 +43,7 @@ def test_a_timer_is_quiet_when_its_thread_waits() -> None:
 
 
 def test_a_scheduler_is_quiet_after_its_tasks() -> None:
-    """It runs what became due first."""
+    """A scheduler is idle only after the tasks that are due."""
     clock, ran = VirtualClock(), []
     scheduler = Scheduler(clock, "tasks")
     scheduler.schedule("once", lambda: ran.append(1), delay_ms=100)
@@ -57,7 +57,7 @@ def test_a_scheduler_is_quiet_after_its_tasks() -> None:
 
 
 def test_a_queue_counts_who_waits() -> None:
-    """None, until somebody does, and none once closed."""
+    """The queue has a sleeper while a thread waits, and none after it is closed."""
     queue = Queue(10)
     assert queue.sleepers == 0
     requests, python = Queue(10), queue
@@ -73,7 +73,7 @@ def test_a_queue_counts_who_waits() -> None:
 
 @pytest.mark.parametrize("key", [-1, 128, 10**6])
 def test_only_api_keys_can_be_intercepted(key: int) -> None:
-    """The first and last key are fine; others are refused, also after good ones."""
+    """A key outside 0 to 127 is refused, even after valid ones."""
     native_apis = NativeApis(None, Queue(10), Queue(10), 1)
     native_apis.intercept([0, 127])
     with pytest.raises(ValueError, match="0 to 127"):
@@ -85,7 +85,7 @@ def test_only_api_keys_can_be_intercepted(key: int) -> None:
 
 
 def test_waiting_ends_with_the_condition() -> None:
-    """At once if it is true, else when it becomes true, else with a sentence that names it."""
+    """Waiting ends when the condition is true; a time-out error names the condition."""
     asked = []
 
     def third_time() -> bool:

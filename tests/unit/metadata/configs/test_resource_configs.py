@@ -1,4 +1,4 @@
-"""Records of changed configs, and the configs of a broker in the metadata."""
+"""Tests of the records of changed configs, and of a broker's configs in the metadata image."""
 
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.metadata.configs.resource_configs import broker_configs, config_records
@@ -8,7 +8,7 @@ TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 
 
 def test_only_changed_configs_have_a_record() -> None:
-    """A new and a changed value is set, a missing one is removed."""
+    """Records set new and changed values and remove missing ones."""
     before, after = {"same": "1", "other": "2", "old": "3"}, {"same": "1", "other": "4", "new": ""}
     records = config_records(TOPIC, "t", before, after)
     assert {(one.name, one.body["ResourceType"], one.body["ResourceName"]) for one in records} == {
@@ -25,7 +25,7 @@ def test_only_changed_configs_have_a_record() -> None:
 
 
 def test_configs_of_a_broker() -> None:
-    """Its own configs, and those of all brokers; those of another broker are not among them."""
+    """A broker gets its own configs and the cluster-wide defaults, not the configs of another broker."""
     controller = MemoryController()
     store_configs(controller, BROKER, "1", {"a": "1"})
     store_configs(controller, BROKER, "2", {"a": "2"})

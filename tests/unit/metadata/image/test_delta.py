@@ -1,4 +1,4 @@
-"""Brokers, configs, quotas, rules, credentials, tokens, features and producer ids of an image."""
+"""Changes of brokers, configs, quotas, ACLs, credentials, tokens, features and producer ids in an image."""
 
 from typing import Any
 from uuid import UUID
@@ -53,7 +53,7 @@ def registration_change(**fields: Any) -> Row:
 
 
 def test_every_type_of_record_is_known() -> None:
-    """Only the records of transactions are refused, which their reader replays as a whole or not at all."""
+    """Each type of record has a replay function, except the records of transactions, which the reader resolves."""
     for name in RECORD_TYPES.values():
         if name.endswith("TransactionRecord"):
             with pytest.raises(MetadataReplayError, match=f"expected a record that changes the image, found {name}"):
@@ -68,7 +68,7 @@ def test_every_type_of_record_is_known() -> None:
 
 @pytest.mark.parametrize("version", range(5))
 def test_a_broker_registers(version: int) -> None:
-    """With the fields of each version of its record; the directories are sorted as Java's Uuids are."""
+    """A registration has the fields of its record's version. Directories are sorted in the order of Java's Uuids."""
     low, high, signed, below = uid(5), uid(6), uid(1 << 63), UUID(int=5 << 64 | 1 << 63)
     fields: dict[str, Any] = {"Rack": "r", "Fenced": False}
     expected: dict[str, Any] = {"rack": "r", "is_fenced": False}
@@ -102,7 +102,7 @@ def test_a_broker_registers(version: int) -> None:
 )
 @pytest.mark.parametrize("is_fenced", [True, False])
 def test_a_registration_changes(is_fenced: bool, row: Row, expected: dict[str, Any]) -> None:
-    """A record that changes nothing leaves the same mapping."""
+    """A record without a change leaves the mapping of brokers the same object."""
     registered = broker(1, Fenced=is_fenced, LogDirs=[uid(6)])
     before = REGISTRATION._replace(is_fenced=is_fenced, directories=(uid(6),))
     image = after(registered)
@@ -126,7 +126,7 @@ def test_a_controller_registers() -> None:
 
 
 def test_configs_are_set_and_removed() -> None:
-    """A resource without configs is not in the image; values may be empty."""
+    """An image omits a resource without configs and keeps empty values."""
     image = after(config(4, "", "x", "1"), config(4, "1", "x", ""), config(2, "a", "x", "1"))
     assert image.configs == {(4, ""): {"x": "1"}, (4, "1"): {"x": ""}, (2, "a"): {"x": "1"}}
     delta = delta_of(image, config(4, "", "x", None), config(2, "a", "y", "2"), config(32, "g", "z", None))
@@ -138,7 +138,7 @@ def test_configs_are_set_and_removed() -> None:
 
 
 def test_quotas_are_set_and_removed() -> None:
-    """An entity is the same whatever the order of its parts; keys of shadows are kept."""
+    """The order of an entity's parts does not matter. Keys of shadow quotas are kept."""
     image = after(quota("producer_byte_rate", 1.5), quota("shadow.producer_byte_rate", 2.0))
     assert image.client_quotas == {ALICE: {"producer_byte_rate": 1.5, "shadow.producer_byte_rate": 2.0}}
     other = QuotaEntity.of({"ip": "1.2.3.4"})
@@ -198,7 +198,7 @@ def test_tokens_are_set_and_removed() -> None:
 
 
 def test_a_feature_of_level_0_is_absent() -> None:
-    """kraft.version counts by its control records only."""
+    """The level of kraft.version in a feature record is ignored; only control records set it."""
     image = after(feature("metadata.version", 30), feature("group.version", 1), feature("kraft.version", 1))
     assert image.features == {"metadata.version": 30, "group.version": 1}
     delta = delta_of(image, feature("group.version", 0), feature("transaction.version", 2))

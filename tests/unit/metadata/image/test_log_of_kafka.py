@@ -1,4 +1,4 @@
-"""The metadata log of a real Apache Kafka 4.3.1, see ``tests/support/kafka/record_metadata_log.py``."""
+"""Tests with the metadata log of an Apache Kafka 4.3.1 (see ``tests/support/kafka/record_metadata_log.py``)."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ def batches(name: str) -> Iterator[MetadataBatch]:
 
 
 def records(found: Iterable[MetadataBatch]) -> Iterator[MetadataRecord]:
-    """Records that change the image; the only transaction, that of the first records, is complete."""
+    """Return the records without the markers of the only transaction, which is complete."""
     for batch in found:
         yield from (record for record in batch.records if not record.name.endswith("TransactionRecord"))
 
@@ -39,13 +39,13 @@ def replayed(found: Iterable[MetadataRecord], offset: int, epoch: int) -> Metada
 
 
 def after_log(end_offset: int = ALL) -> MetadataImage:
-    """The image after the batches below an end offset."""
+    """Return the image after the batches below an end offset."""
     found = [batch for batch in batches("00000000000000000000.log.gz") if batch.last_offset < end_offset]
     return replayed(records(found), found[-1].last_offset, found[-1].leader_epoch)
 
 
 def sorted_rows(record: MetadataRecord) -> MetadataRecord:
-    """A record whose listeners and features are in the order of their names: Kafka's are in that of a hash map."""
+    """Return a copy of a record with listeners and features sorted by name; Kafka writes them in hash map order."""
     rows: dict[str, Any] = {
         key: sorted(record.body[key], key=lambda row: row["Name"])
         for key in ("EndPoints", "Features")
@@ -56,7 +56,7 @@ def sorted_rows(record: MetadataRecord) -> MetadataRecord:
 
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_the_image_is_that_of_each_snapshot_of_kafka(name: str) -> None:
-    """After the same offset. Its snapshot has the same records, in another order within a subject."""
+    """The image equals each snapshot of Kafka at the same offset. Records within a subject may differ in order."""
     found = snapshot_id(name.removesuffix(".gz"))
     assert found is not None
     image = after_log(found.end_offset)
@@ -68,12 +68,12 @@ def test_the_image_is_that_of_each_snapshot_of_kafka(name: str) -> None:
 
 
 def subjects(found: Iterable[MetadataRecord]) -> list[str]:
-    """Kinds of records in the order of their first ones; a partition belongs to its topic."""
+    """Return the record types in the order of their first records."""
     return list(dict.fromkeys(record.name for record in found))
 
 
 def test_the_log_has_a_record_of_almost_every_type() -> None:
-    """Else the comparison with the snapshots would mean little."""
+    """The recorded log covers almost every record type, so that the comparison with the snapshots is meaningful."""
     names = {record.name for batch in batches("00000000000000000000.log.gz") for record in batch.records}
     assert len(names) == 20
     assert {"ClearElrRecord", "RemoveTopicRecord", "BrokerRegistrationChangeRecord", "ProducerIdsRecord"} <= names

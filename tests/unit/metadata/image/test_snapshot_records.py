@@ -1,4 +1,4 @@
-"""Records of a snapshot: their order and versions, and levels that cannot represent an image."""
+"""Order and versions of a snapshot's records, and metadata versions that cannot represent an image."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ from tests.support.metadata_images import (
     uid,
 )
 
-#: In the reverse order of the records of a snapshot.
+#: Records in the reverse of the order of a snapshot.
 ROWS: Sequence[Row] = (
     token(), credential("alice", 2), acl(1), producer_ids(1000), quota("request_percentage", 10.0),
     config(2, "a", "x", "1"), config(4, "", "y", ""),
@@ -41,7 +41,7 @@ IMAGE = after(*ROWS)
 
 
 def restored(image: MetadataImage, level: int) -> tuple[MetadataImage, list[MetadataRecord]]:
-    """The image after its snapshot, at the same offset, and the snapshot's records."""
+    """Return the image that a snapshot restores at the same offset, and the snapshot's records."""
     records = [decode_record(encode_record(record)) for record in records_of(image, level)]
     delta = MetadataDelta(EMPTY_IMAGE)
     for record in records:
@@ -50,7 +50,7 @@ def restored(image: MetadataImage, level: int) -> tuple[MetadataImage, list[Meta
 
 
 def test_a_snapshot_restores_its_image() -> None:
-    """Its records are in Kafka's order: metadata.version first, the other features, then one subject after another."""
+    """Records are in Kafka's order: metadata.version, the other features, then one subject after another."""
     image, records = restored(IMAGE, 30)
     assert image == IMAGE
     assert [(record.name.removesuffix("Record"), record.version) for record in records] == [
@@ -72,7 +72,7 @@ def test_the_image_of_an_empty_log_has_a_level_alone() -> None:
 
 @pytest.mark.parametrize(("level", "versions"), [(7, (1, 0)), (8, (2, 0)), (17, (3, 1)), (23, (3, 2)), (30, (4, 2))])
 def test_records_have_the_versions_of_the_level(level: int, versions: tuple[int, int]) -> None:
-    """Kafka writes directories of replicas from level 17 on; before, all replicas are MIGRATING."""
+    """Like Kafka, kbroker writes directories of replicas from level 17 on; a lower level restores all as MIGRATING."""
     rows = (feature("metadata.version", level), broker(1, Fenced=False), topic("a", 1), partition(1))
     before = after(*rows)
     image, records = restored(before, level)
@@ -82,7 +82,7 @@ def test_records_have_the_versions_of_the_level(level: int, versions: tuple[int,
 
 
 def test_eligible_leader_replicas_need_their_feature() -> None:
-    """Without it Kafka writes none: disabling it clears them."""
+    """A snapshot has no eligible leader replicas while their feature is disabled."""
     image, _ = restored(after(*ROWS, feature("eligible.leader.replicas.version", 0)), 30)
     first = IMAGE.topics["a"].partitions[0]
     assert (first.elr, first.last_known_elr) == ((1,), (2,))

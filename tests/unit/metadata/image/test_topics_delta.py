@@ -1,4 +1,4 @@
-"""Topics of an image: creation, changes of partitions with their epochs, deletion, and contradictions."""
+"""Topics of an image: creation, changes of partitions with their epochs, deletion, and contradictory records."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_every_field_of_a_partition_is_read() -> None:
     ],
 )
 def test_a_change_replaces_only_its_fields(fields: dict[str, object], expected: dict[str, object]) -> None:
-    """The partition epoch rises with each record, the leader epoch with each named leader."""
+    """The partition epoch increases with each record, and the leader epoch with each record that names a leader."""
     image = after(topic("a", 1), partition(1), partition(1, 1))
     changed = delta_of(image, change(1, 1, **fields))
     new = changed.apply(5, 2)
@@ -94,7 +94,7 @@ def test_a_deleted_topic_is_gone_with_its_configs() -> None:
 
 
 def test_a_topic_that_comes_and_goes_in_one_delta_leaves_no_trace() -> None:
-    """Neither does its config, which Kafka would keep: the image must not depend on the ends of deltas."""
+    """The config of such a topic is removed too, unlike in Kafka: an image must not depend on the bounds of deltas."""
     image = after(*TWO)
     delta = delta_of(image, topic("c", 3), config(2, "c", "x", "1"), partition(3), removal(3))
     new = delta.apply(9, 1)
@@ -119,7 +119,7 @@ def test_a_topic_is_deleted_and_created_again_in_one_delta() -> None:
 
 
 def test_eligible_leader_replicas_are_cleared() -> None:
-    """Those of one topic or of all are removed, with a new partition epoch; partitions without any stay."""
+    """A record clears the replicas of one topic or of all topics and increases the partition epochs that it affects."""
     elr: dict[str, Any] = {"EligibleLeaderReplicas": [2], "LastKnownElr": [1]}
     image = after(topic("a", 1), partition(1, **elr), partition(1, 1), topic("b", 2), partition(2, LastKnownElr=[1]))
     cleared = REGISTRATION._replace(partition_epoch=1)
@@ -164,7 +164,7 @@ def test_eligible_leader_replicas_are_cleared() -> None:
     ],
 )
 def test_a_contradiction_is_refused(row: Row, message: str) -> None:
-    """The topics may be in the image or in the delta."""
+    """A contradiction is refused whether the topics are in the image or in the delta."""
     with pytest.raises(MetadataReplayError, match=message):
         delta_of(after(*TWO), row)
     with pytest.raises(MetadataReplayError, match=message):

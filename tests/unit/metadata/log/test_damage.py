@@ -1,4 +1,4 @@
-"""Damage to the metadata log is refused with a sentence, or changes nothing; only the tail of a crash is cut off."""
+"""A start refuses a damaged metadata log or loads it completely. Only the incomplete end after a crash is cut off."""
 
 import logging
 import random
@@ -41,7 +41,7 @@ def topic(number: int) -> list[MetadataRecord]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a broker that was started three times and stopped in order, with a snapshot in the middle."""
+    """Return the folder of a broker that had three starts and clean stops, with a snapshot in the middle."""
     folder = tmp_path_factory.mktemp("filled")
     for start in range(3):
         controller = LoggedController(folder)
@@ -55,7 +55,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(folder: Path, *others: Path, is_clean: bool) -> MetadataImage:
-    """Open the metadata as a start does, and close it."""
+    """Open the metadata as a start does, close the log, and return the image."""
     storage, image = open_metadata(
         folder, others, DIRECTORY_ID, BrokerConfig({"node.id": 1}), VirtualClock(), is_clean=is_clean
     )
@@ -64,7 +64,7 @@ def start(folder: Path, *others: Path, is_clean: bool) -> MetadataImage:
 
 
 def copy(filled: Path, folder: Path) -> Path:
-    """Return the folder of the log in a copy."""
+    """Copy a data folder and return the folder of its metadata log."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(filled, folder)
     for path in (folder / FOLDER_NAME).iterdir():
@@ -73,18 +73,18 @@ def copy(filled: Path, folder: Path) -> Path:
 
 
 def snapshot_of(log: Path) -> Path:
-    """Return the only snapshot of records."""
+    """Return the only snapshot above offset 0."""
     (found,) = (path for path in log.glob("*.checkpoint") if not path.name.startswith("0" * 20))
     return found
 
 
 def content(image: MetadataImage) -> MetadataImage:
-    """Return the image without its place in the log."""
+    """Return the image with offset and epoch 0."""
     return image._replace(offset=0, epoch=0)
 
 
 def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak: bool) -> None:
-    """In every file, of a log that was closed in order: a start knows everything, or is refused by name."""
+    """A start after a clean stop loads all records or names the damaged file, whichever file has the flipped bit."""
     data = tmp_path / "data"
     copy(filled, data)
     expected = content(start(data, is_clean=True))
@@ -95,7 +95,7 @@ def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak
     flips = 8_000 if soak else FLIPS
     for number in range(flips):
         copy(filled, data)
-        # every second one in the segment
+        # half of the flips are in the segment
         file = data / (Path(FOLDER_NAME) / LOG if number % 2 else files[number // 2 % len(files)])
         content_ = bytearray(file.read_bytes())
         at = rng.randrange(len(content_))
@@ -111,12 +111,12 @@ def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak
         rf"(?=.*{re.escape(str(data / FOLDER_NAME))}).*(recover-metadata {re.escape(str(data))}'|has type)"
     )
     assert [text for texts in refused.values() for text in texts if not expected_text.match(text)] == []
-    assert len(refused[LOG]) > flips // 2 * 0.3, "those behind the snapshot"
+    assert len(refused[LOG]) > flips // 2 * 0.3, "flips after the snapshot are refused"
     assert len(refused[f"{0:020}-{0:010}.checkpoint"]) > 5
 
 
 def batch_ends(data: bytes) -> list[int]:
-    """Return the position of the end of each batch."""
+    """Return the end positions of the batches, after 0."""
     ends = [0]
     while ends[-1] < len(data):
         ends.append(ends[-1] + 12 + int.from_bytes(data[ends[-1] + 8 : ends[-1] + 12], "big"))
@@ -124,7 +124,7 @@ def batch_ends(data: bytes) -> list[int]:
 
 
 def test_a_torn_tail_is_cut_off_with_a_warning(filled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At every byte of the last batches: after a crash the complete changes before it count."""
+    """After a crash, a cut at any byte of the last batches leaves the complete changes before it."""
     whole = (filled / FOLDER_NAME / LOG).read_bytes()
     ends = batch_ends(whole)
     for size in range(ends[-3], len(whole)):
@@ -153,7 +153,7 @@ def test_other_bytes_at_the_end_are_cut_off(filled: Path, tmp_path: Path, tail: 
 
 
 def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) -> None:
-    """Damage of each batch but the last one is refused: records behind it were acknowledged."""
+    """Damage of any batch but the last one is refused, because the records after it were acknowledged."""
     whole = (filled / FOLDER_NAME / LOG).read_bytes()
     ends = batch_ends(whole)
     for begin, end in pairwise(ends[:-1]):
@@ -170,7 +170,7 @@ def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) ->
 
 
 def test_each_byte_of_a_header_counts(filled: Path, tmp_path: Path) -> None:
-    """Also where the checksum does not cover it, or is not compared: nothing behind it may be cut off."""
+    """Damage in a header is refused even where the checksum does not cover the byte; no later batch is cut off."""
     whole = (filled / FOLDER_NAME / LOG).read_bytes()
     begin = batch_ends(whole)[-4]
     log = copy(filled, tmp_path / "data")
@@ -183,7 +183,7 @@ def test_each_byte_of_a_header_counts(filled: Path, tmp_path: Path) -> None:
 
 
 def test_a_batch_at_a_wrong_offset_is_not_the_tail_of_a_crash(filled: Path, tmp_path: Path) -> None:
-    """The checksum of the last batch is correct: it was written whole, and may have been acknowledged."""
+    """A correct checksum shows that the last batch was written completely and may have been acknowledged."""
     whole = (filled / FOLDER_NAME / LOG).read_bytes()
     begin = batch_ends(whole)[-2]
     log = copy(filled, tmp_path / "data")
@@ -196,7 +196,7 @@ def test_a_batch_at_a_wrong_offset_is_not_the_tail_of_a_crash(filled: Path, tmp_
 
 
 def test_the_last_batch_of_a_log_that_was_closed_is_not_cut_off(filled: Path, tmp_path: Path) -> None:
-    """It was on disk: what is not there is damage."""
+    """A clean stop flushes the log, so an invalid last batch is damage."""
     log = copy(filled, tmp_path)
     data = bytearray((log / LOG).read_bytes())
     data[-10] ^= 1
@@ -206,7 +206,7 @@ def test_the_last_batch_of_a_log_that_was_closed_is_not_cut_off(filled: Path, tm
 
 
 def test_a_lost_or_exchanged_batch_is_refused(filled: Path, tmp_path: Path) -> None:
-    """Each batch is sound, but one is missing, or two are exchanged."""
+    """Sound batches are refused if one is missing or two are in the wrong order."""
     whole = (filled / FOLDER_NAME / LOG).read_bytes()
     a, b, c, d = batch_ends(whole)[3:7]
     for data in (whole[:b] + whole[c:], whole[:a] + whole[b:c] + whole[a:b] + whole[c:], whole[:b] + whole[a:]):
@@ -222,7 +222,7 @@ def test_a_lost_or_exchanged_batch_is_refused(filled: Path, tmp_path: Path) -> N
 def test_a_damaged_snapshot_is_replaced_by_an_older_one(
     filled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As long as the log has the records since that one; otherwise the start is refused."""
+    """A start loads an older snapshot if the log has the records after it."""
     log = copy(filled, tmp_path)
     snapshot = snapshot_of(log)
     data = bytearray(snapshot.read_bytes())
@@ -234,7 +234,7 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one(
 
 @pytest.mark.parametrize("content", [b"", bytes(8), b"0\n1\n3 ", b"\xff" * 8])
 def test_a_damaged_epoch_checkpoint_is_made_again(filled: Path, tmp_path: Path, content: bytes) -> None:
-    """It is renamed without a sync, so a power cut may leave it without its content."""
+    """The checkpoint is renamed without a sync, so that its content may be missing after a power cut."""
     path = copy(filled, tmp_path) / "leader-epoch-checkpoint"
     whole = path.read_bytes()
     path.write_bytes(content)
@@ -244,7 +244,7 @@ def test_a_damaged_epoch_checkpoint_is_made_again(filled: Path, tmp_path: Path, 
 
 
 def test_a_log_that_ends_before_its_snapshot_is_refused(filled: Path, tmp_path: Path) -> None:
-    """The records between are lost."""
+    """A start refuses the log because the records between its end and the snapshot are lost."""
     log = copy(filled, tmp_path)
     data = (log / LOG).read_bytes()
     (log / LOG).write_bytes(data[: batch_ends(data)[5]])
@@ -254,7 +254,7 @@ def test_a_log_that_ends_before_its_snapshot_is_refused(filled: Path, tmp_path: 
 
 
 def test_a_log_without_its_first_segment_is_refused(filled: Path, tmp_path: Path) -> None:
-    """Without a snapshot of the records below."""
+    """A start refuses a log that begins above offset 0 without a snapshot of the earlier records."""
     log = copy(filled, tmp_path)
     (log / LOG).rename(log / f"{5:020}.log")
     for path in log.glob("*.checkpoint"):
@@ -305,7 +305,7 @@ def set_state(text: str) -> Callable[[Path], None]:
 def test_the_advice_names_every_log_folder(
     filled: Path, tmp_path: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
-    """A recovery of the first one alone would delete the partitions in the others; that of the log is first."""
+    """The advice names the folder of the log first and then the others, whose partitions a recovery would delete."""
     home, other = tmp_path / "home", tmp_path / "another"
     other.mkdir()
     damage(copy(filled, home))
@@ -320,7 +320,7 @@ def test_the_advice_names_every_log_folder(
 
 
 def test_the_log_is_in_another_folder(filled: Path, tmp_path: Path) -> None:
-    """When log.dirs have another order: no new cluster begins, and nothing is recovered."""
+    """Neither a start nor a recovery begins a new cluster when another order of log.dirs hides the log."""
     home, other = tmp_path / "home", tmp_path / "another"
     (other / "topic-0-0").mkdir(parents=True)
     copy(filled, home)

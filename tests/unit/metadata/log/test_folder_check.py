@@ -1,4 +1,4 @@
-"""Findings of `kbroker storage check` in log folders, for Apache Kafka and kbroker. No file is changed by it."""
+"""Findings of `kbroker storage check` in log folders, for Apache Kafka and kbroker. The check changes no file."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -56,7 +56,7 @@ def feature(name: str, level: int) -> MetadataRecord:
 
 
 class Folder:
-    """A formatted log folder to whose metadata log batches are appended."""
+    """Formatted log folder whose metadata log the tests extend with batches."""
 
     def __init__(self, path: Path, voters: Sequence[Voter] | None = None, /, **levels: int) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class Folder:
         self._first = [feature(name, level) for name, level in finalized.items() if name != "kraft.version"]
 
     def start(self, records: Iterable[MetadataRecord] = ()) -> None:
-        """Write the first batches of the log, as a start does, and then records."""
+        """Write the first batches of the log as a start does, then the records."""
         self.log.parent.mkdir(exist_ok=True)
         write_quorum_state(self.log.parent, QuorumState(NODE, 1), 1)
         self.append(build_control([LeaderChange(NODE, (NODE,), (NODE,))], self.offset, 1, NOW_MS), 1)
@@ -108,7 +108,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_a_folder_that_either_can_serve(folder: Folder) -> None:
-    """Formatted, and then filled."""
+    """A formatted folder without a metadata log has no obstacle, nor has one with topics."""
     for _ in range(2):
         for server in ("4.3", KBROKER):
             assert folder.verdict(server)[1:] == ([], [])
@@ -127,7 +127,7 @@ def test_a_folder_that_either_can_serve(folder: Folder) -> None:
 
 
 def test_defaults_of_an_earlier_kafka(tmp_path: Path) -> None:
-    """A folder of 4.2 has features that kbroker does not serve, of which 4.0 knows only one."""
+    """A folder of Kafka 4.2 has a feature that kbroker does not serve and two that Kafka 4.0 does not support."""
     levels = {name.replace(".", "_"): default_level(name, 29) for name in DEFAULT_FROM}
     folder = Folder(tmp_path / "data", metadata_version=29, **levels)
     folder.start()
@@ -171,7 +171,7 @@ def test_metadata_of_a_later_kafka(folder: Folder, changed: MetadataRecord, mess
     ],
 )
 def test_features_of_a_later_kafka(folder: Folder, name: str, level: int, served: int, message: str) -> None:
-    """They stop Apache Kafka; a start of kbroker serves the nearest level."""
+    """Apache Kafka refuses the level of a later version; kbroker serves the nearest level."""
     folder.start([feature(name, level)])
     assert folder.obstacle("4.3") == message
     sentence = (
@@ -188,7 +188,7 @@ def test_a_later_quorum(folder: Folder) -> None:
 
 
 def test_topics_of_a_cluster(folder: Folder) -> None:
-    """Replicas on other nodes are an obstacle for kbroker alone, as is tiered storage."""
+    """Replicas on other nodes and tiered storage are obstacles for kbroker only."""
     topics = [
         *topic("here"),
         *(one for n in range(4) for one in topic(f"both-{n}", (NODE, OTHER), UUID(int=2 + n << 80))),
@@ -208,7 +208,7 @@ def test_topics_of_a_cluster(folder: Folder) -> None:
 
 
 def test_other_voters(tmp_path: Path) -> None:
-    """A quorum of several, the folder of a broker alone, and a directory id that the quorum does not know."""
+    """kbroker must be the only voter of the quorum. A voter's directory id must be in a meta.properties."""
     three = [make_voter(n, UUID(int=n << 80), ADDRESS) for n in (1, 2, 3)]
     cluster, broker = Folder(tmp_path / "cluster", three), Folder(tmp_path / "broker", three[1:])
     for one, voters in ((cluster, "1@.{22}, 2@.{22}, 3@.{22}"), (broker, "2@.{22}, 3@.{22}")):
@@ -232,7 +232,7 @@ def test_static_voters_are_not_in_the_log(tmp_path: Path) -> None:
 
 
 def test_losses_in_kafka(folder: Folder) -> None:
-    """Shadow quotas and configs of kbroker; tokens need their secret key."""
+    """Shadow quotas and configs of kbroker have no effect in Apache Kafka; tokens need their secret key."""
     quota = {"Entity": [{"EntityType": "user", "EntityName": "u"}], "Value": 1.0, "Remove": False}
     token = {
         "Owner": "User:a",
@@ -260,7 +260,7 @@ def test_losses_in_kafka(folder: Folder) -> None:
 
 
 def test_folders_of_partitions(folder: Folder, tmp_path: Path) -> None:
-    """Those of no topic, of an earlier topic of the name, and those that are missing; one may be in another folder."""
+    """Folders without a topic and partitions without a folder are losses. A partition may be in a second folder."""
     folder.start([*topic(), *topic("lost", topic_id=UUID(int=1 << 71))])
     folder.partition("orders-1")
     folder.partition("lost-0", UUID(int=1 << 72))
@@ -277,7 +277,7 @@ def test_folders_of_partitions(folder: Folder, tmp_path: Path) -> None:
     (second / "orders-0").mkdir(parents=True)
     write_partition_metadata(second / "orders-0", TOPIC_ID)
     write_meta_properties(second, MetaProperties("c", NODE, UUID(int=5 << 70)))
-    for server in ("4.3", KBROKER):  # as a start with log.dirs in this order
+    for server in ("4.3", KBROKER):  # both servers start with log.dirs in this order
         order, _, missing = judge(read_folders([second, folder.path]), server).losses
         assert order.startswith(f"the metadata log is in {folder.path}: name that folder first in log.dirs, or set ")
         assert missing.startswith("1 partition (lost-0) without")
@@ -362,7 +362,7 @@ def test_damage(folder: Folder, damage: Callable[[Folder], None], message: str) 
 
 
 def test_a_snapshot_that_is_damaged(folder: Folder) -> None:
-    """The log has the records too; Apache Kafka does not look for them."""
+    """kbroker reads the log instead of a damaged snapshot; Apache Kafka does not."""
     folder.start(topic())
     folder.partition("orders-0")
     path = folder.log.with_name(snapshot_name(3, 1))
@@ -375,7 +375,7 @@ def test_a_snapshot_that_is_damaged(folder: Folder) -> None:
 
 
 def test_a_log_that_begins_with_a_snapshot(folder: Folder) -> None:
-    """Records below the snapshot's end are not needed, nor replayed twice."""
+    """Records below the end of a snapshot are neither required nor replayed after it."""
     folder.start(topic())
     folder.partition("orders-0")
     end = folder.offset
@@ -390,7 +390,7 @@ def test_a_log_that_begins_with_a_snapshot(folder: Folder) -> None:
 
 
 def test_transactions_of_records(folder: Folder) -> None:
-    """They count at their end; one that is aborted or open does not count."""
+    """Records of a transaction take effect at its end; aborted and open transactions have no effect."""
     begin, end = record("BeginTransactionRecord", Name="t"), record("EndTransactionRecord")
     abort = record("AbortTransactionRecord", Reason="r")
     names = iter(("one", "two", "three", "four"))
@@ -410,7 +410,7 @@ def test_transactions_of_records(folder: Folder) -> None:
 
 
 def test_folders_without_metadata(tmp_path: Path) -> None:
-    """Empty, of an earlier version of kbroker, and with partitions only."""
+    """Folders that are empty, of an earlier kbroker, without metadata or without an owner have their own findings."""
     found: dict[str, Any] = {name: tmp_path / name for name in ("empty", "old", "bare", "unowned", "unreadable")}
     for path in found.values():
         path.mkdir()
@@ -436,7 +436,7 @@ def test_folders_without_metadata(tmp_path: Path) -> None:
 
 
 def test_a_log_of_kafka(tmp_path: Path) -> None:
-    """Topics with several replicas, ELR, tokens, and two snapshots of which the log has records before and after."""
+    """Image and findings are the same from the snapshots and the log of an Apache Kafka as from the log alone."""
     path = tmp_path / "data"
     log = path / "__cluster_metadata-0"
     log.mkdir(parents=True)

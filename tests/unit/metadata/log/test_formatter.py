@@ -1,4 +1,4 @@
-"""Formatted folders have the bytes that Kafka's kafka-storage writes, but for random ids and times."""
+"""Formatted folders have the bytes that Apache Kafka's kafka-storage writes, except random ids and times."""
 
 import base64
 import os
@@ -51,12 +51,12 @@ def listener(host: str, port: int) -> Listener:
 
 
 def all_defaults(level: int) -> dict[str, int]:
-    """Return the levels of Kafka's tool at a level of metadata.version."""
+    """Return the feature levels that Kafka's tool chooses for a level of metadata.version."""
     return {"metadata.version": level, **{name: default_level(name, level) for name in DEFAULT_FROM}}
 
 
 def test_the_files_are_those_of_kafka(tmp_path: Path) -> None:
-    """Three voters, of which one is this node, and a user; a second folder has no metadata log."""
+    """Files equal Kafka's for three voters, this node among them, and a user. A second folder has no metadata log."""
     voters = [
         make_voter(node_id, uuid_from_text(directory_id), listener(host, port))
         for node_id, directory_id, host, port in zip((1, 2, 17), IDS, ("h", "::1", "x"), (9093, 9094, 1), strict=True)
@@ -106,7 +106,7 @@ def test_a_standalone_node_finalizes_what_kbroker_serves(tmp_path: Path) -> None
 
 
 def test_formatted_folders_are_left_alone(tmp_path: Path) -> None:
-    """A second call is refused; with skip_formatted it formats the folders that are new."""
+    """A second call is refused; with skip_formatted it formats only the new folders."""
     one, two = tmp_path / "1", tmp_path / "2"
 
     def again(skip_formatted: bool, cluster_id: str = "c", node_id: int = 1) -> list[str]:
@@ -145,7 +145,7 @@ def test_formatted_folders_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_crash_before_the_end_is_repaired_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without meta.properties counts as not formatted, whatever else is in it."""
+    """A folder without meta.properties counts as not formatted, regardless of its other files."""
     voter = standalone_voter(1, listener("localhost", 9093))
     with monkeypatch.context() as patch:
         patch.setattr(formatter, "write_meta_properties", lambda *_: (_ for _ in ()).throw(OSError("power cut")))

@@ -1,4 +1,4 @@
-"""The metadata log as the controller's storage: epochs, voters, transactions of records, a disk that fails."""
+"""The metadata log as the controller's storage: epochs, voters, transactions of records, and failures of the disk."""
 
 import errno
 import logging
@@ -50,7 +50,7 @@ def batches(folder: Path) -> list[MetadataBatch]:
 
 
 def test_every_start_begins_an_epoch(tmp_path: Path) -> None:
-    """One more than every epoch before, noted in quorum-state; its first record names the leader."""
+    """A start begins a new epoch, above those in the log and in quorum-state. Its first record names the leader."""
     for epoch in range(1, 5):
         controller = LoggedController(tmp_path)
         assert controller.epoch == epoch
@@ -66,12 +66,12 @@ def test_every_start_begins_an_epoch(tmp_path: Path) -> None:
     state_file = tmp_path / FOLDER_NAME / "quorum-state"
     state_file.write_text(state_file.read_text().replace('"leaderEpoch":4', '"leaderEpoch":40'))
     controller = LoggedController(tmp_path)
-    assert controller.epoch == 41, "of an epoch in which nothing was written"
+    assert controller.epoch == 41, "after an epoch without records"
     controller.close()
 
 
 def test_a_new_quorum_has_its_voters_in_the_log(tmp_path: Path) -> None:
-    """kraft.version 1: after the leader of the first epoch; a later one does not repeat them."""
+    """Voters and kraft.version 1 follow the first leader record; later epochs do not repeat them."""
     for _ in range(2):
         controller = LoggedController(tmp_path)
         assert controller.kraft_version == 1
@@ -84,7 +84,7 @@ def test_a_new_quorum_has_its_voters_in_the_log(tmp_path: Path) -> None:
 
 
 def test_a_quorum_of_the_configs_has_no_voters_in_the_log(tmp_path: Path) -> None:
-    """kraft.version 0, with controller.quorum.voters: as Kafka, whose quorum-state lists them instead."""
+    """With controller.quorum.voters, kraft.version is 0 and quorum-state lists the voters, as in Kafka."""
     config = BrokerConfig({"node.id": 1, "controller.quorum.voters": "1@localhost:9093"})
     for _ in range(2):
         storage, image = open_metadata(tmp_path, [], DIRECTORY_ID, config, VirtualClock(), is_clean=True)
@@ -104,7 +104,7 @@ def test_a_quorum_of_the_configs_has_no_voters_in_the_log(tmp_path: Path) -> Non
     ],
 )
 def test_a_quorum_of_other_voters_is_refused(tmp_path: Path, ids: list[int], text: str) -> None:
-    """Another node, several, or this node in another folder; nothing is appended."""
+    """Another node, several voters, or another directory id of this node is refused, and no record is appended."""
     voters = [make_voter(one, uuid.UUID(int=500 + one), DEFAULT_VOTER) for one in ids]
     format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=1, voters=voters)
     with pytest.raises(MetadataLogError) as caught:
@@ -115,7 +115,7 @@ def test_a_quorum_of_other_voters_is_refused(tmp_path: Path, ids: list[int], tex
 
 
 def test_a_formatted_folder_is_served(tmp_path: Path) -> None:
-    """Its first records are appended, with Kafka's default of min.insync.replicas."""
+    """The log begins with the folder's bootstrap records, which include Kafka's default of min.insync.replicas."""
     voter = standalone_voter(1, DEFAULT_VOTER)
     format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=1, voters=[voter])
     config = BrokerConfig({"node.id": 1})
@@ -128,7 +128,7 @@ def test_a_formatted_folder_is_served(tmp_path: Path) -> None:
 
 
 def test_a_large_change_is_a_transaction(tmp_path: Path) -> None:
-    """Batches of a limited size between begin and end."""
+    """A large change is written in batches of limited size between the begin and the end of a transaction."""
     controller = LoggedController(tmp_path)
     change(controller, *(config_record(number) for number in range(25_000)))
     assert groups(controller) == 25_000
@@ -144,7 +144,7 @@ def test_a_large_change_is_a_transaction(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [1, 2])
 def test_a_large_change_that_a_crash_cut_short_does_not_count(tmp_path: Path, kept: int) -> None:
-    """The next start ends the transaction, and later changes count."""
+    """The next start aborts the incomplete transaction, so that later changes take effect."""
     controller = LoggedController(tmp_path)
     change(controller, config_record(-1))
     segment = tmp_path / FOLDER_NAME / f"{0:020}.log"
@@ -167,7 +167,7 @@ def test_a_large_change_that_a_crash_cut_short_does_not_count(tmp_path: Path, ke
 
 
 def test_a_large_change_that_finds_no_space_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first batches are in the log: they do not count, neither now nor after a start."""
+    """Batches written before the failure take no effect, neither at once nor after a restart."""
     controller = LoggedController(tmp_path)
     append, calls = controller.log.append, 0
 
@@ -191,7 +191,7 @@ def test_a_large_change_that_finds_no_space_is_aborted(tmp_path: Path, monkeypat
 
 
 def append_raw(controller: LoggedController, *records: MetadataRecord) -> None:
-    """Append a batch as another controller would."""
+    """Append a batch directly, as the log of another controller may contain it."""
     controller.log.append(build_records(records, 0, controller.epoch, 1))
 
 
@@ -211,7 +211,7 @@ def begin(name: str = "t") -> MetadataRecord:
     ],
 )
 def test_transactions_of_records(tmp_path: Path, change_batches: list[list[MetadataRecord]], expected: int) -> None:
-    """Complete ones count, aborted ones and one at the end of the log do not."""
+    """Complete transactions take effect; aborted ones and one that is open at the end of the log do not."""
     controller = LoggedController(tmp_path)
     for records in change_batches:
         append_raw(controller, *records)
@@ -229,7 +229,7 @@ def groups_of_files(folder: Path) -> int:
 
 
 class FailingDisk:
-    """A disk on which some calls fail. ``calls``: their names, in order."""
+    """Disk that can be full. ``calls``: names of the system calls, in order."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.is_full = False
@@ -254,7 +254,7 @@ class FailingDisk:
 
 
 def test_space_is_kept_for_changes_that_free_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk refuses other changes while the reserve is whole; those that free space may use it up."""
+    """A full disk refuses other changes while the reserve exists; changes that free space may use the reserve."""
     controller = LoggedController(tmp_path)
     change(controller, config_record(1))
     reserve = tmp_path / RESERVE_NAME
@@ -266,13 +266,13 @@ def test_space_is_kept_for_changes_that_free_some(tmp_path: Path, monkeypatch: p
     with pytest.raises(KafkaError, match="Cannot write the metadata log: The log cannot be written"):
         change(controller, config_record(2))
     assert reserve.exists()
-    assert disk.calls == ["fsync"], "nothing of the refused batch is on disk"
+    assert disk.calls == ["fsync"], "the truncation of the refused batch is synced"
 
     truncate = os.truncate
 
     def free(path: Path, size_bytes: int) -> None:
         truncate(path, size_bytes)
-        log._inject_fault()  # there is space now
+        log._inject_fault()  # the reserve freed space
 
     monkeypatch.setattr(os, "truncate", free)
     controller.change(lambda image: [config_record(1, None)], frees_space=True)
@@ -292,7 +292,7 @@ def test_space_is_kept_for_changes_that_free_some(tmp_path: Path, monkeypatch: p
 
 
 def test_a_refused_change_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If cutting it off fails too, it is unknown whether it is stored: the controller ends."""
+    """A refused batch is truncated. If that fails, the outcome of the change is unknown and the controller fails."""
     controller = LoggedController(tmp_path)
     change(controller, config_record(1))
     segment = tmp_path / FOLDER_NAME / f"{0:020}.log"
@@ -303,7 +303,7 @@ def test_a_refused_change_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.M
         change(controller, config_record(2))
     assert segment.stat().st_size == size
     log._inject_fault()
-    with segment.open("ab") as file:  # as if cutting off had failed
+    with segment.open("ab") as file:  # as if the truncation had failed
         file.write(b"the rest of a batch")
     log._inject_fault(write_errno=errno.EIO)
 
@@ -325,7 +325,7 @@ def test_a_refused_change_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_start_on_a_full_disk_uses_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of the new epoch, and its first record, find space."""
+    """The reserve frees the space for quorum-state and for the first record of the new epoch."""
     controller = LoggedController(tmp_path)
     change(controller, config_record(1))
     controller.close()
@@ -345,7 +345,7 @@ def test_a_start_on_a_full_disk_uses_the_reserve(tmp_path: Path, monkeypatch: py
 
 
 def test_a_failed_sync_ends_the_controller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is unknown whether the change is stored: it has no outcome, and no later change is made."""
+    """The outcome of a change whose sync failed is unknown, and the controller refuses later changes."""
     reasons: list[str] = []
     controller = LoggedController(tmp_path)
     controller.on_failure = reasons.append
@@ -353,7 +353,7 @@ def test_a_failed_sync_ends_the_controller(tmp_path: Path, caplog: pytest.LogCap
     controller.log._log._inject_fault(sync_errno=errno.EIO)
     with caplog.at_level(logging.CRITICAL), pytest.raises(OutcomeUnknownError):
         change(controller, config_record(2))
-    assert groups(controller) == 1, "not in force"
+    assert groups(controller) == 1, "the change takes no effect"
     controller.log._log._inject_fault()
     with pytest.raises(OutcomeUnknownError):
         change(controller, config_record(3))
@@ -369,7 +369,7 @@ def test_a_failed_sync_ends_the_controller(tmp_path: Path, caplog: pytest.LogCap
 def test_a_large_change_whose_later_part_fails_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Its transaction is aborted whatever the error is: later changes are not part of it."""
+    """Any exception aborts the transaction, so that later changes are outside it."""
     controller = LoggedController(tmp_path)
     append, calls = controller.log.append, 0
 

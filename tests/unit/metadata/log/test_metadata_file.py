@@ -1,4 +1,4 @@
-"""Reading of ``kbroker-metadata.db``: every row of every schema version, and no damaged one."""
+"""Reading of ``kbroker-metadata.db``: all rows of every schema version, and errors that name damage."""
 
 import random
 import re
@@ -55,7 +55,7 @@ def content(path: Path) -> dict[str, list[tuple[Value, ...]]]:
 
 
 def test_every_schema_version_is_read(tmp_path: Path) -> None:
-    """Tables that a version lacks are empty."""
+    """Tables that a schema version lacks are read as empty."""
     added = {"quotas": 2, "scram_credentials": 3, "delegation_tokens": 5, "acls": 6}
     for version in range(1, SCHEMA_VERSION + 1):
         folder = tmp_path / str(version)
@@ -67,7 +67,7 @@ def test_every_schema_version_is_read(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
-    """An earlier version that was killed at its first start leaves one."""
+    """An earlier version that was killed during its first start leaves an empty file."""
     (tmp_path / FILE_NAME).write_bytes(b"")
     assert not any(read_tables(tmp_path / FILE_NAME).values())
 
@@ -94,7 +94,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_that_was_not_committed_is_rolled_back(filled: Path, tmp_path: Path) -> None:
-    """A crash in the middle of a commit leaves changed pages in the file, and their former content in the journal."""
+    """A crash during a commit leaves changed pages in the file and their former content in the journal."""
     with closing(sqlite3.connect(shutil.copyfile(filled, tmp_path / FILE_NAME), isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode=PERSIST")
         db.execute("PRAGMA cache_size=1")  # pages are written before the commit
@@ -112,7 +112,7 @@ def test_a_change_that_was_not_committed_is_rolled_back(filled: Path, tmp_path: 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 def test_a_file_of_another_journal_mode_is_read(filled: Path, tmp_path: Path, mode: str) -> None:
-    """Commits that are only in the other journal count."""
+    """Commits that are only in the journal of another mode are read."""
     path = tmp_path / FILE_NAME
     shutil.copyfile(filled, path)
     with closing(sqlite3.connect(path)) as db:
@@ -123,14 +123,14 @@ def test_a_file_of_another_journal_mode_is_read(filled: Path, tmp_path: Path, mo
 
 
 def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak: bool) -> None:
-    """Flips over all pages: each is refused with the file's name, or all that is read is the same."""
+    """A flipped bit on any page is refused with the name of the file, or all rows are read unchanged."""
     expected, original = content(filled), filled.read_bytes()
     pages, rng, refused = len(original) // 4096, random.Random(7), []
     assert pages > 12
     path = tmp_path / FILE_NAME
     flips = 12_000 if soak else FLIPS
     for number in range(flips):
-        # every third in the header, where a few bits decide how all else is read
+        # every third flip is in the header, where a few bits decide how the rest is read
         at = rng.randrange(100) if number % 3 == 0 else number % pages * 4096 + rng.randrange(4096)
         data = bytearray(original)
         data[at] ^= 1 << rng.randrange(8)
@@ -167,7 +167,7 @@ def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak
     ],
 )  # fmt: skip
 def test_a_changed_row_is_named(filled: Path, tmp_path: Path, statement: str, message: str) -> None:
-    """The error names file, table and row."""
+    """The error names the file, the table and the row."""
     path = shutil.copyfile(filled, tmp_path / FILE_NAME)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(statement)
@@ -176,7 +176,7 @@ def test_a_changed_row_is_named(filled: Path, tmp_path: Path, statement: str, me
 
 
 def test_sound_rows_of_a_damaged_file(filled: Path, tmp_path: Path) -> None:
-    """All rows but the damaged one, and the tables that are complete."""
+    """All sound rows and the names of the complete tables are returned."""
     path = shutil.copyfile(filled, tmp_path / FILE_NAME)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE topics SET partitions=99 WHERE name='topic-1'")
@@ -189,6 +189,6 @@ def test_sound_rows_of_a_damaged_file(filled: Path, tmp_path: Path) -> None:
 
 
 def test_checksums_distinguish_types_and_tables() -> None:
-    """The text '1' is not the number 1, and a row of one table is none of another."""
+    """A checksum differs by the type of a value and by the table."""
     sums = [row_checksum("t", row) for row in ((1,), ("1",), (b"1",), (1.0,), ("1", ""), ("", "1"), (-1,))]
     assert len({*sums, row_checksum("u", (1,))}) == 8

@@ -1,4 +1,4 @@
-"""The file ``quorum-state``, in the forms of both levels of kraft.version."""
+"""Tests of ``quorum-state`` at both levels of kraft.version."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from kbroker.metadata.log.quorum_state import FILE_NAME, QuorumState, read_quoru
 
 @pytest.mark.parametrize("kraft_version", [0, 1])
 def test_what_was_written_is_read(tmp_path: Path, kraft_version: int) -> None:
-    """Without a file there is no state."""
+    """A written state is read back. Without a file, no state is returned."""
     assert read_quorum_state(tmp_path) is None
     state = QuorumState(3, 17)
     write_quorum_state(tmp_path, state, kraft_version)
@@ -23,7 +23,7 @@ def test_what_was_written_is_read(tmp_path: Path, kraft_version: int) -> None:
 
 
 def test_a_state_of_kafka_is_read(tmp_path: Path) -> None:
-    """As a node writes it that votes for no leader yet."""
+    """A node that has voted but has no leader yet is read."""
     text = '{"leaderId":-1,"leaderEpoch":4,"votedId":1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     (tmp_path / FILE_NAME).write_text(text)
     assert read_quorum_state(tmp_path) == QuorumState(-1, 4)
@@ -43,7 +43,6 @@ def test_a_state_of_kafka_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_damage_is_named(tmp_path: Path, text: str) -> None:
-    """The error has the path."""
     (tmp_path / FILE_NAME).write_text(text)
     with pytest.raises(CorruptFileError, match=f"{FILE_NAME}: expected "):
         read_quorum_state(tmp_path)

@@ -1,4 +1,4 @@
-"""Lost or damaged metadata: the start is refused, and `kbroker log recover-metadata` makes it anew from the folders."""
+"""Lost or damaged metadata prevents a start; `kbroker log recover-metadata` rebuilds it from the log folders."""
 
 import json
 import re
@@ -59,7 +59,7 @@ EVERYTHING = {
 
 @pytest.fixture
 def old_folder(tmp_path: Path) -> Path:
-    """Create the folder of an earlier version's broker: two topics, one compacted, a deleted topic, and the rest."""
+    """Create the log folder of an earlier version, with a compacted, a regular and a deleted topic."""
     data = tmp_path / "data"
     log_dir = LogDir(data, "some-cluster", 3)
     write_metadata_file(data, ROWS, node_id=3, cluster_id="some-cluster")
@@ -79,7 +79,7 @@ def old_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(old_folder: Path) -> Path:
-    """The same of a broker with a metadata log; nothing of the first records is left beside it."""
+    """Return the folder with a metadata log in place of the file, and without its bootstrap checkpoint."""
     start(old_folder)
     start(old_folder)
     (old_folder / f"{FILE_NAME}.taken-over").unlink()
@@ -88,7 +88,7 @@ def folder(old_folder: Path) -> Path:
 
 
 def start(folder: Path, *others: Path, node_id: int = 3) -> MetadataImage:
-    """Open the metadata as a start does, and close it."""
+    """Open the metadata as a start does, close the log, and return the image."""
     log_dir = LogDir(folder, None, node_id)
     try:
         config = BrokerConfig({"node.id": node_id})
@@ -118,7 +118,7 @@ def damage(path: Path, part: bytes, instead: bytes) -> None:
 
 
 def damage_log(folder: Path) -> None:
-    """Damage the batch after the present ones, with sound batches behind it."""
+    """Damage the first batch after the present ones, with sound batches after it."""
     size = segment(folder).stat().st_size
     start(folder)
     start(folder)
@@ -136,7 +136,7 @@ def check_topics(image: MetadataImage) -> None:
 
 
 def check_rest(image: MetadataImage) -> None:
-    """Check all but topics and configs."""
+    """Check all parts of the image except topics and configs."""
     assert image.client_quotas == {QuotaEntity.of({"user": "u"}): {"producer_byte_rate": 5.0}}
     assert image.scram_credentials == {("bob", "SCRAM-SHA-256"): CREDENTIAL}
     assert image.delegation_tokens == {"token-1": TOKEN}
@@ -145,7 +145,7 @@ def check_rest(image: MetadataImage) -> None:
 
 
 def test_a_lost_log_beside_partitions_is_refused(folder: Path) -> None:
-    """A new cluster would not know the topics; the error has the remedy; nothing is made."""
+    """A missing log beside partition folders is refused with the remedy, and no file is created."""
     lose(folder)
     before = sorted(path.name for path in folder.iterdir())
     with pytest.raises(MetadataLogError) as caught:
@@ -158,7 +158,7 @@ def test_a_lost_log_beside_partitions_is_refused(folder: Path) -> None:
 
 
 def test_first_records_of_former_times_are_no_replacement(old_folder: Path) -> None:
-    """bootstrap.checkpoint stays in the folder, and lacks every change since."""
+    """The records of bootstrap.checkpoint do not replace a lost log, because they lack all later changes."""
     start(old_folder)
     lose(old_folder)
     with pytest.raises(MetadataLogError, match="is missing, but"):
@@ -166,14 +166,14 @@ def test_first_records_of_former_times_are_no_replacement(old_folder: Path) -> N
 
 
 def test_a_folder_without_partitions_is_a_new_one(tmp_path: Path) -> None:
-    """The first start may have been killed before it wrote; other folders are not partitions."""
+    """A first start may have been killed before it wrote a batch. Folders of other names are not partitions."""
     (tmp_path / "backup-2024").mkdir()
     (tmp_path / FOLDER_NAME).mkdir()
     assert start(tmp_path).topics == {}
 
 
 def test_topics_come_back_from_their_folders(folder: Path) -> None:
-    """Names, ids, partitions and epochs; compaction where it ran; nothing is removed by retention; losses are named."""
+    """Names, ids, partitions and leader epochs are recovered, compacted topics stay compacted, and retention is off."""
     lose(folder)
     found = recover(folder)
     assert (found.kept, found.set_aside, len(found.lost)) == ({}, None, 6)
@@ -188,7 +188,7 @@ def test_topics_come_back_from_their_folders(folder: Path) -> None:
 
 
 def test_sound_rows_of_a_damaged_file_are_kept(old_folder: Path) -> None:
-    """Rows with a correct checksum come back, the damaged ones do not; the file is put aside."""
+    """Rows with a correct checksum are kept, damaged ones are dropped, and the file is renamed."""
     folder = old_folder
     damage(folder / FILE_NAME, b"consumer.session.timeout.ms45000", b"consumer.session.timeout.ms45001")
     with pytest.raises(MetadataLogError, match="table configs"):
@@ -206,7 +206,7 @@ def test_sound_rows_of_a_damaged_file_are_kept(old_folder: Path) -> None:
 
 
 def test_another_file_of_that_name_is_put_aside(old_folder: Path) -> None:
-    """Nothing of it can be read."""
+    """A file without readable rows is renamed, and the topics are recovered from their folders."""
     (old_folder / FILE_NAME).write_bytes(b"no database at all, however long" * 200)
     with pytest.raises(MetadataLogError, match=r"is damaged: .*recover-metadata"):
         start(old_folder)
@@ -215,7 +215,7 @@ def test_another_file_of_that_name_is_put_aside(old_folder: Path) -> None:
 
 
 def test_records_before_the_damage_of_a_log_are_kept(folder: Path) -> None:
-    """The log is put aside; its records up to the damage come back, and may be older than the lost ones."""
+    """Records before the damage are kept, and the damaged log is renamed."""
     damage_log(folder)
     data = segment(folder).read_bytes()
     with pytest.raises(MetadataLogError, match=rf"{FOLDER_NAME} is damaged: .*recover-metadata"):
@@ -235,7 +235,7 @@ def test_records_before_the_damage_of_a_log_are_kept(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [f"{0:020}-{0:010}.checkpoint", "quorum-state"])
 def test_a_log_whose_records_are_sound_is_kept_whole(folder: Path, name: str) -> None:
-    """Only a file beside the records is damaged: nothing is lost."""
+    """Nothing is lost if only a file beside the records is damaged."""
     path = folder / FOLDER_NAME / name
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-7] + b"damaged")
@@ -250,7 +250,7 @@ def test_a_log_whose_records_are_sound_is_kept_whole(folder: Path, name: str) ->
 
 
 def test_a_topic_that_was_created_after_the_damage_is_not_the_old_one(folder: Path) -> None:
-    """The folders have its id; the configs of the deleted topic of that name do not apply."""
+    """The id in the folders identifies the new topic; configs of the deleted topic of that name do not apply."""
     new_id = uuid.UUID(int=0x777)
     for partition in range(3):
         checkpoints.write_partition_metadata(folder / f"orders-{partition}", new_id)
@@ -262,7 +262,7 @@ def test_a_topic_that_was_created_after_the_damage_is_not_the_old_one(folder: Pa
 
 
 def test_whole_metadata_is_left_alone(folder: Path, old_folder: Path) -> None:
-    """There is nothing to recover, and nothing is changed."""
+    """Recovery of undamaged metadata is refused, and no file changes."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     with pytest.raises(RecoveryError, match=f"{FOLDER_NAME} is whole: there is nothing to recover"):
         recover(folder)
@@ -270,7 +270,7 @@ def test_whole_metadata_is_left_alone(folder: Path, old_folder: Path) -> None:
 
 
 def test_a_whole_file_is_left_alone(old_folder: Path) -> None:
-    """The next start takes it over."""
+    """The next start takes over an undamaged file."""
     before = (old_folder / FILE_NAME).read_bytes()
     with pytest.raises(RecoveryError, match="is whole: there is nothing to recover"):
         recover(old_folder)
@@ -279,7 +279,7 @@ def test_a_whole_file_is_left_alone(old_folder: Path) -> None:
 
 
 def test_a_torn_tail_is_no_damage(folder: Path) -> None:
-    """A start after a crash cuts it off."""
+    """An incomplete batch after a crash is not damage; the next start cuts it off."""
     with segment(folder).open("ab") as file:
         file.write(b"\0" * 30)
     (folder / clean_shutdown.FILE_NAME).unlink()
@@ -296,7 +296,7 @@ STEPS = [*((Path, name) for name in ("replace", "rename", "chmod")), (checkpoint
 def test_a_recovery_that_is_killed_at_any_step_is_repeated(
     old_folder: Path, tmp_path: Path, kind: str, is_late: bool
 ) -> None:
-    """Killed before, or after, each change of the folder; a start in between is refused, or knows the topics."""
+    """After a kill before or after any step, a start has all topics or is refused until the recovery is repeated."""
     if kind == "file":
         damage(old_folder / FILE_NAME, b"consumer.session.timeout.ms45000", b"consumer.session.timeout.ms45001")
     else:
@@ -327,7 +327,7 @@ def test_a_recovery_that_is_killed_at_any_step_is_repeated(
 
 
 def test_an_id_that_no_folder_has(folder: Path) -> None:
-    """A power cut may leave it empty: other partitions know it, else the topic has a new one, and that is said."""
+    """Another partition's folder supplies a lost topic id; without one, a new id is made and noted."""
     lose(folder)
     (folder / "orders-0" / "partition.metadata").write_bytes(b"")
     (folder / "orders-1" / "partition.metadata").unlink()
@@ -341,7 +341,7 @@ def test_an_id_that_no_folder_has(folder: Path) -> None:
 
 
 def test_missing_partitions_are_reported(folder: Path) -> None:
-    """A hole is filled with an empty partition, and said."""
+    """A missing partition is recreated empty and noted."""
     lose(folder)
     shutil.rmtree(folder / "orders-1")
     found = recover(folder)
@@ -355,7 +355,7 @@ def make_partition(folder: Path, name: str, topic_id: uuid.UUID) -> None:
 
 
 def test_folders_of_two_topics_of_one_name_are_refused(folder: Path) -> None:
-    """Only people can decide which one is right; nothing is created."""
+    """The error lists the folders of each topic id, and no metadata log is created."""
     lose(folder)
     make_partition(folder, "orders-3", uuid.UUID(int=8))
     text = (
@@ -368,7 +368,7 @@ def test_folders_of_two_topics_of_one_name_are_refused(folder: Path) -> None:
 
 
 def test_a_folder_that_is_no_partition_makes_no_million_of_them(folder: Path) -> None:
-    """A number far behind all others is a mistake in a name."""
+    """A partition number far above the number of folders is refused as a misnamed folder."""
     lose(folder)
     make_partition(folder, "orders-20240101", ORDERS)
     with pytest.raises(RecoveryError, match="orders-20240101 would be the last of 20240102 partitions, 4 of which"):
@@ -376,7 +376,7 @@ def test_a_folder_that_is_no_partition_makes_no_million_of_them(folder: Path) ->
 
 
 def test_the_owner_must_be_known(folder: Path) -> None:
-    """meta.properties says whose folder it is; without it people must."""
+    """Recovery needs the node id from meta.properties or from --node-id."""
     lose(folder)
     with pytest.raises(RecoveryError, match="belongs to node 3, not to node 4"):
         recover(folder, 4)
@@ -393,7 +393,7 @@ def run(*args: str) -> tuple[int, str]:
 
 
 def test_the_command_reports_what_was_made_and_what_is_lost(folder: Path) -> None:
-    """A table of topics, notes for the operator, and what could not be recovered; one line when it is refused."""
+    """Output lists the topics, notes for the operator, and the lost parts; a refusal is one line."""
     lose(folder)
     status, output = run(str(folder))
     assert status == 0
@@ -421,7 +421,7 @@ def verify(folder: Path, *options: str) -> tuple[int, str]:
 
 
 def test_verify_checks_an_old_file(old_folder: Path) -> None:
-    """Damage gives exit status 3, in JSON as well; the file is not changed."""
+    """Damage gives exit status 3, also with --json, and the file is not changed."""
     folder = old_folder
     assert verify(folder) == (0, "0 damaged places\n")
     damage(folder / FILE_NAME, ORDERS.bytes, uuid.UUID(int=7).bytes)
@@ -435,7 +435,7 @@ def test_verify_checks_an_old_file(old_folder: Path) -> None:
 
 
 def test_verify_checks_the_metadata_log(folder: Path) -> None:
-    """Its batches, its records and its snapshots; the log of a running broker is not judged, and none is repaired."""
+    """Damaged batches and records are reported, not repaired. The log of a running broker is not judged."""
     assert verify(folder) == (0, "0 damaged places\n")
     with segment(folder).open("r+b") as file:
         file.seek(200)
@@ -454,7 +454,7 @@ def test_verify_checks_the_metadata_log(folder: Path) -> None:
 
 
 def test_verify_checks_records_and_snapshots(folder: Path) -> None:
-    """A record of a later version, and a snapshot for which the start would use an older one."""
+    """A record of a later version and a damaged snapshot are reported."""
     snapshot = folder / FOLDER_NAME / f"{3:020}-{1:010}.checkpoint"
     snapshot.write_bytes(b"damaged")
     status, output = verify(folder)
@@ -475,7 +475,7 @@ def test_verify_checks_records_and_snapshots(folder: Path) -> None:
 
 
 def with_unknown_type(batch: bytes) -> bytes:
-    """Return a batch of a TopicRecord as one of another type, with its checksum."""
+    """Return a TopicRecord batch with an unknown record type and a correct checksum."""
     data = bytearray(batch)
     at = data.index(b"\x01\x02\x00\x02t")
     data[at + 1] = 99
@@ -484,7 +484,7 @@ def with_unknown_type(batch: bytes) -> bytes:
 
 
 def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
-    """The broker that uses it must be stopped first."""
+    """Recovery of a folder that a broker uses is refused."""
     lose(folder)
     lock = FolderLock(folder)
     status, said = run(str(folder))
@@ -494,7 +494,7 @@ def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
 
 
 def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path) -> None:
-    """The log folder is opened before the metadata: its checkpoints must not be lost by the refusal."""
+    """A refused start keeps the checkpoints and the clean shutdown mark of the log folder, which is opened first."""
     from kbroker.broker import Broker, BrokerStartError
 
     log_dir = LogDir(folder, None, 3)
@@ -519,7 +519,7 @@ def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path)
 
 
 def test_several_folders(folder: Path, tmp_path: Path) -> None:
-    """The start names all folders, and the recovery finds the partitions and compacted topics of each."""
+    """A refused start names all folders, and the recovery finds partitions and compacted topics in each of them."""
     other = tmp_path / "other"
     log_dir = LogDir(other, "some-cluster", 3)
     for name in ("orders-1", "orders-2", "__consumer_offsets-1"):

@@ -1,4 +1,4 @@
-"""Snapshots of the metadata: by bytes, by time, what they replace, and what is removed."""
+"""Snapshots of the metadata: when they are written, what a start reads from them, and their retention."""
 
 import errno
 import logging
@@ -29,7 +29,7 @@ def config_record(number: int, value: str | None = "45000") -> MetadataRecord:
 
 
 class Rig:
-    """A controller with its snapshots."""
+    """Controller with its snapshots."""
 
     def __init__(self, folder: Path, clock: VirtualClock | None = None, **configs: object) -> None:
         self.folder = folder / FOLDER_NAME
@@ -58,7 +58,7 @@ def content(image: MetadataImage) -> MetadataImage:
 
 
 def test_by_bytes(rig: Callable[..., Rig]) -> None:
-    """After so many bytes of records since the last one, also when they were written before a start."""
+    """A snapshot is written after enough bytes of records since the last one, counted across a restart."""
     one = rig(metadata__log__max__record__bytes__between__snapshots=5000)
     one.fill(10)
     one.snapshots.look()
@@ -79,7 +79,7 @@ def test_by_bytes(rig: Callable[..., Rig]) -> None:
 
 
 def test_by_time(rig: Callable[..., Rig]) -> None:
-    """So long after the first change that no snapshot has; without a change there is none."""
+    """A snapshot is written an interval after the first change that no snapshot contains."""
     one = rig(metadata__log__max__snapshot__interval__ms=HOUR_MS)
     one.fill(1)
     one.clock.advance_ms(HOUR_MS - 1)
@@ -91,10 +91,10 @@ def test_by_time(rig: Callable[..., Rig]) -> None:
     assert one.ends == [first]
     one.clock.advance_ms(3 * HOUR_MS)
     one.snapshots.look()
-    assert one.ends == [first], "nothing has changed"
+    assert one.ends == [first], "a snapshot without a change"
     one.fill(1, 1)
     one.snapshots.look()
-    assert one.ends == [first], "the change is new"
+    assert one.ends == [first], "a snapshot before the interval has passed"
     one.clock.advance_ms(HOUR_MS // 2)
     one.fill(1, 2)
     one.clock.advance_ms(HOUR_MS // 2)
@@ -104,7 +104,7 @@ def test_by_time(rig: Callable[..., Rig]) -> None:
 
 
 def test_never_by_time(rig: Callable[..., Rig]) -> None:
-    """An interval of 0 means none, as in Kafka."""
+    """An interval of 0 disables snapshots by time, as in Kafka."""
     one = rig(metadata__log__max__snapshot__interval__ms=0)
     one.fill(1)
     one.clock.advance_ms(1000 * HOUR_MS)
@@ -114,7 +114,7 @@ def test_never_by_time(rig: Callable[..., Rig]) -> None:
 
 
 def test_a_start_from_a_snapshot_is_like_one_from_the_log(rig: Callable[..., Rig], tmp_path: Path) -> None:
-    """The image after the snapshot and the records behind it is the one before the stop; the log below may be lost."""
+    """The snapshot and the records after it restore the image, even if the log below the snapshot is damaged."""
     one = rig(metadata__log__max__record__bytes__between__snapshots=100)
     one.fill(30)
     change(one.controller, config_record(3, None))
@@ -127,7 +127,7 @@ def test_a_start_from_a_snapshot_is_like_one_from_the_log(rig: Callable[..., Rig
     again.close()
     (snapshot,) = snapshots_in(one.folder)
     data = bytearray((one.folder / f"{0:020}.log").read_bytes())
-    data[100] ^= 1  # of the first batches, which the snapshot contains
+    data[100] ^= 1  # in the first batches, which the snapshot contains
     (one.folder / f"{0:020}.log").write_bytes(data)
     again = LoggedController(tmp_path, clock=one.clock)
     assert content(again.image) == content(before)
@@ -137,7 +137,7 @@ def test_a_start_from_a_snapshot_is_like_one_from_the_log(rig: Callable[..., Rig
 
 
 def test_a_snapshot_has_the_quorum(rig: Callable[..., Rig]) -> None:
-    """Apache Kafka reads kraft.version and the voters from the newest snapshot only; and its name has the epoch."""
+    """A snapshot has kraft.version and the voters, which Apache Kafka reads from the newest snapshot only."""
     one = rig(metadata__log__max__record__bytes__between__snapshots=100)
     one.fill(3)
     one.snapshots.look()
@@ -154,7 +154,7 @@ def test_a_snapshot_has_the_quorum(rig: Callable[..., Rig]) -> None:
 def test_a_failure_is_logged_and_tried_again(
     rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is left of it."""
+    """A failed snapshot leaves no file."""
     one = rig(metadata__log__max__record__bytes__between__snapshots=100)
     one.fill(3)
     open_ = Path.open
@@ -181,7 +181,7 @@ SMALL = {
 
 
 def test_retention_by_size_removes_what_newer_snapshots_contain(rig: Callable[..., Rig], tmp_path: Path) -> None:
-    """Old snapshots and segments go, the newest snapshot and the records behind it stay; a start has everything."""
+    """Old snapshots and segments are deleted; the newest snapshot and the records after it restore the image."""
     one = rig(
         **SMALL,
         metadata__log__segment__ms=100,
@@ -210,7 +210,7 @@ def test_retention_by_size_removes_what_newer_snapshots_contain(rig: Callable[..
 
 
 def test_retention_by_time_removes_old_snapshots(rig: Callable[..., Rig]) -> None:
-    """A snapshot goes when the next one is older than the limit; the newest one stays, however old."""
+    """A snapshot is deleted when the next one is older than the limit; the newest one is kept at any age."""
     one = rig(**SMALL, metadata__max__retention__bytes=-1, metadata__max__retention__ms=HOUR_MS)
     for number in range(3):
         one.fill(30, 30 * number)
@@ -231,7 +231,7 @@ def test_retention_by_time_removes_old_snapshots(rig: Callable[..., Rig]) -> Non
 
 
 def test_an_image_that_its_level_cannot_represent(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
-    """The reason is logged once; after the remedy there are snapshots again."""
+    """The reason is logged once, and snapshots resume when metadata.version is high enough."""
     one = rig(metadata__log__max__record__bytes__between__snapshots=100)
     credential = scram.Credential.from_salted_password(scram.SCRAM_SHA_256, b"x" * 32, b"salt", 4096)
     change(one.controller, metadata_record("FeatureLevelRecord", {"Name": "metadata.version", "FeatureLevel": 10}))

@@ -1,4 +1,4 @@
-"""Takeover of a folder with ``kbroker-metadata.db``: nothing is lost, and a start that is killed is repeated."""
+"""Takeover of a folder with ``kbroker-metadata.db``: no row is lost, and a start that was killed can be repeated."""
 
 import os
 import shutil
@@ -55,7 +55,7 @@ ROWS: Rows = {
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Path]:
-    """Two log folders of a stopped broker of an earlier version."""
+    """Return the two log folders of a stopped broker of an earlier version."""
     made = [tmp_path / "one", tmp_path / "two"]
     for folder, directory_id in zip(made, (FIRST, SECOND), strict=True):
         folder.mkdir()
@@ -72,7 +72,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def start(folders: list[Path]) -> MetadataImage:
-    """Open the metadata as a start does, and close it."""
+    """Open the metadata as a start does, close the log, and return the image."""
     config = BrokerConfig({"node.id": 1, "log.dirs": ",".join(map(str, folders))})
     storage, image = open_metadata(folders[0], folders[1:], FIRST, config, VirtualClock(), is_clean=False)
     storage.flush()
@@ -119,7 +119,7 @@ def check(image: MetadataImage) -> None:
 
 
 def test_everything_is_taken_over(folders: list[Path]) -> None:
-    """The file has another name then, and the next start reads the log; the first record is metadata.version."""
+    """The takeover renames the file, and the next start reads the log. metadata.version is the first record."""
     check(start(folders))
     check(start(folders))
     names = {path.name for path in folders[0].iterdir()}
@@ -132,7 +132,7 @@ def test_everything_is_taken_over(folders: list[Path]) -> None:
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
 def test_every_schema_version_is_taken_over(folders: list[Path], version: int) -> None:
-    """An older file has fewer tables."""
+    """Tables that an older file lacks are taken over as empty."""
     added = {"quotas": 2, "scram_credentials": 3, "delegation_tokens": 5, "acls": 6}
     (folders[0] / FILE_NAME).unlink()
     write_metadata_file(
@@ -147,7 +147,7 @@ def test_every_schema_version_is_taken_over(folders: list[Path], version: int) -
 
 
 def test_an_empty_file_is_a_new_cluster(tmp_path: Path) -> None:
-    """The first start of an earlier version was killed."""
+    """A first start of an earlier version that was killed leaves an empty file."""
     (tmp_path / FILE_NAME).write_bytes(b"")
     image = start([tmp_path])
     assert image.topics == {}
@@ -156,7 +156,7 @@ def test_an_empty_file_is_a_new_cluster(tmp_path: Path) -> None:
 
 
 def test_both_a_file_and_a_log_are_refused(folders: list[Path]) -> None:
-    """Only the operator can know which one is newer; nothing is changed."""
+    """Only the operator can decide which of them is newer, so no file is changed."""
     content = (folders[0] / FILE_NAME).read_bytes()
     start(folders)
     (folders[0] / FILE_NAME).write_bytes(content)
@@ -181,7 +181,7 @@ def test_both_a_file_and_a_log_are_refused(folders: list[Path]) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(folders: list[Path], statement: str, message: str) -> None:
-    """The file keeps its name, and nothing else is written."""
+    """The file keeps its name, and no other file is written."""
     with closing(sqlite3.connect(folders[0] / FILE_NAME)) as db, db:
         db.execute(statement)
     with pytest.raises(MetadataLogError, match=message):
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_used_is_refused(folders: list[Path], statement: s
 
 
 def test_a_file_of_another_owner_is_refused(folders: list[Path]) -> None:
-    """Neither another node's metadata nor another cluster's is served."""
+    """A file of another node or of another cluster is refused."""
     for facts, message in (
         ({"node_id": 2}, r"belongs to node\.id 2, this broker is 1"),
         ({"cluster_id": "other"}, "belongs to cluster other, its log folder to cluster"),
@@ -228,7 +228,7 @@ def test_what_was_written_is_compared_with_the_file(
 
 
 def test_folders_without_a_topic_are_no_obstacle(tmp_path: Path) -> None:
-    """The file has no topics; other folders are left alone, as before."""
+    """Folders of partitions without a topic do not prevent the takeover."""
     write_metadata_file(tmp_path, {})
     (tmp_path / "old-0").mkdir()
     checkpoints.write_partition_metadata(tmp_path / "old-0", EMPTY)
@@ -237,7 +237,7 @@ def test_folders_without_a_topic_are_no_obstacle(tmp_path: Path) -> None:
 
 
 def test_the_file_may_be_in_another_folder_than_the_log(folders: list[Path]) -> None:
-    """metadata.log.dir has an effect only since the metadata is a log."""
+    """A file in any log folder is taken over, because metadata.log.dir applies to the log only."""
     (folders[0] / FILE_NAME).rename(folders[1] / FILE_NAME)
     check(start(folders))
     assert (folders[1] / f"{FILE_NAME}.taken-over").exists()
@@ -257,7 +257,7 @@ STEPS = [
 def test_a_start_that_is_killed_at_any_step_is_repeated(
     folders: list[Path], tmp_path: Path, is_late: bool, is_new: bool
 ) -> None:
-    """Killed at each change of the folder, up to the first records in the log: of an old folder, and of a new one."""
+    """A kill at any step, up to the first records in the log, loses nothing of an old folder or of a new one."""
     source = tmp_path / "source"
     if is_new:
         shutil.rmtree(folders[0])

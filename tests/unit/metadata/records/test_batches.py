@@ -1,4 +1,4 @@
-"""Batches of the metadata log."""
+"""Tests of the batches of the metadata log."""
 
 import pytest
 
@@ -14,7 +14,7 @@ LEADER = LeaderChange(1, (1,), (1,))
 
 
 def test_batches_are_read_as_built() -> None:
-    """Each batch has its offsets, its epoch, its time, and either control records or metadata records."""
+    """A batch has its offsets, its epoch, its timestamp, and either control records or metadata records."""
     data = build_control([LEADER, KRaftVersion(1)], 10, 3, 1000) + build_records([TOPIC, NO_OP, NO_OP], 12, 3, 1001)
     assert list(read_batches(memoryview(data))) == [
         MetadataBatch(10, 11, 3, 1000, [LEADER, KRaftVersion(1)], ()),
@@ -24,7 +24,7 @@ def test_batches_are_read_as_built() -> None:
 
 
 def test_every_changed_byte_is_found() -> None:
-    """The checksum covers all but the first fields; a batch that is cut is an error at any length."""
+    """The checksum covers all but the first fields; a batch that is cut at any length is an error."""
     first, second = build_records([NO_OP], 0, 1, 1000), build_records([TOPIC], 1, 1, 1000)
     for at in range(16, len(second)):  # after the base offset, the length and the leader epoch
         changed = bytearray(second)
@@ -39,7 +39,7 @@ def test_every_changed_byte_is_found() -> None:
 
 
 def test_an_unknown_record_is_an_error_with_the_offset() -> None:
-    """Batches before it are yielded."""
+    """Batches before the unknown record are yielded."""
     batches = read_batches(build_records([NO_OP], 0, 1, 0) + build_batch([(None, b"\1\6\0\0")], base_offset=1))
     assert next(batches).records == [NO_OP]
     with pytest.raises(UnknownRecordError, match="batch at offset 1: a metadata record has type 6"):
@@ -55,7 +55,7 @@ def test_an_unknown_record_is_an_error_with_the_offset() -> None:
     ],
 )
 def test_a_record_that_is_none_of_the_metadata_log(record: Record, message: str) -> None:
-    """Damage inside a batch with the right checksum is found too."""
+    """Damage inside a batch with a correct checksum is an error."""
     with pytest.raises(ProtocolError, match=rf"{message}.*batch at offset 0"):
         list(read_batches(build_batch([record])))
 

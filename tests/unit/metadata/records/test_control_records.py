@@ -52,7 +52,7 @@ def test_voters_keep_their_order() -> None:
 
 
 def test_an_unknown_type_is_an_error() -> None:
-    """The types of transaction markers are unknown here too."""
+    """The types of transaction markers are unknown in the metadata log."""
     for number in (0, 1, 7):
         with pytest.raises(UnknownRecordError, match=f"has type {number}, supported are 2 to 6: use a version"):
             decode_control(bytes((0, 0, 0, number)), b"\0\0\0")

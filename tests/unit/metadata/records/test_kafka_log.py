@@ -1,4 +1,4 @@
-"""A real metadata log of Kafka: its bytes are read, and written again without a difference."""
+"""The bytes of an Apache Kafka metadata log are read, and written again without a difference."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_every_batch_is_built_byte_for_byte(name: str) -> None:
 
 
 def test_the_log_has_all_records_that_kafka_writes() -> None:
-    """Only types of older versions, and that of a transaction that failed, are missing."""
+    """Only the types of older versions and of a failed transaction are missing."""
     found = {record.name for batch in read_batches(KAFKA[LOG]) for record in batch.records}
     assert set(RECORD_TYPES.values()) - found == {
         "FenceBrokerRecord", "UnfenceBrokerRecord", "ZkMigrationStateRecord", "AbortTransactionRecord",
@@ -33,14 +33,14 @@ def test_the_log_has_all_records_that_kafka_writes() -> None:
 
 
 def test_each_record_has_the_version_of_the_level() -> None:
-    """The log is of metadata.version 30, the default level."""
+    """The log has metadata.version 30, the default level."""
     for batch in read_batches(KAFKA[LOG]):
         for record in batch.records:
             assert metadata_record(record.name, record.body) == record
 
 
 def test_control_records_of_the_log() -> None:
-    """An epoch begins with its leader; the first one also has the voters."""
+    """An epoch begins with its leader record; the first epoch also has kraft.version and the voters."""
     control = [batch.control for batch in read_batches(KAFKA[LOG]) if batch.control]
     first, second = control
     assert [type(record) for record in first] == [LeaderChange, KRaftVersion, Voters]
@@ -52,7 +52,7 @@ def test_control_records_of_the_log() -> None:
 
 
 def test_snapshots_are_written_as_kafka_writes_them(tmp_path: Path) -> None:
-    """A whole file is the same but for the times of its batches, which Kafka takes one by one."""
+    """Snapshot files equal Kafka's except for the batch timestamps, which Kafka takes for each batch."""
     for name in (FIRST, *SNAPSHOTS, BOOTSTRAP):
         path = tmp_path / name
         path.write_bytes(KAFKA[name])

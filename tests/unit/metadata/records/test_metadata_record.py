@@ -1,4 +1,4 @@
-"""Values of the records of the metadata log: their form, their versions, and errors for unsupported ones."""
+"""Values of metadata records: their form, their versions, and errors for unsupported ones."""
 
 import json
 import random
@@ -32,7 +32,7 @@ def test_the_types_are_those_of_the_tables() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_version_is_decoded_as_encoded(name: str) -> None:
-    """Every version of every record keeps its body; the fields it lacks have their defaults."""
+    """A record keeps its body in every version, and fields that the version lacks have their defaults."""
     rng = random.Random(name)
     first, last = data_versions(name)
     for version in range(first, last + 1):
@@ -43,7 +43,7 @@ def test_every_version_is_decoded_as_encoded(name: str) -> None:
 
 
 def test_the_bytes_of_a_record() -> None:
-    """The frame version, the type and the version come first; the message has compact lengths and a tagged section."""
+    """The frame version, the type and the version precede a message with compact lengths and a tagged section."""
     topic = metadata_record("TopicRecord", {"Name": "orders", "TopicId": ID})
     value = b"\x01\x02\x00" + b"\x07orders" + ID.bytes + b"\x00"
     assert encode_record(topic) == value
@@ -53,7 +53,7 @@ def test_the_bytes_of_a_record() -> None:
 
 
 def test_varints_may_be_longer_than_needed() -> None:
-    """A varint of two bytes for a small number is one of the forms that Kafka reads."""
+    """Like Kafka, kbroker reads a small number from a varint of two bytes."""
     record = MetadataRecord("NoOpRecord", 0, {})
     assert decode_record(b"\x01\x14\x00\x00") == record
     assert decode_record(b"\x81\x00\x94\x00\x80\x00\x00") == record
@@ -69,13 +69,13 @@ def test_varints_may_be_longer_than_needed() -> None:
     ],
 )
 def test_the_version_of_a_level(name: str, levels: dict[int, int]) -> None:
-    """Each level of metadata.version has the version that Kafka writes there."""
+    """Each level of metadata.version selects the record version that Kafka writes at that level."""
     assert {level: metadata_record(name, {}, level).version for level in levels} == levels
     assert metadata_record(name, {}).version == data_versions(name)[1]
 
 
 def test_the_version_of_a_registration_change() -> None:
-    """It is the lowest with every changed field, at any level."""
+    """At any level, the version is the lowest one that has every changed field."""
     fields: list[dict[str, Any]] = [
         {"Fenced": 1},
         {"InControlledShutdown": 1},
@@ -117,13 +117,13 @@ def test_an_unknown_record_is_an_error(value: bytes, message: str) -> None:
     ],
 )
 def test_damaged_bytes_are_a_protocol_error(value: bytes, message: str) -> None:
-    """A cut or a longer value is not a record."""
+    """A truncated or extended value is an error."""
     with pytest.raises(ProtocolError, match=message):
         decode_record(value)
 
 
 def test_an_unknown_name_or_field_is_not_encoded() -> None:
-    """The name must be of the metadata log, the fields of the version."""
+    """The name must be that of a metadata record, and the fields must exist in the version."""
     with pytest.raises(UnknownRecordError, match="AbortedTxn is not a record of the metadata log"):
         encode_record(MetadataRecord("AbortedTxn", 0, {}))
     with pytest.raises(UnknownRecordError, match="TopicRecord has version 1"):

@@ -1,4 +1,4 @@
-"""Decisions of rules: exact cases, and the compiled table against the plain form of the decision."""
+"""Decisions of ACL rules: exact cases, and the compiled table compared with the plain decision function."""
 
 import random
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def asked(
     host: str = HERE,
     everyone: bool = False,
 ) -> bool:
-    """Return the decision of the plain form, which the table must make too."""
+    """Return the decision of the plain function after a check that the table decides the same."""
     decision = decide(acls, principal, host, operation, kind, name, allows_without_rule=everyone)
     table = AclRules((), everyone)
     table.apply((), [acl._replace(host=normal_host(acl.host)) for acl in acls])
@@ -90,9 +90,10 @@ def test_patterns() -> None:
 
 
 def test_names_that_kafka_searches_in_another_way() -> None:
-    """``*`` is every name, those too that begin with it; and below ``*`` in the alphabet a name is one as all others.
+    """``*`` matches every name, and names that sort before ``*`` are matched like all others.
 
-    Kafka 4.3.1 leaves out the first, and never comes back from a search of the second kind (docs/authorization.md).
+    Kafka 4.3.1 omits names that begin with ``*``, and a search for names that sort before it never ends
+    (docs/authorization.md).
     """
     for name in ("*", "*a", "!a", "#y", " ", "+", "~"):
         assert asked([rule("*", kind=GROUP)], READ, name, GROUP)
@@ -112,11 +113,11 @@ def test_all_principals_and_hosts() -> None:
 
 
 def test_hosts_of_version_6_in_either_form() -> None:
-    """Java writes every group; a broker's sockets do not."""
+    """Java writes all groups of an IPv6 address, unlike the addresses of the broker's sockets."""
     assert asked([rule(host="0:0:0:0:0:0:0:1")], READ, host="::1")
     assert asked([rule(host="::1")], READ, host="::1")
     assert normal_host("fe80:0:0:0:1:2:3:4") == "fe80::1:2:3:4"
-    assert java_host("::ffff:10.0.0.7") == java_host("0:0:0:0:0:ffff:a00:7") == "10.0.0.7"  # no client has another
+    assert java_host("::ffff:10.0.0.7") == java_host("0:0:0:0:0:ffff:a00:7") == "10.0.0.7"  # the only form
     assert normal_host("no:host") == "no:host"
 
 
@@ -147,7 +148,7 @@ def test_all_is_every_operation(operation: Operation) -> None:
 
 
 def test_everything_without_a_rule_about_the_resource() -> None:
-    """allow.everyone.if.no.acl.found: any rule about the resource ends it, whomever it concerns."""
+    """With allow.everyone.if.no.acl.found, any rule for the resource, for any principal, disables the default."""
     assert asked([], READ, everyone=True)
     assert asked([rule("other")], READ, everyone=True)
     assert not asked([rule(principal="User:bob")], READ, everyone=True)
@@ -244,7 +245,7 @@ def some_rules(chance: random.Random, count: int) -> list[Acl]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_table_decides_as_the_plain_form(seed: int) -> None:
-    """Random rules, every operation; also after some of the rules were removed."""
+    """Random rules give equal decisions for every operation, also after half of the rules are removed."""
     chance = random.Random(seed)
     acls = some_rules(chance, chance.choice([3, 20, 120]))
     everyone = seed % 3 == 0

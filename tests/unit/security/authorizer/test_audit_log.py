@@ -1,4 +1,4 @@
-"""Lines that the authorizer logs: Kafka's words, one line for similar requests, and a limited number."""
+"""Log lines of the authorizer: Kafka's text, one line for equal requests, and a limited number."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def rule(name: str, permission: Permission = ALLOW, *, kind: ResourceType = Reso
 
 
 class Rig:
-    """An authorizer with its log, and requests of alice."""
+    """Authorizer with its audit log, and requests of clients."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         controller = MemoryController()
@@ -38,7 +38,7 @@ class Rig:
         return self.auth.allows(self.client(principal, host), checks.OFFSET_COMMIT_GROUP, group)
 
     def lines(self) -> list[str]:
-        """Return the lines that the next look logs."""
+        """Return the lines that the next check logs."""
         self._caplog.clear()
         self.log.look()
         return [record.getMessage() for record in self._caplog.records]
@@ -51,7 +51,7 @@ def rig(caplog: pytest.LogCaptureFixture) -> Rig:
 
 
 def test_refused_requests_are_logged(rig: Rig) -> None:
-    """In Kafka's words; those that are alike in one line."""
+    """Refusals are logged with Kafka's text, and equal requests share one line."""
     denied = rule("denied", DENY)
     rig.authorizer.create([denied])
     client = rig.client()
@@ -72,7 +72,7 @@ def test_refused_requests_are_logged(rig: Rig) -> None:
 
 
 def test_a_flood_of_refused_requests_does_not_fill_a_disk(rig: Rig) -> None:
-    """64 lines at once, then 4 at a look; all are counted. What was spared comes back."""
+    """At most 64 lines are logged at once, then 4 a check; all requests are counted. Quiet checks restore the limit."""
 
     def flood(count: int) -> list[str]:
         for number in range(count):
@@ -91,7 +91,7 @@ def test_a_flood_of_refused_requests_does_not_fill_a_disk(rig: Rig) -> None:
 
 
 def test_allowed_requests_are_logged_when_the_level_asks(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """At DEBUG, from the look after that on, and no longer than the level asks; refused ones lose no line to them."""
+    """Allowed requests are logged while the level is DEBUG, from the check after the change on, after the refusals."""
     allowing = rule("g", kind=ResourceType.GROUP)
     rig.authorizer.create([allowing])
     assert rig.ask("g")
@@ -120,7 +120,7 @@ def test_allowed_requests_are_logged_when_the_level_asks(rig: Rig, caplog: pytes
 
 
 def test_the_rule_of_a_line(rig: Rig) -> None:
-    """A prefix, all names, all users, a host in Java's form: the rule is named as it was made."""
+    """The rule is logged as it was created: with its prefix, wildcard, principal and form of the host."""
     group = ResourceType.GROUP
     cases = (
         (rule("a-", DENY, kind=group, pattern=PREFIXED), "a-1", HERE),
@@ -148,7 +148,7 @@ def test_the_rule_of_a_line(rig: Rig) -> None:
 
 
 def test_odd_names_in_a_line(rig: Rig) -> None:
-    """Control characters make no further line, and a long name is cut."""
+    """Control characters are escaped, and a long name is truncated."""
     rig.ask("g\n2026-01-01 INFO all is well\x1b[2J", "User:eve\r\n")
     rig.ask("n" * 300)
     rig.ask("n", "User:" + "p" * 300)
@@ -162,7 +162,7 @@ def test_odd_names_in_a_line(rig: Rig) -> None:
 
 
 def test_lines_do_not_look_through_all_rules(rig: Rig) -> None:
-    """A flood of refused requests must not keep the broker busy with the reasons."""
+    """A flood of refused requests does not search all rules for the reasons."""
     many = [rule(f"g{number}", DENY, kind=ResourceType.GROUP, principal="User:*") for number in range(100)]
     rig.authorizer.create(many)
     for number in range(3):

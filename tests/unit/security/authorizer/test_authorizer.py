@@ -1,4 +1,4 @@
-"""The authorizer of a broker: rules stored and in force, refusals, and the three APIs about rules."""
+"""The authorizer: rules in the metadata and in force, refused changes, and the three ACL APIs."""
 
 import uuid
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def may_any(controller: MemoryController, *acls: Acl, principal: str = ALICE) ->
     [
         ([], False),
         ([rule("a")], True),
-        ([rule("a", READ)], False),  # nothing is implied here
+        ([rule("a", READ)], False),  # Read does not imply Write
         ([rule("a", ALL)], True),
         ([rule("a", principal="User:bob")], False),
         ([rule("a", principal="User:*")], True),
@@ -73,7 +73,7 @@ def may_any(controller: MemoryController, *acls: Acl, principal: str = ALICE) ->
     ],
 )  # fmt: skip
 def test_one_resource_of_a_type(controller: MemoryController, acls: list[Acl], found: bool) -> None:
-    """``authorizeByResourceType`` for InitProducerId."""
+    """The decision for any resource of a type is Kafka's ``authorizeByResourceType`` of InitProducerId."""
     assert may_any(controller, *acls) == found
 
 
@@ -88,7 +88,7 @@ def test_super_users_and_defaults_count_for_one_resource_of_a_type(controller: M
 
 
 def test_rules_are_stored_before_they_count(tmp_path: Path) -> None:
-    """Each in force at once, and after a restart."""
+    """Rules apply at once and after a restart."""
     controller = LoggedController(tmp_path)
     authorizer = authorizer_of(controller)
     kept, removed = rule("kept", READ, host="0:0:0:0:0:0:0:1"), rule("größe", ALL, DENY, pattern=PREFIXED)
@@ -123,7 +123,7 @@ def test_a_refused_change_is_not_in_force(controller: MemoryController) -> None:
 
 
 def test_two_forms_of_a_host_are_two_rules(controller: MemoryController) -> None:
-    """When one is removed the other still counts."""
+    """The other form still applies after the removal of one."""
     authorizer = authorizer_of(controller)
     long, short = rule("a", host="0:0:0:0:0:0:0:1"), rule("a", host="::1")
     authorizer.create([long, short])
@@ -135,7 +135,7 @@ def test_two_forms_of_a_host_are_two_rules(controller: MemoryController) -> None
 
 
 def test_a_rule_with_two_ids_counts_as_one(controller: MemoryController) -> None:
-    """Another program's log may have them: a rule is deleted with the id that counts."""
+    """A log of another program may contain such duplicates; the rule applies until it has no id left."""
     authorizer = authorizer_of(controller)
     acl, ids = rule("a"), (uuid.UUID(int=1), uuid.UUID(int=2))
     for acl_id in ids:
@@ -241,14 +241,14 @@ def test_bad_rules_are_refused_one_by_one(changes: dict[str, object], text: str)
 
 
 def test_what_no_record_of_kafka_could_hold(controller: MemoryController) -> None:
-    """Bytes that are not UTF-8 may grow when they are read as Java does."""
+    """The length is counted in bytes after invalid UTF-8 is replaced as in Java."""
     long = [rule("a", principal="User:" + "x" * 32_763), rule("a", host="h" * 32_768), rule("\ufffd" * 10_923)]
     texts = [error.message for error in authorizer_of(controller).create(long) if error is not None]
     assert texts == [f"The {what} must have at most 32767 bytes" for what in ("principal", "host", "resource name")]
 
 
 def test_odd_rules_that_kafka_takes() -> None:
-    """Principals of any type, with colons; hosts that are not addresses; names that are not UTF-8."""
+    """Kafka accepts principals with any type or colons, hosts that are not addresses, and names that are not UTF-8."""
     bench = guarded("User:ANONYMOUS")
     odd = [
         creation(Principal=":"),
@@ -280,7 +280,7 @@ def test_filters_with_unknown_words() -> None:
 
 
 def test_rules_about_rules() -> None:
-    """DescribeAcls needs Describe of the cluster, the others Alter."""
+    """DescribeAcls requires Describe of the cluster; CreateAcls and DeleteAcls require Alter."""
     bench = guarded("User:root")
     for name, body in (
         ("DescribeAcls", a_filter()),
@@ -294,7 +294,7 @@ def test_rules_about_rules() -> None:
 
 
 def test_a_request_changes_ten_thousand_rules_at_most() -> None:
-    """As in Kafka: new rules and removed ones count, nothing is changed when they are more."""
+    """As in Kafka, a request with more than 10,000 new or removed rules is refused without a change."""
     bench = guarded("User:ANONYMOUS")
 
     def create(count: int, name: str = "t") -> int:
@@ -309,7 +309,7 @@ def test_a_request_changes_ten_thousand_rules_at_most() -> None:
     assert create(10_001) == Errors.POLICY_VIOLATION
     assert delete(a_filter()) == [(0, 0)]
     assert create(10_000) == 0
-    assert create(10_001) == 0  # all but one are there already
+    assert create(10_001) == 0  # all but one exist
     assert delete(a_filter(PermissionType=2), a_filter(), a_filter()) == [(42, 0)] * 3
     assert delete(a_filter(ResourceNameFilter="t10000"), a_filter(ResourceNameFilter="t10000")) == [(0, 1), (0, 1)]
     for text, filters in (
