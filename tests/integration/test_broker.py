@@ -16,6 +16,7 @@ from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.open_files import raise_open_files_limit
 from tests.support.client import Body, Client, fetch_body, new_topics, produce_body, row_of
 from tests.support.compaction import keyed
+from tests.support.descriptors import descriptors
 from tests.support.metadata_file import write_metadata_file
 from tests.support.wire import Closed
 
@@ -53,6 +54,29 @@ def test_two_brokers_know_nothing_of_each_other() -> None:
     assert broker_threads() == before
     with pytest.raises(OSError):
         Client(address)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors in /proc")
+def test_a_stopped_broker_has_no_descriptors() -> None:
+    """They are closed by the stop, not by the next run of the garbage collector."""
+    import gc
+
+    broker = Broker({**FREE, "kbroker.in.memory": True, "kbroker.metrics.listener": "127.0.0.1:0"})
+
+    def serve() -> int:
+        with broker:
+            create(broker, "t")
+            assert broker.exposition.text()
+        return len(descriptors())
+
+    serve()  # modules that open files are loaded
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(descriptors())
+        assert serve() == before
+    finally:
+        gc.enable()
 
 
 def test_a_restart_finds_everything(tmp_path: Path) -> None:

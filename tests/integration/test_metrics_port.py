@@ -229,9 +229,10 @@ def test_responses_that_wait_for_a_network_thread() -> None:
                 client.receive()
                 seen.update(processor.counters()["responses_queued"] for processor in server.processors)
         found = series(broker)
+        numbers = ("", *range(len(server.processors)))
     name = "kafka_network_request_channel_response_queue_size"
     assert {key: value for key, value in found.items() if key.startswith(name)} == {
-        f'{name}{{processor="{number}"}}': 0 for number in ("", *range(len(server.processors)))
+        f'{name}{{processor="{number}"}}': 0 for number in numbers
     }
     assert min(seen) == 0
 

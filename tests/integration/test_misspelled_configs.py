@@ -1,12 +1,14 @@
 """Misspelled names of configs on the command line: the message has the name that was meant."""
 
+from pathlib import Path
+
 from click.testing import CliRunner, Result
 
 from kbroker.broker import Broker
 from kbroker.cli import cli
 
 
-def test_a_misspelled_config_names_the_known_one() -> None:
+def test_a_misspelled_config_names_the_known_one(tmp_path: Path) -> None:
     """A refusal of the broker gets the name; so does a change that the broker accepts and ignores, as Kafka does."""
     with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}) as broker:
 
@@ -24,6 +26,10 @@ def test_a_misspelled_config_names_the_known_one() -> None:
         assert run("topics", "create", "t", "--config", "retention.ms=1").stderr == ""
         assert failure("topics", "alter", "t", "--config", "retention.mss=1") == refused
         assert failure("configs", "alter", "topic", "t", "--set", "retention.mss=1") == refused
+        file = tmp_path / "cluster.yaml"
+        file.write_text("topics: [{name: t, configs: {retention.mss: 1}}, {name: new, configs: {retention.ms: 1}}]")
+        assert failure("cluster", "diff", str(file)) == refused
+        assert failure("cluster", "apply", "--yes", str(file)) == refused
         assert failure("configs", "alter", "topic", "t", "--set", "nix=1") == "nix"
         for resource, change, text in (
             (("broker", "default"), "num.partitions=3", "INVALID_REQUEST: all brokers: Cannot update these configs"),

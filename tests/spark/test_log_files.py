@@ -228,7 +228,7 @@ def test_a_folder_without_records(spark: SparkSession, tmp_path: Path) -> None:
     done = ingest(spark, LogSource.of_files(tmp_path / "log"), tmp_path / "table")
     assert (done.rows, done.rejected) == (0, 0)
     for path in (tmp_path / "none", tmp_path / "log" / "*.arrows"):
-        with pytest.raises(PipelineError, match="there is no log at"):
+        with pytest.raises(PipelineError, match="expected a log at"):
             read_log(spark, LogSource.of_files(path))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from kbroker.cli import cli, pipeline_views
+from kbroker.cli import cli, pipeline_jobs, pipeline_views
 from tests.spark.day import make_day
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ def test_a_failure_in_a_session_is_one_line(
         (["usage", "T", "--by", "age"], "'age' is not one of"),
         (["lag", "--checkpoint", "."], "is not a checkpoint of a stream"),
         (["usage", "ftp://host/T"], "ftp"),
+        (["ingest", "T", "NOLOG"], "NOLOG, found none; name files, folders of files, or patterns of file names"),
+        (["watch", "T", "no-*.jsonl"], "no-*.jsonl, found none; name files"),
+        (["usage", "NOLOG"], "NOLOG, found none; name files"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(
@@ -109,6 +112,8 @@ def test_what_is_wrong_is_said_at_once(
 ) -> None:
     """In one line, before Spark starts where it can be known by then."""
     monkeypatch.chdir(tmp_path)
+    for module in (pipeline_jobs, pipeline_views):
+        monkeypatch.setattr(module, "session", lambda common: pytest.fail("Spark was started"))
     done = CliRunner().invoke(cli, ["pipeline", *words])
     assert said in " ".join(done.output.split())
     assert done.exit_code in (1, 2)

@@ -22,7 +22,7 @@ from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableError, Tab
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.log_schema import spark_schema
-from kbroker.spark.tables.log_store import LogFile, found_files, is_there
+from kbroker.spark.tables.log_store import LogFile, exists, found_files
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions
@@ -168,9 +168,8 @@ def test_the_mark_of_a_folder_is_no_file(store: dict[str, str], tmp_path: Path) 
     logs = folder.within("logs").uri
     found = [file.name for file in found_files([logs], store)]
     assert found == [file.name for file in found_files([f"{logs}/*.jsonl"], store)] == ["requests-1.jsonl"]
-    assert [is_there(f"{logs}{name}", store) for name in ("", "/requests-1.jsonl", "/*.jsonl", "/other", "-2")] == [
-        True, True, True, False, False,
-    ]  # fmt: skip
+    names = ("", "/requests-1.jsonl", "/*.jsonl", "/other", "-2")
+    assert [exists(TablePlace.of(f"{logs}{name}", store)) for name in names] == [True, True, True, False, False]
 
 
 def test_a_file_that_is_missing_is_named(spark: SparkSession, place: TablePlace) -> None:

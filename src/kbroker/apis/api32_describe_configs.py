@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from kbroker.common.configs.config_def import ConfigType
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource, check_broker_id
 from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
@@ -38,25 +40,27 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         refused = [_result(resource, Errors.INVALID_REQUEST, MALFORMED, []) for resource in body["Resources"]]
         return {"Results": refused}
     results = []
-    described: dict[tuple[int, str], list[Entry]] = {}
+    described: dict[tuple[int, str], tuple[Set[str] | None, list[Entry]]] = {}  # with the keys that were looked up
     free_rows = 0
     room = ResponseRoom()
     for resource in body_as_java_reads(body["Resources"]):
         kind, name = resource["ResourceType"], resource["ResourceName"]
-        entries = described.get((kind, name))
-        is_free = entries is not None or kind in (ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP)
+        keys = frozenset(resource["ConfigurationKeys"] or ()) or None
+        known = described.get((kind, name))
+        is_free = known is not None or kind in (ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP)
         try:
             _authorize(ctx, request, kind, name)
             if is_free and (free_rows >= MAX_FREE_ROWS or room.is_full):
                 raise KafkaError(Errors.INVALID_REQUEST, TOO_MANY)
-            if entries is None:
-                entries = described[kind, name] = [_shown(body, entry) for entry in _entries(ctx, kind, name)]
+            if known is None or known[0] not in (keys, None):
+                looked_up = keys if known is None else None  # all for a duplicate: each resource is read twice at most
+                entries = [_shown(body, entry) for entry in _entries(ctx, kind, name, looked_up)]
+                known = described[kind, name] = looked_up, entries
         except KafkaError as error:
             unknown = error.error == Errors.UNKNOWN_TOPIC_OR_PARTITION
             results.append(_result(resource, error.error, "" if unknown else error.message, []))
             continue
-        keys = set(resource["ConfigurationKeys"] or ())
-        configs = [entry for entry in entries if entry["Name"] in keys] if keys else entries
+        configs = known[1] if keys is None else [entry for entry in known[1] if entry["Name"] in keys]
         if is_free:
             free_rows += len(configs)
             room.take(configs)
@@ -88,14 +92,15 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Results": [_result(resource, error, error.message, []) for resource in body["Resources"]]}
 
 
-def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
+def _entries(ctx: ApiContext, kind: int, name: str, wanted: Set[str] | None) -> list[Entry]:
+    """Return the entries of a resource, without some that are not ``wanted``; None: all. Raises: KafkaError."""
     if kind == ConfigResourceType.TOPIC:
-        return _topic(ctx, name)
+        return _topic(ctx, name, wanted)
     if kind == ConfigResourceType.BROKER:
         if not name:
             return default_broker_entries(ctx.image.configs.get((ConfigResourceType.BROKER, ""), {}))
         check_broker_id(name, ctx.node_id, "Broker", " or empty string,")
-        return broker_entries(ctx.config, ctx.bound_addresses)
+        return broker_entries(ctx.config, ctx.bound_addresses, wanted)
     if kind == ConfigResourceType.BROKER_LOGGER:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Broker id must not be empty")
@@ -105,21 +110,22 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         configs = ctx.image.configs.get((ConfigResourceType.CLIENT_METRICS, name), {})
-        return resource_entries(CLIENT_METRICS_TABLE, configs, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+        source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+        return resource_entries(CLIENT_METRICS_TABLE, configs, source, wanted=wanted)
     if not name:
         raise KafkaError(Errors.INVALID_REQUEST, "Group name must not be empty")
     configs = ctx.image.configs.get((ConfigResourceType.GROUP, name), {})
-    return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG, ctx.config)
+    return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG, ctx.config, wanted)
 
 
-def _topic(ctx: ApiContext, name: str) -> list[Entry]:
+def _topic(ctx: ApiContext, name: str, wanted: Set[str] | None) -> list[Entry]:
     reason = invalid_name_reason(name)
     if reason is not None:
         raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
     view = ctx.topics.get(name)
     if view is None:
         raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-    return topic_entries(ctx.config, view.configs)
+    return topic_entries(ctx.config, view.configs, wanted)
 
 
 def _loggers() -> list[Entry]:

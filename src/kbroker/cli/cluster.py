@@ -1,12 +1,14 @@
 """`kbroker cluster`: description of a cluster; its topics, ACLs and quotas as a file, on any Kafka."""
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from kbroker.cli.configs import corrections
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import note, print_difference, print_json, print_table
 from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster
@@ -157,7 +159,8 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
     wanted = read_cluster_file(path)
     with connect(bootstrap_server) as connected:
         plan = plan_changes(connected, wanted, prune=prune)
-        plan.check(is_patient=True)
+        with _corrections(plan):
+            plan.check(is_patient=True)
     _show(plan, as_json)
     return EXIT_DIFFERENT if exit_code and plan.steps else 0
 
@@ -187,7 +190,8 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, yes: bo
     wanted = read_cluster_file(path)
     with connect(bootstrap_server) as connected:
         plan = plan_changes(connected, wanted, prune=prune)
-        plan.check()
+        with _corrections(plan):
+            plan.check()
         if not as_json:
             _show(plan, False)
         removals = plan.removals
@@ -201,6 +205,10 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, yes: bo
         _show(plan, True, applied=not dry_run)
     elif plan.steps:
         click.echo(f"{'could make' if dry_run else 'made'} {counted(len(plan.changes), 'change')}")
+
+
+def _corrections(plan: Plan) -> AbstractContextManager[None]:
+    return corrections("topic", [change.key for change in plan.changes if change.kind == "config"])
 
 
 def _apply(plan: Plan) -> None:

@@ -57,8 +57,8 @@ def ingest(table: str, logs: tuple[str, ...], topic: str | None, log_format: str
     if bool(logs) == bool(topic):
         raise click.UsageError("name either LOGs or a --topic")
     place = place_of(table, common)
-    source = log_source(topic, logs, log_format, common)
     chosen = _stream(common, place, topic)
+    source = log_source(topic, logs, log_format, common)
 
     def run(spark: SparkSession, **more: Any) -> Ingested:
         from kbroker.spark.tables.ingest import ingest as run_ingest
@@ -126,12 +126,15 @@ def compact(table: str, **common: Any) -> None:
 def log_source(
     topic: str | None, logs: tuple[str, ...], log_format: str, common: dict[str, Any]
 ) -> Callable[[], LogSource]:
-    """Return a function that makes the source of the arguments and `source_options`; calling it needs PySpark."""
+    """Return a function that makes the source of the arguments and `source_options`; calling it needs PySpark.
+
+    Raises: PipelineError for a log that does not exist, or is in an unknown store.
+    """
+    from kbroker.spark.tables.log_store import require_logs
     from kbroker.spark.tables.table_place import TablePlace
 
     storage = key_values(common["storage"], "--storage-option")
-    for log in logs:
-        TablePlace.of(log, storage)  # an unknown store is refused before Spark starts
+    require_logs([TablePlace.of(log, storage) for log in logs])  # Spark takes seconds to start
     more = key_values(common["more"], "--option")
     security = {f"kafka.{name}": value for name, value in client_properties().items()}
 

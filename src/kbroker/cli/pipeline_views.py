@@ -207,8 +207,10 @@ def request_rows(
     """
     from kbroker.spark.tables.delta_table import REQUEST_LOG, VIEWS, Table, TableError, describe_table
     from kbroker.spark.tables.log_reader import LogSource
+    from kbroker.spark.tables.log_store import require_logs
 
-    tables = [place for place in (place_of(log, common) for log in logs) if Table(place).exists()]
+    places = [place_of(log, common) for log in logs]
+    tables = [place for place in places if Table(place).exists()]
     if tables and len(logs) > 1:
         raise click.UsageError("name one TABLE, or LOGs only")
     say = progress(common)
@@ -217,6 +219,8 @@ def request_rows(
         raise TableError(f"{tables[0]} is an archive of a topic, not a request log")
     if not tables and common["as_of"] is not None:
         raise click.UsageError("--as-of is for a TABLE: logs have no versions")
+    if not tables:
+        require_logs(places)
     source = None if tables else LogSource.of_files(*logs, storage=key_values(common["storage"], "--storage-option"))
     with running(common, session) as spark:
         from kbroker.spark.tables.log_reader import POSITION, REASON, SOURCE, good, read_log

@@ -103,10 +103,10 @@ def watch(
     if bool(logs) == bool(topic):
         raise click.UsageError("name either LOGs or a --topic")
     place = place_of(table, common)
-    source = log_source(topic, logs, log_format, common)
     limit = partial(default_limit, topic, logs, common["connector"], common["bootstrap_server"])
     times = {"interval_ms": every, "watermark_ms": watermark}
     chosen = stream_of(common, place, topic, limit, buckets=1, follow=True, **times)
+    source = log_source(topic, logs, log_format, common)
 
     def run(spark: SparkSession, **more: Any) -> Watched:
         from kbroker.spark.watch.live_page import write_live_page

@@ -167,8 +167,7 @@ def plain_name(name: str) -> str:
 def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterator[list[Row]]:
     """Yield records of the log's topic in order of arrival, from at most ``back`` records before each partition's end.
 
-    Yields lists: an empty one when the initial end is reached, and every half second without new records. Without
-    ``follow`` it stops at the initial end.
+    Yields lists: the first empty one when the initial end is reached. Without ``follow``, the iteration ends there.
     Raises: RequestLogError if the topic does not exist; KafkaError, BrokerConnectionError.
     """
     try:
@@ -191,7 +190,8 @@ def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterato
         for record in consumer.poll():
             if follow or record.offset < ends[record.topic, record.partition]:
                 rows.extend(_rows_of(record.value or b"", dict(record.headers).get(FORMAT_HEADER)))
-        yield rows
+        if rows:
+            yield rows
         if not is_at_end and is_read():
             is_at_end = True
             yield []

@@ -56,7 +56,7 @@ cdef class BatchReceiver:
         cdef InboundRequest request = None
         cdef int64_t now
         if self.native_apis == NULL:
-            self.__init__()
+            raise TypeError("expected a BatchReceiver made by NativeApis.receiver, got one without a broker")
         if self.current is not None:
             now = clock_now_ns(self.native_apis.clock)
             self.note_time(now)

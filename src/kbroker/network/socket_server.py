@@ -347,7 +347,17 @@ class SocketServer:
         late = [thread.name for thread in threads if thread.is_alive()]
         if late:
             logger.error("network threads did not end in %s s: %s", timeout_s, ", ".join(late))
+        else:
+            self._forget_threads()
         return not late
+
+    def _forget_threads(self) -> None:
+        """Drop the ended threads, whose pollers close their descriptors with the last reference."""
+        with self._resize_lock:
+            for bound in self._served:
+                for processor in list(bound.threads):
+                    self._forget(bound, processor)
+                bound.processors, bound.acceptor, bound.acceptor_thread = [], None, None
 
     def stop(self) -> bool:
         """Run both steps of the stop, for servers whose handlers need no time between them."""

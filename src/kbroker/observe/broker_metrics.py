@@ -161,9 +161,13 @@ class ThreadShares:
         clock = parts.ctx.clock
         self.handlers = Share(lambda: parts.requests.idle_ns, lambda: len(parts.handlers.threads), clock)
         self._acceptors = [
-            (bound.name, Share(partial(getattr, acceptor, "blocked_ns"), lambda: 1, clock))
-            for bound, acceptor in zip(parts.server.listeners, parts.server.acceptors, strict=True)
+            (bound.name, Share(partial(self._blocked_ns, number), lambda: 1, clock))
+            for number, bound in enumerate(parts.server.listeners)
         ]
+
+    def _blocked_ns(self, listener_id: int) -> int:
+        acceptors = self._parts.server.acceptors
+        return acceptors[listener_id].blocked_ns if acceptors else 0
 
     def _known(self) -> dict[int, Share]:
         numbers = [processor.processor_id for processor in self._parts.server.processors]
@@ -183,9 +187,9 @@ class ThreadShares:
         return [((str(number),), share.measure()) for number, share in self._known().items()]
 
     def average(self) -> float:
-        """Return the average idle share of the network threads."""
+        """Return the average idle share of the network threads; 0 after their end."""
         shares = [share.measure() for share in self._known().values()]
-        return sum(shares) / len(shares)
+        return sum(shares) / max(1, len(shares))
 
     def wakeups(self) -> int:
         """Return the number of times that a native request handler was woken."""

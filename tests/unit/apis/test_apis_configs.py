@@ -4,11 +4,12 @@ import pytest
 
 from kbroker.apis import api32_describe_configs
 from kbroker.common.configs.config import BROKER_TABLE, TOPIC_TABLE
+from kbroker.metadata.configs import config_entries
 from kbroker.requests.context import Body
 from kbroker.requests.rows import MALFORMED
 from tests.support.server import Bench, make_bench
 
-TOPIC, BROKER, LOGGER = 2, 4, 8
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
 def describe(
@@ -126,6 +127,52 @@ def test_one_resource_named_often(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     assert all(row["Configs"] == results[0]["Configs"] for row in full)
     refused = results[len(full)]
     assert (refused["ErrorCode"], refused["Configs"], refused["ResourceName"]) == (42, [], "t")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "keys"),
+    [
+        (TOPIC, "t", ["retention.ms", "segment.ms", "unknown"]),
+        (BROKER, "1", ["my.own", "num.partitions"]),
+        (BROKER, "", ["min.insync.replicas"]),
+        (GROUP, "g", ["consumer.session.timeout.ms"]),
+        (CLIENT_METRICS, "s", ["interval.ms"]),
+        (LOGGER, "1", ["root"]),
+    ],
+)
+def test_named_keys(kind: int, name: str, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the entries of named keys are made, and each is as among all."""
+    bench = make_bench(my_own="5", num_partitions=3)
+    bench.create("t", retention_ms="5")
+    whole = describe(bench, kind, name, synonyms=True)[2]
+    made = []
+    make = config_entries._entry
+    monkeypatch.setattr(config_entries, "_entry", lambda key, *args: made.append(key.name) or make(key, *args))  # type: ignore[func-returns-value]
+    found = describe(bench, kind, name, keys, synonyms=True)[2]
+    assert found == {key: row for key, row in whole.items() if key in keys}
+    assert [*found]
+    assert made == ([] if kind == LOGGER else [*found])
+
+
+def test_one_resource_named_with_other_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked up twice at most: for the keys of its first mention, then as a whole for all others."""
+    bench.create("t")
+    looked_up = []
+    find = api32_describe_configs.topic_entries  # type: ignore[attr-defined]
+    monkeypatch.setattr(api32_describe_configs, "topic_entries", lambda *args: looked_up.append(args) or find(*args))  # type: ignore[func-returns-value]
+    wanted = [["retention.ms"], ["retention.ms"], ["segment.ms", "retention.ms"], ["segment.ms"], None, ["unknown"]]
+    rows = [{"ResourceType": TOPIC, "ResourceName": "t", "ConfigurationKeys": keys} for keys in wanted]
+    results = bench.ask("DescribeConfigs", 4, {"Resources": rows})["Results"]
+    names = [{row["Name"] for row in one["Configs"]} for one in results]
+    assert names == [
+        {"retention.ms"},
+        {"retention.ms"},
+        {"segment.ms", "retention.ms"},
+        {"segment.ms"},
+        {*TOPIC_TABLE},
+        set(),
+    ]
+    assert len(looked_up) == 2
 
 
 def test_groups_that_exist_by_being_named(bench: Bench) -> None:

@@ -137,4 +137,23 @@ def test_a_request_log_ends_with_a_marker(broker: FakeBroker, cluster: Cluster) 
     """Without --follow, the command ends at a marker before the end offset and does not wait for a record."""
     broker.partitions = {"t": 1}
     serve_log(broker, marker(0, 7, 1), end=1)
-    assert list(topic_rows(cluster, "t", 10, follow=False)) == [[], []]
+    assert list(topic_rows(cluster, "t", 10, follow=False)) == [[]]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_an_empty_poll_is_not_the_end_of_a_request_log(broker: FakeBroker, cluster: Cluster, follow: bool) -> None:
+    """The first empty list ends the existing records: after it, the command printed all others as new ones."""
+    broker.partitions = {"t": 1}
+    record = b'{"time": "2026-01-02T03:04:05Z"}'
+    serve_log(broker, b"", end=2)
+
+    def fetch(version: int, body: Body) -> Body:
+        offset = body["Topics"][0]["Partitions"][0]["FetchOffset"]
+        is_empty = offset > 1 or len(broker.asked(FETCH)) % 2
+        data = b"" if is_empty else batch(offset, record)
+        part = {"PartitionIndex": 0, "ErrorCode": 0, "HighWatermark": 2, "AbortedTransactions": None, "Records": data}
+        return {"Responses": [{"Topic": "t", "Partitions": [part]}]}
+
+    broker.handlers[FETCH] = fetch
+    found = topic_rows(cluster, "t", 10, follow)
+    assert [len(next(found)) for _ in range(3)] == [1, 1, 0]

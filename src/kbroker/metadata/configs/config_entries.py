@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from kbroker.common.configs.config import (
@@ -22,11 +22,17 @@ Entry = dict[str, Any]
 Synonym = tuple[str, ConfigValue, ConfigSource]
 
 
-def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
-    """Return every config of a topic that sets ``overrides``."""
+def _rows(table: Mapping[str, ConfigKey], wanted: Container[str] | None) -> Iterator[tuple[str, ConfigKey]]:
+    return ((name, key) for name, key in table.items() if wanted is None or name in wanted)
+
+
+def topic_entries(
+    config: BrokerConfig, overrides: Mapping[str, str], wanted: Container[str] | None = None
+) -> list[Entry]:
+    """Return the wanted configs of a topic that sets ``overrides``; all of them if ``wanted`` is None."""
     values = config.topic_configs(overrides)
     entries = []
-    for name, key in TOPIC_TABLE.items():
+    for name, key in _rows(TOPIC_TABLE, wanted):
         synonyms = [] if key.synonym is None else broker_synonyms(config, key.synonym)
         if name in overrides:
             synonyms.insert(0, (name, values[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
@@ -34,19 +40,24 @@ def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[En
     return entries
 
 
-def broker_entries(config: BrokerConfig, bound: Mapping[str, str] | None = None) -> list[Entry]:
-    """Return every config of this broker: those of the table, and others that were set.
+def broker_entries(
+    config: BrokerConfig, bound: Mapping[str, str] | None = None, wanted: Container[str] | None = None
+) -> list[Entry]:
+    """Return the configs of this broker: those of the table, and others that were set.
 
-    Args: ``bound``: bound addresses by config name, which replace an address with port 0.
+    Args: ``bound``: bound addresses by config name, which replace an address with port 0; ``wanted``: names of the
+    configs, None for all.
     """
     bound = bound or {}
     entries = [
         _entry(
             key, bound.get(name, config.value(name)), broker_synonyms(config, name), key.dynamic is Dynamic.READ_ONLY
         )
-        for name, key in BROKER_TABLE.items()
+        for name, key in _rows(BROKER_TABLE, wanted)
     ]
     for name in config.names_beyond_the_table:
+        if wanted is not None and name not in wanted:
+            continue
         synonyms = broker_synonyms(config, name)
         key = _key_to_show(name)
         entries.append(_entry(key, synonyms[0][1], synonyms, name not in RATE_TABLE))
@@ -74,13 +85,15 @@ def resource_entries(
     overrides: Mapping[str, str],
     source: ConfigSource,
     config: BrokerConfig | None = None,
+    wanted: Container[str] | None = None,
 ) -> list[Entry]:
-    """Return every config of a group or of a client metrics subscription that sets ``overrides``.
+    """Return the configs of a group or of a client metrics subscription that sets ``overrides``.
 
-    Args: ``config``: of the broker, which has the defaults of consumer groups.
+    Args: ``config``: of the broker, which has the defaults of consumer groups; ``wanted``: names of the configs, None
+    for all.
     """
     entries = []
-    for name, key in table.items():
+    for name, key in _rows(table, wanted):
         synonyms: list[Synonym] = []
         if config is not None and key.synonym is not None and key.synonym in BROKER_TABLE:
             synonyms += broker_synonyms(config, key.synonym)

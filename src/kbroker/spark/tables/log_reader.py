@@ -22,7 +22,7 @@ from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.arrow_log import decode_messages, message_schema
 from kbroker.spark.tables.delta_table import Stream
 from kbroker.spark.tables.log_files import NAME, LogFiles
-from kbroker.spark.tables.log_store import found_files, is_there
+from kbroker.spark.tables.log_store import found_files, require_logs
 from kbroker.spark.tables.table_place import TablePlace
 
 AUTO, JSON, ARROW = "auto", "json", "arrow"
@@ -123,9 +123,7 @@ def _load(
     require_server(spark)
     reader = spark.readStream if streaming else spark.read
     if not source.topic:
-        for path in source.paths:
-            if not is_there(path, source.storage):
-                raise PipelineError(f"there is no log at {path}: name files, folders of files, or patterns")
+        require_logs(TablePlace.of(path, source.storage) for path in source.paths)
         if not streaming and not found_files(source.paths, source.storage):
             raise PipelineError(
                 f"no file of a log in {', '.join(source.paths)}: expected files of lines or Arrow batches"

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table_place import TablePlace
 
 _PATTERN = "*?["
@@ -86,9 +87,17 @@ def found_files(paths: Iterable[str], options: Mapping[str, str]) -> list[LogFil
     return sorted(found.values(), key=lambda file: (file.modified_s, file.name))
 
 
-def is_there(path: str, options: Mapping[str, str]) -> bool:
+def require_logs(places: Iterable[TablePlace]) -> None:
+    """Check that each place is a file, a folder or a pattern with a match. Raises: PipelineError."""
+    for place in places:
+        if not exists(place):
+            raise PipelineError(
+                f"expected a log at {place}, found none; name files, folders of files, or patterns of file names"
+            )
+
+
+def exists(place: TablePlace) -> bool:
     """Return whether a file, a folder or a match of a pattern exists."""
-    place = TablePlace.of(path, options)
     if place.is_local:
         return bool(glob.glob(place.uri)) or os.path.exists(place.uri)
     folder, name = place.above()
