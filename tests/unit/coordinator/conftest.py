@@ -7,5 +7,5 @@ from tests.support.groups import Groups
 
 @pytest.fixture
 def groups() -> Groups:
-    """Classic groups without an initial delay, on a virtual clock."""
+    """Return classic groups without an initial rebalance delay, on a virtual clock."""
     return Groups()

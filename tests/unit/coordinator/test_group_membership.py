@@ -1,4 +1,4 @@
-"""Classic groups on a virtual clock: joins, syncs, sessions, rebalances, static members, and members that die."""
+"""Classic groups on a virtual clock: joins, syncs, sessions, rebalances, static members and members that die."""
 
 import time
 from typing import Any
@@ -19,7 +19,7 @@ NONE = Errors.NONE
 
 
 def test_an_empty_group_waits_for_more_members_and_no_longer() -> None:
-    """The first rebalance ends after the initial delay, not a tick before, when no other member comes."""
+    """The first rebalance ends exactly after the initial rebalance delay if no other member joins."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     joined = groups.join()
     groups.after(2900)
@@ -29,7 +29,7 @@ def test_an_empty_group_waits_for_more_members_and_no_longer() -> None:
 
 
 def test_the_initial_delay_is_prolonged_by_newcomers_up_to_the_rebalance_timeout() -> None:
-    """Somebody who comes in the delay starts another one; all delays together last at most the rebalance time-out."""
+    """A join during the initial delay prolongs the delay, up to the rebalance timeout."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     responses = [groups.join(rebalance_ms=7000)]
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_the_initial_delay_is_prolonged_by_newcomers_up_to_the_rebalance_timeout
 
 
 def test_a_member_id_is_handed_out_first(groups: Groups) -> None:
-    """A newcomer of v4 gets an id and MEMBER_ID_REQUIRED, joins with it, and is a member then."""
+    """A join of version 4 without a member id gets MEMBER_ID_REQUIRED and an id; a join with the id is accepted."""
     given = groups.join(known=True).one
     assert given.error is Errors.MEMBER_ID_REQUIRED
     assert given.member_id.startswith("client-")
@@ -53,7 +53,7 @@ def test_a_member_id_is_handed_out_first(groups: Groups) -> None:
 
 
 def test_an_unused_member_id_expires_with_its_session(groups: Groups) -> None:
-    """A handed-out id that no member uses holds a rebalance up for a session at most."""
+    """A member id that no member uses delays a rebalance until its session timeout."""
     first = groups.lone()
     groups.join(known=True, session_ms=6000)
     waiting = groups.join(first.member_id, rebalance_ms=60_000)
@@ -65,7 +65,7 @@ def test_an_unused_member_id_expires_with_its_session(groups: Groups) -> None:
 
 
 def test_a_group_whose_only_member_never_joined_is_there_until_the_next_look(groups: Groups) -> None:
-    """As with Apache Kafka 4.3.1: the handed-out id expires, the group is Empty until old offsets are looked for."""
+    """The member id expires, and the group is Empty until the next expiration of offsets, as in Apache Kafka 4.3.1."""
     groups.join(known=True, session_ms=6000)
     groups.after(6100)
     assert [groups.state(), groups.state()] == ["Empty", "Empty"]
@@ -74,7 +74,7 @@ def test_a_group_whose_only_member_never_joined_is_there_until_the_next_look(gro
 
 
 def test_the_protocol_with_most_votes_is_chosen_among_the_common_ones() -> None:
-    """A favourite that one member does not know loses to a common one."""
+    """A protocol that every member supports is chosen before one with more votes that a member does not support."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=10))
     wanted = [["x", "a", "b"], ["b", "a"], ["b", "a"]]
     responses = [groups.join(protocols=[(name, b"") for name in names]) for names in wanted]
@@ -101,7 +101,7 @@ def test_the_protocol_with_most_votes_is_chosen_among_the_common_ones() -> None:
     ],
 )
 def test_a_tie_of_votes_is_decided_as_kafka_decides_it(names: str, chosen: str) -> None:
-    """Each member prefers another of the protocols that all know; the responses are Apache Kafka 4.3.1's."""
+    """The broker chooses the protocol of Apache Kafka 4.3.1 if each member prefers a different common protocol."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=10))
     known = names.split()
     wanted = [[one, *(name for name in known if name != one)] for one in known]
@@ -111,7 +111,7 @@ def test_a_tie_of_votes_is_decided_as_kafka_decides_it(names: str, chosen: str) 
 
 
 def test_an_assignment_is_shown_in_every_state_and_metadata_in_a_stable_group(groups: Groups) -> None:
-    """As Apache Kafka 4.3.1 shows them; a rebalance that syncs were refused for leaves no assignment."""
+    """The description is that of Apache Kafka 4.3.1; an interrupted rebalance leaves no assignment."""
 
     def shown() -> tuple[str, str, list[tuple[bytes, bytes]]]:
         found = groups.coordinator.describe("g")
@@ -131,7 +131,7 @@ def test_an_assignment_is_shown_in_every_state_and_metadata_in_a_stable_group(gr
 
 
 def test_assignments_that_cannot_be_stored_write_one_line(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    """The member joins again at once, as librdkafka does, until the replicas are back."""
+    """A member that rejoins at once, as librdkafka does, while the replicas are offline, causes one log line."""
     joined = groups.join().one
     assert groups.topic is not None
     for is_under in (True, False):
@@ -148,13 +148,13 @@ def test_assignments_that_cannot_be_stored_write_one_line(groups: Groups, caplog
     "how", [{"group": ""}, {"session_ms": 5999}, {"member_id": "stranger"}, {"protocols": []}, {"kind": ""}]
 )
 def test_a_join_that_is_refused_leaves_nothing(groups: Groups, how: dict[str, Any]) -> None:
-    """A refused join leaves no group in the list."""
+    """A refused join does not create a group."""
     assert groups.join(**how).one.error is not NONE
     assert groups.coordinator.list_groups() == []
 
 
 def test_a_full_group_takes_no_member_in() -> None:
-    """group.max.size counts members; those inside may join again."""
+    """A full group (group.max.size) rejects a new member, and accepts a rejoin of an existing member."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     first = groups.lone()
     assert groups.join().one.error is Errors.GROUP_MAX_SIZE_REACHED
@@ -162,7 +162,7 @@ def test_a_full_group_takes_no_member_in() -> None:
 
 
 def test_in_a_rebalance_the_members_that_have_joined_count() -> None:
-    """The members that join first stay in a full group that prepares a rebalance."""
+    """In a rebalance, group.max.size counts the members that have rejoined."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     leader, _ = groups.pair()
     assert [groups.join(leader.member_id), groups.join()] == [[], []]
@@ -170,7 +170,7 @@ def test_in_a_rebalance_the_members_that_have_joined_count() -> None:
 
 
 def test_a_follower_that_joins_again_unchanged_hears_of_the_same_generation(groups: Groups) -> None:
-    """Its response was lost: no rebalance. With other metadata, and for the leader, there is one."""
+    """A follower that rejoins unchanged causes no rebalance; changed metadata causes one."""
     leader, follower = groups.pair()
     again = groups.join(follower.member_id).one
     assert (again.generation_id, again.members) == (2, ())
@@ -183,7 +183,7 @@ def test_a_follower_that_joins_again_unchanged_hears_of_the_same_generation(grou
 
 
 def test_a_second_join_of_one_member_completes_the_first(groups: Groups) -> None:
-    """A request that is overtaken must not stay open for ever."""
+    """The first of two joins of a member completes with REBALANCE_IN_PROGRESS."""
     first = groups.lone()
     groups.join()
     waiting = groups.join(first.member_id, protocols=[("range", b"x")])
@@ -198,7 +198,7 @@ def test_a_second_join_of_one_member_completes_the_first(groups: Groups) -> None
 
 
 def test_members_wait_for_the_leaders_assignment(groups: Groups) -> None:
-    """A follower's sync waits; a member that the leader left out gets no bytes, a stranger in it is ignored."""
+    """A follower's sync completes with the leader's; a member without an assignment gets an empty one."""
     first, second = groups.joined_pair()
     follower = groups.sync(second.member_id, 2)
     assert follower == []
@@ -210,7 +210,7 @@ def test_members_wait_for_the_leaders_assignment(groups: Groups) -> None:
 
 
 def test_a_newcomer_sends_waiting_syncs_back_to_join(groups: Groups) -> None:
-    """Syncs that wait for a leader get REBALANCE_IN_PROGRESS when a rebalance starts."""
+    """A waiting sync completes with REBALANCE_IN_PROGRESS when a new member starts a rebalance."""
     _, second = groups.joined_pair()
     follower = groups.sync(second.member_id, 2)
     groups.join()
@@ -219,7 +219,7 @@ def test_a_newcomer_sends_waiting_syncs_back_to_join(groups: Groups) -> None:
 
 
 def test_a_second_sync_of_one_member_completes_the_first(groups: Groups) -> None:
-    """A request that is overtaken must not stay open for ever."""
+    """The first of two syncs of a member completes with REBALANCE_IN_PROGRESS."""
     _, second = groups.joined_pair()
     one = groups.sync(second.member_id, 2)
     two = groups.sync(second.member_id, 2)
@@ -230,7 +230,7 @@ def test_a_second_sync_of_one_member_completes_the_first(groups: Groups) -> None
 
 
 def test_a_silent_member_is_out_at_the_end_of_its_session(groups: Groups) -> None:
-    """Not a moment before; the group is empty then, a generation later."""
+    """A member without a heartbeat is removed exactly at its session timeout, which leaves an empty group."""
     one = groups.lone()
     groups.after(SESSION_MS - 100)
     assert groups.members() == [one.member_id]
@@ -243,7 +243,7 @@ def test_a_silent_member_is_out_at_the_end_of_its_session(groups: Groups) -> Non
 
 
 def test_a_member_that_dies_in_a_stable_group_starts_a_rebalance(groups: Groups) -> None:
-    """The one that lives hears of it, joins, and is alone."""
+    """The remaining member gets REBALANCE_IN_PROGRESS, rejoins, and is the only member of the next generation."""
     leader, dead = groups.pair()
     for _ in range(3):
         groups.after(SESSION_MS // 3)
@@ -257,7 +257,7 @@ def test_a_member_that_dies_in_a_stable_group_starts_a_rebalance(groups: Groups)
 
 
 def test_a_member_that_dies_before_it_rejoins_is_left_behind(groups: Groups) -> None:
-    """A rebalance waits for it until its session ends; the others get their generation then."""
+    """A rebalance waits for a dead member until its session timeout, and then completes for the other members."""
     leader, dead = groups.pair()
     waiting = groups.join(leader.member_id)
     newcomer = groups.join()
@@ -268,7 +268,7 @@ def test_a_member_that_dies_before_it_rejoins_is_left_behind(groups: Groups) -> 
 
 
 def test_a_member_that_beats_but_never_rejoins_is_out_after_the_rebalance_timeout(groups: Groups) -> None:
-    """Signs of life do not hold a rebalance up for ever."""
+    """A member that sends heartbeats without a rejoin delays a rebalance until the rebalance timeout."""
     leader, lazy = groups.pair()
     waiting = groups.join(leader.member_id)
     for _ in range(REBALANCE_MS // 5000):
@@ -280,7 +280,7 @@ def test_a_member_that_beats_but_never_rejoins_is_out_after_the_rebalance_timeou
 
 
 def test_a_leader_that_dies_before_it_rejoins_is_replaced(groups: Groups) -> None:
-    """One of those that joined leads."""
+    """A member that has rejoined becomes the leader."""
     leader, other = groups.pair()
     waiting = groups.join(other.member_id, protocols=[("range", b"changed")])
     groups.after(SESSION_MS + 100)
@@ -289,7 +289,7 @@ def test_a_leader_that_dies_before_it_rejoins_is_replaced(groups: Groups) -> Non
 
 
 def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others(groups: Groups) -> None:
-    """Its session ends while the others wait for the assignment: they get an error that makes them join again."""
+    """A waiting sync completes with REBALANCE_IN_PROGRESS when the session of the leader ends."""
     _, second = groups.joined_pair()
     synced = groups.sync(second.member_id, 2)
     groups.after(SESSION_MS)
@@ -298,7 +298,7 @@ def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others(groups: Gr
 
 
 def test_a_follower_that_beats_but_never_syncs_is_out_after_the_rebalance_timeout(groups: Groups) -> None:
-    """The group is stable without it at first, and rebalances when its time is over (KIP-735)."""
+    """A group without a follower's sync is stable, and rebalances at the rebalance timeout (KIP-735)."""
     first, second = groups.joined_pair()
     lazy = second.member_id
     groups.sync(first.member_id, 2, {})
@@ -311,7 +311,7 @@ def test_a_follower_that_beats_but_never_syncs_is_out_after_the_rebalance_timeou
 
 
 def test_a_newcomer_that_gives_up_in_a_long_rebalance_is_out_after_five_minutes(groups: Groups) -> None:
-    """A first join has no session; its request must not be waited for for ever."""
+    """A new member's join expires after five minutes if the rebalance takes longer."""
     leader = groups.lone(session_ms=1_000_000, rebalance_ms=1_000_000)
     newcomer = groups.join(rebalance_ms=1_000_000)
     groups.after(5 * 60_000 + 100)
@@ -320,7 +320,7 @@ def test_a_newcomer_that_gives_up_in_a_long_rebalance_is_out_after_five_minutes(
 
 
 def test_leaving_rebalances_at_once(groups: Groups) -> None:
-    """The others need not wait for a session to end; the last one leaves an empty group."""
+    """A member that leaves starts a rebalance at once; the last member leaves an empty group."""
     leader, other = groups.pair()
     assert groups.leave(other.member_id, "stranger") == [NONE, Errors.UNKNOWN_MEMBER_ID]
     assert groups.join(leader.member_id).one.generation_id == 3
@@ -330,7 +330,7 @@ def test_leaving_rebalances_at_once(groups: Groups) -> None:
 
 
 def test_a_leaving_members_delayed_requests_complete(groups: Groups) -> None:
-    """A member that leaves on another connection while its join waits."""
+    """The waiting join of a member that leaves completes with UNKNOWN_MEMBER_ID."""
     groups.pair()
     newcomer = groups.join()
     assert newcomer == []
@@ -342,7 +342,7 @@ def test_a_leaving_members_delayed_requests_complete(groups: Groups) -> None:
 
 
 def test_a_static_member_returns_without_a_rebalance(groups: Groups) -> None:
-    """It gets a new id, its old assignment and the same generation; the old id is fenced."""
+    """A returning static member gets a new id and the old assignment in the same generation; the old id is fenced."""
     first = groups.lone(instance="i")
     back = groups.join(instance="i", skip=True).one
     assert back.member_id != first.member_id
@@ -359,7 +359,7 @@ def test_a_static_member_returns_without_a_rebalance(groups: Groups) -> None:
 
 
 def test_a_static_member_that_waits_is_fenced_by_its_successor(groups: Groups) -> None:
-    """Two processes with one instance id: the earlier join gets FENCED_INSTANCE_ID."""
+    """The waiting join of a static member completes with FENCED_INSTANCE_ID when its instance id joins again."""
     groups.lone()
     one = groups.join(instance="i")
     two = groups.join(instance="i")
@@ -368,7 +368,7 @@ def test_a_static_member_that_waits_is_fenced_by_its_successor(groups: Groups) -
 
 
 def test_a_static_member_survives_a_rebalance_it_missed(groups: Groups) -> None:
-    """It did not rejoin in time, its session goes on: it is in the next generation; a dynamic one would be out."""
+    """A static member whose session continues stays in the next generation; a new member leads it."""
     static = groups.lone(instance="i", session_ms=60_000, rebalance_ms=7000)
     newcomer = groups.join(rebalance_ms=7000)
     groups.after(7100)
@@ -378,7 +378,7 @@ def test_a_static_member_survives_a_rebalance_it_missed(groups: Groups) -> None:
 
 
 def test_members_join_a_rebalance_that_all_others_have_left(groups: Groups) -> None:
-    """It waits on for a member that has its id and has not joined with it, and takes others in meanwhile."""
+    """A rebalance that every other member has left waits for a pending member id, and accepts new members."""
     alone = groups.lone()
     pending = groups.join(known=True).one
     newcomer = groups.join(known=True).one
@@ -392,7 +392,7 @@ def test_members_join_a_rebalance_that_all_others_have_left(groups: Groups) -> N
 
 
 def test_a_rebalance_that_no_member_rejoins_waits_on(groups: Groups) -> None:
-    """All are static and silent: no generation without members is made; their sessions decide."""
+    """A rebalance that only silent static members are left in waits until their sessions end."""
     static = groups.lone(instance="i", session_ms=30_000, rebalance_ms=7000)
     newcomer = groups.join(rebalance_ms=7000)
     groups.leave(groups.members()[-1])
@@ -408,7 +408,7 @@ def test_a_rebalance_that_no_member_rejoins_waits_on(groups: Groups) -> None:
 
 
 def test_a_thousand_members_join_at_once() -> None:
-    """One rebalance, one generation, everybody assigned, in a bounded time (quadratic work would take minutes)."""
+    """A thousand members join and sync in one generation within ten seconds."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     begun = time.perf_counter()
     responses = [groups.join() for _ in range(1000)]
@@ -425,7 +425,7 @@ def test_a_thousand_members_join_at_once() -> None:
 
 
 def test_a_stop_completes_every_delayed_request(groups: Groups) -> None:
-    """Joins and syncs that wait get NOT_COORDINATOR, later requests COORDINATOR_NOT_AVAILABLE."""
+    """A stop completes waiting joins with NOT_COORDINATOR; later requests get COORDINATOR_NOT_AVAILABLE."""
     first = groups.lone()
     waiting = groups.join()
     groups.lone(group="other")
@@ -437,7 +437,7 @@ def test_a_stop_completes_every_delayed_request(groups: Groups) -> None:
 
 
 def test_members_get_an_error_if_the_group_cannot_be_written(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log refuses the assignment: every sync gets the error, and the group rebalances."""
+    """Every sync gets the error of the failed append, and the group rebalances."""
     first, second = groups.joined_pair()
     follower = groups.sync(second.member_id, 2)
 
@@ -451,7 +451,7 @@ def test_members_get_an_error_if_the_group_cannot_be_written(groups: Groups, mon
 
 
 def test_members_get_an_error_if_the_group_is_too_large_for_a_record() -> None:
-    """Assignments above max.message.bytes: -1 as from Kafka 4.3.1; the group rebalances, and smaller ones are taken."""
+    """An assignment above max.message.bytes gets UNKNOWN_SERVER_ERROR, as in Kafka, and the group rebalances."""
     clock = VirtualClock()
     groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"max.message.bytes": 10_000}))
     first = groups.join().one
@@ -467,7 +467,7 @@ def test_members_get_an_error_if_the_group_is_too_large_for_a_record() -> None:
 
 
 def test_a_newcomer_that_dies_while_the_group_waits_for_more() -> None:
-    """The initial delay of an empty group: a member that left by its end is out, and the other leads."""
+    """A member that leaves during the initial delay is removed, and the other member leads."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     gone = groups.join(session_ms=6000)
     stays = groups.join()

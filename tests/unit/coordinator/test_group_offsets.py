@@ -1,4 +1,4 @@
-"""Committed offsets and remembered groups: rules, Kafka's record bytes, restarts, damage, deletion, expiry."""
+"""Committed offsets and stored groups: rules, Kafka's record bytes, restarts, damage, deletion and expiration."""
 
 import struct
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def commit(
 
 
 def test_records_are_kafkas_bytes() -> None:
-    """Written out by hand after Kafka's schemas: key 1, value 3; key 2, group value 3."""
+    """Keys and values equal bytes written by hand from Kafka's schemas: keys 1 and 2, values 3."""
     assert group_records.offset_key("g", "t", 5) == bytes.fromhex("0001 0001 67 0001 74 00000005")
     assert group_records.encode_offset(value(7, "n", 3, 9)) == bytes.fromhex(
         "0003 0000000000000007 00000003 0001 6e 0000000000000009"
@@ -63,7 +63,7 @@ def test_records_are_kafkas_bytes() -> None:
 
 
 def test_keys_of_long_group_ids_are_not_kept() -> None:
-    """A client chooses the id, so that a cache of 4,096 keys must not hold 4,096 times 32 KiB."""
+    """A key with a group id above 255 bytes is not cached: a client could fill the cache with ids of 32 KiB."""
     kept = group_records._offset_key.cache_info
     before = kept().misses
     group_records.offset_key("h" * 255, "t", 5)
@@ -73,7 +73,7 @@ def test_keys_of_long_group_ids_are_not_kept() -> None:
 
 
 def test_every_version_of_kafkas_values_can_be_read() -> None:
-    """Old brokers wrote 0 to 2, newer ones may write 4 (flexible); what a version lacks has its default."""
+    """Values of versions 0 to 4 are decoded; a field that a version lacks has its default."""
     body = {"Offset": 7, "LeaderEpoch": 3, "Metadata": "n", "CommitTimestamp": 9, "ExpireTimestamp": 11}
     for version, epoch, expires in ((0, -1, -1), (1, -1, 11), (2, -1, -1), (3, 3, -1), (4, 3, -1)):
         data = codec.encode_versioned("OffsetCommitValue", version, body)
@@ -99,7 +99,7 @@ def test_every_version_of_kafkas_values_can_be_read() -> None:
 
 
 def test_keys_say_what_they_are() -> None:
-    """Offsets of two key versions, groups, and kinds that belong to others."""
+    """A key is decoded as an offset of either version, a group or another kind; a damaged key is refused."""
     key = group_records.offset_key("g", "t", 5)
     assert group_records.decode_key(key) == OffsetKey("g", "t", 5)
     assert group_records.decode_key(b"\0\0" + key[2:]) == OffsetKey("g", "t", 5)
@@ -114,7 +114,7 @@ def test_keys_say_what_they_are() -> None:
     ("group_id", "partition"), [("", 0), ("g", 3), ("hello", 22), ("\U0001f600", 49), ("polygenelubricants", 0)]
 )
 def test_a_groups_partition_is_kafkas(group_id: str, partition: int) -> None:
-    """Java's String.hashCode over UTF-16; the smallest int has no absolute value and counts as 0."""
+    """A group's partition is Java's String.hashCode over UTF-16, whose minimum integer counts as 0."""
     assert partition_of(group_id, 50) == partition
 
 
@@ -122,7 +122,7 @@ def test_a_groups_partition_is_kafkas(group_id: str, partition: int) -> None:
 
 
 def test_what_is_committed_is_there_and_can_go_backwards(groups: Groups) -> None:
-    """By place and all at once; a partition without an offset, and an unknown group, have none."""
+    """A fetch returns the last committed offset of a partition, even a lower one, and none for an unknown group."""
     commit(groups, 7)
     commit(groups, 3)
     commit(groups, 9, place=("u", 1))
@@ -136,7 +136,7 @@ def test_what_is_committed_is_there_and_can_go_backwards(groups: Groups) -> None
 
 
 def test_members_may_commit_while_others_join(groups: Groups) -> None:
-    """Before it joins again a member commits what it has done (KIP-429)."""
+    """A member commits before it rejoins a rebalance (KIP-429)."""
     one = groups.lone()
     groups.join()
     commit(groups, 5, member=one.member_id, generation=1)
@@ -144,7 +144,7 @@ def test_members_may_commit_while_others_join(groups: Groups) -> None:
 
 
 def test_a_commit_is_a_sign_of_life(groups: Groups) -> None:
-    """A member that only commits keeps its session."""
+    """A commit extends the member's session."""
     one = groups.lone()
     for _ in range(4):
         groups.after(SESSION_MS - 1000)
@@ -153,7 +153,7 @@ def test_a_commit_is_a_sign_of_life(groups: Groups) -> None:
 
 
 def test_a_commit_the_log_refuses_is_not_there(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disk full: the client gets the code of a coordinator, and the old offset stays."""
+    """A commit that a closed log refuses gets the coordinator's error, and the old offset remains."""
     commit(groups, 1)
     for log in groups.topic.logs:
         log.close()
@@ -162,7 +162,7 @@ def test_a_commit_the_log_refuses_is_not_there(groups: Groups, monkeypatch: pyte
 
 
 def test_a_commit_of_many_partitions_is_split_into_batches(groups: Groups) -> None:
-    """Four thousand partitions with long notes are more than one batch may be."""
+    """A commit of 4,000 partitions with long metadata, which exceeds one batch, is stored."""
     offsets = {("t", index): value(index, "m" * 1000) for index in range(4000)}
     groups.coordinator.offsets.commit("g", "", None, -1, offsets)
     assert groups.restart().coordinator.offsets.fetch("g").committed == offsets
@@ -172,7 +172,7 @@ def test_a_commit_of_many_partitions_is_split_into_batches(groups: Groups) -> No
 
 
 def test_offsets_and_groups_survive_a_restart(groups: Groups) -> None:
-    """The same offsets, members, generation and assignments; a member goes on as if nothing had happened."""
+    """Offsets, members, generation and assignments survive a restart, and members continue without a rebalance."""
     one, two = groups.pair()
     commit(groups, 1, member=one.member_id, generation=2)
     commit(groups, 2, member=one.member_id, generation=2)
@@ -194,14 +194,14 @@ def test_offsets_and_groups_survive_a_restart(groups: Groups) -> None:
 
 
 def test_a_static_member_that_returned_is_remembered_under_its_new_id(groups: Groups) -> None:
-    """Otherwise it would be fenced after a restart."""
+    """A static member's new id survives a restart: its heartbeat is not fenced."""
     groups.lone(instance="i")
     back = groups.join(instance="i", skip=True).one
     assert groups.restart().beat(back.member_id, 1, instance="i") is Errors.NONE
 
 
 def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was(groups: Groups) -> None:
-    """The generation without an assignment was never written: members come back to the one before."""
+    """After a restart the group has its last written generation; members of the unfinished one must rejoin."""
     first, second = groups.joined_pair()
     assert second.generation_id == 2
     again = groups.restart()
@@ -211,7 +211,7 @@ def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was(grou
 
 
 def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog: pytest.LogCaptureFixture) -> None:
-    """Invalid keys, invalid groups, keys of other kinds: no coordinator has acknowledged such a thing."""
+    """A load skips invalid keys, invalid groups and keys of other kinds, which no coordinator acknowledged."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     commit(groups, 1)
     (log,) = groups.topic.logs
@@ -246,7 +246,7 @@ def calls(groups: Groups, group: str) -> dict[str, Callable[[], object]]:
 
 
 def test_groups_of_an_offline_partition_are_not_served(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    """None of their requests gets a response as if they had no offsets, nothing is written; the others are served."""
+    """Groups of an offline partition get NOT_COORDINATOR and nothing is written; the other groups are served."""
     assert [partition_of(name, 3) for name in ("b", "c", "d")] == [2, 0, 1]
     for name in ("b", "c", "d"):
         commit(groups, group=name)
@@ -270,14 +270,14 @@ def test_groups_of_an_offline_partition_are_not_served(groups: Groups, caplog: p
 
 
 def test_groups_of_another_number_of_partitions_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """The topic got more partitions behind the broker's back: groups that its hash finds elsewhere are not served."""
+    """Groups whose partition changes with a larger partition count are not served after a restart, and logged."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 2), clock=clock)
     found = {(partition_of(name, 2), partition_of(name, 5)): name for name in map(str, range(999))}
     moved, kept = found[1, 0], found[1, 1]
     for name in (moved, kept):
         commit(groups, 25, group=name)
     groups.topic.logs += MemoryTopic(clock, 5).logs[2:]
-    assert groups.coordinator.offsets.fetch(moved).committed[PLACE].offset == 25, "the number is that of the start"
+    assert groups.coordinator.offsets.fetch(moved).committed[PLACE].offset == 25, "the count is the one at the start"
     after = groups.restart().coordinator
     assert [after.offsets.fetch(name).committed.get(PLACE, value(-1)).offset for name in (moved, kept)] == [-1, 25]
     assert [one.group_id for one in after.list_groups()] == [kept]
@@ -285,7 +285,7 @@ def test_groups_of_another_number_of_partitions_are_reported(caplog: pytest.LogC
 
 
 def test_an_offsets_topic_that_is_made_again_is_whole(groups: Groups) -> None:
-    """A new group has no errors of a deleted one of its name that could not be read."""
+    """A recreated offsets topic serves a group whose partition was unreadable in the deleted topic."""
     groups.topic.ensure()
     kept, groups.topic.logs[0] = groups.topic.logs[0], None
     again = groups.restart()
@@ -297,7 +297,7 @@ def test_an_offsets_topic_that_is_made_again_is_whole(groups: Groups) -> None:
 
 
 def test_an_offset_that_is_malformed_fences_its_partition(caplog: pytest.LogCaptureFixture) -> None:
-    """As Kafka does; its group would begin anywhere, and it is unknown whether the others' are right."""
+    """A partition with a malformed offset is not served, as in Kafka: any offset of its groups may be wrong."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     commit(groups, 1)
     groups.topic.logs[0].append(build_batch([(group_records.offset_key("g", "t", 1), b"")]), is_client=False)
@@ -308,7 +308,7 @@ def test_an_offset_that_is_malformed_fences_its_partition(caplog: pytest.LogCapt
 
 
 def test_the_log_holds_what_kafka_would_have_written() -> None:
-    """A join, a commit and a deletion as records: no more, no less."""
+    """A join, a commit and a deletion write exactly Kafka's records."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     one = groups.lone()
     commit(groups, 4, member=one.member_id, generation=1)
@@ -329,7 +329,7 @@ def test_the_log_holds_what_kafka_would_have_written() -> None:
 
 
 def test_deleting_groups(groups: Groups) -> None:
-    """Only empty ones; their offsets are deleted, after a restart too."""
+    """Only an empty group is deleted; its offsets are deleted with it, after a restart too."""
     groups.lone(group="live")
     commit(groups)
     assert error_of(groups.coordinator.delete, "live") is Errors.NON_EMPTY_GROUP
@@ -341,7 +341,7 @@ def test_deleting_groups(groups: Groups) -> None:
 
 
 def test_deleting_offsets_of_a_live_group(groups: Groups) -> None:
-    """Those of topics that no member subscribes to; a group that is not a consumer group must be empty."""
+    """OffsetDelete deletes offsets of topics without a subscriber; another protocol type needs an empty group."""
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
     one = groups.lone(protocols=[("range", subscription)])
     commit(groups, member=one.member_id, generation=1)
@@ -356,7 +356,7 @@ def test_deleting_offsets_of_a_live_group(groups: Groups) -> None:
 
 
 def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic(groups: Groups) -> None:
-    """Its offsets are not deleted below it, and it can join all the same."""
+    """OffsetDelete treats every topic as subscribed if a member's subscription is malformed."""
     one = groups.lone(protocols=[("range", b"\0\0\xff")])
     commit(groups, member=one.member_id, generation=1)
     assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
@@ -365,7 +365,7 @@ def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic(groups:
 @pytest.mark.parametrize("version", [-1, 0, 1, 3, 9])
 @pytest.mark.parametrize("rest", [b"", b"xx"])
 def test_metadata_is_read_as_version_0_whatever_version_it_names(version: int, rest: bytes) -> None:
-    """Some clients name 1 or 3 and send no more than 0 has; offsets of such a group can be deleted, and expire."""
+    """A subscription is decoded as version 0: some clients send version 1 or 3 with the fields of version 0."""
     day = 24 * 3600 * 1000
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=day))
     metadata = struct.pack(">hih", version, 1, 1) + b"t" + struct.pack(">i", -1) + rest
@@ -382,7 +382,7 @@ def test_metadata_is_read_as_version_0_whatever_version_it_names(version: int, r
 
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0", b"\0\0\0\0\0\1\0\1t"])
 def test_metadata_that_ends_early_says_nothing_about_topics(groups: Groups, metadata: bytes) -> None:
-    """As with Apache Kafka 4.3.1: the group may want any topic."""
+    """A truncated subscription counts as a subscription to any topic, as in Apache Kafka 4.3.1."""
     one = groups.lone(protocols=[("range", metadata)])
     commit(groups, member=one.member_id, generation=1, place=("u", 0))
     assert groups.coordinator.offsets.delete("g", [("u", 0)]) == {("u", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
@@ -390,7 +390,7 @@ def test_metadata_that_ends_early_says_nothing_about_topics(groups: Groups, meta
 
 @pytest.mark.parametrize("how", ["its offset is deleted", "its topic is deleted"])
 def test_a_group_that_only_committed_outlives_its_last_offset(groups: Groups, how: str) -> None:
-    """It is Empty until the next look for old offsets, as with Apache Kafka 4.3.1."""
+    """The group is Empty until the next expiration of offsets, as in Apache Kafka 4.3.1."""
     commit(groups)
     if how == "its offset is deleted":
         assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.NONE}
@@ -405,7 +405,7 @@ def test_a_group_that_only_committed_outlives_its_last_offset(groups: Groups, ho
 
 
 def test_offsets_go_with_their_topic(groups: Groups) -> None:
-    """And nothing is left of any group without the offsets topic itself; those that wait get an error."""
+    """Offsets are deleted with their topic, and all groups with the offsets topic; waiting joins then complete."""
     commit(groups)
     commit(groups, place=("u", 0))
     groups.coordinator.topic_deleted("t")
@@ -418,7 +418,7 @@ def test_offsets_go_with_their_topic(groups: Groups) -> None:
 
 
 def test_offsets_expire_when_the_group_has_been_empty_long_enough() -> None:
-    """Counted from the moment it became empty, not from the commit; a live group keeps what it is subscribed to."""
+    """Offsets expire when a group has been empty for the retention; a live group keeps those of subscribed topics."""
     day = 24 * 3600 * 1000
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=7 * day))
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
@@ -442,7 +442,7 @@ def test_offsets_expire_when_the_group_has_been_empty_long_enough() -> None:
 
 
 def test_an_old_client_says_itself_how_long_its_offsets_last(groups: Groups) -> None:
-    """RetentionTimeMs of OffsetCommit 2 to 4 wins over the broker's setting."""
+    """RetentionTimeMs of OffsetCommit 2 to 4 overrides the broker's setting."""
     now_ms = groups.clock.wall_ms()
     groups.coordinator.offsets.commit("g", "", None, -1, {PLACE: value(1, expires_ms=now_ms + 1000, time_ms=now_ms)})
     groups.clock.advance_ms(999)
@@ -453,7 +453,6 @@ def test_an_old_client_says_itself_how_long_its_offsets_last(groups: Groups) -> 
 
 
 def test_states_are_listed_as_they_are() -> None:
-    """Every state a client can see."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=1000))
     groups.join(group="preparing")
     commit(groups, group="empty")

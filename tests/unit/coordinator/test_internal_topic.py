@@ -1,4 +1,4 @@
-"""Common parts of the coordinators: the partition of a key, appends, reading a partition to its end."""
+"""Common parts of the coordinators: partition of a key, appends, and replay of a partition."""
 
 import pytest
 
@@ -18,10 +18,10 @@ def log(**config: object) -> PartitionLog:
 
 
 def test_the_partition_of_a_key_is_that_of_java() -> None:
-    """Utils.abs of String.hashCode, the smallest number of all included."""
+    """The partition equals Java's Utils.abs of String.hashCode, for the minimum integer too."""
     assert partition_of("abc", 50) == 96354 % 50
     assert partition_of("", 50) == 0
-    assert partition_of("polygenelubricants", 50) == 0  # its hash is -2**31, whose abs is 0
+    assert partition_of("polygenelubricants", 50) == 0  # the hash is -2**31, whose Utils.abs is 0
 
 
 def test_the_last_value_of_a_key_counts() -> None:
@@ -32,7 +32,7 @@ def test_the_last_value_of_a_key_counts() -> None:
 
 
 def test_many_records_are_several_batches_of_one_append() -> None:
-    """More than a batch may hold is written at once, in order."""
+    """Records above the maximum batch size are written in order, as several batches of one append."""
     one = log()
     records = [(b"k%d" % number, bytes(BATCH_BYTES // 3)) for number in range(5)]
     internal_topic.append(one, records, 5)
@@ -56,7 +56,7 @@ def test_batches_come_in_order() -> None:
 
 
 def test_what_cannot_be_read_is_said() -> None:
-    """An offline partition; a reader that gets nowhere."""
+    """An offline partition, and a reader without progress, raise UnreadableError."""
     with pytest.raises(UnreadableError, match="offline"):
         PartitionReplay().read(None)
     one = log()
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_said() -> None:
 
 
 def test_errors_of_the_log_become_the_coordinators() -> None:
-    """A closed log, a record that is too large; then nothing is written."""
+    """A record that is too large, and a closed log, raise the coordinator's error without a write."""
     small = log(**{"max.message.bytes": 100})
     assert error_of(internal_topic.append, small, [(b"k", bytes(200))], 5) is Errors.UNKNOWN_SERVER_ERROR
     assert small.log_end_offset == 0

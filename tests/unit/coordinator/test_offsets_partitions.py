@@ -1,4 +1,4 @@
-"""Partitions of the offsets topic that are loaded and unloaded: which groups and offsets are served meanwhile."""
+"""Loading and unloading of partitions of the offsets topic, and the groups and offsets served meanwhile."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from tests.support.transactional_offsets import PLACE, add, commit, committed, c
 
 
 def test_an_unloaded_partition_is_not_served() -> None:
-    """Its groups get NOT_COORDINATOR, delayed requests too, and nothing is written; the others are served."""
+    """Requests of an unloaded partition's groups get NOT_COORDINATOR, delayed ones too; other groups are served."""
     groups = Groups()
     assert [partition_of(name, 3) for name in ("b", "c", "d")] == [2, 0, 1]
     for name in ("b", "c", "d"):
@@ -45,7 +45,7 @@ def test_an_unloaded_partition_is_not_served() -> None:
 
 
 def test_a_partition_that_is_served_is_not_loaded_again() -> None:
-    """Its members keep their delayed requests."""
+    """A load of a served partition keeps the delayed requests of its members."""
     groups = single()
     groups.lone()
     waiting = groups.join()
@@ -54,7 +54,7 @@ def test_a_partition_that_is_served_is_not_loaded_again() -> None:
 
 
 def test_a_partition_that_was_repaired_can_be_loaded() -> None:
-    """Without a restart of the others."""
+    """A repaired partition is loaded without a restart."""
     groups = single()
     commit(groups, 7)
     kept, groups.topic.logs[0] = groups.topic.logs[0], None
@@ -66,14 +66,14 @@ def test_a_partition_that_was_repaired_can_be_loaded() -> None:
 
 
 def test_groups_are_not_listed_while_some_are_loaded() -> None:
-    """A list without them would look as if they were deleted; each of them gets COORDINATOR_LOAD_IN_PROGRESS."""
+    """ListGroups gets COORDINATOR_LOAD_IN_PROGRESS during a load: a partial list would look like deletions."""
     groups = single()
     commit(groups, 7)
     groups.coordinator.runtime.unload(0, 1)
     seen = []
 
     class Watched:
-        """Its damage is looked up first, while the partition is loaded."""
+        """Log that sends requests when a load reads its damage."""
 
         def __init__(self, log: PartitionLog) -> None:
             self._log = log
@@ -94,7 +94,7 @@ def test_groups_are_not_listed_while_some_are_loaded() -> None:
 
 
 def test_a_transaction_on_a_fresh_topic() -> None:
-    """The first commit creates the topic, and is in the partition that has the group then."""
+    """The first transactional commit creates the topic and is stored in the group's partition."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 3), clock=clock)
     assert groups.topic.partition_count == 0
     add(groups, 1, group="b")
@@ -112,7 +112,7 @@ def test_a_request_that_has_found_its_shard_before_the_unload_writes_nothing() -
 
 
 def test_offsets_are_on_disk_before_the_response() -> None:
-    """If the topic's settings require it: of commits, of commits in a transaction, and of its end."""
+    """With flush.messages=1, a commit, a transactional commit and a marker are flushed before the response."""
     clock = VirtualClock()
     groups = Groups(clock=clock, topic=MemoryTopic(clock, 1, **{"flush.messages": 1}))
     (log,) = groups.topic.logs

@@ -1,4 +1,4 @@
-"""The runtime of a coordinator: partitions loaded, unloaded, damaged; orders that come late or in between."""
+"""Runtime of a coordinator: loaded, unloaded and damaged partitions, and late or overlapping orders."""
 
 import math
 import threading
@@ -17,13 +17,13 @@ from tests.support.groups import MemoryTopic
 
 
 class Words(CoordinatorShard):
-    """The keys of a partition."""
+    """Shard that holds the keys of a partition."""
 
     keys: list[bytes]
 
 
 class Scene:
-    """A coordinator of words over one partition or several."""
+    """Coordinator of words over one or several partitions."""
 
     def __init__(self, count: int = 1) -> None:
         self.clock = VirtualClock()
@@ -44,7 +44,7 @@ class Scene:
         return self.runtime
 
     def while_loading(self, act: Callable[[], object]) -> None:
-        """Act once, at the beginning of the next load."""
+        """Call `act` once, at the beginning of the next load."""
         original = self.topic.partition
 
         def look(index: int) -> Any:
@@ -57,12 +57,12 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    """A coordinator over one partition."""
+    """Return a coordinator over one partition."""
     return Scene()
 
 
 def test_a_topic_is_served_from_its_creation_on() -> None:
-    """By the first need of it, or because another client made it."""
+    """A topic is served after its creation by the coordinator or by another client."""
     scene = Scene(3)
     assert not scene.runtime.exists
     assert error_of(scene.runtime.find, "x") is Errors.NOT_COORDINATOR
@@ -85,7 +85,7 @@ def test_records_are_read_again(scene: Scene) -> None:
 
 
 def test_an_unloaded_partition_takes_no_records() -> None:
-    """A request that has found its shard before is refused too."""
+    """An append to an unloaded partition is refused, for a shard found before the unload too."""
     scene = Scene(2)
     shard = scene.loaded().at(0)
     scene.runtime.unload(0, 1)
@@ -95,7 +95,7 @@ def test_an_unloaded_partition_takes_no_records() -> None:
 
 
 def test_a_partition_that_is_offline_or_damaged_serves_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The others do; it can be loaded again once it is repaired, by the same epoch."""
+    """The other partitions are served; a repaired partition is loaded with the same epoch."""
     scene = Scene(3)
     kept, scene.topic.logs[1] = scene.topic.logs[1], None
     scene.loaded()
@@ -130,7 +130,7 @@ def test_a_partition_that_goes_offline_takes_no_records(scene: Scene) -> None:
 
 
 def test_a_partition_that_is_being_loaded(scene: Scene) -> None:
-    """Error 14 until it is served."""
+    """Requests of a partition get COORDINATOR_LOAD_IN_PROGRESS during its load."""
     scene.loaded().unload(0, 1)
     seen: list[object] = []
 
@@ -145,7 +145,7 @@ def test_a_partition_that_is_being_loaded(scene: Scene) -> None:
 
 
 def test_a_late_order_does_not_undo_a_newer_one(scene: Scene) -> None:
-    """One epoch has one leader; a newer load of a served partition raises its epoch only."""
+    """An order of an older or equal epoch is ignored; a newer load of a served partition only raises its epoch."""
     runtime = scene.loaded()
     assert runtime.at(0).epoch == 0
     runtime.unload(0, 0)
@@ -168,7 +168,7 @@ def test_a_late_order_does_not_undo_a_newer_one(scene: Scene) -> None:
 
 
 def test_partitions_have_their_own_orders() -> None:
-    """An unload may be the first one."""
+    """Each partition has its own epoch, and an unload may be its first order."""
     scene = Scene(2)
     scene.runtime.unload(0, 5)
     scene.loaded()
@@ -179,7 +179,7 @@ def test_partitions_have_their_own_orders() -> None:
 
 @pytest.mark.parametrize("served", [False, True])
 def test_an_order_that_comes_while_a_partition_is_read(scene: Scene, served: bool) -> None:
-    """The partition is not served once it is read, unless the newest order says so; it is no longer being loaded."""
+    """An unload during a load wins: the partition is served only after a newer load."""
     scene.loaded().unload(0, 1)
     seen = []
 
@@ -199,7 +199,7 @@ def test_an_order_that_comes_while_a_partition_is_read(scene: Scene, served: boo
 
 
 def test_no_partition_is_read_while_its_last_shard_writes(scene: Scene) -> None:
-    """A load waits for the retirement of the shard before it: what that one still writes is read."""
+    """A load waits for the retirement of the previous shard, and reads the records of its last append."""
     shard = scene.loaded().at(0)
     entered = threading.Event()
     retire = shard.retire
@@ -224,7 +224,7 @@ def test_no_partition_is_read_while_its_last_shard_writes(scene: Scene) -> None:
 
 
 def test_a_deleted_topics_epochs_are_forgotten(scene: Scene) -> None:
-    """A new one of its name begins at 0 again."""
+    """A new topic of the same name begins at epoch 0."""
     shard = scene.loaded().at(0)
     scene.runtime.load(0, 7)
     scene.topic.created = False
@@ -242,14 +242,14 @@ def test_a_closed_coordinator_is_not_available(scene: Scene) -> None:
 
 
 def test_load_times() -> None:
-    """The figures are those of the last minute."""
+    """Load times cover the last minute."""
     scene = Scene(2)
     assert math.isnan(scene.runtime.load_times.max_ms)
     scene.while_loading(lambda: None)
     original = scene.topic.logs[0]
 
     class SlowLog:
-        """Takes ten milliseconds."""
+        """Log whose load takes ten milliseconds."""
 
         @property
         def damage(self) -> None:

@@ -1,4 +1,4 @@
-"""The service around the coordinator: settings, the topic it makes, partitions that join soon."""
+"""Service around the transaction coordinator: settings, its topic, and partitions added to transactions."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_the_settings_are_kafkas() -> None:
 
 
 def test_the_topic_is_made_as_kafka_makes_it() -> None:
-    """Compacted and never compressed, by its own settings."""
+    """The topic is compacted and uncompressed by its own configs."""
     bench = make_bench(transaction_state_log_num_partitions=3, transaction_state_log_segment_bytes=2 << 20)
     bench.ctx.topics.auto_create([TRANSACTION_STATE_TOPIC])
     view = bench.ctx.topics.get(TRANSACTION_STATE_TOPIC)
@@ -62,7 +62,7 @@ def test_partitions_join_at_once(service: TransactionService) -> None:
 def test_partitions_join_when_the_transaction_before_is_complete(
     service: TransactionService, clock: VirtualClock
 ) -> None:
-    """Tried every 20 ms."""
+    """A waiting request is retried every 20 ms."""
     mine = begun(service)
     markers = service.coordinator._sender._markers
     markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def test_partitions_join_when_the_transaction_before_is_complete(
 
 
 def test_partitions_that_wait_too_long(service: TransactionService, clock: VirtualClock) -> None:
-    """100 ms: then the client is asked to try again."""
+    """After 100 ms the client gets CONCURRENT_TRANSACTIONS and may retry."""
     mine = begun(service)
     service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
     bumped = service.coordinator.end_transaction("x", *mine, True)

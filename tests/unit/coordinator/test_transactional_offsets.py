@@ -1,4 +1,4 @@
-"""Offsets in transactions: who may commit them, when they count, and what is left of them after a restart."""
+"""Offsets in transactions: permission to commit, visibility, and state after a restart."""
 
 import random
 import sys
@@ -35,7 +35,7 @@ from tests.support.transactional_offsets import (
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_offsets_of_a_transaction_count_when_it_commits(restarts: bool) -> None:
-    """Before the marker the old offset is the committed one; a restart between makes no difference."""
+    """A pending offset replaces the committed one at the commit marker, with or without restarts in between."""
     groups = single()
     commit(groups, 3)
     add(groups, 7)
@@ -51,7 +51,7 @@ def test_offsets_of_a_transaction_count_when_it_commits(restarts: bool) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_offsets_of_a_transaction_that_aborts_are_dropped(restarts: bool) -> None:
-    """The group goes on from where it was."""
+    """The committed offset remains after an abort, with or without restarts."""
     groups = single()
     commit(groups, 3)
     add(groups, 7)
@@ -64,7 +64,7 @@ def test_offsets_of_a_transaction_that_aborts_are_dropped(restarts: bool) -> Non
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_fetch_that_needs_no_stable_offsets_has_the_committed_ones(restarts: bool) -> None:
-    """Only RequireStable sees pending offsets; a fetch of all names only what has a committed offset, as Kafka."""
+    """A fetch without RequireStable returns committed offsets; a fetch of all partitions omits those without one."""
     groups = single()
     commit(groups, 3)
     add(groups, 7)
@@ -77,7 +77,7 @@ def test_a_fetch_that_needs_no_stable_offsets_has_the_committed_ones(restarts: b
 
 
 def test_the_records_are_those_of_kafka() -> None:
-    """Producer id and epoch, no sequence, transactional; then the marker."""
+    """Records have the producer id and epoch, no sequence and the transactional flag, and the marker follows."""
     groups = single()
     add(groups, 7, by=TransactionalProducer(41, 3))
     end(groups, by=TransactionalProducer(41, 3))
@@ -97,7 +97,7 @@ def test_the_records_are_those_of_kafka() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_of_two_offsets_the_later_record_counts(restarts: bool) -> None:
-    """A transaction that ends after a plain commit, or after one that began later: the later record counts."""
+    """A marker does not replace an offset that was written after its transaction's offset."""
     groups = single()
     add(groups, 1)
     commit(groups, 2)
@@ -112,7 +112,7 @@ def test_of_two_offsets_the_later_record_counts(restarts: bool) -> None:
 
 
 def test_a_transaction_may_write_offsets_of_several_groups() -> None:
-    """Groups in one partition end with one marker; another producer's are not touched."""
+    """One marker completes the offsets of all groups of a transaction in a partition, and none of another producer."""
     groups = single()
     add(groups, 1, group="a")
     add(groups, 2, group="b")
@@ -124,7 +124,7 @@ def test_a_transaction_may_write_offsets_of_several_groups() -> None:
 
 
 def test_the_same_place_twice_in_a_transaction() -> None:
-    """The last one counts."""
+    """The last offset of a partition in a transaction counts."""
     groups = single()
     add(groups, 1)
     add(groups, 2)
@@ -134,7 +134,7 @@ def test_the_same_place_twice_in_a_transaction() -> None:
 
 
 def test_a_marker_without_offsets_is_written_all_the_same() -> None:
-    """The coordinator added the partition, and the client sent no offsets; a repeated marker is harmless."""
+    """A marker for a partition without offsets is written, and a repeated marker changes nothing."""
     groups = single()
     groups.topic.ensure()
     assert end(groups) is Errors.NONE
@@ -144,7 +144,7 @@ def test_a_marker_without_offsets_is_written_all_the_same() -> None:
 
 
 def test_markers_that_cannot_be_written() -> None:
-    """To a partition that does not exist or is offline; the sender of markers tries again."""
+    """A marker for a partition that does not exist or is offline gets NOT_COORDINATOR, and a retry succeeds."""
     groups = single()
     assert complete(groups, 0) is Errors.NOT_COORDINATOR
     add(groups, 1)
@@ -158,7 +158,7 @@ def test_markers_that_cannot_be_written() -> None:
 
 
 def test_an_older_epoch_is_refused() -> None:
-    """A commit or a marker of an older epoch is refused, and changes nothing."""
+    """A commit and a marker of an older epoch are refused and change nothing."""
     groups = single()
     newer, older = TransactionalProducer(1, 5), TransactionalProducer(1, 4)
     add(groups, 7, by=newer)
@@ -170,7 +170,7 @@ def test_an_older_epoch_is_refused() -> None:
 
 
 def test_a_commit_needs_the_guard_of_its_verification() -> None:
-    """A transaction that ended between the verification and the commit is not opened again (KIP-890)."""
+    """A commit verified before the end of its transaction does not reopen the transaction (KIP-890)."""
     groups = single()
     start = groups.coordinator.offsets.start_verification
     index, guard = start("g", 1, 0, False)
@@ -188,7 +188,7 @@ def test_a_commit_needs_the_guard_of_its_verification() -> None:
 
 
 def test_many_offsets_of_a_transaction_are_one_append() -> None:
-    """More than a batch holds, with one guard."""
+    """Offsets above the maximum batch size are committed with one guard."""
     groups = single()
     offsets = {("t", index): CommittedOffset(index, -1, "m" * 1000, 5) for index in range(2000)}
     _, guard = groups.coordinator.offsets.start_verification("g", 1, 0, False)
@@ -207,7 +207,7 @@ def test_many_offsets_of_a_transaction_are_one_append() -> None:
 
 
 def test_who_may_commit_in_a_transaction() -> None:
-    """A member in its generation; one without a member id, as clients before v3; anybody while the group is empty."""
+    """A member of the current generation, a client without a member id, and any client in an empty group may commit."""
     groups = single()
     one = groups.lone()
     add(groups, 1, member=one.member_id, generation=1)
@@ -227,7 +227,7 @@ def test_who_may_commit_in_a_transaction() -> None:
 
 
 def test_a_static_member_that_was_replaced_is_fenced() -> None:
-    """The instance id belongs to another member id; an instance that never joined is unknown."""
+    """A commit of a replaced static member gets FENCED_INSTANCE_ID; an unknown instance gets UNKNOWN_MEMBER_ID."""
     groups = single()
     old = groups.lone(instance="i")
     new = groups.join(instance="i").one
@@ -237,7 +237,7 @@ def test_a_static_member_that_was_replaced_is_fenced() -> None:
 
 
 def test_the_state_of_the_group_makes_no_difference() -> None:
-    """A member may end its transaction while the group rebalances (KIP-447)."""
+    """A member commits in a transaction while its group rebalances (KIP-447)."""
     groups = single()
     groups.join(group="half")
     (half,) = groups.members("half")
@@ -250,7 +250,7 @@ def test_the_state_of_the_group_makes_no_difference() -> None:
 
 
 def test_a_commit_in_a_transaction_is_no_sign_of_life() -> None:
-    """As in Kafka the session is the consumer's, not the producer's."""
+    """A transactional commit does not extend the member's session, as in Kafka."""
     groups = single()
     one = groups.lone(session_ms=10_000)
     groups.after(6_000)
@@ -265,7 +265,7 @@ def test_a_commit_in_a_transaction_is_no_sign_of_life() -> None:
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("how", ["offset", "group", "topic"])
 def test_what_is_deleted_does_not_come_back_with_the_marker(how: str, restarts: bool) -> None:
-    """A pending offset is deleted with the committed one, by OffsetDelete, DeleteGroups or the end of its topic."""
+    """A pending offset is deleted with the committed one by OffsetDelete, DeleteGroups or the deletion of its topic."""
     groups = single()
     commit(groups, 3)
     add(groups, 7)
@@ -284,7 +284,7 @@ def test_what_is_deleted_does_not_come_back_with_the_marker(how: str, restarts: 
 
 
 def test_what_is_written_after_a_deletion_counts() -> None:
-    """In the same transaction."""
+    """An offset that a transaction writes after the deletion of its group is committed."""
     groups = single()
     add(groups, 7)
     groups.coordinator.delete("g")
@@ -295,7 +295,7 @@ def test_what_is_written_after_a_deletion_counts() -> None:
 
 
 def test_a_subscribed_topic_keeps_its_pending_offsets() -> None:
-    """OffsetDelete refuses it, as for committed ones."""
+    """OffsetDelete refuses the pending offset of a subscribed topic, as it refuses a committed one."""
     groups = single()
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
     one = groups.lone(protocols=[("range", subscription)])
@@ -306,7 +306,7 @@ def test_a_subscribed_topic_keeps_its_pending_offsets() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_neither_offsets_nor_groups_with_open_transactions_expire(restarts: bool) -> None:
-    """The old offset is what the group falls back to if the transaction aborts; others of the group expire."""
+    """An offset with a pending change does not expire, since an abort restores it; other offsets of its group do."""
     groups = single(offsets_retention_ms=7 * DAY_MS)
     commit(groups, 3)
     commit(groups, 4, place=OTHER)
@@ -323,7 +323,7 @@ def test_neither_offsets_nor_groups_with_open_transactions_expire(restarts: bool
 
 
 def test_a_deleted_offsets_topic_takes_its_transactions_along() -> None:
-    """Nothing of them is left for the markers that come for the new one."""
+    """The transactions of a deleted offsets topic are discarded."""
     groups = single()
     add(groups, 7)
     groups.topic.logs = MemoryTopic(groups.clock, 1).logs
@@ -336,7 +336,7 @@ def test_a_deleted_offsets_topic_takes_its_transactions_along() -> None:
 
 
 def test_a_log_is_replayed_in_the_order_of_its_offsets() -> None:
-    """Batches of two transactions and of none, as Kafka writes them: each key has its latest value at the end."""
+    """Replay of interleaved transactional and plain batches, as Kafka writes them, keeps each key's latest value."""
     groups = single()
     (log,) = groups.topic.logs
     groups.topic.ensure()
@@ -358,7 +358,7 @@ def test_a_log_is_replayed_in_the_order_of_its_offsets() -> None:
     put(b, 1)
     put(b, 2, 72)
     mark(71, True)
-    put(a, 3, 71)  # a second transaction of the same producer
+    put(a, 3, 71)  # second transaction of the same producer
     put(c, 4, 72)
     put(c, None)
     mark(72, True)
@@ -371,7 +371,7 @@ def test_a_log_is_replayed_in_the_order_of_its_offsets() -> None:
 
 
 def test_a_pending_offset_that_is_malformed_fences_its_partition() -> None:
-    """The outcome of its transaction is unknown: its consumer could start anywhere."""
+    """A partition with a malformed pending offset is not served: the outcome of its transaction is unknown."""
     groups = single()
     (log,) = groups.topic.logs
     groups.topic.ensure()
@@ -384,7 +384,7 @@ def test_a_pending_offset_that_is_malformed_fences_its_partition() -> None:
 
 
 def test_threads_leave_what_the_log_says() -> None:
-    """Commits, transactional commits, markers, deletions and expiry by several threads: a restart finds the same."""
+    """Concurrent commits, markers, deletions and expirations leave the state that a restart reads from the log."""
     groups = single()
     groups.coordinator.runtime.prepare()  # until the partition is loaded, requests get COORDINATOR_LOAD_IN_PROGRESS
     names, places = ["a", "b", "c"], [PLACE, OTHER]
@@ -409,7 +409,7 @@ def test_threads_leave_what_the_log_says() -> None:
 
     threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # as many turns as there can be
+    sys.setswitchinterval(1e-6)  # as many thread switches as possible
     try:
         for thread in threads:
             thread.start()
@@ -417,7 +417,7 @@ def test_threads_leave_what_the_log_says() -> None:
             thread.join(60)
     finally:
         sys.setswitchinterval(interval)
-    assert not any(thread.is_alive() for thread in threads), "a deadlock"
+    assert not any(thread.is_alive() for thread in threads), "deadlock"
     assert failures == []
     again = groups.restart()
     for name in names:

@@ -1,4 +1,4 @@
-"""Avro as fastavro writes it, and bytes of people who mean harm."""
+"""Avro as fastavro writes it, and malicious bytes."""
 
 import io
 import json
@@ -187,7 +187,7 @@ def test_a_type_of_another_schema() -> None:
 
 
 def test_a_recursive_value_deeper_than_the_stack() -> None:
-    """The same bytes end the process of fastavro."""
+    """A value deeper than the limit is refused; the same bytes terminate a process that uses fastavro."""
     chain = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
     schema = AvroSchema(json.dumps(chain))
     assert schema.decode(b"\x02" * (MAX_DEPTH - 1) + b"\0").is_json
@@ -196,7 +196,7 @@ def test_a_recursive_value_deeper_than_the_stack() -> None:
 
 
 def test_elements_without_bytes_are_limited() -> None:
-    """An array of 2^60 nulls has ten bytes."""
+    """An array of 2^60 nulls, which takes ten bytes, is refused."""
     schema = AvroSchema('{"type": "array", "items": "null"}')
     assert schema.decode(b"\x04\0").value == [None, None]
     started = time.process_time()
@@ -247,7 +247,7 @@ def test_a_logical_type_of_another_type_is_ignored(kind: str, data: bytes, value
 
 
 def test_half_a_surrogate_pair_in_a_name() -> None:
-    """The text and the name can be encoded."""
+    """The decoded text and the schema's name can be encoded as UTF-8."""
     fields = [{"name": "\ud800", "type": "int"}]
     schema = AvroSchema(json.dumps({"type": "record", "name": "R\ud800", "fields": fields}))
     assert (schema.name.encode(), schema.decode(b"\x0e").text.encode()) == (b"R?", b'{"\\ud800": 7}')

@@ -1,4 +1,4 @@
-"""The choice of a decoder: by name, by itself, and Kafka's own topics."""
+"""Choice of a decoder: by name, by detection, and for Kafka's internal topics."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ msgpack = pytest.importorskip("msgpack")
 
 
 class Known(SchemaRegistry):
-    """A registry of one schema, id 7, that counts the look-ups."""
+    """Registry of one schema, with id 7, that counts look-ups."""
 
     def __init__(self) -> None:
         self.lookups = 0
@@ -107,7 +107,7 @@ def test_by_a_schema() -> None:
 
 
 def test_an_error_that_no_decoder_expects_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record never costs a page."""
+    """An unexpected error of a decoder is reported beside the record's bytes."""
 
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("x")
@@ -171,7 +171,7 @@ def test_records_of_the_metadata_log() -> None:
 
 
 def test_packages_are_imported_when_a_record_needs_them() -> None:
-    """The pages and commands about records load none of them."""
+    """The record commands and pages import no optional package at start."""
     code = (
         "import sys, kbroker.console.views.messages, kbroker.console.views.produce, kbroker.cli.consume\n"
         "print(sorted(sys.modules.keys() & {'jmespath', 'msgpack', 'grpc_tools', 'google.protobuf', 'pyarrow'}))"
@@ -184,7 +184,7 @@ def test_packages_are_imported_when_a_record_needs_them() -> None:
     ("name", "package"), [("msgpack", "msgpack"), ("protobuf", "grpc_tools"), ("registry", "grpc_tools")]
 )
 def test_without_a_package(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
-    """A chosen decoder names the extra; detection does without."""
+    """A decoder chosen by name reports the missing package; detection works without the package."""
 
     class Messages(Known):
         def schema(self, schema_id: SchemaId) -> Schema:

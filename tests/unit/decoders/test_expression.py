@@ -1,4 +1,4 @@
-"""Filters: what they see, and that none can run away."""
+"""Filter expressions: the document of a record, and limits of time and memory."""
 
 import time
 from typing import Any
@@ -46,7 +46,7 @@ def test_the_document_of_a_record() -> None:
         ("value.lines[?sku == 'a']", True),
         ("value.lines[?sku == 'b']", False),
         ("contains(value.lines[*].sku, 'a')", True),
-        ("contains(value.nothing, 'a')", False),  # of a value that the record does not have
+        ("contains(value.nothing, 'a')", False),  # member that the record does not have
         ("value.nothing.at.all", False),
         ("join(',', value.lines[*].sku) == 'a'", True),
         ('to_string(value.lines) == \'[{"sku":"a"}]\'', True),
@@ -93,7 +93,7 @@ def test_refused(text: str, reason: str | None) -> None:
     ],
 )
 def test_no_expression_takes_long(text: str) -> None:
-    """Each of these takes minutes or gigabytes without limits."""
+    """Each of these expressions would take minutes or gigabytes without limits."""
     value = b"[" + b",".join(b"%d" % n for n in range(60_000)) + b"]"
     found, expression = record(value), Expression(text)
     started = time.process_time()
@@ -103,7 +103,7 @@ def test_no_expression_takes_long(text: str) -> None:
 
 
 def test_quotes_that_double() -> None:
-    """Each pair of functions doubles the backslashes: 2^40 of them at the end."""
+    """Each pair of functions doubles the backslashes, to 2^40 at the end."""
     text = "key"
     for _ in range(40):
         text = f"to_string(to_array({text}))"

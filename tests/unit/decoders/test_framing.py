@@ -1,4 +1,4 @@
-"""Ids of schemas in front of the bytes and in headers."""
+"""Schema ids before the bytes of a value and in headers."""
 
 from uuid import UUID
 
@@ -30,7 +30,7 @@ def test_in_front(data: bytes, found: Framed | None) -> None:
 
 
 def test_in_headers() -> None:
-    """Headers of the key are not those of the value, and malformed ones are not ids."""
+    """Headers of the key do not apply to the value, and malformed headers are ignored."""
     number = b"\0" * 7 + b"\x05"
     headers = [
         *(

@@ -1,4 +1,4 @@
-"""Numbers as Kafka's serializers write them, UUIDs, MessagePack."""
+"""Numbers as Kafka's serializers write them, UUIDs, booleans, JSON and MessagePack."""
 
 import struct
 from typing import Any
@@ -50,7 +50,7 @@ def test_json_keeps_its_digits() -> None:
 
 @pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])
 def test_constants_are_not_json(name: str) -> None:
-    """Else a line of `--json` with this value is not JSON."""
+    """A constant of JavaScript is refused: it would make a line of `--json` invalid."""
     with pytest.raises(UndecodableError, match=f"not JSON: {name} is not a number of JSON"):
         plain.json_document(f'{{"a": {name}}}'.encode())
 

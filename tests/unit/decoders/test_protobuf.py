@@ -1,4 +1,4 @@
-"""Protobuf by the text of its file, compiled by protoc."""
+"""Protobuf messages, by schema files that protoc compiles."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Display of records' bytes: JSON, text, dumps; bounded, and never misleading."""
+"""Display of records' bytes as JSON, text and dumps, with limited sizes and without misleading characters."""
 
 import json
 import os
@@ -14,7 +14,7 @@ def test_null_and_empty_differ() -> None:
 
 
 def test_json_is_indented_with_its_tokens_as_they_are() -> None:
-    """Numbers keep their digits, and a member that is there again stays."""
+    """Numbers keep their digits, and duplicate members are kept."""
     one = shown(b'{"b":1.50,"a":[1,{}, "x,y:{\\""],"b":12345678901234567890123,"e":1}')
     assert one.kind == "JSON"
     assert one.text == (
@@ -44,7 +44,7 @@ def test_text_that_turns_what_is_around_it_is_visible() -> None:
 
 @pytest.mark.parametrize("letter", ["é", "€", "😀"])
 def test_a_long_text_is_cut_between_characters(letter: str) -> None:
-    """Wherever the cut falls, the text stays one, and its size is stated."""
+    """A text is cut between characters, and its full size is stated."""
     for before in range(4):
         data = (" " * before + letter * (3 * LIST_BYTES)).encode()
         one = shown(data)
@@ -56,7 +56,7 @@ def test_a_long_text_is_cut_between_characters(letter: str) -> None:
 
 
 def test_ten_megabytes() -> None:
-    """No more of a large value is shown than of a small one; what is left out is stated."""
+    """A large value takes no more space than a small one, and the omitted size is stated."""
     binary = shown(os.urandom(10 << 20))
     assert (binary.kind, binary.size_bytes) == ("binary", 10 << 20)
     assert binary.note == f"the first {DUMP_BYTES} B of 10.0 MiB"
@@ -71,7 +71,7 @@ def test_ten_megabytes() -> None:
     ['{"a":[1.5e3,-Infinity,true,null],"b":"x\\u00fc\\n","c":{"d":"\u20ac"}}', '["' + "w" * 300 + '"]', "[-1, 2]"],
 )
 def test_a_long_document_is_json_wherever_it_is_cut(document: str) -> None:
-    """The shown text is a prefix of the document; no word of a string that the cut has torn is lost."""
+    """The text shown is a prefix of the document, and keeps the part of a string before the cut."""
     data = document.encode()
     for limit in range(1, len(data)):
         one = shown(data, limit)
@@ -85,12 +85,12 @@ def test_a_long_document_is_json_wherever_it_is_cut(document: str) -> None:
 
 @pytest.mark.parametrize("data", [b'{"a" 1', b"[1 2", b"[tru, 1", b'["\x01', b"{1"])
 def test_what_is_not_the_beginning_of_json(data: bytes) -> None:
-    """An error before the cut counts as ever."""
+    """An error before the cut makes the value text or binary."""
     assert shown(data + b', "more"' * 100, 64).kind in ("text", "binary")
 
 
 def test_a_list_costs_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values were parsed as a whole, a quarter of a megabyte each: pages of them took half a second."""
+    """Only the beginning of a value is parsed; parsing whole values of 256 KiB took half a second per page."""
     parsed: list[int] = []
     original = json.loads
 

@@ -1,11 +1,11 @@
-"""The advertised APIs beside those of Apache Kafka 4.3.1: every API that Kafka's brokers serve, and no other."""
+"""Advertised APIs: every API that the brokers of Apache Kafka 4.3.1 serve, and no other."""
 
 from pathlib import Path
 
 from kbroker.handlers.api_table import KafkaApis
 
 #: APIs that Kafka's message files offer to a broker's listeners, by key: Kafka 4.3.1 advertises them if it has a
-#: receiver of client metrics. Of an unstable version (InitProducerId 6) the one below.
+#: receiver of client metrics. The version below an unstable one (InitProducerId 6) is listed.
 KAFKA = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
     13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2),
@@ -30,12 +30,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_advertised_apis_are_kafkas() -> None:
-    """Every API of Kafka's brokers, with its versions, and no other."""
     assert dict(KafkaApis().ranges()) == KAFKA
 
 
 def test_apis_that_are_not_served_are_named_with_a_reason() -> None:
-    """docs/compatibility.md lists those of controllers."""
+    """docs/compatibility.md lists the APIs of controllers."""
     text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     section = text[text.index("### APIs of Kafka that are not served") :].split("\n## ")[0]
     rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")]
@@ -43,5 +42,5 @@ def test_apis_that_are_not_served_are_named_with_a_reason() -> None:
 
 
 def test_every_key_of_kafka_is_accounted_for() -> None:
-    """From 0 to the highest one."""
+    """Each key from 0 to the highest is advertised, an API of controllers, or removed."""
     assert sorted([*KAFKA, *OF_CONTROLLERS, *REMOVED]) == list(range(max(KAFKA) + 1))

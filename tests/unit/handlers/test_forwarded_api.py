@@ -1,4 +1,4 @@
-"""Requests that a member of a cluster forwards: their envelopes, the responses and errors that clients get."""
+"""Requests that a member of a cluster forwards: envelopes, and the responses and errors that clients get."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ TOPIC_CONFIGS, BROKER_CONFIGS, LOGGERS = 2, 4, 8
 
 
 class Front:
-    """Request handlers of a member, without threads; its controller is the test."""
+    """Request handlers of a member, without threads; the test acts as the controller."""
 
     def __init__(self, **config: object) -> None:
         self.channel = FakeChannel()
@@ -56,12 +56,12 @@ def decoded(request: FakeRequest) -> Body:
 
 @pytest.fixture
 def front() -> Front:
-    """Request handlers of a member with the default settings."""
+    """Return request handlers of a member with the default settings."""
     return Front()
 
 
 def test_the_envelope_has_the_request_its_header_and_the_client(front: Front) -> None:
-    """The controller authorizes and charges the client, and responds to its correlation id."""
+    """The envelope carries the client's principal and address; the response has the client's correlation id."""
     request = front.serve(
         CREATE_TOPICS, {"Topics": [TOPIC]}, principal="User:a:b", remote_host="10.1.2.3", is_token_authenticated=True
     )
@@ -90,7 +90,7 @@ def test_addresses_are_those_of_java(host: str, expected: str) -> None:
     [(Errors.REQUEST_TIMED_OUT, 7), (Errors.UNSUPPORTED_VERSION, -1), (Errors.SASL_AUTHENTICATION_FAILED, -1)],
 )
 def test_errors_of_the_channel(front: Front, error: Errors, expected: int) -> None:
-    """Only a time-out is the client's to see; the rest is a fault between the brokers."""
+    """A time-out is passed to the client; other errors of the channel become UNKNOWN_SERVER_ERROR."""
     request = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     front.channel.fail(error)
     assert [row["ErrorCode"] for row in decoded(request)["Topics"]] == [expected]
@@ -104,7 +104,7 @@ def test_errors_of_the_envelope_are_not_the_clients(front: Front, error: int) ->
 
 
 def test_a_version_that_the_controller_lacks_closes_the_connection(front: Front) -> None:
-    """The client then asks for the versions again; so does one whose broker stops."""
+    """An unsupported version closes the connection so that the client requests ApiVersions; a stop closes it too."""
     closed = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     front.respond({}, CREATE_TOPICS, error=35)
     stopped = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
@@ -119,7 +119,7 @@ def test_a_malformed_response_is_an_error(front: Front) -> None:
 
 
 def test_waiting_requests_have_a_limit(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more than the limit allows is refused with a retriable error, until another one has ended."""
+    """A request above the limit is refused with REQUEST_TIMED_OUT until another request has ended."""
     first = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     monkeypatch.setattr(forwarding, "MAX_WAITING_BYTES", len(first.payload))
     second = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
@@ -131,7 +131,7 @@ def test_waiting_requests_have_a_limit(front: Front, monkeypatch: pytest.MonkeyP
 
 
 def test_a_token_must_not_create_tokens(front: Front) -> None:
-    """This broker alone knows how the client logged in: it refuses without the controller."""
+    """This broker refuses the request, because only it has the client's authentication method."""
     create = front.serve(CREATE_TOKEN, {"Renewers": [], "MaxLifetimeMs": -1}, is_token_authenticated=True)
     renew = front.serve(RENEW_TOKEN, {"Hmac": b"h", "RenewPeriodMs": -1}, is_token_authenticated=True)
     assert decoded(create)["ErrorCode"] == decoded(renew)["ErrorCode"] == Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
@@ -139,7 +139,7 @@ def test_a_token_must_not_create_tokens(front: Front) -> None:
 
 
 def test_tokens_are_created_by_the_controller() -> None:
-    """A member needs no key of the cluster's tokens for that."""
+    """A member without delegation.token.secret.key forwards the request."""
     front = Front(listeners="SASL_PLAINTEXT://127.0.0.1:0", **{"sasl.enabled.mechanisms": "SCRAM-SHA-256"})
     facts: dict[str, Any] = {"principal": "User:alice", "listener": "SASL_PLAINTEXT"}
     wrong = {"PrincipalType": "Group", "PrincipalName": "g"}
@@ -163,7 +163,7 @@ def test_configs_of_topics_go_to_the_controller_unchanged(front: Front) -> None:
 
 
 def test_what_this_broker_refuses_stays_out_of_the_envelope(front: Front) -> None:
-    """Loggers change here, configs of this broker are checked here; the responses are in the order of the request."""
+    """Loggers and configs of this broker are handled here; the responses are in the order of the request."""
     rows = [
         resource(BROKER_CONFIGS, "9", "num.io.threads", "0"),
         resource(TOPIC_CONFIGS, "t", "retention.ms", "5"),
@@ -194,7 +194,7 @@ def test_configs_without_a_rest_need_no_controller(front: Front) -> None:
 
 
 def test_advertised_versions_are_those_of_both_sides() -> None:
-    """A version, or a forwarded API, that the controller lacks is not offered; unknown ones hide nothing."""
+    """A version or a forwarded API that the controller lacks is not advertised; unknown versions hide none."""
     apis = KafkaApis(forwards=True)
     assert dict(apis.ranges()) == dict(KafkaApis().ranges())
     forwarded = [entry for entry in apis.entries.values() if entry.is_forwarded]

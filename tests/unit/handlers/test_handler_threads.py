@@ -1,4 +1,4 @@
-"""The number of handler threads while they run."""
+"""Number of handler threads, changed while they run."""
 
 import threading
 
@@ -6,7 +6,7 @@ from kbroker.handlers.handler_threads import HandlerThreads
 
 
 def test_resize() -> None:
-    """More threads begin at once, surplus ones are asked to end, and a name is never used twice."""
+    """New threads start at once, surplus threads are asked to end, and each thread has a new name."""
     leave = threading.Semaphore(0)
     ended = threading.Semaphore(0)
     asked: list[int] = []

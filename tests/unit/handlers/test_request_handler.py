@@ -1,4 +1,4 @@
-"""Mapping of exceptions to error codes, and bad requests that close connections."""
+"""Mapping of exceptions to error codes, and invalid requests that close connections."""
 
 import logging
 import struct
@@ -20,7 +20,7 @@ from tests.support.server import make_bench
 
 @dataclass
 class FakeRequest:
-    """A request that remembers how it ended."""
+    """Request that records its responses."""
 
     api_key: int
     api_version: int
@@ -55,7 +55,7 @@ class FakeRequest:
 
 
 class NoQuotas:
-    """Quotas without a limit, which take requests that are not an InboundRequest."""
+    """Quotas without a limit, for requests that are not an InboundRequest."""
 
     charges_time = False
 
@@ -69,7 +69,7 @@ def request(key: int, version: int, body: Body | None = None, raw: bytes | None 
 
 
 class NoRequests:
-    """A receiver without requests."""
+    """Receiver without requests."""
 
     closed = 0
 
@@ -93,7 +93,7 @@ def serve(one: FakeRequest, apis: KafkaApis | None = None) -> bytes | None:
 
 
 def test_a_response_has_its_header() -> None:
-    """Correlation id, a tagged section where the version is flexible, then the body."""
+    """A response has the correlation id, a tagged section if the version is flexible, and the body."""
     response = serve(request(3, 12, {"Topics": []}))
     assert struct.unpack_from(">ib", response) == (7, 0)  # type: ignore[arg-type]
     assert codec.decode_response(3, 12, response, 5)["ControllerId"] == 1  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_a_response_has_its_header() -> None:
     ],
 )
 def test_a_request_without_a_response_closes(key: int, version: int, raw: bytes) -> None:
-    """Unknown keys and versions, and bodies that end early or lie: no response, no crash."""
+    """Unknown keys and versions, and truncated or malformed bodies, close the connection."""
     assert serve(request(key, version, raw=raw)) is None
 
 
@@ -124,7 +124,7 @@ def with_handler(key: int, handle: Callable[[ApiContext, Body, RequestContext], 
 
 
 def test_a_kafka_error_is_its_code() -> None:
-    """An error of a handler with its own code is the response to each part of the request."""
+    """A KafkaError of a handler becomes the error code of each part of the response."""
 
     def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
         raise KafkaError(Errors.KAFKA_STORAGE_ERROR)
@@ -134,7 +134,7 @@ def test_a_kafka_error_is_its_code() -> None:
 
 
 def test_an_unknown_outcome_has_no_response() -> None:
-    """A response would deny or promise a change that only the next start finds: the connection is closed."""
+    """The connection is closed: a response would deny or confirm a change that only the next start can find."""
     bench = make_bench()
     bench.storage.is_broken = True
     bench.ctx.quotas = NoQuotas()  # type: ignore[assignment]
@@ -149,7 +149,7 @@ def test_an_unknown_outcome_has_no_response() -> None:
 
 @pytest.mark.parametrize("key", [key for key, entry in KafkaApis().entries.items() if entry.handle is not None])
 def test_our_bug_is_unknown_server_error(key: int, caplog: pytest.LogCaptureFixture) -> None:
-    """In every API and version: the response has its form, the log a traceback; the connection lives."""
+    """The response of each API and version has its format, and the log has the traceback."""
 
     def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
         raise ZeroDivisionError("a bug")
@@ -164,14 +164,14 @@ def test_our_bug_is_unknown_server_error(key: int, caplog: pytest.LogCaptureFixt
 
 
 def test_a_response_the_wire_cannot_carry_closes(caplog: pytest.LogCaptureFixture) -> None:
-    """A handler's wrong body and a failing failure close the connection instead of killing the thread."""
+    """A body that cannot be encoded, of a handler and of its error response, closes the connection."""
     apis = KafkaApis()
     apis.entries[60] = apis.entries[60]._replace(handle=lambda *_: {"Nonsense": 1}, failure=lambda *_: {"Nonsense": 1})
     assert serve(request(60, 0), apis) is None
 
 
 def test_threads_serve_until_stopped() -> None:
-    """Requests are taken from the queue; stop waits for the threads, each of which closes its receiver."""
+    """Threads take requests from the queue; a stop waits for the threads, each of which closes its receiver."""
     done = threading.Event()
     waiting = [request(60, 0) for _ in range(3)]
     ones = list(waiting)
@@ -201,7 +201,7 @@ def test_threads_serve_until_stopped() -> None:
 
 
 def deferred(one: FakeRequest, then: Callable[[RequestContext], None] | None = None) -> RequestContext:
-    """Serve with a handler that responds later; gives the facts it was called with."""
+    """Serve a request by a handler that responds later, and return the request context of its call."""
     kept = []
 
     def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
@@ -214,7 +214,7 @@ def deferred(one: FakeRequest, then: Callable[[RequestContext], None] | None = N
 
 
 def test_a_handler_may_respond_later() -> None:
-    """Nothing is sent until it completes the request, from another thread; then exactly that."""
+    """A response is sent when another thread completes the request, and not before."""
     one = request(60, 0)
     facts = deferred(one)
     assert one.ended == []
@@ -227,7 +227,7 @@ def test_a_handler_may_respond_later() -> None:
 
 
 def test_a_response_is_sent_once() -> None:
-    """A second response is our bug and is refused, whether the first came from the handler, from later, or both."""
+    """A second response of a request raises RuntimeError."""
     one = request(60, 0)
     facts = deferred(one, lambda facts: facts.complete({"ErrorCode": 5}))
     with pytest.raises(RuntimeError, match="has its response already"):
@@ -236,7 +236,7 @@ def test_a_response_is_sent_once() -> None:
 
 
 def test_a_failure_after_the_response_sends_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
-    """The handler completed the request and then failed: one response, and the traceback in the log."""
+    """The failure is logged with its traceback."""
 
     def complete_and_fail(facts: RequestContext) -> None:
         facts.complete({"ErrorCode": 5})
@@ -250,7 +250,7 @@ def test_a_failure_after_the_response_sends_nothing_more(caplog: pytest.LogCaptu
 
 
 def test_a_late_response_the_wire_cannot_carry_closes(caplog: pytest.LogCaptureFixture) -> None:
-    """The client must not wait for ever."""
+    """The connection is closed, so that the client does not wait."""
     one = request(60, 0)
     deferred(one).complete({"ErrorCode": "no number"})
     assert one.ended == [None]
@@ -258,20 +258,20 @@ def test_a_late_response_the_wire_cannot_carry_closes(caplog: pytest.LogCaptureF
 
 
 def test_more_names_than_a_request_may_hold_close() -> None:
-    """Two million names of a byte were 415 MB of objects."""
+    """Two million names of one byte took 415 MB of memory."""
     names = b"\x02a\0" * 100_001
     assert serve(request(3, 9, raw=b"\xa2\x8d\x06" + names + b"\0\0\0\0")) is None
 
 
 def test_errors_of_partitions_that_join_a_transaction_are_counted() -> None:
-    """AddPartitionsToTxn names them in its own way."""
+    """The PartitionErrorCode fields of AddPartitionsToTxn are counted as error codes."""
     rows = [{"PartitionIndex": 0, "PartitionErrorCode": 0}, {"PartitionIndex": 1, "PartitionErrorCode": 3}]
     body = {"ErrorCode": 0, "ResultsByTransaction": [{"TopicResults": [{"ResultsByPartition": rows}]}]}
     assert codec.error_counts(body) == {0: 2, 3: 1}
 
 
 def test_a_receiver_of_no_broker() -> None:
-    """It cannot be made, and one without its parts receives nothing."""
+    """A receiver cannot be constructed, and one without its parts cannot receive."""
     with pytest.raises(TypeError, match=r"made by NativeApis\.receiver"):
         BatchReceiver()
     bare = BatchReceiver.__new__(BatchReceiver)

@@ -1,4 +1,4 @@
-"""Counts of threads that no machine can make are refused before any is made."""
+"""Thread counts that the system cannot start are refused or survived."""
 
 import threading
 
@@ -13,14 +13,14 @@ COUNTS = ["num.io.threads", "num.network.threads", "num.recovery.threads.per.dat
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_hundred_million_threads_are_refused(name: str) -> None:
-    """num.io.threads=100000000 had the broker start for ever."""
+    """A count above 10,000 is refused; with 100,000,000 a start did not end."""
     with pytest.raises(ConfigError, match=f"100000000 for configuration {name}.*10000"):
         BrokerConfig({name: "100000000"})
     assert BrokerConfig({name: "100"}).integer(name) == 100
 
 
 def test_threads_that_could_be_made_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the system could start no more threads, the started ones were lost, and the next change repeated them."""
+    """Threads that were started before a failed start are counted by the next resize."""
     leave = threading.Event()
     pool = HandlerThreads(lambda: leave.wait(30), lambda count: None)  # type: ignore[arg-type]
     start = threading.Thread.start

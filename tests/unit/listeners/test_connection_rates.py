@@ -1,6 +1,7 @@
-"""Limits of connections on a virtual clock: Kafka's ConnectionQuotasTest, and the order of its steps to the ms.
+"""Limits of connections on a virtual clock: Kafka's ConnectionQuotasTest, and delays exact to the millisecond.
 
-Listeners EXTERNAL, ADMIN and REPLICATION, the inter-broker one; quota windows of 2 x 1 s; an address per listener.
+The listeners are EXTERNAL, ADMIN and the inter-broker listener REPLICATION, each with one client address. Quotas have
+two windows of 1 s.
 """
 
 import heapq
@@ -42,11 +43,11 @@ def until(condition: Callable[[], object]) -> None:
         if condition():
             return
         PAUSE.wait(0.002)
-    raise AssertionError("it never happened")
+    raise AssertionError("the condition was not met within 10 s")
 
 
 class Waiter:
-    """An acceptor on a separate thread: one ``inc`` that is expected to wait."""
+    """Acceptor on a separate thread with one ``inc`` that is expected to wait."""
 
     def __init__(self, quotas: ConnectionQuotas, listener: str) -> None:
         self.done = False
@@ -70,8 +71,10 @@ class Waiter:
 
 
 class Drive:
-    """Acceptors on one virtual clock without threads: connections come every ``interval_ms``, a delayed one holds up
-    its listener's next ones."""
+    """Acceptors on one virtual clock without threads.
+
+    A connection arrives every ``interval_ms``; a delayed one delays the next ones of its listener.
+    """
 
     def __init__(self, quotas: ConnectionQuotas, clock: VirtualClock) -> None:
         self.quotas, self.clock = quotas, clock
@@ -99,7 +102,7 @@ class Drive:
 
 
 def test_listener_must_be_known() -> None:
-    """CN-1, CN-2: a connection of a listener that was not added, or the end of one that never came, is an error."""
+    """CN-1, CN-2: a connection of an unknown listener, and the end of an unknown connection, raise an error."""
     quotas = ConnectionQuotas()
     with pytest.raises(KeyError):
         admission.inc(quotas, "EXTERNAL", "10.0.0.1")
@@ -110,7 +113,7 @@ def test_listener_must_be_known() -> None:
 
 
 def test_nothing_is_limited_by_default() -> None:
-    """CN-3: 10,000 connections on each listener at once; the rates record them."""
+    """CN-3: each listener admits 10,000 connections at once, and the rates record them."""
     quotas = make()
     for listener in LISTENERS:
         for _ in range(10_000):
@@ -125,7 +128,7 @@ def test_nothing_is_limited_by_default() -> None:
 
 
 def test_one_address_too_often() -> None:
-    """CN-4 to CN-7: one connection more than the limit raises and counts all the same; others are free."""
+    """CN-4 to CN-7: connections above the limit of an address raise an error and are counted; others are admitted."""
     quotas = make(max_per_address=17)
     for _ in range(17):
         admission.inc(quotas, EXTERNAL, "10.0.0.1")
@@ -144,7 +147,7 @@ def test_one_address_too_often() -> None:
 
 
 def test_full_server_waits_but_for_the_inter_broker_listener() -> None:
-    """CN-8 to CN-11: at max.connections an acceptor waits; the inter-broker one goes on and others must give way."""
+    """CN-8 to CN-11: at max.connections only the inter-broker listener admits, and others must close a connection."""
     quotas = make(max_connections=800)
     for _ in range(800):
         admission.inc(quotas, EXTERNAL, ADDRESS[EXTERNAL])
@@ -167,7 +170,7 @@ def test_full_server_waits_but_for_the_inter_broker_listener() -> None:
 
 
 def test_full_listener_waits() -> None:
-    """CN-12: the limit of a listener holds for the inter-broker one too, and each listener waits for its own."""
+    """CN-12: each listener, the inter-broker one included, waits for its own limit."""
     quotas = make()
     waiters = []
     for listener in LISTENERS:
@@ -183,7 +186,7 @@ def test_full_listener_waits() -> None:
 
 
 def test_raised_count_lets_the_waiting_in() -> None:
-    """A higher max.connections is in force for those who wait already."""
+    """A higher max.connections admits an acceptor that is already waiting."""
     quotas = make(max_connections=0)
     waiter = Waiter(quotas, EXTERNAL)
     quotas.update(1, UNLIMITED)
@@ -191,7 +194,7 @@ def test_raised_count_lets_the_waiting_in() -> None:
 
 
 def test_one_listener_alone_is_not_protected() -> None:
-    """A broker with nothing but its inter-broker listener holds it to the limits."""
+    """The limits apply to the inter-broker listener if the broker has no other listener."""
     quotas = ConnectionQuotas(max_connections=1, inter_broker_listener=REPLICATION, clock=VirtualClock())
     quotas.update_listener(REPLICATION)
     admission.inc(quotas, REPLICATION, "10.0.0.3")
@@ -202,7 +205,7 @@ def test_one_listener_alone_is_not_protected() -> None:
 
 
 def test_broker_rate_below_its_limit() -> None:
-    """CN-13: three listeners of 40/s each pass a broker limit of 125/s."""
+    """CN-13: connections of three listeners at 40/s each pass a broker limit of 125/s without a delay."""
     clock = VirtualClock()
     drive = Drive(make(clock, max_rate=125), clock)
     drive.run(LISTENERS, 25, 200)
@@ -210,7 +213,7 @@ def test_broker_rate_below_its_limit() -> None:
 
 
 def test_broker_rate_above_its_limit() -> None:
-    """CN-14: at 100/s each, a broker limit of 90/s delays two listeners, not the inter-broker one with its own rate."""
+    """CN-14: a broker limit of 90/s delays two listeners at 100/s each, but not the inter-broker listener."""
     clock = VirtualClock()
     quotas = make(clock, max_rate=90)
     quotas.update_listener(REPLICATION, max_rate=UNLIMITED)
@@ -225,14 +228,14 @@ def test_broker_rate_above_its_limit() -> None:
 
 
 def test_inter_broker_listener_inherits_the_rate() -> None:
-    """Without its own rate the inter-broker listener has the broker's; what it takes the others still have."""
+    """The inter-broker listener without its own rate has the broker's, and does not reduce that of other listeners."""
     quotas = make(max_rate=10)
     assert [admission.begin(quotas, REPLICATION) for _ in range(11)] == [0] * 10 + [100]
     assert [admission.begin(quotas, EXTERNAL) for _ in range(11)] == [0] * 10 + [100]
 
 
 def test_listener_rate_above_its_limit() -> None:
-    """CN-15: 30/s of 40/s asked on each listener, every one delayed at times, and the delays are recorded."""
+    """CN-15: a limit of 30/s delays 40/s of each listener to 30/s, and the delays are recorded."""
     clock = VirtualClock()
     quotas = make(clock)
     for listener in LISTENERS:
@@ -248,7 +251,7 @@ def test_listener_rate_above_its_limit() -> None:
 
 
 def test_address_rate_below_its_limit() -> None:
-    """CN-16: one connection every 40 ms passes 30/s."""
+    """CN-16: connections every 40 ms pass an address limit of 30/s."""
     clock = VirtualClock()
     quotas = make(clock)
     quotas.update_ip_rate(None, 30)
@@ -259,7 +262,7 @@ def test_address_rate_below_its_limit() -> None:
 
 
 def test_address_rate_above_its_limit() -> None:
-    """CN-17: of 80 connections 25 ms apart 39 pass 20/s; their acceptor never waits; only their listener records."""
+    """CN-17: 39 of 80 connections at 40/s pass an address limit of 20/s; their acceptor does not wait."""
     clock = VirtualClock()
     quotas = make(clock)
     quotas.update_ip_rate(ADDRESS[EXTERNAL], 20)
@@ -281,20 +284,20 @@ def test_address_rate_above_its_limit() -> None:
 
 
 def test_throttled_address_is_taken_out_of_every_rate() -> None:
-    """CN-18: with limit 0 the connection is refused, and address, listener and broker rates are 0 again."""
+    """CN-18: with limit 0 a connection is refused, and is subtracted from the rates of address, listener and broker."""
     quotas = make()
     quotas.update_ip_rate(None, 0)
     for listener in (EXTERNAL, REPLICATION):
         with pytest.raises(admission.ConnectionThrottledError) as caught:
             admission.inc(quotas, listener, ADDRESS[listener])
-        assert caught.value.throttle_time_ms == 1000  # one window at most
+        assert caught.value.throttle_time_ms == 1000  # at most one window
         assert quotas.rate(listener) == 0
         assert quotas.ip_rates()[ADDRESS[listener]] == 0
     assert (quotas.rate(), quotas.count()) == (0, 0)
 
 
 def test_limits_that_cannot_be() -> None:
-    """CN-19: a listener's limits are above 0; no limit is negative; an address is one."""
+    """CN-19: a listener's limit below 1, a negative limit and an invalid address are refused."""
     quotas = make()
     for limits in ({"max_rate": 0}, {"max_connections": 0}, {"max_rate": -1}):
         with pytest.raises(ValueError, match="must be >= 1"):
@@ -310,7 +313,7 @@ def test_limits_that_cannot_be() -> None:
 
 
 def test_broker_rate_changes_at_run_time() -> None:
-    """CN-20: 50/s of 200/s asked from the moment the limit is set, with the history that there is."""
+    """CN-20: a limit of 50/s set at run time delays 200/s to 50/s."""
     clock = VirtualClock()
     quotas = make(clock)
     for listener in LISTENERS:
@@ -320,12 +323,13 @@ def test_broker_rate_changes_at_run_time() -> None:
     drive.run((EXTERNAL,), 5, 400)
     times = drive.admitted_ms[EXTERNAL]
     assert pytest.approx(399 / ((times[-1] - times[0]) / 1000), abs=20) == 50
-    assert times[-1] - times[0] == pytest.approx(1000 * (400 - 50) / 50, abs=20)  # the first window's 50 are free
+    # the first window's 50 connections are not delayed
+    assert times[-1] - times[0] == pytest.approx(1000 * (400 - 50) / 50, abs=20)
     assert drive.blocked_ms[EXTERNAL] > 0
 
 
 def test_delay_is_exact() -> None:
-    """The 11th connection of one moment at 10/s waits 100 ms: 99 are too few, and a higher rate shortens nothing."""
+    """The 11th connection at 10/s waits exactly 100 ms; a higher limit does not shorten the wait."""
     clock = VirtualClock()
     quotas = make(clock)
     quotas.update_listener(EXTERNAL, max_rate=10)
@@ -341,7 +345,7 @@ def test_delay_is_exact() -> None:
 
 
 def test_delay_is_at_most_a_window() -> None:
-    """However far beyond its rate, a connection waits one sample window, the larger of its two delays counting."""
+    """A connection waits at most one window, and the larger of the broker's and the listener's delay."""
     quotas = make(max_rate=1)
     quotas.update_listener(EXTERNAL, max_rate=2)
     assert [admission.begin(quotas, EXTERNAL) for _ in range(5)] == [0, 1000, 1000, 1000, 1000]
@@ -351,7 +355,7 @@ def test_delay_is_at_most_a_window() -> None:
 
 
 def test_waiting_for_a_slot_after_the_throttle() -> None:
-    """Both conditions are needed: the end of the throttle and a free slot."""
+    """A connection waits for both the end of the delay and a free slot."""
     clock = VirtualClock()
     quotas = make(clock, max_connections=10)
     quotas.update_listener(EXTERNAL, max_rate=10)
@@ -365,7 +369,7 @@ def test_waiting_for_a_slot_after_the_throttle() -> None:
 
 
 def test_address_rates_follow_their_entity() -> None:
-    """An address's own rate wins over the default and follows it again when removed; its history stays."""
+    """The rate of an address overrides the default until it is removed; the recorded rate is kept."""
     clock = VirtualClock()
     quotas = make(clock)
     quotas.update_ip_rate(None, 2)
@@ -377,18 +381,18 @@ def test_address_rates_follow_their_entity() -> None:
     quotas.update_ip_rate("10.0.0.1", None)
     with pytest.raises(admission.ConnectionThrottledError) as caught:
         admission.inc(quotas, EXTERNAL, "10.0.0.1")
-    assert caught.value.throttle_time_ms == 1000  # 5 in 1 s against 2: 1,500 ms, capped
+    assert caught.value.throttle_time_ms == 1000  # 5 in 1 s against 2: 1,500 ms, limited to one window
     quotas.update_ip_rate(None, 5)
     admission.inc(quotas, EXTERNAL, "10.0.0.1")
     assert quotas.ip_rates() == {"10.0.0.1": 5}
     quotas.update_ip_rate(None, None)
     for _ in range(50):
         admission.inc(quotas, EXTERNAL, "10.0.0.1")
-    assert quotas.ip_rates() == {"10.0.0.1": 5}  # no limit: nothing is recorded
+    assert quotas.ip_rates() == {"10.0.0.1": 5}  # without a limit nothing is recorded
 
 
 def test_addresses_expire() -> None:
-    """An address that did not come for more than an hour is forgotten at the next round."""
+    """The rate of an address without a connection for more than an hour is deleted by the next expiration."""
     clock = VirtualClock()
     quotas = make(clock)
     quotas.update_ip_rate(None, 100)
@@ -402,7 +406,7 @@ def test_addresses_expire() -> None:
 
 
 def test_many_addresses() -> None:
-    """Addresses are distinguished however many there are, and are freed with their last connection."""
+    """Each of 3,000 addresses has its own count, which ends with its last connection."""
     quotas = make(max_per_address=1)
     names = [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(3000)]
     for name in names:
@@ -414,7 +418,7 @@ def test_many_addresses() -> None:
 
 
 def test_addresses_have_one_form() -> None:
-    """IPv4 inside IPv6, brackets and names are what sockets say."""
+    """IPv4-mapped addresses, brackets and host names are converted to the form of sockets."""
     assert canonical_address("::ffff:10.1.2.3") == "10.1.2.3"
     assert canonical_address("[0:0:0:0:0:0:0:1]") == "::1"
     assert canonical_address("localhost") in ("127.0.0.1", "::1")

@@ -1,4 +1,4 @@
-"""Log of a lack of descriptors: each shortage that goes on, its end, and nothing else."""
+"""Log of a shortage of file descriptors."""
 
 import logging
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from kbroker.listeners.descriptor_watch import DescriptorWatch
 
 
 def test_shortage_and_its_end_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that put off connections said nothing of it, and nothing of when it was over."""
+    """Each continuing shortage is logged once, and its end once."""
     acceptors = [SimpleNamespace(out_of_descriptors=0), SimpleNamespace(out_of_descriptors=0)]
     server = SimpleNamespace(acceptors=acceptors, connection_quotas=SimpleNamespace(count=lambda: 7))
     watch = DescriptorWatch(cast("Any", server))

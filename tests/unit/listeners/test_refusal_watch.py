@@ -1,4 +1,4 @@
-"""Log of connections that are closed instead of being sent a response."""
+"""Log of connections that are closed instead of getting a response."""
 
 import logging
 
@@ -13,7 +13,7 @@ PREFIX = f"Closing socket for {CONNECTION} because of error: "
 
 
 class Refused:
-    """As RefusedRequests: what was kept since the last look."""
+    """Stand-in for RefusedRequests that holds the refusals since the last look."""
 
     def __init__(self, *kept: Refusal, left_out: int = 0) -> None:
         self.now = list(kept), left_out
@@ -35,7 +35,7 @@ def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
     watch = RefusalWatch(refused, {3: (0, 13)}, {3: "Metadata"}, 104857600)
     with caplog.at_level(logging.WARNING):
         watch.look()
-        watch.look()  # nothing is said twice
+        watch.look()  # a second look logs nothing
     return [record.getMessage() for record in caplog.records]
 
 
@@ -78,12 +78,12 @@ def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
 def test_each_reason_in_kafkas_words(
     caplog: pytest.LogCaptureFixture, refusal: tuple[str, int, int, int] | tuple[str, int, int, int, int], expected: str
 ) -> None:
-    """One line with the connection, what was wrong, and what it may have been."""
+    """One line has the connection, the error and a likely cause."""
     assert lines(caplog, Refused(made(*refusal))) == [PREFIX + expected]
 
 
 def test_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """Behind those that are written."""
+    """The number of omitted refusals is logged after the kept ones."""
     kept = made("invalid-receive", -1, -1, -5)
     assert lines(caplog, Refused(kept, left_out=3)) == [
         f"{PREFIX}Invalid receive (size = -5)",
@@ -92,7 +92,7 @@ def test_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Counted(Refused):
-    """The first two are kept, all are counted."""
+    """Stand-in that keeps two refusals and counts all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Counted(Refused):
 
 
 def test_the_request_log_gets_every_refusal_once() -> None:
-    """The kept ones as they are, the others as a number for each reason, also of what comes in the middle of a look."""
+    """A kept refusal is one row, and the others are a count per reason, also for a refusal during a look."""
     refused = Counted()
     noted: list[tuple[Refusal, int]] = []
     watch = RefusalWatch(refused, {}, {}, 100, noted.extend)
@@ -125,7 +125,7 @@ def test_the_request_log_gets_every_refusal_once() -> None:
     take = refused.take
 
     def late_take() -> tuple[list[Refusal], int]:
-        refused.refuse("unknown-api")  # counted after the look has counted
+        refused.refuse("unknown-api")  # counted after the look has read the counts
         return take()
 
     refused.take = late_take  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The conversation before the first request, frame by frame on a virtual clock."""
+"""SASL exchange before the first request, frame by frame on a virtual clock."""
 
 import logging
 from typing import Any
@@ -31,7 +31,7 @@ def credential(mechanism: str, user: str) -> scram.Credential | None:
 
 
 class Client:
-    """Builds frames, and reads an authenticator's responses."""
+    """Client that builds frames and decodes an authenticator's responses."""
 
     def __init__(self, max_reauth_ms: int = 0) -> None:
         self.clock = VirtualClock()
@@ -78,7 +78,7 @@ def client() -> Client:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_plain(client: Client, version: int) -> None:
-    """ApiVersions, the mechanism, user and password: the principal is known."""
+    """ApiVersions, SaslHandshake and SaslAuthenticate with user and password establish the principal."""
     ranges = client.ask(API_VERSIONS, 3, ClientSoftwareName="x", ClientSoftwareVersion="1")
     assert {row["ApiKey"] for row in ranges["ApiKeys"]} == set(APIS.ranges())
     step = client.log_in(version=version)
@@ -88,7 +88,7 @@ def test_plain(client: Client, version: int) -> None:
 
 
 def test_scram(client: Client) -> None:
-    """Two rounds in SaslAuthenticate requests."""
+    """The exchange takes two SaslAuthenticate requests."""
     assert client.ask(HANDSHAKE, 1, Mechanism="SCRAM-SHA-256")["Mechanisms"] == ["PLAIN", "SCRAM-SHA-256"]
     exchange = scram.ScramClient(scram.SCRAM_SHA_256, "bob", "bob-secret")
     challenge = client.ask(AUTHENTICATE, 2, AuthBytes=exchange.first())["AuthBytes"]
@@ -98,7 +98,7 @@ def test_scram(client: Client) -> None:
 
 
 def test_bare_tokens_after_handshake_0(client: Client) -> None:
-    """Old clients send tokens without headers, and get them without."""
+    """Old clients send and get tokens without headers."""
     client.ask(HANDSHAKE, 0, Mechanism="PLAIN")
     step = client.authenticator.receive(b"\0alice\0alice-secret")
     assert step == Step(Outcome.COMPLETE, b"", "User:alice", 0)
@@ -112,7 +112,7 @@ def test_bare_tokens_after_handshake_0(client: Client) -> None:
 
 
 def test_bare_tokens_refused(client: Client) -> None:
-    """There is no form for an error: a refusal is a close, a delayed one where Kafka delays it."""
+    """An error closes the connection, with a delay where Kafka delays it, because it cannot be encoded."""
     client.ask(HANDSHAKE, 0, Mechanism="PLAIN")
     assert client.authenticator.receive(b"\0alice\0wrong") == Step(Outcome.FAILED)
     client = Client()
@@ -121,7 +121,7 @@ def test_bare_tokens_refused(client: Client) -> None:
 
 
 def test_an_unknown_mechanism_gets_the_list(client: Client) -> None:
-    """Error 33 with the list, then the end."""
+    """UNSUPPORTED_SASL_MECHANISM with the list of mechanisms ends the exchange."""
     step = client.send(HANDSHAKE, 1, Mechanism="GSSAPI")
     assert step.outcome is Outcome.FAILED
     response = client.read(HANDSHAKE, 1, step)
@@ -130,7 +130,7 @@ def test_an_unknown_mechanism_gets_the_list(client: Client) -> None:
 
 
 def test_wrong_passwords_get_kafkas_words(client: Client) -> None:
-    """PLAIN says what is wrong, SCRAM does not; both with error 58."""
+    """Both mechanisms respond with error 58; only PLAIN's message has the cause."""
     client.ask(HANDSHAKE, 1, Mechanism="PLAIN")
     step = client.send(AUTHENTICATE, 1, AuthBytes=b"\0alice\0wrong")
     response = client.read(AUTHENTICATE, 1, step)
@@ -156,7 +156,7 @@ def test_wrong_passwords_get_kafkas_words(client: Client) -> None:
 
 
 def test_other_requests_instead_of_a_token_get_error_34(client: Client) -> None:
-    """In the form of the API that was asked; what has no such form here is closed, both after the delay."""
+    """The error has the response format of the request; an API without such a format closes after the delay."""
     client.ask(HANDSHAKE, 1, Mechanism="PLAIN")
     step = client.send(API_VERSIONS, 0)
     assert step.outcome is Outcome.FAILED
@@ -182,13 +182,13 @@ def test_other_requests_instead_of_a_token_get_error_34(client: Client) -> None:
     ],
 )
 def test_what_is_no_beginning_is_closed(client: Client, frame: bytes) -> None:
-    """Garbage, other protocols, other requests, cut ones: closed at once, without a word."""
+    """Garbage, other protocols, other requests and truncated requests close the connection at once."""
     assert client.authenticator.receive(frame) == Step(Outcome.CLOSE)
     assert client.send(HANDSHAKE, 1, Mechanism="PLAIN").outcome is Outcome.CLOSE
 
 
 def test_api_versions_of_every_kind(client: Client) -> None:
-    """Unknown versions get 35, bad names 42, and may be asked again; a good response is given once."""
+    """Unknown versions get error 35, invalid names 42, and a retry is allowed; after a success it is not."""
     step = client.authenticator.receive(b"\0\x12\0\x63\0\0\0\x07")
     assert client.read(API_VERSIONS, 0, step)["ErrorCode"] == 35
     bad = client.ask(API_VERSIONS, 3, ClientSoftwareName="!", ClientSoftwareVersion="1")
@@ -198,7 +198,7 @@ def test_api_versions_of_every_kind(client: Client) -> None:
 
 
 def test_a_session_with_an_end_is_renewed() -> None:
-    """The response says how long it lasts; the same user may renew it, not more than once a second."""
+    """The response has the session lifetime; the same user may reauthenticate, at most once a second."""
     client = Client(max_reauth_ms=60_000)
     step = client.log_in()
     assert step.session_lifetime_ms == 60_000
@@ -213,13 +213,13 @@ def test_a_session_with_an_end_is_renewed() -> None:
 
 
 def test_without_an_end_there_is_nothing_to_renew(client: Client) -> None:
-    """The handshake is then a request like any other, and refused as one."""
+    """A further handshake is refused like any other request."""
     client.log_in()
     assert not client.authenticator.begin_again()
 
 
 def test_a_renewal_cannot_change_the_user() -> None:
-    """Error 58, in Kafka's words."""
+    """Reauthentication as another user fails with error 58 in Kafka's words."""
     client = Client(max_reauth_ms=60_000)
     client.log_in("alice")
     assert client.authenticator.begin_again()
@@ -231,7 +231,7 @@ def test_a_renewal_cannot_change_the_user() -> None:
 
 
 def test_a_renewal_cannot_change_the_mechanism() -> None:
-    """The handshake gets its response, the token that follows ends it (Kafka's way)."""
+    """The handshake succeeds, and the next token ends the exchange, as in Kafka."""
     client = Client(max_reauth_ms=60_000)
     client.log_in("alice")
     assert client.authenticator.begin_again()
@@ -240,7 +240,7 @@ def test_a_renewal_cannot_change_the_mechanism() -> None:
 
 
 def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither a right nor a wrong password, nor a token, at any level."""
+    """Passwords, right or wrong, and tokens are logged at no level."""
     with caplog.at_level(logging.DEBUG):
         Client().log_in()
         client = Client()

@@ -21,5 +21,5 @@ def brokers(tmp_path: Path, clock: VirtualClock) -> Brokers:
 
 @pytest.fixture
 def manager(brokers: Brokers) -> LogManager:
-    """The manager of a broker that has started."""
+    """Return the log manager of a started broker."""
     return brokers.start()[0]

@@ -1,4 +1,4 @@
-"""State files of a log folder: Kafka's bytes out, damaged bytes refused."""
+"""State files of a log folder: Kafka's format, and refusal of damaged files."""
 
 import os
 import uuid
@@ -12,7 +12,7 @@ ID = uuid.UUID("e3a98ad2-73a2-4a4c-b1aa-0b4e1cd7fd3e")
 
 
 def test_offset_checkpoint_is_kafkas_text(tmp_path: Path) -> None:
-    """Version, count, then one line per partition; read back as written."""
+    """The file has a version, a count, and one line per partition, and is read back."""
     file = cp.offset_checkpoint(tmp_path / cp.RECOVERY_POINT_CHECKPOINT)
     offsets = {("orders", 0): 5, ("orders", 11): 2**63 - 1, ("a.b_c-d", 3): 0}
     file.write(offsets)
@@ -22,7 +22,7 @@ def test_offset_checkpoint_is_kafkas_text(tmp_path: Path) -> None:
 
 
 def test_absent_and_empty_checkpoints_have_no_entries(tmp_path: Path) -> None:
-    """No file, an empty file and a file of zero entries all mean nothing is known."""
+    """A missing file, an empty file and a file without entries are read as no entries."""
     file = cp.offset_checkpoint(tmp_path / "c")
     assert file.read() == {}
     file.path.write_bytes(b"")
@@ -41,7 +41,7 @@ def test_absent_and_empty_checkpoints_have_no_entries(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_damaged_checkpoint_is_refused(tmp_path: Path, damaged: bytes) -> None:
-    """A checkpoint that is not exactly what was written is an error naming the file."""
+    """The error names the damaged file."""
     path = tmp_path / "some-checkpoint"
     path.write_bytes(damaged)
     with pytest.raises(cp.CorruptFileError, match="some-checkpoint"):
@@ -49,7 +49,7 @@ def test_damaged_checkpoint_is_refused(tmp_path: Path, damaged: bytes) -> None:
 
 
 def test_leader_epochs(tmp_path: Path) -> None:
-    """Epoch checkpoints hold epoch and start offset."""
+    """Leader epochs and their start offsets are written as in Kafka, and read back."""
     file = cp.leader_epoch_checkpoint(tmp_path / cp.LEADER_EPOCH_CHECKPOINT)
     file.write({0: 0, 3: 17})
     assert file.path.read_bytes() == b"0\n2\n0 0\n3 17\n"
@@ -57,7 +57,7 @@ def test_leader_epochs(tmp_path: Path) -> None:
 
 
 def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the sync fails, the old checkpoint stands and nothing is left beside it."""
+    """A failed sync keeps the old checkpoint and leaves no other file."""
     file = cp.offset_checkpoint(tmp_path / "c")
     file.write({("t", 0): 1})
 
@@ -72,7 +72,7 @@ def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_write_syncs_file_then_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is synced before it gets its name, and the folder after."""
+    """The file is synced before its rename, and the folder after it."""
     calls = []
     monkeypatch.setattr(cp, "sync_descriptor", lambda fd: calls.append(("file", sorted(os.listdir(tmp_path)))))
     monkeypatch.setattr(cp, "sync_folder", lambda folder: calls.append(("folder", sorted(os.listdir(tmp_path)))))
@@ -81,7 +81,7 @@ def test_write_syncs_file_then_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_meta_properties_round_trip(tmp_path: Path) -> None:
-    """Version 1 with cluster, node and directory id, as Kafka writes it."""
+    """The file has version 1 with the ids of cluster, node and directory, as in Kafka, and is read back."""
     assert cp.read_meta_properties(tmp_path) is None
     owner = cp.MetaProperties("Y2x1c3Rlcg", 3, ID)
     cp.write_meta_properties(tmp_path, owner)
@@ -91,7 +91,7 @@ def test_meta_properties_round_trip(tmp_path: Path) -> None:
 
 
 def test_meta_properties_of_java_are_read(tmp_path: Path) -> None:
-    """Comments of Java's Properties, and version 0, are understood."""
+    """Comments of Java's Properties and version 0 are accepted."""
     (tmp_path / "meta.properties").write_text("#\n#Sat Nov 21 2026\nbroker.id=7\nversion=0\ncluster.id=abc\n")
     assert cp.read_meta_properties(tmp_path) == cp.MetaProperties("abc", 7, version=0)
 
@@ -102,14 +102,14 @@ def test_meta_properties_of_java_are_read(tmp_path: Path) -> None:
      "version=1\ncluster.id=a\nnode.id=x\n", "version=1\ncluster.id=a\nnode.id=1\ndirectory.id=zz\n", "nonsense\n"],
 )  # fmt: skip
 def test_damaged_meta_properties_are_refused(tmp_path: Path, damaged: str) -> None:
-    """A damaged owner file is an error that names it; it is never replaced silently."""
+    """The error names the damaged file."""
     (tmp_path / "meta.properties").write_text(damaged)
     with pytest.raises(cp.CorruptFileError, match=r"meta\.properties"):
         cp.read_meta_properties(tmp_path)
 
 
 def test_foreign_folder_is_refused(tmp_path: Path) -> None:
-    """A folder of another cluster or node is named with both owners."""
+    """The error for another cluster or node has the expected and the stored id."""
     owner = cp.MetaProperties("mine", 1)
     owner.check("mine", 1, tmp_path)
     owner.check(None, 1, tmp_path)
@@ -120,7 +120,7 @@ def test_foreign_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_partition_metadata(tmp_path: Path) -> None:
-    """Two lines, the id in Kafka's base64; nothing is what a power loss may leave; anything else is refused."""
+    """The file has the topic id in Kafka's base64; a file emptied by a power cut has no id; damage is refused."""
     assert cp.read_partition_metadata(tmp_path) is None
     cp.write_partition_metadata(tmp_path, ID)
     assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: 46mK0nOiSkyxqgtOHNf9Pg"

@@ -1,7 +1,7 @@
-"""Each kind of file of a partition, cut at many lengths and with single bits flipped, after a clean stop and a kill.
+"""Files of a partition truncated to many lengths and with single flipped bits, after a clean stop and a kill.
 
-No wrong record is served, the damage is named by the log or by its verification, and a file that the batches can
-replace costs nothing.
+No wrong record is served, damage is reported by the log or its verification, and a file that can be rebuilt from the
+batches loses nothing.
 """
 
 import random
@@ -20,9 +20,9 @@ from tests.support.log_files import base_of, batch, crc_ok, open_log, read_all
 
 CONFIG: dict[str, object] = {"segment.bytes": 1500, "index.interval.bytes": 150, "cleanup.policy": "delete"}
 TAIL, RANDOM_CUTS = 200, 200
-SAMPLED = 8  # one of so many lengths in a run that is not a soak
+SAMPLED = 8  # every eighth length, except in a soak
 FLIPS, SOAK_FLIPS = 40, 10_000
-#: Kinds of files; the segments are the only ones that nothing replaces.
+#: Kinds of files; only segments cannot be rebuilt from other files.
 KINDS = (
     "active.log", "sealed.log", ".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint",
     "txnindex-checkpoint", "partition.metadata",
@@ -30,7 +30,7 @@ KINDS = (
 
 
 class Partition(NamedTuple):
-    """The folder of a partition, and everything that a start must find in it."""
+    """Folder of a partition, and the contents that a start must find."""
 
     folder: Path
     batches: list[bytes]
@@ -56,7 +56,7 @@ def aborted_of(log: PartitionLog, batches: list[bytes]) -> list[list[AbortedTran
 
 
 def fill(folder: Path, *, is_clean: bool) -> Partition:
-    """Write records, an idempotent producer's, and transactions that are committed or aborted, in several segments."""
+    """Return a partition of several segments with plain, idempotent and transactional batches, aborted ones too."""
     log = open_log(folder, config=CONFIG, leader_epoch=3)
     recovery_point = 0
     for number in range(24):
@@ -89,7 +89,7 @@ def partition(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def judge(made: Partition, folder: Path, kind: str, *, is_clean: bool) -> str:
-    """Return what is wrong with the start on a damaged folder, "" for nothing."""
+    """Return the error of a start on a damaged folder, or ""."""
     try:
         log = made.open(folder, is_clean=is_clean)
     except (ValueError, OSError) as error:
@@ -103,10 +103,10 @@ def judge(made: Partition, folder: Path, kind: str, *, is_clean: bool) -> str:
             return "a wrong record is served"
         is_complete = [one[16:] for one in whole] == by_content
         if kind == "active.log" and b"".join(made.batches).endswith(_rest(made, folder)):
-            return ""  # whole batches are missing at the end: the high watermarks name it, see test_lost_offsets.py
+            return ""  # the high watermarks report whole batches missing at the end, see test_lost_offsets.py
         if kind.endswith(".log"):
             is_named = log.damage is not None or log.cut is not None
-            return "" if is_complete or is_named or verify(folder) else "records are missing, and nothing says so"
+            return "" if is_complete or is_named or verify(folder) else "records are missing without a report"
         if not is_complete:
             return f"{len(whole)} of {len(by_content)} batches are served"
         if aborted_of(log, made.batches) != made.aborted:
@@ -117,7 +117,7 @@ def judge(made: Partition, folder: Path, kind: str, *, is_clean: bool) -> str:
 
 
 def _rest(made: Partition, folder: Path) -> bytes:
-    """Return the bytes that are missing at the end of the active segment, b"damaged" if others differ."""
+    """Return the bytes missing at the end of the active segment, or b"damaged" if other bytes differ."""
     name = made.files("active.log")[0].name
     before, now = (made.folder / name).read_bytes(), (folder / name).read_bytes()
     is_cut = before.startswith(now) and any(
@@ -127,7 +127,7 @@ def _rest(made: Partition, folder: Path) -> bytes:
 
 
 def damaged(made: Partition, kind: str, *, soak: bool) -> Iterator[tuple[Path, str, bytes]]:
-    """Yield the file, the damage, and the content of each damaged file of a kind."""
+    """Yield the path, the damage and the content of each damaged file of a kind."""
     rng = random.Random(28)
     files = made.files(kind)
     for path in files:

@@ -1,4 +1,4 @@
-"""Checkpoints of a deleted partition do not apply to the next one of its name, after a kill at any moment."""
+"""Checkpoints of a deleted partition do not apply to a new partition of its name, after a kill at any moment."""
 
 import errno
 import uuid
@@ -21,7 +21,7 @@ CONFIG = BrokerConfig().topic_configs({})
 
 @pytest.fixture
 def manager(brokers: Brokers, clock: VirtualClock) -> LogManager:
-    """Nine records, all of them deleted, and checkpoints that say so."""
+    """Return the manager of a log of nine deleted records, whose offsets are in the checkpoints."""
     manager, _ = brokers.start(topics=(("orders", 1),))
     append(manager, count=9)
     log = manager.partition(*KEY)
@@ -34,7 +34,7 @@ def manager(brokers: Brokers, clock: VirtualClock) -> LogManager:
 
 
 def offsets(folder: Path) -> list[int | None]:
-    """Return the offsets of the partition in the checkpoints: recovery point and log start."""
+    """Return the partition's recovery point and log start offset in the checkpoints."""
     names = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
     return [checkpoints.offset_checkpoint(folder / name).read().get(KEY) for name in names]
 
@@ -47,7 +47,7 @@ def start_after_kill(brokers: Brokers, *topics: TopicLogs) -> LogManager:
 
 
 def check_made_again(brokers: Brokers) -> None:
-    """A record of the new topic is there after a kill, and is not taken for one that is on the disk."""
+    """Assert that a record of the new topic survives a kill and is not counted as flushed."""
     manager = brokers.open[-1]
     create(manager, *KEY, NEXT_ID, CONFIG)
     append(manager)
@@ -63,7 +63,7 @@ def test_kill_after_the_topic_was_made_again(brokers: Brokers, manager: LogManag
 
 
 def test_kill_in_the_middle_of_a_deletion(brokers: Brokers, manager: LogManager) -> None:
-    """Its folder has another name already, the checkpoints still name it."""
+    """A start after a rename for deletion removes the partition's checkpoint entries."""
     cleaned = checkpoints.offset_checkpoint(brokers.folder / checkpoints.CLEANER_OFFSET_CHECKPOINT)
     cleaned.write({KEY: 7})
     before = offsets(brokers.folder)
@@ -77,7 +77,7 @@ def test_kill_in_the_middle_of_a_deletion(brokers: Brokers, manager: LogManager)
 def test_disk_that_is_full_while_a_topic_is_deleted(
     brokers: Brokers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deletion succeeds, and the offsets are forgotten when the next topic of the name is made."""
+    """The deletion succeeds, and the creation of a new topic of the name removes the old offsets."""
     with monkeypatch.context() as patch:
 
         def full(*_: object) -> None:
@@ -90,7 +90,7 @@ def test_disk_that_is_full_while_a_topic_is_deleted(
 
 
 def test_deletion_of_what_no_checkpoint_names_writes_none(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics that come and go within a minute cost no write."""
+    """The deletion of a topic that no checkpoint contains writes no checkpoint."""
     manager, _ = brokers.start(topics=(("orders", 1),))
 
     def unexpected(*_: object) -> None:

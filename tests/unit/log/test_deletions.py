@@ -1,4 +1,4 @@
-"""A deleted topic leaves nothing, no folders either, wherever a kill falls; what was not deleted stays."""
+"""A deleted topic leaves no folder after a kill at any moment, and other topics remain."""
 
 import errno
 import uuid
@@ -25,11 +25,11 @@ from tests.support.metadata import LoggedController, following, together
 
 
 class Killed(BaseException):
-    """Stands for the end of the process at one place."""
+    """Simulated end of the process."""
 
 
 class Broker:
-    """Logs and metadata of one broker on one folder, which can be killed and started again."""
+    """Logs and metadata of a broker on one folder, which can be killed and restarted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Broker:
         self.start()
 
     def folders(self) -> list[str]:
-        """Return the names of the folders, without that of the metadata log."""
+        """Return the names of the folders except that of the metadata log."""
         return sorted(path.name for path in self.folder.iterdir() if path.is_dir() and path.name != FOLDER_NAME)
 
 
@@ -82,7 +82,7 @@ def killed_in(monkeypatch: pytest.MonkeyPatch, target: LogManager | LogStorage, 
 
 
 def test_killed_between_deleting_and_renaming(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata has deleted the topic, and its folders have their names still: the next start removes them."""
+    """The next start removes the folders of a topic that only the metadata has deleted."""
     with monkeypatch.context() as patch:
         killed_in(patch, broker.logs, "delete_topics")
         with pytest.raises(Killed):
@@ -93,11 +93,11 @@ def test_killed_between_deleting_and_renaming(broker: Broker, monkeypatch: pytes
     assert broker.report.unknown_folders == []
     assert broker.topics.partition("kept", 0).log_end_offset == 1
     broker.topics.create(NewTopic("doomed", 2))
-    assert broker.folders() == ["doomed-0", "doomed-1", "kept-0", "kept-1"], "nothing is put aside"
+    assert broker.folders() == ["doomed-0", "doomed-1", "kept-0", "kept-1"], "a folder was put aside"
 
 
 def test_killed_before_deleting(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A noted topic that is not deleted has all its records, and the note is empty after the start."""
+    """A topic in the deletion note that the metadata keeps has all its records, and the start clears the note."""
     with monkeypatch.context() as patch:
         killed_in(patch, broker.controller.storage, "append")
         with pytest.raises(Killed):
@@ -111,7 +111,7 @@ def test_killed_before_deleting(broker: Broker, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_topic_that_could_not_be_deleted_is_not_noted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folders must never count as deleted, not even where the metadata is lost later."""
+    """The note has no topic whose deletion failed: its folders must remain even if the metadata is lost."""
 
     def full(*args: object, **options: object) -> NoReturn:
         raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
@@ -124,7 +124,7 @@ def test_a_topic_that_could_not_be_deleted_is_not_noted(broker: Broker, monkeypa
 
 
 def test_deletions_that_are_stored_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The note has the topics of both until their folders are renamed."""
+    """The note has both topics until their folders are renamed."""
     noted: list[int] = []
     delete = broker.logs.delete_topics
 
@@ -139,16 +139,16 @@ def test_deletions_that_are_stored_together(broker: Broker, monkeypatch: pytest.
 
 
 def test_killed_between_renaming_and_removing(broker: Broker) -> None:
-    """Folders on their way out go with the next start, as before."""
+    """The next start removes folders that were renamed for deletion."""
     broker.topics.delete("doomed")
-    assert DeletionNote(broker.folder).read() == frozenset(), "a folder that is put back from a backup stays"
+    assert DeletionNote(broker.folder).read() == frozenset(), "the note still has the topic"
     assert sum(name.endswith("-delete") for name in broker.folders()) == 2
     broker.restart()
     assert broker.folders() == ["kept-0", "kept-1"]
 
 
 def test_folders_that_were_not_deleted_stay(broker: Broker, tmp_path: Path) -> None:
-    """An id that was never known, a folder without an id, a damaged id: left and reported, whatever the note says."""
+    """Folders with an unknown, missing or damaged topic id remain and are reported, in spite of the note."""
     for name, text in (("other-0", f"version: 0\ntopic_id: {checkpoints.uuid_to_text(uuid.uuid4())}"), ("bare-0", ""),
                        ("damaged-0", "nonsense")):  # fmt: skip
         (tmp_path / name).mkdir()
@@ -162,7 +162,7 @@ def test_folders_that_were_not_deleted_stay(broker: Broker, tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_renamed_goes_with_a_later_start(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stays noted while other topics are deleted."""
+    """The note keeps the topic while other topics are deleted."""
     with monkeypatch.context() as patch:
         patch.setattr(
             type(broker.logs._dirs[0]), "rename_for_delete", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_renamed_goes_with_a_later_start(
 
 
 def test_an_offline_partition_is_deleted_with_its_topic(broker: Broker, tmp_path: Path) -> None:
-    """Its log could not be opened, and its folder stayed for ever when the topic was deleted."""
+    """The folder of a partition whose log could not be opened is deleted with its topic."""
     broker.kill()
     (tmp_path / "doomed-1" / f"{0:020}.log").unlink()
     (tmp_path / "doomed-1" / f"{0:020}.log").mkdir()
@@ -190,7 +190,7 @@ def test_an_offline_partition_is_deleted_with_its_topic(broker: Broker, tmp_path
 
 @pytest.mark.parametrize("step", ["create", "grow"])
 def test_what_cannot_be_made_leaves_no_folder(broker: Broker, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """The disk is full at the second new partition: neither it nor the one before it is there afterwards."""
+    """A full disk at the second new partition leaves neither that partition nor the first one."""
     before = broker.folders()
     write = checkpoints.write_partition_metadata
 
@@ -216,7 +216,7 @@ def test_what_cannot_be_made_leaves_no_folder(broker: Broker, monkeypatch: pytes
 
 
 def test_the_note(tmp_path: Path) -> None:
-    """A block that is written over in place; a damaged or half-written one is as none."""
+    """The note is a block that is overwritten in place; a damaged or truncated note is empty."""
     note = DeletionNote(tmp_path)
     assert note.read() == frozenset()
     note.prepare()
@@ -235,7 +235,7 @@ def test_the_note(tmp_path: Path) -> None:
 
 
 def test_note_is_synced_before_the_metadata_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The note written before a deletion is on disk; the one that clears it need not be."""
+    """The note is synced before a deletion, and not synced when it is cleared."""
     note = DeletionNote(tmp_path)
     note.prepare()
     synced: list[bytes] = []

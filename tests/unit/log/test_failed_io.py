@@ -1,4 +1,4 @@
-"""Failures of the native handlers are logged: one line a minute for each kind, with number and place."""
+"""Log of failures of the native handlers: one line a minute per kind, with the count and the last partition."""
 
 import errno
 import logging
@@ -41,7 +41,7 @@ def refused(log: PartitionLog, times: int = 1) -> None:
 def test_appends_on_a_full_disk_are_logged_once_a_minute(
     manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """The folder stays online, the line says how many and why, and no more than one a minute comes."""
+    """The folder stays online, and one line a minute has the number of failures and the reason."""
     log = manager.partition("orders", 1)
     log._inject_fault(write_errno=errno.ENOSPC)
     refused(log, 3)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def test_appends_on_a_full_disk_are_logged_once_a_minute(
 def test_the_first_append_to_a_broken_disk_takes_the_folder_offline(
     manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path, number: int
 ) -> None:
-    """A file system that turned read-only is noticed by the first append, not by a later checkpoint."""
+    """The first append to a read-only file system takes the folder offline."""
     log = manager.partition("orders", 0)
     log._inject_fault(write_errno=number)
     refused(log)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_the_first_append_to_a_broken_disk_takes_the_folder_offline(
 
 
 def test_a_limit_of_one_file_leaves_the_others(manager: LogManager, clock: VirtualClock, tmp_path: Path) -> None:
-    """A file that may not grow is not a broken disk."""
+    """A file size limit affects one partition and keeps the folder online."""
     log = manager.partition("orders", 0)
     log._inject_fault(write_errno=errno.EFBIG)
     refused(log)  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_a_limit_of_one_file_leaves_the_others(manager: LogManager, clock: Virtu
 def test_a_failed_sync_on_the_flusher_is_logged(
     manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """A sync that was not called from Python: its partition took no appends any more, and no line said so."""
+    """A failed sync of the flusher takes the folder offline and is logged."""
     log = manager.partition("orders", 0)
     log._inject_fault(sync_errno=errno.EIO)
     assert log.append(batch(b"x")).error == 0
@@ -106,7 +106,7 @@ def test_a_failed_sync_on_the_flusher_is_logged(
 def test_reads_of_what_is_no_batch_are_logged(
     manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """A segment that was overwritten below the running broker: readers get error 56, people a line."""
+    """Fetches of an overwritten segment get KAFKA_STORAGE_ERROR, and one line is logged."""
     log = manager.partition("orders", 0)
     assert log.append(batch(b"x")).error == 0
     log.flush()
@@ -127,7 +127,7 @@ def test_checkpoints_on_a_full_disk_are_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """High watermarks are written every five seconds: 720 lines an hour, as long as the disk was full."""
+    """A failure repeated every five seconds is logged once a minute with its count."""
 
     def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -153,7 +153,7 @@ def test_what_fails_on_every_partition_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """A thousand partitions that cannot be flushed were a thousand lines at each look."""
+    """A failure of a thousand partitions is logged as two lines."""
 
     def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

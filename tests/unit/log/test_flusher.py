@@ -1,4 +1,4 @@
-"""The flusher: everything somebody waits for reaches the disk, with fewer syncs than waits."""
+"""Flusher: every awaited offset is flushed, with fewer syncs than waits."""
 
 import errno
 import threading
@@ -33,7 +33,7 @@ def logs(tmp_path: Path) -> Iterator[list[PartitionLog]]:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_many_producers_share_syncs(logs: list[PartitionLog], threads: int) -> None:
-    """Appends of many threads to several partitions are all flushed when the pool closes; a sync serves many."""
+    """All appends to several partitions are flushed when the pool closes, and one sync serves many appends."""
     pool = FlusherPool(threads)
     for log in logs:
         pool.attach(log)
@@ -61,7 +61,7 @@ def test_many_producers_share_syncs(logs: list[PartitionLog], threads: int) -> N
 
 
 def test_waits_that_came_before_the_start_cost_one_sync_each_partition(logs: list[PartitionLog]) -> None:
-    """A hundred appends of one partition, waiting together, are one flush."""
+    """A hundred waiting appends of a partition are flushed by one sync."""
     pool = FlusherPool()
     pool.attach(logs[0])
     for _ in range(100):
@@ -74,7 +74,7 @@ def test_waits_that_came_before_the_start_cost_one_sync_each_partition(logs: lis
 
 
 def test_failed_sync_is_counted_and_not_tried_again(logs: list[PartitionLog]) -> None:
-    """A failed sync ends the partition's appends, not the flusher's thread: the other partitions are flushed."""
+    """A failed sync ends the appends to its partition; the other partitions are flushed."""
     pool = FlusherPool()
     for log in logs:
         pool.attach(log)
@@ -90,7 +90,7 @@ def test_failed_sync_is_counted_and_not_tried_again(logs: list[PartitionLog]) ->
 
 
 def test_partition_without_references_is_still_flushed(tmp_path: Path, logs: list[PartitionLog]) -> None:
-    """The queue keeps a partition alive, and a pool dropped with a full queue lets everything go."""
+    """The queue keeps a reference to the partition, and dropping the pool releases it."""
     pool = FlusherPool()
     log = PartitionLog(tmp_path / "x-0", "x", 0, uuid.UUID(int=1), {}, SystemClock(), clean=True)
     log.append(batch())
@@ -103,7 +103,7 @@ def test_partition_without_references_is_still_flushed(tmp_path: Path, logs: lis
 
 
 def test_wrong_arguments_are_refused(logs: list[PartitionLog]) -> None:
-    """Nonsense is a clear error."""
+    """A wrong thread count and a wrong log raise an error; a refused log rejects appends."""
     with pytest.raises(ValueError, match="threads"):
         FlusherPool(0)
     with pytest.raises(TypeError, match="threads"):

@@ -1,4 +1,4 @@
-"""The log manager starts, serves and stops with every value that the broker's own log configs accept."""
+"""The log manager starts, serves and stops with every accepted value of the broker's log configs."""
 
 import contextlib
 import uuid
@@ -16,7 +16,7 @@ from tests.support.log_files import NOW_MS, batch
 
 NUMBERS = (-INT64_MAX - 1, -5, 0, 1, 7, INT32_MAX, INT64_MAX)
 NUMERIC = [key for key in LOG_KEYS if key.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)]
-MEMORY_MIB = 160  # the default key map has 128
+MEMORY_MIB = 160  # the default cleaner map has 128 MiB
 
 
 def accepted(name: str) -> list[BrokerConfig]:
@@ -29,12 +29,12 @@ def accepted(name: str) -> list[BrokerConfig]:
 
 @pytest.mark.parametrize("key", NUMERIC, ids=lambda key: key.name)
 def test_values_that_the_validator_accepts(key: ConfigKey, tmp_path: Path) -> None:
-    """Started, filled by hand of the clock for an hour, stopped: each in its own folder."""
+    """A manager with each accepted value starts, appends, runs its tasks for an hour, and stops."""
     for number, config in enumerate(accepted(key.name)):
         value = config.value(key.name)
         assert isinstance(value, (int, float))
         if key.name in ("log.cleaner.threads", "num.recovery.threads.per.data.dir") and value > 1000:
-            continue  # as many threads as there is memory for
+            continue  # enough threads would exhaust memory
         if key.name == "log.cleaner.dedupe.buffer.size" and value > MEMORY_MIB << 20:
             continue
         clock = VirtualClock(NOW_MS)

@@ -1,4 +1,4 @@
-"""One log folder: one process, one owner, and a clear word when it cannot be used."""
+"""One log folder: one process, one owner, and a precise error if the folder cannot be used."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ HOLD = (
 
 @pytest.fixture
 def other_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the folder until its standard input ends."""
+    """Run a process that locks the folder until its standard input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -35,7 +35,7 @@ def other_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_second_process_is_refused_with_the_pid(tmp_path: Path, other_process: subprocess.Popen[str]) -> None:
-    """The second process learns from the error which one has the folder; when that ends, the folder is free."""
+    """The error has the pid of the process that locks the folder; the folder is free when that process ends."""
     expected = f"{tmp_path} is in use by process {other_process.pid} .*; stop it, or use another folder: log.dirs"
     with pytest.raises(FolderLockedError, match=expected):
         FolderLock(tmp_path)
@@ -47,7 +47,7 @@ def test_second_process_is_refused_with_the_pid(tmp_path: Path, other_process: s
 
 
 def test_same_process_is_refused_and_loses_nothing(tmp_path: Path) -> None:
-    """A second lock in one process is refused, and its try does not drop the first (a close of the file would)."""
+    """A second lock in the process is refused without releasing the first, as closing the lock file would."""
     lock = FolderLock(tmp_path)
     for _ in range(3):
         with pytest.raises(FolderLockedError, match="this process"):
@@ -63,7 +63,7 @@ def test_same_process_is_refused_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_stale_pid_does_not_lock(tmp_path: Path) -> None:
-    """A lock file left by a killed process, even with our own pid in it, is not a lock."""
+    """A lock file left by a killed process does not lock, even with the pid of this process."""
     (tmp_path / ".lock").write_text(f"{os.getpid()}\n")
     FolderLock(tmp_path).release()
 
@@ -71,7 +71,7 @@ def test_stale_pid_does_not_lock(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_child_holds_no_lock_and_cannot_drop_it(tmp_path: Path) -> None:
-    """A child made by fork holds nothing, and releasing there leaves the parent's lock."""
+    """A forked child does not own the lock, and a release in the child keeps the parent's lock."""
     lock = FolderLock(tmp_path)
     pid = os.fork()
     if pid == 0:
@@ -86,7 +86,7 @@ def test_forked_child_holds_no_lock_and_cannot_drop_it(tmp_path: Path) -> None:
 
 
 def test_folder_is_made_and_claimed(tmp_path: Path) -> None:
-    """A new folder gets its owner; later starts see the same cluster, node and folder id."""
+    """A new folder gets an owner, and later starts find the same ids of cluster, node and directory."""
     first = LogDir(tmp_path / "a" / "b", "cluster-1", 4)
     assert not first.was_clean
     assert (first.owner.cluster_id, first.owner.node_id) == ("cluster-1", 4)
@@ -100,11 +100,10 @@ def test_folder_is_made_and_claimed(tmp_path: Path) -> None:
     third.close(clean=True)
     with pytest.raises(checkpoints.MetaPropertiesMismatch, match="cluster-1"):
         LogDir(tmp_path / "a" / "b", "cluster-2", 4)
-    FolderLock(tmp_path / "a" / "b").release()  # the refused one let go
+    FolderLock(tmp_path / "a" / "b").release()  # the refused start released the lock
 
 
 def test_file_instead_of_folder(tmp_path: Path) -> None:
-    """A file where the folder should be is named."""
     (tmp_path / "data").write_text("")
     with pytest.raises(LogDirError, match="data is a file"):
         LogDir(tmp_path / "data")
@@ -112,14 +111,13 @@ def test_file_instead_of_folder(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="needs a user that a read-only folder stops")
 def test_read_only_folder_as_user(tmp_path: Path) -> None:
-    """A folder without write permission is refused with its name."""
     tmp_path.chmod(0o555)
     with pytest.raises(LogDirError, match="cannot be written: Permission denied"):
         LogDir(tmp_path)
 
 
 def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read-only file system is refused with the folder's name and the reason, and no lock is kept."""
+    """The error has the folder's name and the reason, and the lock is released."""
 
     def refuse(path: Path, data: bytes) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
@@ -132,7 +130,7 @@ def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_damaged_checkpoint_means_check_everything(tmp_path: Path) -> None:
-    """A damaged recovery point is not fatal: it is as if the stop had been unclean."""
+    """A start with a damaged recovery point checkpoint counts as a start after an unclean shutdown."""
     LogDir(tmp_path).close(clean=True)
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n7\n")
     folder = LogDir(tmp_path)
@@ -142,7 +140,7 @@ def test_damaged_checkpoint_means_check_everything(tmp_path: Path) -> None:
 
 
 def test_partition_folders(tmp_path: Path) -> None:
-    """A partition's folder is made with its topic id, adopted when it is its own, put aside when it is another's."""
+    """A partition's folder is created with its topic id, reused for this id, and put aside for another id."""
     folder = LogDir(tmp_path)
     path = folder.create_partition_folder("orders", 3, ID)
     assert (path.name, checkpoints.read_partition_metadata(path)) == ("orders-3", ID)
@@ -169,7 +167,7 @@ def test_partition_folders(tmp_path: Path) -> None:
      ("a-1.0123-delete", None), ("a-1.0123-stray", None), ("a b-1", None)],
 )  # fmt: skip
 def test_folder_names(name: str, parsed: tuple[str, int] | None) -> None:
-    """Only topic, hyphen, number is a partition's folder."""
+    """Only a topic name, a hyphen and a number make a partition's folder."""
     assert parse_partition_folder(name) == parsed
 
 
@@ -177,7 +175,7 @@ def test_folder_names(name: str, parsed: tuple[str, int] | None) -> None:
 def test_want_of_descriptors_or_memory_is_no_broken_disk(
     tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Too many connections took the folder offline until a restart, though the disk had failed nothing."""
+    """A shortage of descriptors or memory does not take the folder offline."""
     folder = LogDir(tmp_path)
     assert not folder.note_failure("flush", OSError(number, os.strerror(number)))
     assert not folder.is_offline
@@ -187,7 +185,7 @@ def test_want_of_descriptors_or_memory_is_no_broken_disk(
 
 
 def test_full_disk_is_not_a_broken_one(tmp_path: Path) -> None:
-    """No space keeps the folder online; an I/O error takes it offline, and no clean mark is written."""
+    """A full disk keeps the folder online; an I/O error takes the folder offline and prevents the clean mark."""
     folder = LogDir(tmp_path)
     assert not folder.note_failure("flush", OSError(errno.ENOSPC, "No space left on device"))
     assert not folder.is_offline
@@ -199,7 +197,7 @@ def test_full_disk_is_not_a_broken_one(tmp_path: Path) -> None:
 
 
 def hold_in_another_process(folder: Path) -> str | None:
-    """The error that a process gets which wants the folder now, None when it gets the folder."""
+    """Return the error of a process that locks the folder now, None if it succeeds."""
     command = [sys.executable, "-c", HOLD, str(folder)]
     made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
     return None if made.returncode == 0 else made.stderr
@@ -207,13 +205,13 @@ def hold_in_another_process(folder: Path) -> str | None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open lock file cannot be removed there")
 def test_a_removed_lock_file_lets_no_process_in(tmp_path: Path) -> None:
-    """The folder itself is locked too: with ``.lock`` removed, neither this process nor another one gets in."""
+    """The folder is locked too: without ``.lock`` neither this process nor another can lock it."""
     lock = FolderLock(tmp_path)
     lock.path.unlink()
     with pytest.raises(FolderLockedError, match=f"{tmp_path} is in use by another process"):
         FolderLock(tmp_path)
     assert f"{tmp_path} is in use by another process" in str(hold_in_another_process(tmp_path))
-    assert not lock.path.exists(), "the refused process made a lock file"
+    assert not lock.path.exists(), "the refused process created a lock file"
     lock.release()
     assert hold_in_another_process(tmp_path) is None
 
@@ -221,7 +219,7 @@ def test_a_removed_lock_file_lets_no_process_in(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_that_lives_on_holds_no_folder(tmp_path: Path) -> None:
-    """The locks end with the process that took them, not with its children."""
+    """A running child does not keep the locks that its parent has released."""
     lock = FolderLock(tmp_path)
     read, write = os.pipe()
     pid = os.fork()
@@ -238,7 +236,7 @@ def test_a_forked_child_that_lives_on_holds_no_folder(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock on a folder there")
 def test_a_lock_ends_though_a_child_has_not_closed_its_copy(tmp_path: Path) -> None:
-    """On a busy machine a child made by fork closes it later: until then the folder was in use without a user."""
+    """A copy of the descriptor in a forked child, which may close it late, does not keep the lock."""
     lock = FolderLock(tmp_path)
     copy = os.dup(lock._folder_fd)
     lock.release()
@@ -247,7 +245,7 @@ def test_a_lock_ends_though_a_child_has_not_closed_its_copy(tmp_path: Path) -> N
 
 
 def test_a_file_system_without_locks_on_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS has none for a descriptor that cannot write: the lock file holds the folder then, as everywhere."""
+    """On a file system such as NFS, which cannot lock a folder, the lock file alone locks."""
     fcntl = pytest.importorskip("fcntl")
 
     def refuse(fd: int, how: int) -> None:
@@ -260,7 +258,7 @@ def test_a_file_system_without_locks_on_folders(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_new_folder_and_those_above_it_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a power loss the folder is there with what was acknowledged in it."""
+    """The parent folders are synced, so that acknowledged records survive a power cut."""
     synced = []
     monkeypatch.setattr(checkpoints, "sync_folder", lambda folder: synced.append(folder))
     LogDir(tmp_path / "a" / "b").close(clean=False)
@@ -271,7 +269,7 @@ def test_a_new_folder_and_those_above_it_are_synced(tmp_path: Path, monkeypatch:
 def test_topic_id_of_a_folder_with_records_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: bytes
 ) -> None:
-    """No later flush writes it; without records, the first flush syncs the topic id."""
+    """The topic id of a folder with records is synced at once; without records the first flush syncs it."""
     log_dir = LogDir(tmp_path)
     path = tmp_path / "t-0"
     path.mkdir()
@@ -285,7 +283,7 @@ def test_topic_id_of_a_folder_with_records_is_synced(
 
 
 def test_forgotten_offsets_are_removed_from_each_checkpoint_that_has_one(tmp_path: Path) -> None:
-    """A checkpoint need not name all of the partitions."""
+    """Offsets of a partition are removed from each checkpoint that has them."""
     log_dir = LogDir(tmp_path)
     log_dir.write_recovery_points({("a", 0): 5, ("b", 0): 6})
     log_dir.write_log_starts({("b", 0): 2, ("c", 0): 3})
@@ -298,7 +296,7 @@ def test_forgotten_offsets_are_removed_from_each_checkpoint_that_has_one(tmp_pat
 
 
 def test_failed_sync_of_names_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next sync makes the names durable; after it nothing is left to sync."""
+    """The next sync repeats a failed one, and a further sync has nothing to do."""
     log_dir = LogDir(tmp_path)
     log_dir.create_partition_folder("t", 0, ID)
     errors = [OSError(errno.ENOSPC, "No space left on device")]

@@ -1,4 +1,4 @@
-"""Several log folders: placement, folders that fail, owners, and partitions that are moved between them."""
+"""Several log folders: placement, failed folders, owners, and moves of partitions."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ KEY = ("orders", 0)
 
 @pytest.fixture
 def folders(brokers: Brokers, tmp_path: Path) -> list[Path]:
-    """Let the brokers have two folders."""
+    """Give the brokers two folders."""
     brokers.folders = [tmp_path / "a", tmp_path / "b"]
     return brokers.folders
 
@@ -50,7 +50,7 @@ def home(manager: LogManager, key: tuple[str, int] = KEY) -> str:
 
 
 def values(manager: LogManager) -> list[bytes]:
-    """Bytes of each batch of the partition, by offset."""
+    """Return the bytes of each batch of the partition, by offset."""
     log = manager.partition(*KEY)
     assert log is not None
     found = []
@@ -64,7 +64,7 @@ def values(manager: LogManager) -> list[bytes]:
 
 
 def test_a_new_partition_is_in_the_folder_with_the_fewest(brokers: Brokers, folders: list[Path]) -> None:
-    """Partitions are spread by number; deleting and moving changes the numbers."""
+    """Partitions are placed by count; deletions and moves change the counts."""
     manager, _ = brokers.start((("orders", 6),))
     assert homes(folders) == {"a": 3, "b": 3}
     manager.delete_topics(
@@ -80,7 +80,7 @@ def test_a_new_partition_is_in_the_folder_with_the_fewest(brokers: Brokers, fold
 
 
 def test_each_folder_has_its_own_files(brokers: Brokers, folders: list[Path], clock: VirtualClock) -> None:
-    """Owner, lock, checkpoints and clean mark are per folder, and a restart reads them."""
+    """Owner, lock, checkpoints and clean mark are per folder, and are read by a restart."""
     manager, report = brokers.start()
     append(manager, 0, count=3)
     append(manager, 1, count=2)
@@ -98,7 +98,7 @@ def test_each_folder_has_its_own_files(brokers: Brokers, folders: list[Path], cl
 
 
 def test_folders_of_other_owners_are_refused(brokers: Brokers, folders: list[Path], clock: VirtualClock) -> None:
-    """A folder of another cluster, node or directory ends the start in Kafka's words."""
+    """A folder of another cluster, node or directory ends the start with Kafka's message."""
     manager, _ = brokers.start()
     manager.close()
     path = folders[1] / "meta.properties"
@@ -130,11 +130,11 @@ def test_folders_of_other_owners_are_refused(brokers: Brokers, folders: list[Pat
     with pytest.raises(LogDirError, match="Duplicate log directory found"):
         LogManager([folders[0], folders[0]], clock, BrokerConfig())
     _, report = brokers.start()
-    assert report.was_clean  # a refused start opened nothing
+    assert report.was_clean  # a refused start opened no log
 
 
 def test_the_folder_of_the_metadata_log(tmp_path: Path, clock: VirtualClock) -> None:
-    """It must be usable, and one of log.dirs; another first folder may be offline. A link to a folder is the folder."""
+    """The folder must be usable, may be outside log.dirs and may be a link; another folder may be offline."""
     first, second, outside = tmp_path / "first", tmp_path / "second", tmp_path / "outside"
     first.touch()
     (tmp_path / "link").symlink_to(second)
@@ -155,7 +155,7 @@ def test_the_folder_of_the_metadata_log(tmp_path: Path, clock: VirtualClock) -> 
 
 
 def test_a_folder_outside_counts_as_not_closed_in_order(tmp_path: Path, clock: VirtualClock) -> None:
-    """Apache Kafka neither writes a mark in it nor removes ours, so one there says nothing."""
+    """A clean mark in the folder is ignored, because Apache Kafka neither writes nor removes a mark there."""
     data, outside = tmp_path / "data", tmp_path / "outside"
     config = BrokerConfig({"metadata.log.dir": str(outside)})
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_a_folder_outside_counts_as_not_closed_in_order(tmp_path: Path, clock: V
 
 
 def test_an_empty_disk_joins_the_cluster_of_the_others(brokers: Brokers, folders: list[Path]) -> None:
-    """A replaced disk gets the cluster id of the other folders, also as the first one."""
+    """An empty folder, the first one too, gets the cluster id of the other folders."""
     manager, _ = brokers.start(topics=())
     manager.close()
     os.remove(folders[0] / "meta.properties")
@@ -178,7 +178,7 @@ def test_an_empty_disk_joins_the_cluster_of_the_others(brokers: Brokers, folders
 
 
 def test_a_folder_that_fails_takes_only_its_partitions_offline(brokers: Brokers, folders: list[Path]) -> None:
-    """Appends to the others succeed, new partitions go to the other folder, and only its clean mark is missing."""
+    """Appends to the other folder succeed, new partitions are placed there, and only the failed folder has no mark."""
     manager, _ = brokers.start((("orders", 4),), settings={"log.flush.interval.ms": 10_000})
     lost = [partition for partition in range(4) if home(manager, ("orders", partition)) == "a"]
     log = manager.partition("orders", lost[0])
@@ -211,7 +211,7 @@ def refusal(manager: LogManager, folder: Path, partition: int = 0) -> tuple[Erro
 
 
 def test_a_start_without_one_folder(brokers: Brokers, folders: list[Path], tmp_path: Path) -> None:
-    """Its partitions are offline and are not created anew; with the folder back they have their records."""
+    """Partitions of a missing folder are offline and not recreated; with the folder back they have their records."""
     manager, _ = brokers.start((("orders", 2),))
     append(manager, 0)
     append(manager, 1)
@@ -237,7 +237,7 @@ def test_a_start_without_one_folder(brokers: Brokers, folders: list[Path], tmp_p
 
 
 def test_the_first_folder_must_be_usable(brokers: Brokers, folders: list[Path]) -> None:
-    """It has the metadata file, without which there is no broker; and nothing stays locked."""
+    """The first folder has the metadata log; a refused start releases the locks."""
     folders[0].write_text("not a folder")
     with pytest.raises(LogDirError, match="expected a folder"):
         brokers.start()
@@ -246,7 +246,7 @@ def test_the_first_folder_must_be_usable(brokers: Brokers, folders: list[Path]) 
 
 
 def test_a_partition_in_two_folders_is_refused(brokers: Brokers, folders: list[Path]) -> None:
-    """Without a note of a move no start can know which of them is right."""
+    """A start fails, because only the note of a move would identify the current folder."""
     manager, _ = brokers.start()
     manager.close()
     (there,) = (folder for folder in folders if not (folder / "orders-0").exists())
@@ -260,7 +260,7 @@ def test_a_partition_in_two_folders_is_refused(brokers: Brokers, folders: list[P
 
 
 def filled(brokers: Brokers, **topic: Any) -> LogManager:
-    """A broker whose partition has three segments and a producer."""
+    """Return the manager of a broker whose partition has three segments and a producer."""
     manager, _ = brokers.start((("orders", 1),), segment_ms=1000, **topic)
     for number in range(3):
         append(manager, time=NOW_MS + 60_000 * number, count=3)
@@ -272,7 +272,7 @@ def filled(brokers: Brokers, **topic: Any) -> LogManager:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_partition_is_moved(brokers: Brokers, folders: list[Path], is_clean: bool) -> None:
-    """Records, log start, epochs, producers and checkpoints move; the former folder is removed after a delay."""
+    """Records, log start offset, epochs, producers and checkpoints are moved, and the old folder is renamed."""
     manager = filled(brokers)
     log = manager.partition(*KEY)
     log.delete_records(2)
@@ -302,7 +302,7 @@ def test_a_partition_is_moved(brokers: Brokers, folders: list[Path], is_clean: b
 
 
 def test_the_former_folder_is_removed_later(brokers: Brokers, folders: list[Path], clock: VirtualClock) -> None:
-    """Its files stay for file.delete.delay.ms."""
+    """The old folder is deleted after file.delete.delay.ms."""
     manager = filled(brokers)
     manager.move_partition(*KEY, str(folders[1]))
     finish(manager)
@@ -314,7 +314,7 @@ def test_the_former_folder_is_removed_later(brokers: Brokers, folders: list[Path
 def test_appends_go_on_while_a_partition_is_moved(
     brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records appended between two steps, and while the last one begins, are in the new folder."""
+    """Records appended between two steps, and during the last step, are in the new folder."""
     monkeypatch.setattr("kbroker.log.replica_mover.STEP_BYTES", 200)
     monkeypatch.setattr("kbroker.log.replica_mover.TAIL_BYTES", 0)
     manager = filled(brokers)
@@ -338,7 +338,7 @@ def test_appends_go_on_while_a_partition_is_moved(
 def test_a_move_is_described_and_can_be_taken_back(
     brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy is a future replica with its lag; a move to the present folder removes it."""
+    """The copy is described as a future replica with its lag; a move to the current folder deletes the copy."""
     monkeypatch.setattr("kbroker.log.replica_mover.STEP_BYTES", 300)
     monkeypatch.setattr("kbroker.log.replica_mover.TAIL_BYTES", 0)
     manager = filled(brokers)
@@ -363,14 +363,14 @@ def test_a_move_is_described_and_can_be_taken_back(
 
 
 def test_refusals(brokers: Brokers, folders: list[Path], tmp_path: Path) -> None:
-    """The errors are Kafka's."""
+    """Refusals have Kafka's errors and messages."""
     manager, _ = brokers.start()
     assert refusal(manager, tmp_path / "c") == (
         Errors.LOG_DIR_NOT_FOUND,
         f"Log dir {tmp_path / 'c'} is not found in the config.",
     )
     assert refusal(manager, folders[1], 9)[0] is Errors.UNKNOWN_TOPIC_OR_PARTITION
-    for name in ("t" * 220, "\udcff" * 220):  # and one that is not UTF-8
+    for name in ("t" * 220, "\udcff" * 220):  # the second name is not UTF-8
         with pytest.raises(KafkaError) as refused:
             manager.move_partition(name, 0, str(folders[0]))
         assert (refused.value.error, refused.value.message) == (
@@ -381,7 +381,7 @@ def test_refusals(brokers: Brokers, folders: list[Path], tmp_path: Path) -> None
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Simulated end of the process."""
 
 
 CRASH_AT = {
@@ -398,7 +398,7 @@ CRASH_AT = {
 def test_a_crash_in_a_move(
     brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch, where: str, is_before: bool
 ) -> None:
-    """Nothing is lost, and the next start completes the move."""
+    """The next start completes the move without a loss."""
     manager = filled(brokers)
     manager.partition(*KEY).delete_records(2)
     manager.tasks.write_log_starts()
@@ -436,7 +436,7 @@ def test_a_crash_in_a_move(
 def test_a_target_that_fails(
     brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """The partition stays in its folder and takes appends; the target is offline unless it is only full."""
+    """The partition stays online in its folder; the target is offline, unless its disk is full."""
     manager = filled(brokers)
     before = values(manager)
 
@@ -468,7 +468,7 @@ def test_a_target_that_fails(
 
 
 def test_a_topic_deleted_while_it_is_moved(brokers: Brokers, folders: list[Path]) -> None:
-    """The copy is removed with it."""
+    """The deletion of the topic deletes the copy."""
     manager = filled(brokers)
     manager.move_partition(*KEY, str(folders[1]))
     delete(manager, *KEY)
@@ -477,7 +477,7 @@ def test_a_topic_deleted_while_it_is_moved(brokers: Brokers, folders: list[Path]
 
 
 def test_a_compacted_partition_is_moved(brokers: Brokers, folders: list[Path], clock: VirtualClock) -> None:
-    """It is not compacted during the move, and its cleaner offset moves with it."""
+    """The move waits for the cleaner, and the cleaner offset is moved with the partition."""
     topic: dict[str, Any] = {"segment_ms": 1000, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01}
     manager, _ = brokers.start((("orders", 1),), **topic)
     for number in range(3):

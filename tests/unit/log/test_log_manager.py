@@ -1,4 +1,4 @@
-"""All partitions of a broker: what a start finds, what the clock does to them, and what a stop leaves."""
+"""All partitions of a broker: start, tasks by the clock, and stop."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create
 
 
 def test_clean_restart(brokers: Brokers, tmp_path: Path) -> None:
-    """After an orderly stop everything is there, the checkpoints say where it ends, and the mark is used up."""
+    """A restart after a clean shutdown finds all records and checkpoints, and deletes the clean mark."""
     manager, report = brokers.start()
     assert (report.was_clean, report.loaded) == (False, 2)
     append(manager, count=3)
@@ -37,7 +37,7 @@ def test_clean_restart(brokers: Brokers, tmp_path: Path) -> None:
 
 
 def test_restart_after_a_kill(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
-    """After a kill everything that was written is found by reading the logs."""
+    """A restart after a kill finds all records that were written."""
     append(manager, count=3)
     kill(manager)
     again, report = brokers.start()
@@ -47,7 +47,7 @@ def test_restart_after_a_kill(manager: LogManager, brokers: Brokers, tmp_path: P
 
 
 def test_a_lost_tail_is_logged(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A start says what an unclean stop has cost: bytes that were cut, and offsets that were there before."""
+    """A start logs the bytes and offsets that an unclean shutdown has lost."""
     manager, _ = brokers.start()
     for _ in range(3):
         append(manager)
@@ -75,7 +75,7 @@ def test_a_lost_tail_is_logged(brokers: Brokers, tmp_path: Path, caplog: pytest.
 def test_partitions_of_one_request_are_synced_once(
     brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sync of the log folder makes all new names durable, and one more all deletions; nothing else is synced."""
+    """One sync of the log folder makes all new names durable, another all deletions; no other sync is made."""
     manager, _ = brokers.start(topics=())
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
@@ -94,7 +94,7 @@ def test_partitions_of_one_request_are_synced_once(
 
 
 def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers: Brokers, tmp_path: Path) -> None:
-    """Its name is durable when it is acknowledged, its content is not: the topic's id is written anew."""
+    """The name of the folder is durable, but its topic id may be lost; a start writes the id again."""
     manager, _ = brokers.start()
     append(manager)
     kill(manager)
@@ -107,7 +107,7 @@ def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers: Brokers, t
 
 
 def test_two_kills_in_a_row_do_not_count_as_clean(manager: LogManager, brokers: Brokers) -> None:
-    """The mark of an earlier stop is deleted as soon as it was read: a crash while running is unclean."""
+    """The clean mark is deleted when it is read, so that a later kill counts as unclean."""
     manager.close()
     killed, report = brokers.start()
     assert report.was_clean
@@ -117,14 +117,14 @@ def test_two_kills_in_a_row_do_not_count_as_clean(manager: LogManager, brokers: 
 
 
 def test_second_manager_is_refused(manager: LogManager, tmp_path: Path, clock: VirtualClock) -> None:
-    """A folder in use is refused with the reason, and the first manager is unharmed."""
+    """The error has the folder in use, and the first manager is not affected."""
     with pytest.raises(FolderLockedError, match=str(tmp_path)):
         LogManager([tmp_path], clock, BrokerConfig())
     append(manager)
 
 
 def test_unknown_folders_are_left_and_deleted_ones_removed(brokers: Brokers, tmp_path: Path) -> None:
-    """A start touches no folder it does not know, but those whose deletion was under way."""
+    """A start keeps unknown folders, and removes folders renamed for deletion."""
     (tmp_path / "mystery-0").mkdir()
     (tmp_path / "notes").mkdir()
     (tmp_path / "old-0.0123-delete").mkdir()
@@ -140,7 +140,7 @@ def test_unknown_folders_are_left_and_deleted_ones_removed(brokers: Brokers, tmp
 def test_a_partition_that_a_kill_left_behind_is_removed(
     manager: LogManager, brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
-    """CreatePartitions makes folders before the metadata knows them; killed in between it left them for ever."""
+    """A start removes an empty folder of a partition that the metadata does not have."""
     append(manager)
     manager.create_partitions("orders", [2], ID, {})
     kill(manager)
@@ -166,7 +166,7 @@ def test_a_partition_that_a_kill_left_behind_is_removed(
 def test_a_surplus_partition_with_records_stays_and_is_served_again(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An older metadata file knows fewer partitions: the records of the others are not removed, and not lost."""
+    """Records of partitions that the metadata lacks are kept, and served when the partitions are added again."""
     manager, _ = brokers.start([("orders", 3)])
     append(manager, 2, count=3)
     manager.close()
@@ -182,7 +182,7 @@ def test_a_surplus_partition_with_records_stays_and_is_served_again(
 
 
 def test_a_surplus_folder_that_had_records_stays(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
-    """Retention may have deleted all records of it: its offsets are not used again."""
+    """A folder from which retention may have deleted all records is kept, so that its offsets are not reused."""
     kill(manager)
     folder = tmp_path / "orders-2"
     for name in (f"{5:020}.log", f"{0:020}.snapshot", "leader-epoch-checkpoint", "of-a-user"):
@@ -196,7 +196,7 @@ def test_a_surplus_folder_that_had_records_stays(manager: LogManager, brokers: B
 
 
 def test_records_of_a_deleted_topic_are_not_a_new_ones(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
-    """A power cut may leave a deleted topic's folder without its id: a new topic of that name read its records."""
+    """A new topic does not read the records of a deleted topic whose folder lost its topic id in a power cut."""
     append(manager, count=3)
     kill(manager)
     (tmp_path / "orders-0" / "partition.metadata").write_bytes(b"")
@@ -208,7 +208,7 @@ def test_records_of_a_deleted_topic_are_not_a_new_ones(manager: LogManager, brok
 
 
 def test_delete_partition(brokers: Brokers, tmp_path: Path, clock: VirtualClock) -> None:
-    """A deleted partition does not exist for clients at once; its bytes go after the delay."""
+    """A deleted partition is unavailable at once, and its files are deleted after the delay."""
     manager, _ = brokers.start(file_delete_delay_ms=5000)
     append(manager)
     log = manager.partition("orders", 0)
@@ -225,7 +225,7 @@ def test_delete_partition(brokers: Brokers, tmp_path: Path, clock: VirtualClock)
 
 
 def test_topic_made_again_is_empty(manager: LogManager, tmp_path: Path) -> None:
-    """A topic deleted and made again under its name starts at 0, before and after a restart."""
+    """A new topic with the name of a deleted topic begins at offset 0."""
     append(manager)
     delete(manager, "orders", 0)
     config = BrokerConfig().topic_configs({})
@@ -236,7 +236,7 @@ def test_topic_made_again_is_empty(manager: LogManager, tmp_path: Path) -> None:
 
 
 def test_folder_of_another_topic_is_put_aside(brokers: Brokers, tmp_path: Path) -> None:
-    """A folder left by another topic of the same name is not served and not lost."""
+    """A folder of another topic id is renamed, not served and not deleted."""
     (tmp_path / "orders-0").mkdir()
     checkpoints.write_partition_metadata(tmp_path / "orders-0", uuid.UUID(int=9))
     (tmp_path / "orders-0" / f"{0:020}.log").write_bytes(batch())
@@ -247,17 +247,17 @@ def test_folder_of_another_topic_is_put_aside(brokers: Brokers, tmp_path: Path) 
 
 
 def test_bad_names_are_refused(manager: LogManager) -> None:
-    """A name that no folder can have is refused before anything is made."""
+    """An invalid topic name or partition is refused before a folder is created."""
     for topic, partition in (("../x", 0), ("a/b", 0), ("", 0), ("x", -1)):
         with pytest.raises(ValueError, match="not a valid partition"):
             create(manager, topic, partition, ID, {})
 
 
 def test_retention_follows_the_clock(brokers: Brokers, clock: VirtualClock, tmp_path: Path) -> None:
-    """Segments older than retention.ms go at the next check, their files after the delay; the log start is kept."""
+    """Segments older than retention.ms are deleted by the next check, and their files after the delay."""
     manager, _ = brokers.start(retention_ms=3_600_000, segment_ms=1000, file_delete_delay_ms=60_000)
     append(manager)
-    append(manager, time=NOW_MS + 60_000)  # rolls
+    append(manager, time=NOW_MS + 60_000)  # starts a second segment
     assert len(manager.partition("orders", 0).segments()) == 2
     pass_time(manager, clock, 30_010)
     assert manager.partition("orders", 0).log_start_offset == 0
@@ -271,7 +271,7 @@ def test_retention_follows_the_clock(brokers: Brokers, clock: VirtualClock, tmp_
 
 
 def test_checkpoints_follow_the_clock(brokers: Brokers, clock: VirtualClock, tmp_path: Path) -> None:
-    """30 s after the start, and every minute then, flushed ends and moved starts are written down."""
+    """Recovery points and log starts are written 30 s after the start, and then every minute."""
     manager, _ = brokers.start()
     recovery = checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
     append(manager, count=4)
@@ -289,7 +289,7 @@ def test_checkpoints_follow_the_clock(brokers: Brokers, clock: VirtualClock, tmp
 
 
 def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers: Brokers, tmp_path: Path) -> None:
-    """After any end of a start before the partitions were open, deleted records stay deleted, the folder as clean."""
+    """A start that ends before the partitions are open keeps log starts; one that opened logs is not clean."""
     manager, _ = brokers.start()
     append(manager, count=4)
     manager.partition("orders", 0).flush()
@@ -308,12 +308,12 @@ def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers: Brokers, t
     cancelled.close()
     assert starts.read() == {("orders", 0): 2}
     again, report = brokers.start()
-    assert not report.was_clean  # what was open for a while was not looked at by every step of a start
+    assert not report.was_clean  # the cancelled start opened logs without completing recovery
     assert again.partition("orders", 0).log_start_offset == 2
 
 
 def test_a_partition_that_cannot_be_opened_keeps_its_log_start(brokers: Brokers, tmp_path: Path) -> None:
-    """A start that cannot read a partition writes its checkpoints without forgetting which records were deleted."""
+    """The checkpoints keep the log start offset of a partition that cannot be opened."""
     manager, _ = brokers.start()
     append(manager, count=4)
     manager.partition("orders", 0).flush()
@@ -332,7 +332,7 @@ def test_a_partition_that_cannot_be_opened_keeps_its_log_start(brokers: Brokers,
 
 
 def test_a_folder_forgets_only_what_it_misses_itself(brokers: Brokers, tmp_path: Path) -> None:
-    """A partition that was moved here by hand, and cannot be opened: the other folder's checkpoint still has it."""
+    """A folder's checkpoint keeps the offsets of a failed partition only if the partition is in this folder."""
     manager, _ = brokers.start(topics=(("orders", 1),))
     append(manager, count=4)
     log = manager.partition("orders", 0)
@@ -354,14 +354,14 @@ def test_a_folder_forgets_only_what_it_misses_itself(brokers: Brokers, tmp_path:
 
 
 def test_an_unused_start_leaves_the_clean_mark(manager: LogManager, brokers: Brokers, tmp_path: Path) -> None:
-    """A port that is taken costs no recovery at the next start."""
+    """A manager that is closed without a start keeps the clean mark."""
     manager.close()
     LogManager([tmp_path], brokers.clock, BrokerConfig({})).close()
     assert brokers.start()[1].was_clean
 
 
 def test_flush_by_time(brokers: Brokers, clock: VirtualClock) -> None:
-    """With log.flush.interval.ms what was appended is on disk within that time, by itself."""
+    """Records are flushed within log.flush.interval.ms."""
     manager, _ = brokers.start(settings={"log.flush.interval.ms": 1000})
     append(manager, count=2)
     log = manager.partition("orders", 0)
@@ -384,30 +384,29 @@ def test_flush_is_due_after_the_interval_and_not_before(brokers: Brokers, clock:
 
 
 def test_no_flush_by_time_by_default(manager: LogManager, clock: VirtualClock) -> None:
-    """By default nothing is flushed by time."""
     append(manager)
     pass_time(manager, clock, 10_000_000)
     assert manager.partition("orders", 0).flushed_offset == 0
 
 
 def test_flusher_takes_what_somebody_waits_for(brokers: Brokers) -> None:
-    """With flush.messages=1 an append names the offset to wait for, and the flusher's thread gets there."""
+    """With flush.messages=1 an append returns an offset to wait for, which the flusher reaches."""
     manager, _ = brokers.start(flush_messages=1)
     log = manager.partition("orders", 0)
     for i in range(5):
         assert log.append(batch()).flush_offset == i + 1
-    assert log.high_watermark == 0  # nothing is readable before it is on disk
+    assert log.high_watermark == 0  # unflushed records are not readable
     manager.flusher.start()
     assert manager.flusher.close()
     assert log.flushed_offset == 5
     assert log.high_watermark == 5
-    assert manager.flusher.flushes == 1  # all shared one
+    assert manager.flusher.flushes == 1  # one sync served all appends
     assert log.append(batch()).error == 0
-    assert log.flushed_offset == 6  # a closed flusher leaves it to the appending thread
+    assert log.flushed_offset == 6  # with a closed flusher the appending thread flushes
 
 
 def test_producers_expire_by_the_clock(brokers: Brokers, clock: VirtualClock) -> None:
-    """An idle producer is forgotten after producer.id.expiration.ms."""
+    """An idle producer expires after producer.id.expiration.ms."""
     manager, _ = brokers.start(settings={"producer.id.expiration.ms": 3_600_000})
     append(manager, producer_id=7, producer_epoch=0, base_sequence=0)
     log = manager.partition("orders", 0)
@@ -418,7 +417,7 @@ def test_producers_expire_by_the_clock(brokers: Brokers, clock: VirtualClock) ->
 
 
 def test_producers_survive_a_restart(manager: LogManager, brokers: Brokers) -> None:
-    """A repeat sent again after a clean restart, and after a kill, is still known as one."""
+    """A duplicate is detected after a clean restart and after a kill."""
     append(manager, producer_id=7, producer_epoch=0, base_sequence=0)
     manager.close()
     manager, _ = brokers.start()
@@ -431,7 +430,7 @@ def test_producers_survive_a_restart(manager: LogManager, brokers: Brokers) -> N
 
 
 def test_in_memory_keeps_nothing(brokers: Brokers, tmp_path: Path, clock: VirtualClock) -> None:
-    """In memory everything works and no file is made."""
+    """An in-memory broker works without a file."""
     manager, report = brokers.start(in_memory=True)
     assert report.loaded == 2
     assert manager.cluster_id
@@ -448,7 +447,7 @@ def test_in_memory_keeps_nothing(brokers: Brokers, tmp_path: Path, clock: Virtua
 
 
 def test_new_configuration_counts_at_once(manager: LogManager) -> None:
-    """A changed max.message.bytes is obeyed by the next append."""
+    """The next append obeys a changed max.message.bytes."""
     append(manager)
     manager.update_configs({"orders": BrokerConfig().topic_configs({"max.message.bytes": "70"})})
     assert manager.partition("orders", 0).append(batch(value=b"x" * 100)).error == 10
@@ -457,7 +456,7 @@ def test_new_configuration_counts_at_once(manager: LogManager) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_child_writes_nothing(manager: LogManager, tmp_path: Path) -> None:
-    """Closing the manager in a child made by fork leaves every file as it is."""
+    """Closing the manager in a forked child changes no file."""
     append(manager)
     before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
     pid = os.fork()
@@ -474,7 +473,7 @@ def test_forked_child_writes_nothing(manager: LogManager, tmp_path: Path) -> Non
 
 
 def test_close_is_idempotent_and_final(manager: LogManager) -> None:
-    """A second close does nothing; a closed manager refuses work with a clear word."""
+    """A second close does nothing, and a closed manager refuses calls."""
     manager.close()
     manager.close()
     with pytest.raises(RuntimeError, match="closed"):

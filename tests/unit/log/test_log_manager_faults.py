@@ -1,4 +1,4 @@
-"""All partitions of a broker: failing disks, damaged segments and partitions that cannot be opened."""
+"""All partitions of a broker: failed disks, damaged segments and partitions that cannot be opened."""
 
 import errno
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create
 
 
 def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers: Brokers, tmp_path: Path) -> None:
-    """After a failed sync no partition of the folder takes data (56), all are read on, and no clean mark is written."""
+    """After a failed sync the folder's appends get KAFKA_STORAGE_ERROR, reads succeed, and no clean mark is written."""
     manager, _ = brokers.start(settings={"log.flush.interval.ms": 10_000})
     append(manager)
     append(manager, 1)
@@ -36,7 +36,7 @@ def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers: Brokers, tmp
 def test_full_disk_is_survived_without_a_restart(
     manager: LogManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """When the disk is full, failed checkpoints are logged and tried again; the folder stays online."""
+    """Failed checkpoints are logged and retried, and the folder stays online."""
     append(manager)
 
     def full(path: Path, data: object) -> None:
@@ -60,7 +60,7 @@ def test_full_disk_is_survived_without_a_restart(
 
 
 def test_folder_of_a_log_that_was_not_flushed_is_not_clean(manager: LogManager, tmp_path: Path) -> None:
-    """A full disk leaves the folder online, but without the mark of a clean stop: the next start checks the log."""
+    """A failed flush at the stop prevents the clean mark, so that the next start checks the log."""
     append(manager)
     manager.partition("orders", 0)._inject_fault(sync_errno=errno.ENOSPC)
     manager.close()
@@ -69,7 +69,7 @@ def test_folder_of_a_log_that_was_not_flushed_is_not_clean(manager: LogManager, 
 
 
 def test_recovery_point_does_not_pass_damage(brokers: Brokers, tmp_path: Path) -> None:
-    """Otherwise the start after an unclean stop would not check the damaged records, and serve them."""
+    """The recovery point stays below damage; otherwise a later start would serve damaged records."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager)
     append(manager, time=NOW_MS + 60_000)
@@ -85,7 +85,7 @@ def test_recovery_point_does_not_pass_damage(brokers: Brokers, tmp_path: Path) -
 
 
 def test_damage_is_reported_and_never_vouched_for(brokers: Brokers, tmp_path: Path) -> None:
-    """Damage in a sealed segment is reported at every start; a stop in between does not make the folder clean."""
+    """Damage of a sealed segment is reported by every start, and prevents the clean mark."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager)
     append(manager, time=NOW_MS + 60_000)
@@ -104,7 +104,7 @@ def test_damage_is_reported_and_never_vouched_for(brokers: Brokers, tmp_path: Pa
 
 
 def test_damage_is_logged_with_the_way_out(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The line at the start names file, byte, offset and command; refused appends leave a line too."""
+    """The line has file, byte, offset and repair command; refused appends and reads are logged too."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager)
     append(manager, time=NOW_MS + 60_000)
@@ -130,7 +130,7 @@ def test_damage_is_logged_with_the_way_out(brokers: Brokers, tmp_path: Path, cap
 def test_rubbish_behind_a_sealed_segment_is_passed_over(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
 ) -> None:
-    """When the next segment begins at the end of the read part, nothing is missing: all is served, and logged."""
+    """All records are served if the next segment begins at the end of the sound part; the skipped bytes are logged."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager, count=2)
     append(manager, time=NOW_MS + 60_000)
@@ -154,7 +154,7 @@ def test_rubbish_behind_a_sealed_segment_is_passed_over(
 
 
 def test_unreadable_partition_is_offline_and_others_serve(brokers: Brokers, tmp_path: Path) -> None:
-    """A partition whose folder cannot be used is reported; the rest of the broker starts."""
+    """The broker starts without a partition whose folder is damaged, and reports the partition."""
     (tmp_path / "orders-0").mkdir()
     (tmp_path / "orders-0" / "partition.metadata").write_text("nonsense")
     manager, report = brokers.start()
@@ -165,7 +165,7 @@ def test_unreadable_partition_is_offline_and_others_serve(brokers: Brokers, tmp_
 
 
 def test_a_partition_that_cannot_be_opened_leaves_no_folder(brokers: Brokers, tmp_path: Path) -> None:
-    """A new one leaves nothing that a topic of the same name would trip over; one that has data keeps it."""
+    """A new partition that cannot be opened leaves no folder; an existing partition keeps its data."""
     manager, _ = brokers.start()
     append(manager, 0)
     refused = {**BrokerConfig().topic_configs({}), "segment.ms": 0}

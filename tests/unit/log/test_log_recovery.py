@@ -1,4 +1,4 @@
-"""Opening after a crash: torn tails are cut, sealed damage is fenced, indexes and snapshots are rebuilt."""
+"""Recovery after a crash: torn tails are truncated, sealed damage is fenced, indexes and snapshots are rebuilt."""
 
 import os
 import shutil
@@ -29,9 +29,7 @@ def segment(folder: Path, base: int, suffix: str = ".log") -> Path:
 
 
 def test_torn_tail_at_every_byte(tmp_path: Path) -> None:
-    """If a crash cuts the last two batches at any byte, all whole batches before the cut exist and the next
-    append follows.
-    """
+    """After truncation at any byte of the last two batches, the whole batches remain, and the next append follows."""
     origin = tmp_path / "origin"
     data = fill(origin, 6)
     whole = b"".join(data)
@@ -51,7 +49,7 @@ def test_torn_tail_at_every_byte(tmp_path: Path) -> None:
 
 
 def test_what_is_cut_is_reported(tmp_path: Path) -> None:
-    """The bytes, the segment, the reason and the offset where the log ends now; nothing after a sound start."""
+    """The report has the bytes, segment, reason and new end offset; a start of a sound log has no report."""
     data = fill(tmp_path / "t-0", 3)
     path = segment(tmp_path / "t-0", 0)
     log = open_log(tmp_path / "t-0")
@@ -69,7 +67,7 @@ def test_what_is_cut_is_reported(tmp_path: Path) -> None:
 
 
 def test_an_empty_partition_opens_no_file(tmp_path: Path) -> None:
-    """Thousands of empty partitions are started without thousands of open files, after a kill and after a stop."""
+    """Empty partitions open no file, after a kill and after a stop."""
     files = OpenFileCache(10)
     for clean in (False, True):
         log = open_log(tmp_path / "t-0", files=files, clean=clean)
@@ -82,9 +80,7 @@ def test_an_empty_partition_opens_no_file(tmp_path: Path) -> None:
 
 
 def test_sealed_damage_is_fenced_not_cut(tmp_path: Path) -> None:
-    """Damage in a sealed segment: below it reads go on, from it on 56, the reason names file and byte, no byte is
-    lost.
-    """
+    """Records below damage in a sealed segment are read; later ones get KAFKA_STORAGE_ERROR, and no byte is lost."""
     folder = tmp_path / "t-0"
     data = fill(folder, 40, SMALL)
     log = open_log(folder, config=SMALL)
@@ -111,7 +107,7 @@ def test_sealed_damage_is_fenced_not_cut(tmp_path: Path) -> None:
 
 
 def test_damage_below_the_recovery_point_is_not_cut(tmp_path: Path) -> None:
-    """Bytes of the last segment known to be on disk are not a torn tail: damage there is fenced."""
+    """Damage in flushed bytes of the last segment is fenced, because it is not a torn tail."""
     folder = tmp_path / "t-0"
     data = fill(folder, 10)
     content = bytearray(segment(folder, 0).read_bytes())
@@ -130,7 +126,7 @@ def test_damage_below_the_recovery_point_is_not_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("is_removed", [True, False])
 def test_missing_segment(tmp_path: Path, is_removed: bool, clean: bool) -> None:
-    """The other segments are served, as Kafka does it: compaction may have left the gap. It is reported."""
+    """The other segments are served as in Kafka, because compaction may leave gaps, and the gap is reported."""
     folder = tmp_path / "t-0"
     data = fill(folder, 40, SMALL, clean=clean)
     bases = sorted(int(p.stem) for p in folder.glob("*.log"))
@@ -151,8 +147,7 @@ def test_missing_segment(tmp_path: Path, is_removed: bool, clean: bool) -> None:
 
 
 def test_wrong_offset_before_a_gap(tmp_path: Path) -> None:
-    """No checksum covers a batch's offset. One that is too high overlaps the next batch, or the next segment: it is
-    the damage, and the offsets before it are not a gap."""
+    """A batch offset that is too high, which no checksum covers, overlaps the next batch or segment, and is damage."""
     origin = tmp_path / "origin"
     data = fill(origin, 40, SMALL)
     bases = sorted(int(p.stem) for p in origin.glob("*.log"))
@@ -162,7 +157,7 @@ def test_wrong_offset_before_a_gap(tmp_path: Path) -> None:
         file = segment(folder, bases[1])
         content = bytearray(file.read_bytes())
         at = sum(map(len, data[bases[1] : offset]))
-        content[at + 5] ^= 1  # 65,536 more
+        content[at + 5] ^= 1  # adds 65,536 to the offset
         file.write_bytes(content)
         log = open_log(folder, config=SMALL)
         assert log.damage_offset == offset
@@ -171,7 +166,7 @@ def test_wrong_offset_before_a_gap(tmp_path: Path) -> None:
 
 
 def test_wrong_offset_of_the_last_batch(tmp_path: Path) -> None:
-    """Nothing behind it shows that it is wrong; in a log that was never compacted a gap before it does."""
+    """A wrong offset of the last batch is damage in a log that was never compacted, because it leaves a gap."""
     folder = tmp_path / "t-0"
     data = fill(folder, 3)
     content = bytearray(segment(folder, 0).read_bytes())
@@ -188,7 +183,7 @@ def test_wrong_offset_of_the_last_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 7, b"\xff" * 96, b"\0" * 4096, b"\0" * 20_000_000])
 def test_damaged_index(tmp_path: Path, suffix: str, content: bytes | None) -> None:
-    """Missing, empty, cut, wrong and impossible indexes of sealed and active segments: every offset is still found."""
+    """Every offset is found with a missing, empty, truncated or wrong index."""
     folder = tmp_path / "t-0"
     data = fill(folder, 40, SMALL, clean=True)
     for file in folder.glob(f"*{suffix}"):
@@ -207,7 +202,7 @@ def test_damaged_index(tmp_path: Path, suffix: str, content: bytes | None) -> No
 
 
 def test_plausible_but_wrong_index_entry(tmp_path: Path) -> None:
-    """An entry that points into the middle of a batch is noticed by the read, which searches from the front."""
+    """A read notices an entry that points into the middle of a batch, and searches from the start."""
     folder = tmp_path / "t-0"
     data = fill(folder, 40, {"index.interval.bytes": 200}, clean=True)
     index = segment(folder, 0, ".index")
@@ -223,7 +218,7 @@ def test_plausible_but_wrong_index_entry(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"garbage", b"\0" * 100])
 def test_damaged_snapshot_and_epochs(tmp_path: Path, content: bytes | None) -> None:
-    """Without a sound snapshot or epoch file both are made again from the batches."""
+    """Snapshot and epochs are rebuilt from the batches."""
     folder = tmp_path / "t-0"
     log = open_log(folder, config=SMALL, leader_epoch=4)
     for i in range(30):
@@ -242,7 +237,7 @@ def test_damaged_snapshot_and_epochs(tmp_path: Path, content: bytes | None) -> N
 
 
 def test_tail_rubbish(tmp_path: Path) -> None:
-    """Garbage, a page of zeros, a batch that repeats and a batch of an older offset after the end are cut."""
+    """Garbage, zeros, a repeated batch and an older batch after the end are truncated."""
     data = fill(tmp_path / "origin", 5)
     for number, extra in enumerate([b"garbage" * 30, b"\0" * 4096, data[4], data[0], b"\x7f" * 61]):
         folder = tmp_path / f"t-{number}"
@@ -255,7 +250,7 @@ def test_tail_rubbish(tmp_path: Path) -> None:
 
 
 def test_left_over_files(tmp_path: Path) -> None:
-    """.deleted and .cleaned files go, a .swap takes its place, unknown files stay untouched."""
+    """.deleted and .cleaned files are removed, a .swap file is renamed, and unknown files are kept."""
     folder = tmp_path / "t-0"
     data = fill(folder, 5)
     for name in (
@@ -276,7 +271,7 @@ def test_left_over_files(tmp_path: Path) -> None:
 
 
 def test_log_end_below_its_start(tmp_path: Path) -> None:
-    """When what is left ends below the log start the log begins again, empty, at the start."""
+    """A log whose end is below its start offset begins empty at the start offset."""
     folder = tmp_path / "t-0"
     fill(folder, 5)
     log = open_log(folder, log_start_offset=9)
@@ -287,7 +282,7 @@ def test_log_end_below_its_start(tmp_path: Path) -> None:
 
 
 def test_only_what_follows_the_recovery_point_is_checked(tmp_path: Path) -> None:
-    """A wrong checksum below the recovery point costs no scan: recovery leaves sealed segments below it alone."""
+    """A wrong checksum below the recovery point is not detected: recovery skips flushed segments."""
     folder = tmp_path / "t-0"
     fill(folder, 40, SMALL)
     victim = segment(folder, 0)
@@ -300,9 +295,7 @@ def test_only_what_follows_the_recovery_point_is_checked(tmp_path: Path) -> None
 
 
 def test_full_disk_for_real(tmp_path: Path) -> None:
-    """With a real file-size limit: 56, the part written is taken back, reads go on, and after space returns
-    appends work.
-    """
+    """At a file size limit an append gets KAFKA_STORAGE_ERROR and is undone, reads succeed, and later appends too."""
     script = f"""
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -327,7 +320,7 @@ log.close()
 
 
 def test_speed_of_recovery(tmp_path: Path) -> None:
-    """An unclean start reads and checks well over 100 MB/s even on a busy machine (500 MB/s alone)."""
+    """Recovery reads more than 100 MB/s, and 500 MB/s on an idle machine."""
     folder = tmp_path / "t-0"
     log = open_log(folder)
     big = batch(*[b"x" * 1000] * 900)

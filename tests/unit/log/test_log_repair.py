@@ -1,4 +1,4 @@
-"""A partition that `kbroker log verify --repair` has repaired takes appends again and serves all whole batches."""
+"""Partitions repaired by `kbroker log verify --repair` accept appends and serve all whole batches."""
 
 import os
 import uuid
@@ -48,7 +48,7 @@ def flip(segment: Path, position: int) -> None:
     ids=["last batch", "first batch and what follows", "torn"],
 )
 def test_a_repaired_partition_takes_appends(tmp_path: Path, damage: Callable[[Path], None], problem: str) -> None:
-    """Three segments of two batches; of the middle one some is lost: repaired, the rest is read and appends follow."""
+    """A partition with damage in the middle one of three segments is repaired, read and appended to."""
     manager, _ = start(tmp_path)
     for i in range(6):
         assert append(manager, NOW_MS + i // 2 * 60_000) == (0, i)
@@ -57,7 +57,7 @@ def test_a_repaired_partition_takes_appends(tmp_path: Path, damage: Callable[[Pa
     assert [int(s.stem) for s in segments] == [0, 2, 4]
     if problem.startswith("offsets 2 to 3") and segments[1].stat().st_size:
         size = segments[1].stat().st_size // 2
-        flip(segments[1], size + 40)  # the second batch too, whatever becomes of the first
+        flip(segments[1], size + 40)  # the second batch too, in addition to the damage
     damage(segments[1])
 
     manager, report = start(tmp_path)
@@ -78,7 +78,7 @@ def test_a_repaired_partition_takes_appends(tmp_path: Path, damage: Callable[[Pa
 
 
 def test_a_gap_is_found_without_other_damage(tmp_path: Path) -> None:
-    """It is reported with the offsets, and nothing is changed unless asked: a segment may be lost."""
+    """A missing segment is reported with its offsets, and nothing is changed without --repair."""
     manager, _ = start(tmp_path)
     for i in range(3):
         append(manager, NOW_MS + i * 60_000)

@@ -1,4 +1,4 @@
-"""A start compares each log's end with what the checkpoint of high watermarks says, and what is missing is reported."""
+"""A start reports offsets that the high watermark checkpoint has and the log lacks."""
 
 import errno
 import shutil
@@ -30,7 +30,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture
 def manager(brokers: Brokers, clock: VirtualClock) -> LogManager:
-    """Two segments: offsets 0 to 2, and 3 to 5; the checkpoint knows all of them five seconds after the start."""
+    """Return the manager of two segments of three records each, whose high watermark is in the checkpoint."""
     manager, _ = brokers.start(topics=(("orders", 1),), segment_ms=1000)
     append(manager, count=3)
     append(manager, count=3, time=NOW_MS + 60_000)
@@ -60,7 +60,7 @@ def remove_folder(folder: Path) -> None:
 def test_what_is_missing_at_the_end_is_reported(
     brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture, is_clean: bool, damage: object, end: int
 ) -> None:
-    """After any stop: one line with the partition, both offsets and the meaning; and a count."""
+    """One line has the partition, both offsets and the possible causes, and the offsets are counted."""
     manager.close() if is_clean else kill(manager)
     damage(brokers.folder)  # type: ignore[operator]
     again, report = brokers.start(topics=(("orders", 1),))
@@ -77,7 +77,7 @@ def test_what_is_missing_at_the_end_is_reported(
 def test_a_kill_alone_loses_nothing(
     brokers: Brokers, clock: VirtualClock, manager: LogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Records after the checkpoint are found, not missing; deleted records are not lost ones."""
+    """Records after the checkpoint are found, and deleted records are not reported as lost."""
     append(manager, count=4)
     log = manager.partition(*KEY)
     assert log is not None
@@ -101,7 +101,7 @@ def test_an_end_at_the_checkpoint_is_no_loss(
 def test_a_damaged_segment_is_not_a_lost_one(
     brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its bytes are there, and may be restored: the line about the damage says all that is known."""
+    """Damage is reported without lost offsets, because its bytes may be restored."""
     log = manager.partition(*KEY)
     assert log is not None
     log.flush()
@@ -120,7 +120,7 @@ def test_a_damaged_segment_is_not_a_lost_one(
 def test_a_loss_is_reported_until_the_next_checkpoint(
     brokers: Brokers, clock: VirtualClock, manager: LogManager
 ) -> None:
-    """Then the shorter log is what there is."""
+    """The next checkpoint has the shorter log's end, so that a later start reports no loss."""
     kill(manager)
     empty_last(brokers.folder)
     again, report = brokers.start(topics=(("orders", 1),))
@@ -138,7 +138,7 @@ def restart(brokers: Brokers, topic_id: uuid.UUID) -> StartReport:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_topic_made_again_has_lost_nothing(brokers: Brokers, manager: LogManager, is_restarted: bool) -> None:
-    """The checkpoint is of the deleted one of its name, also if that one was checkpointed by an earlier life."""
+    """The checkpoint entry of a deleted topic does not apply to a new topic of its name."""
     if is_restarted:
         kill(manager)
         manager, _ = brokers.start(topics=(("orders", 1),))
@@ -151,7 +151,7 @@ def test_a_topic_made_again_has_lost_nothing(brokers: Brokers, manager: LogManag
 
 
 def test_a_topic_that_is_new_costs_no_write(brokers: Brokers, manager: LogManager) -> None:
-    """Only a name that the checkpoint knows is taken out of it."""
+    """A new topic that the checkpoint does not contain causes no write."""
     path = brokers.folder / checkpoints.HIGH_WATERMARK_CHECKPOINT
     before = path.stat().st_mtime_ns
     create(manager, "payments", 0, uuid.UUID(int=6), CONFIG)
@@ -161,7 +161,7 @@ def test_a_topic_that_is_new_costs_no_write(brokers: Brokers, manager: LogManage
 def test_a_topic_made_again_costs_one_write(
     brokers: Brokers, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many partitions it had; those of other topics stay."""
+    """One write removes all partitions of the deleted topic, and keeps those of other topics."""
     manager, _ = brokers.start(topics=(("orders", 5), ("payments", 1)))
     for partition in range(5):
         append(manager, partition)
@@ -186,7 +186,7 @@ def test_a_topic_made_again_costs_one_write(
 def test_a_full_disk_does_not_stop_a_topic_from_being_made(
     brokers: Brokers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A false alarm at the next start is the lesser evil."""
+    """The topic is created with a stale entry, which may cause a false report at the next start."""
     delete(manager, *KEY)
     with monkeypatch.context() as patch:
 
@@ -201,7 +201,7 @@ def test_a_full_disk_does_not_stop_a_topic_from_being_made(
 def test_a_partition_that_could_not_be_opened_keeps_its_entry(
     brokers: Brokers, clock: VirtualClock, manager: LogManager
 ) -> None:
-    """The start that opens it again compares; meanwhile the checkpoint is written many times."""
+    """The checkpoint keeps the entry of a failed partition, so that the start that opens it detects a loss."""
     kill(manager)
     path = brokers.folder / "orders-0" / checkpoints.PARTITION_METADATA
     kept = path.read_bytes()

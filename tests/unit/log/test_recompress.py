@@ -1,4 +1,4 @@
-"""compression.type of a topic: every producer's codec to every stored codec, and what is refused on the way."""
+"""Topic config compression.type: every producer's codec to every stored codec, and refusals."""
 
 import itertools
 from pathlib import Path
@@ -33,7 +33,7 @@ def stored(log: PartitionLog) -> bytes:
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(CODECS, CODECS)))
 def test_stored_in_the_topics_codec(tmp_path: Path, source: CompressionType, target: CompressionType) -> None:
-    """The stored batch has the topic's codec, the producer's records and header, a right length and checksum."""
+    """The stored batch has the topic's codec, the producer's records and header fields, and a valid checksum."""
     log = of_type(tmp_path / "t-0", target.config_name)
     records = [
         Record(b"k%d" % n, b"v" * n * 90, NOW_MS + n, [("h", b"x"), ("n", None)] if n % 2 else []) for n in range(90)
@@ -62,7 +62,7 @@ def test_stored_in_the_topics_codec(tmp_path: Path, source: CompressionType, tar
 def test_records_stay_what_they_are(
     records: list[Record], source: CompressionType, target: CompressionType, stamp: bool
 ) -> None:
-    """Another codec changes no byte of the records."""
+    """Recompression keeps keys, values, headers and timestamps."""
     config = {"compression.type": target.config_name, "max.message.bytes": 1 << 22}
     if stamp:
         config["message.timestamp.type"] = "LogAppendTime"
@@ -80,7 +80,7 @@ def test_records_stay_what_they_are(
 
 @pytest.mark.parametrize("target", ["gzip", "uncompressed"])
 def test_a_duplicate_is_still_one(tmp_path: Path, target: str) -> None:
-    """An idempotent producer's repeat gets the offsets of the first append, though it is stored in another codec."""
+    """A duplicate of an idempotent producer gets the first append's offsets in spite of recompression."""
     log = of_type(tmp_path / "t-0", target)
     sent = batch(b"a", b"b", compression=CompressionType.LZ4, producer_id=5, producer_epoch=0, base_sequence=0)
     assert log.append(sent).base_offset == 0
@@ -90,7 +90,7 @@ def test_a_duplicate_is_still_one(tmp_path: Path, target: str) -> None:
 
 
 def test_the_size_counts_again_in_the_topics_codec(tmp_path: Path) -> None:
-    """A batch that fits only while it is compressed is refused with MESSAGE_TOO_LARGE, and nothing is written."""
+    """A batch that exceeds the limit in the topic's codec gets MESSAGE_TOO_LARGE, and nothing is written."""
     log = of_type(tmp_path / "t-0", "uncompressed", **{"max.message.bytes": "500"})
     sent = batch(b"x" * 5000, compression=CompressionType.ZSTD)
     assert len(sent) < 500
@@ -99,13 +99,13 @@ def test_the_size_counts_again_in_the_topics_codec(tmp_path: Path) -> None:
 
 
 def test_a_batch_above_the_limit_is_refused_even_if_it_would_shrink(tmp_path: Path) -> None:
-    """The first size check is of the batch as it came, so the topic's codec does not save it."""
+    """The size check applies to the received batch before recompression."""
     log = of_type(tmp_path / "t-0", "gzip", **{"max.message.bytes": "500"})
     assert log.append(batch(b"x" * 5000)).error == 10
 
 
 def test_wrong_inner_offsets_are_refused_where_the_batch_is_packed(tmp_path: Path) -> None:
-    """Kafka stores a gap between inner offsets of a plain batch, but packs none."""
+    """Kafka stores a gap between inner offsets, but refuses it when it compresses the batch."""
     crooked = build_batch([Record(None, b"a", NOW_MS, (), 0), Record(None, b"b", NOW_MS, (), 7)])
     crooked = with_field(crooked, 23, 4, 1)
     assert of_type(tmp_path / "t-0", "producer").append(crooked).error == 0
@@ -113,7 +113,7 @@ def test_wrong_inner_offsets_are_refused_where_the_batch_is_packed(tmp_path: Pat
 
 
 def test_internal_appends_of_several_batches(tmp_path: Path) -> None:
-    """Batches appended together are one piece, those of another codec packed; control records stay as they are."""
+    """Batches appended together are one append and are recompressed; control records are stored unchanged."""
     log = of_type(tmp_path / "t-0", "gzip")
     together = batch(b"a", b"b") + batch(b"d", compression=CompressionType.GZIP) + batch(b"e" * 4000)
     result = log.append(together, is_client=False)
@@ -130,7 +130,7 @@ def test_internal_appends_of_several_batches(tmp_path: Path) -> None:
 
 
 def test_levels(tmp_path: Path) -> None:
-    """compression.<codec>.level is the level of the topic's own codec; better ones make smaller batches."""
+    """compression.<codec>.level applies to the topic's codec, and higher levels make smaller batches."""
     words = (b"topic", b"partition", b"offset", b"leader", b"epoch", b"record", b"batch", b"segment")
     text = b" ".join(words[n * n * n % 8191 % 8] + b"%d" % (n * n % 97) for n in range(20_000))
     for codec, weak, strong in (("gzip", "1", "9"), ("lz4", "1", "12"), ("zstd", "-50", "19")):
@@ -143,7 +143,7 @@ def test_levels(tmp_path: Path) -> None:
 
 
 def test_the_codec_changes_while_the_log_is_open(tmp_path: Path) -> None:
-    """A new compression.type counts from the next append on."""
+    """A changed compression.type applies to the next append."""
     log = of_type(tmp_path / "t-0", "producer")
     log.append(batch(b"a"))
     log.update_config({"compression.type": "zstd"})
@@ -152,6 +152,5 @@ def test_the_codec_changes_while_the_log_is_open(tmp_path: Path) -> None:
 
 
 def test_an_unknown_codec_is_no_setting(tmp_path: Path) -> None:
-    """An unknown codec is refused when the log is opened."""
     with pytest.raises(ValueError, match="brotli"):
         of_type(tmp_path / "t-0", "brotli")

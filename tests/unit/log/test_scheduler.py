@@ -1,4 +1,4 @@
-"""Background tasks run when the clock says, by name, and one failure stops nothing."""
+"""Background tasks run by name at times of the clock, and a failed task does not stop the others."""
 
 import logging
 import threading
@@ -24,7 +24,7 @@ def scheduler(clock: VirtualClock) -> Iterator[Scheduler]:
 
 
 def test_a_task_runs_when_due_and_not_before(clock: VirtualClock, scheduler: Scheduler) -> None:
-    """A one-shot task runs once, at its time or at most a tick later."""
+    """A one-shot task runs once, at most a tick late."""
     runs = []
     scheduler.schedule("once", lambda: runs.append(clock.now_ms()), delay_ms=1000)
     clock.advance_ms(999)
@@ -40,7 +40,7 @@ def test_a_task_runs_when_due_and_not_before(clock: VirtualClock, scheduler: Sch
 
 
 def test_a_periodic_task_runs_again_after_each_period(clock: VirtualClock, scheduler: Scheduler) -> None:
-    """A periodic task runs once a period; a clock that jumps over many periods makes one run, not many."""
+    """A periodic task runs once a period, and once after a clock jump of many periods."""
     runs = []
     scheduler.schedule("often", lambda: runs.append(1), delay_ms=100, period_ms=1000)
     for _ in range(5):
@@ -56,7 +56,7 @@ def test_a_periodic_task_runs_again_after_each_period(clock: VirtualClock, sched
 def test_a_failing_task_is_logged_and_runs_again(
     clock: VirtualClock, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An exception in a task is logged with the task's name; the task and the others go on."""
+    """The exception is logged with the name of its task, and all tasks run again."""
     runs = []
 
     def fail() -> None:
@@ -75,7 +75,7 @@ def test_a_failing_task_is_logged_and_runs_again(
 
 
 def test_a_cancelled_task_does_not_run(clock: VirtualClock, scheduler: Scheduler) -> None:
-    """After cancel no run begins, also when a task cancels itself."""
+    """A cancelled task does not run again, a task that cancels itself included."""
     runs = []
     task = scheduler.schedule("never", lambda: runs.append("never"), delay_ms=100, period_ms=100)
     task.cancel()
@@ -88,7 +88,7 @@ def test_a_cancelled_task_does_not_run(clock: VirtualClock, scheduler: Scheduler
 
 
 def test_the_thread_follows_a_virtual_clock(clock: VirtualClock, scheduler: Scheduler) -> None:
-    """With the thread started, moving the clock is enough."""
+    """The scheduler thread runs a task when the clock is advanced."""
     ran = threading.Event()
     names = []
     scheduler.schedule("wake", lambda: (names.append(threading.current_thread().name), ran.set()), delay_ms=5000)  # type: ignore[func-returns-value]
@@ -100,7 +100,7 @@ def test_the_thread_follows_a_virtual_clock(clock: VirtualClock, scheduler: Sche
 
 
 def test_wrong_times_and_a_closed_scheduler_are_refused(clock: VirtualClock) -> None:
-    """A negative time is a ValueError; a closed scheduler says so and runs nothing."""
+    """A negative time raises ValueError, and a closed scheduler refuses tasks."""
     scheduler = Scheduler(clock, "mine")
     for wrong in ({"delay_ms": -1}, {"period_ms": -1}):
         with pytest.raises(ValueError, match="of bad must be >= 0"):
@@ -118,7 +118,7 @@ def test_wrong_times_and_a_closed_scheduler_are_refused(clock: VirtualClock) -> 
 
 
 def test_a_delay_for_ever_is_no_overflow(clock: VirtualClock, scheduler: Scheduler) -> None:
-    """The largest delay that a configuration can give is taken and never comes."""
+    """The largest configurable delay is accepted."""
     scheduler.schedule("never", lambda: pytest.fail("ran"), delay_ms=2**63 - 1, period_ms=2**63 - 1)
     clock.advance_ms(10**12)
     scheduler.run_due()

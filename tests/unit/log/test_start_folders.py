@@ -1,4 +1,4 @@
-"""Folders that a start reads: their names, their owner, and the cache of the system that it fills beforehand."""
+"""Folders at a start: their file names, their owner, and prefetching into the page cache."""
 
 import uuid
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_owner_of_a_folder(tmp_path: Path) -> None:
     assert belongs_to(tmp_path, ID)
     assert not belongs_to(tmp_path, uuid.UUID(int=8))
     with (tmp_path / "partition.metadata").open("ab") as file:
-        file.write(b"\n")  # as Kafka writes it
+        file.write(b"\n")  # Kafka ends the file with a line feed
     assert belongs_to(str(tmp_path), ID)
 
 

@@ -1,4 +1,4 @@
-"""A channel to the active controller: retries, a new controller, time-outs, refusals, the end."""
+"""Channel to the active controller: retries, a new controller, timeouts, refusals and close."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ Serve = Callable[[Address, dict[str, Any]], dict[str, Any]]
 
 
 class FakeConnection:
-    """A connection whose responses come from the test."""
+    """Connection whose responses are given by the test."""
 
     def __init__(self, address: Address, serve: Serve) -> None:
         self.address = address
@@ -40,7 +40,7 @@ class FakeConnection:
 
 
 class Network:
-    """Controllers, and the channel to the one that leads."""
+    """Controllers, and a channel to the active one."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -62,7 +62,7 @@ class Network:
         return cast("Connection", FakeConnection(address, self._serve))
 
     def renew(self, connection: Connection) -> None:
-        """Renew nothing."""
+        """Do nothing."""
 
     def _serve(self, address: Address, body: dict[str, Any]) -> dict[str, Any]:
         self.served.append((address, body["BrokerId"]))
@@ -99,7 +99,7 @@ def test_one_connection_in_order(network: Network) -> None:
 
 
 def test_a_new_controller(network: Network) -> None:
-    """The next request goes to the new leader, on a new connection."""
+    """The next request is sent to the new controller on a new connection."""
     network.send(1)
     network.await_ends(1)
     network.leader = NEW
@@ -109,7 +109,7 @@ def test_a_new_controller(network: Network) -> None:
 
 
 def test_not_controller(network: Network) -> None:
-    """The request is sent again, before those behind it, until the leader is known."""
+    """A request is repeated before later requests until the new controller is known."""
 
     def serve(address: Address, body: dict[str, Any]) -> dict[str, Any]:
         if address == OLD and len(network.served) == 3:
@@ -136,7 +136,7 @@ def test_a_connection_that_breaks(network: Network) -> None:
 
 
 def test_a_request_that_breaks_every_connection(network: Network) -> None:
-    """As one that is too large for the controller: the others have their responses before it ends."""
+    """The request ends with REQUEST_TIMED_OUT after the responses of the other requests."""
 
     def serve(address: Address, body: dict[str, Any]) -> dict[str, Any]:
         if body["BrokerId"] == 1:
@@ -168,7 +168,7 @@ def test_no_controller_in_time(network: Network) -> None:
 
 
 def test_times_of_a_request(network: Network) -> None:
-    """An attempt without a response counts as waiting."""
+    """The time of an attempt without a response counts as queue time."""
 
     def serve(address: Address, body: dict[str, Any]) -> dict[str, Any]:
         network.clock.advance_ms(100 * len(network.served))
@@ -183,7 +183,7 @@ def test_times_of_a_request(network: Network) -> None:
 
 
 def test_a_refused_login_ends_the_request(network: Network) -> None:
-    """A wrong password is not a reason to wait."""
+    """A failed authentication is not retried."""
     network.login = KafkaError(Errors.SASL_AUTHENTICATION_FAILED, "wrong password")
     network.send(1)
     (outcome,) = network.await_ends(1)
@@ -198,7 +198,7 @@ def test_a_version_that_the_controller_lacks(network: Network) -> None:
 
 
 def test_the_end(network: Network) -> None:
-    """Every request ends exactly once, those that are sent later too."""
+    """Each request ends once with NETWORK_EXCEPTION, requests after the close included."""
     network.leader = None
     network.send(1)
     network.send(2)

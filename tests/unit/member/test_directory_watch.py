@@ -1,4 +1,4 @@
-"""Failed log directories of a member: reported to the controller, or the end if it is the one of the metadata log."""
+"""Failed log directories of a member: a report to the controller, or a failure of the broker."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -15,7 +15,7 @@ ALICE = Client("User:alice", "10.0.0.1")
 
 
 def test_a_request_that_is_too_large(caplog: pytest.LogCaptureFixture) -> None:
-    """It is refused at once, though no other one waits, and leaves room for the next one."""
+    """The request is refused at once, and does not reduce the limit of the next request."""
     channel = FakeChannel()
     forwarding = ForwardingManager(cast("ControllerChannel", channel), VirtualClock())
     ends: list[ForwardedResponse] = []
@@ -27,7 +27,7 @@ def test_a_request_that_is_too_large(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_requests_that_wait_together() -> None:
-    """More than the limit are refused until one ends."""
+    """A request above the limit is refused until another request ends."""
     channel = FakeChannel()
     forwarding = ForwardingManager(cast("ControllerChannel", channel), VirtualClock())
     ends: list[ForwardedResponse] = []

@@ -1,4 +1,4 @@
-"""Metrics of forwarded requests, by Kafka's names."""
+"""Metrics of forwarded requests, under Kafka's names."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +18,7 @@ PREFIX = "kafka_forwarding_manager_"
 
 
 def test_times_in_percentiles() -> None:
-    """A request that no controller took has no remote time."""
+    """A request that timed out before it was sent has no remote time."""
     channel, clock = FakeChannel(), VirtualClock()
     manager = ForwardingManager(cast("Any", channel), clock)
     source = cast("Any", SimpleNamespace(forwarding=manager))
@@ -38,7 +38,7 @@ def test_times_in_percentiles() -> None:
         forward(Outcome(response, 0, None, 10 * number, 5 * number))
     assert values() == {
         "queue_length": 0,
-        "queue_time_ms_p99": pytest.approx(9900, abs=70),  # the width of a bin is 60 ms
+        "queue_time_ms_p99": pytest.approx(9900, abs=70),  # a bin is 60 ms wide
         "queue_time_ms_p999": pytest.approx(9990, abs=70),
         "remote_time_ms_p99": pytest.approx(4950, abs=70),
         "remote_time_ms_p999": pytest.approx(4995, abs=70),
@@ -47,4 +47,4 @@ def test_times_in_percentiles() -> None:
     forward(Outcome({}, 0, KafkaError(Errors.REQUEST_TIMED_OUT), 60_000))
     found = values()
     assert found["queue_time_ms_p99"] == pytest.approx(60_000, abs=70)
-    assert found["remote_time_ms_p99"] != found["remote_time_ms_p99"], "no value: not a number"
+    assert found["remote_time_ms_p99"] != found["remote_time_ms_p99"], "expected NaN"

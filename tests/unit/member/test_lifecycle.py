@@ -1,4 +1,4 @@
-"""Registration and heartbeats of a broker: its requests, their times, and the effect of responses.
+"""Registration and heartbeats of a broker: requests, their times, and effects of responses.
 
 Source: ``BrokerLifecycleManager``.
 """
@@ -30,7 +30,7 @@ REGISTRATION = Registration(
 
 
 class Life:
-    """A life cycle whose controller is the test."""
+    """Life cycle whose controller is the test."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -53,7 +53,7 @@ class Life:
         self.tasks.run_due()
 
     def request(self) -> tuple[int, dict[str, Any]]:
-        """Return the request in flight, the only one."""
+        """Return the key and body of the only request in flight."""
         ((key, body, _),) = self.channel.sent
         return key, body
 
@@ -63,7 +63,7 @@ class Life:
         self.tasks.run_due()
 
     def run(self) -> None:
-        """Bring the broker to RUNNING, its next heartbeat in two seconds."""
+        """Bring the broker to RUNNING, with the next heartbeat in two seconds."""
         self.start()
         self.respond()
         self.respond(IsFenced=True)
@@ -79,7 +79,7 @@ def life() -> Life:
 
 
 def test_registration(life: Life) -> None:
-    """All fields; directories in the order of Java's Uuid, whose high half is signed."""
+    """The request has all fields; directories are in the order of Java's Uuid, whose upper half is signed."""
     life.start()
     key, body = life.request()
     assert key == BROKER_REGISTRATION
@@ -94,7 +94,7 @@ def test_registration(life: Life) -> None:
 
 
 def test_starting(life: Life) -> None:
-    """A heartbeat right after the registration, then one each 10 ms until the broker has caught up."""
+    """A heartbeat follows the registration at once, and then every 10 ms until the broker has caught up."""
     life.start()
     life.respond()
     assert life.cycle.broker_epoch == 77
@@ -129,7 +129,7 @@ def test_cordoned_directories_after_the_first_catch_up(life: Life) -> None:
 
 
 def test_unfenced(life: Life) -> None:
-    """The broker is unfenced only when it is ready, and then beats each two seconds from the response on."""
+    """The broker is unfenced when it is ready, and then sends a heartbeat two seconds after each response."""
     life.start()
     life.respond()
     life.respond(IsFenced=True)
@@ -147,7 +147,7 @@ def test_unfenced(life: Life) -> None:
     life.advance(1)
     assert life.channel.sent
     life.advance(10_000)
-    assert len(life.channel.sent) == 1  # one in flight, however long it takes
+    assert len(life.channel.sent) == 1  # at most one request is in flight
     life.respond()
     life.advance(2000)
     assert len(life.channel.sent) == 1
@@ -164,7 +164,7 @@ def test_a_change_during_a_heartbeat_follows_at_once(life: Life) -> None:
 
 
 def test_registration_is_repeated(life: Life) -> None:
-    """A restart within the session of the last run gets error 101 for some time: expected, and explained."""
+    """DUPLICATE_BROKER_REGISTRATION, as after a quick restart, is retried every two seconds and explained."""
     life.start()
     for _ in range(3):
         life.respond(ErrorCode=int(Errors.DUPLICATE_BROKER_REGISTRATION))
@@ -179,7 +179,7 @@ def test_registration_is_repeated(life: Life) -> None:
 
 
 def test_registration_gives_up(life: Life) -> None:
-    """Two processes with one node id: the second ends with a sentence."""
+    """A second process with the node id ends with an error after initial.broker.registration.timeout.ms."""
     life.start()
     life.respond(ErrorCode=int(Errors.DUPLICATE_BROKER_REGISTRATION))
     life.advance(59_999)
@@ -194,7 +194,7 @@ def test_registration_gives_up(life: Life) -> None:
 
 
 def test_a_registered_broker_does_not_give_up(life: Life) -> None:
-    """Controllers that fail later: the broker goes on, and says so."""
+    """The broker keeps running without a controller, and the last error has the reason."""
     life.run()
     for _ in range(40):
         life.advance(2000)
@@ -205,7 +205,7 @@ def test_a_registered_broker_does_not_give_up(life: Life) -> None:
 
 
 def test_a_stale_epoch_does_not_register_again(life: Life) -> None:
-    """As in Kafka: the other process with this id owns the registration."""
+    """The broker does not register again, as in Kafka, because another process owns the registration."""
     life.run()
     life.advance(2000)
     life.respond(ErrorCode=int(Errors.STALE_BROKER_EPOCH))
@@ -215,7 +215,7 @@ def test_a_stale_epoch_does_not_register_again(life: Life) -> None:
 
 
 def test_fenced_and_back(life: Life) -> None:
-    """A broker that was silent is fenced, and unfenced by its next heartbeat; the state stays RUNNING."""
+    """A broker fenced after a pause is unfenced by its next heartbeat, and its state stays RUNNING."""
     life.run()
     life.advance(2000)
     life.respond(IsFenced=True)
@@ -229,7 +229,7 @@ def test_fenced_and_back(life: Life) -> None:
 
 
 def test_controlled_shutdown(life: Life) -> None:
-    """The first heartbeat at once, the next after 50 ms, then each two seconds, until the controller agrees."""
+    """Heartbeats are sent at once, after 50 ms, and then every two seconds until the controller agrees."""
     life.run()
     life.cycle.begin_controlled_shutdown()
     life.tasks.run_due()
@@ -279,7 +279,7 @@ def test_a_failed_directory_that_cannot_be_reported_ends_the_broker(life: Life) 
 
 
 def test_register_again(life: Life) -> None:
-    """The same incarnation; the controller amends the registration in place."""
+    """The registration has the same incarnation id, so that the controller amends it."""
     life.run()
     life.cycle.register_again()
     life.tasks.run_due()

@@ -1,4 +1,4 @@
-"""Quotas of a member: those that the controllers keep for it, with the shadows in the metadata."""
+"""Quotas of a member, which the controllers store, with the shadow quotas in the metadata."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ APP, KEY = QuotaEntity.of({CLIENT_ID: "app"}), "shadow.producer_byte_rate"
 
 
 def test_shadows_of_the_metadata_are_tried(tmp_path: Path) -> None:
-    """Those from before the start, later ones, and their end; a member itself stores none."""
+    """Shadow quotas follow the metadata at and after the start; a member refuses to store a quota."""
     quorum, clock = FakeQuorum(), VirtualClock()
     names: dict[str, str | None] = {CLIENT_ID: "app"}
     quorum.append(rows.feature("metadata.version", 30), rows.quota(KEY, 1000.0, names))

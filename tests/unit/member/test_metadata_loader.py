@@ -1,4 +1,4 @@
-"""The loader of a member's metadata: transactions of records, the hold during the start, records that are not known."""
+"""Loader of a member's metadata: transactions of records, the hold during a start, and unknown records."""
 
 import gc
 import threading
@@ -31,7 +31,7 @@ def quorum() -> FakeQuorum:
 
 
 class Recorder:
-    """A part that follows the image, and keeps what it got."""
+    """Publisher that records its deltas."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -47,7 +47,7 @@ class Recorder:
 
 
 def test_a_transaction_counts_when_it_ends(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """Its records may be in several batches, among them other ones of the same batch as its begin."""
+    """The records of a transaction, in several batches beside others, are applied when the transaction ends."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.append(rows.topic("before", 1), rows.partition(1), BEGIN, rows.topic("a", 2))
@@ -73,7 +73,7 @@ def test_an_aborted_transaction_leaves_nothing(tmp_path: Path, quorum: FakeQuoru
 
 
 def test_parts_that_are_made_during_the_hold_miss_nothing(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The image stays while the records go on, and the first delta has all changes since."""
+    """The image is held while records are loaded, and the first delta has all changes since."""
     follower = RaftFollower(tmp_path, quorum)
     recorder = Recorder()
     follower.loader.start()
@@ -88,7 +88,8 @@ def test_parts_that_are_made_during_the_hold_miss_nothing(tmp_path: Path, quorum
             quorum.commit()
             follower.drive()
         follower.await_image(lambda _: follower.loader.applied_offset == 5)
-        assert follower.metadata.image is image  # the heartbeat reports 5, parts are made from this one
+        # a heartbeat reports offset 5, but new publishers begin with this image
+        assert follower.metadata.image is image
         follower.metadata.publishers.append(recorder)
         follower.loader.release()
         assert recorder.got == [(["t1", "t2"], [], 5)]
@@ -102,7 +103,7 @@ def test_parts_that_are_made_during_the_hold_miss_nothing(tmp_path: Path, quorum
 
 
 def test_a_snapshot_reaches_the_parts_as_a_delta(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """Removed and new topics of a snapshot are published as such."""
+    """Topics that a snapshot removes and adds are published as a delta."""
     recorder = Recorder()
     with RaftFollower(tmp_path, quorum) as follower:
         quorum.append(rows.topic("a", 1), rows.partition(1))
@@ -117,7 +118,7 @@ def test_a_snapshot_reaches_the_parts_as_a_delta(tmp_path: Path, quorum: FakeQuo
 
 
 def test_a_later_level_stops_the_image(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The image stays at the last change that is understood, and the reason names the levels."""
+    """The image stays at the last supported change, and the fault has the supported and the found level."""
     with RaftFollower(tmp_path, quorum) as follower:
         quorum.append(rows.topic("a", 1), rows.partition(1))
         quorum.commit()
@@ -136,7 +137,7 @@ def test_a_later_level_stops_the_image(tmp_path: Path, quorum: FakeQuorum) -> No
 
 
 def test_a_record_that_contradicts_the_image_stops_it(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """A change of a partition that does not exist: nothing is guessed."""
+    """A change of an unknown partition stops the image with a fault."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.append(("PartitionChange", {"TopicId": rows.uid(7), "PartitionId": 0}))
@@ -148,7 +149,7 @@ def test_a_record_that_contradicts_the_image_stops_it(tmp_path: Path, quorum: Fa
 
 
 def test_an_unknown_record_of_a_snapshot_stops_the_image(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The loading of a fetched snapshot ends with the reason, instead of being repeated without a pause."""
+    """A fetched snapshot with an unknown record stops the image with a fault, without further fetches."""
     with RaftFollower(tmp_path, quorum) as follower:
         image = follower.catch_up()
         quorum.append(rows.topic("a", 1), rows.partition(1))
@@ -171,7 +172,7 @@ def test_an_unknown_record_of_a_snapshot_stops_the_image(tmp_path: Path, quorum:
 
 
 def test_a_replaced_delta_is_freed_at_once() -> None:
-    """A start collects no cycles until the broker is ready."""
+    """Deltas are freed without the cyclic garbage collector, which a start disables."""
     delta = MetadataDelta(EMPTY_IMAGE)
     found = weakref.ref(delta)
     gc.disable()

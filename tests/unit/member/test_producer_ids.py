@@ -1,4 +1,4 @@
-"""Producer ids of a member: blocks of the controller, and producers that come while there is none."""
+"""Producer ids of a member: blocks from the controller, and requests without a block."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def give(channel: FakeChannel, start: int, count: int) -> None:
 
 
 def test_the_first_producer_tries_again() -> None:
-    """One block is requested, however many producers come."""
+    """Requests without a block get COORDINATOR_LOAD_IN_PROGRESS, and cause one request for a block."""
     ids, channel = make()
     for _ in range(2):
         assert error_of(ids.next) is Errors.COORDINATOR_LOAD_IN_PROGRESS
@@ -45,7 +45,7 @@ def test_the_next_block_comes_before_the_end_of_the_current_one() -> None:
 
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_after_an_error_the_next_producer_requests_a_block(is_sent: bool) -> None:
-    """A stale epoch, or no controller."""
+    """A block is requested again after an error of the controller and after a timeout."""
     ids, channel = make()
     for _ in range(2):
         with pytest.raises(KafkaError):

@@ -1,4 +1,4 @@
-"""A follower of the quorum without a vote: leaders, divergence, snapshots, failures, and its log after a crash."""
+"""Observer of the quorum: leaders, divergence, snapshots, failures, and the log after a crash."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def quorum() -> FakeQuorum:
 
 
 def errors_of(follower: RaftFollower, steps: int) -> set[str]:
-    """Drive a follower by single steps; return its errors. Some steps must be pauses."""
+    """Drive a follower by `steps` single steps, some of them pauses, and return its errors."""
     errors = set()
     follower.quorum.requests.clear()
     for _ in range(steps):
@@ -42,7 +42,7 @@ def errors_of(follower: RaftFollower, steps: int) -> set[str]:
 
 
 def test_first_contact(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The first response names the leader; its epoch is on disk before the next request."""
+    """The first response has the leader, and the epoch is stored before the next request."""
     with RaftFollower(tmp_path, quorum) as follower:
         assert follower.catch_up() == quorum.image()
         assert follower.states == [QuorumState(1, 1)]
@@ -53,7 +53,7 @@ def test_first_contact(tmp_path: Path, quorum: FakeQuorum) -> None:
 
 
 def test_uncommitted_records_are_not_applied(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The leader sends records above the high watermark; another leader may lack them."""
+    """Records above the high watermark are fetched and not applied; a new leader may truncate them."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.append(rows.topic("lost", 2), rows.partition(2))
@@ -69,7 +69,7 @@ def test_uncommitted_records_are_not_applied(tmp_path: Path, quorum: FakeQuorum)
 
 
 def test_truncation_below_the_high_watermark_ends_the_node(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """Controllers that lost committed records: the image would contradict them."""
+    """Truncation of committed records, which the image contains, raises RaftFatalError."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.batches = quorum.batches[:1]
@@ -80,7 +80,7 @@ def test_truncation_below_the_high_watermark_ends_the_node(tmp_path: Path, quoru
 
 
 def test_a_leader_that_does_not_respond(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The other bootstrap server names the new leader; none waits for the old one."""
+    """The other bootstrap server responds with the new leader."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.unreachable.add(("c1", 9093))
@@ -91,7 +91,7 @@ def test_a_leader_that_does_not_respond(tmp_path: Path, quorum: FakeQuorum) -> N
 
 
 def test_an_election_without_a_result(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """A quorum without a leader is asked again after the backoff, not without a pause."""
+    """A quorum without a leader is queried again after the backoff."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.leader_id, quorum.epoch = -1, 2
@@ -108,7 +108,7 @@ def test_an_election_without_a_result(tmp_path: Path, quorum: FakeQuorum) -> Non
 def test_an_epoch_that_rises_with_each_response(
     tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second epoch without a successful Fetch in between is followed after the backoff only."""
+    """A second new epoch without a successful Fetch is followed only after the backoff."""
     with RaftFollower(tmp_path, quorum) as follower, monkeypatch.context() as patch:
         follower.catch_up()
         respond = quorum.respond
@@ -134,7 +134,7 @@ def test_an_epoch_that_rises_with_each_response(
     ],
 )
 def test_refusals_are_explained(tmp_path: Path, quorum: FakeQuorum, error: Errors, text: str) -> None:
-    """A refused fetch is repeated after the backoff; the reason is kept for the log and for /health."""
+    """A refused Fetch is repeated after the backoff, and the reason is kept for the log and for /health."""
     with RaftFollower(tmp_path, quorum) as follower:
         quorum.error = error
         follower.drive(3)
@@ -145,7 +145,7 @@ def test_refusals_are_explained(tmp_path: Path, quorum: FakeQuorum, error: Error
 
 
 def test_two_leaders_of_one_epoch(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """Controllers of two clusters behind one list of addresses."""
+    """A second leader in an epoch, as of another cluster, raises RaftFatalError."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.leader_id = 2
@@ -168,7 +168,7 @@ def test_two_leaders_of_one_epoch(tmp_path: Path, quorum: FakeQuorum) -> None:
 def test_a_response_that_cannot_be(
     tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture, change: Body, text: str
 ) -> None:
-    """The fetch is repeated after a pause, without a line of each attempt in the log."""
+    """The Fetch is repeated after a pause, and failed attempts are not logged."""
     quorum.leader_id, quorum.addresses = 1, {1: ("c1", 9093)}
     quorum.changes[FETCH] = change
     with RaftFollower(tmp_path, quorum) as follower:
@@ -178,7 +178,7 @@ def test_a_response_that_cannot_be(
 
 
 def test_an_address_that_cannot_be(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The text of a long host is not repeated."""
+    """The error has the length of an invalid host instead of its text."""
     with RaftFollower(tmp_path, quorum) as follower:
         quorum.addresses[1] = ("a" * 20_000, -1)
         errors = errors_of(follower, 4)
@@ -189,7 +189,7 @@ def test_an_address_that_cannot_be(tmp_path: Path, quorum: FakeQuorum) -> None:
 
 
 def test_a_log_that_begins_above_zero(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """A new node gets the snapshot in parts, then the records after it."""
+    """A new node fetches the snapshot in parts, and then the later records."""
     quorum.take_snapshot()
     quorum.append(rows.topic("b", 2), rows.partition(2))
     quorum.commit()
@@ -204,13 +204,13 @@ def test_a_log_that_begins_above_zero(tmp_path: Path, quorum: FakeQuorum) -> Non
         assert [path.name for path in follower.log.folder.glob("*.checkpoint*")] == [
             "00000000000000000004-0000000001.checkpoint"
         ]
-    with RaftFollower(tmp_path, quorum) as follower:  # the snapshot of the disk
+    with RaftFollower(tmp_path, quorum) as follower:  # loads the stored snapshot
         assert follower.metadata.image.offset == 3
         assert follower.catch_up() == quorum.image()
 
 
 def test_a_snapshot_that_is_gone(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The leader removed the snapshot while it was fetched: the next Fetch names the new one."""
+    """The next Fetch returns the new snapshot's id if the leader has removed the snapshot."""
     quorum.take_snapshot()
     with RaftFollower(tmp_path, quorum) as follower:
         follower.drive(3)
@@ -223,7 +223,7 @@ def test_a_snapshot_that_is_gone(tmp_path: Path, quorum: FakeQuorum) -> None:
 
 
 def test_a_leader_that_fails_on_a_snapshot(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """4.3 responds to some requests with an error of the top level and no topic: the node begins with Fetch."""
+    """A node begins with Fetch again after an error without topics, which Kafka 4.3 may send."""
     quorum.take_snapshot()
     with RaftFollower(tmp_path, quorum) as follower:
         follower.drive(4)
@@ -235,7 +235,7 @@ def test_a_leader_that_fails_on_a_snapshot(tmp_path: Path, quorum: FakeQuorum) -
 
 @pytest.mark.parametrize("damage", [b"", b"garbage" * 20])
 def test_a_damaged_snapshot_of_the_leader(tmp_path: Path, quorum: FakeQuorum, damage: bytes) -> None:
-    """It does not replace the log, and is fetched again after a pause."""
+    """A damaged snapshot does not replace the log, and is fetched again after a pause."""
     with RaftFollower(tmp_path, quorum) as follower:
         image = follower.catch_up()
         quorum.append(rows.topic("b", 2), rows.partition(2))
@@ -262,7 +262,7 @@ def test_a_damaged_snapshot_of_the_leader(tmp_path: Path, quorum: FakeQuorum, da
     ],
 )
 def test_a_part_of_a_snapshot_that_cannot_be(tmp_path: Path, quorum: FakeQuorum, change: Body, text: str) -> None:
-    """The snapshot is fetched again from its begin, after a pause."""
+    """The snapshot is fetched again from its beginning after a pause."""
     quorum.take_snapshot()
     quorum.changes[FETCH_SNAPSHOT] = change
     with RaftFollower(tmp_path, quorum) as follower:
@@ -273,7 +273,7 @@ def test_a_part_of_a_snapshot_that_cannot_be(tmp_path: Path, quorum: FakeQuorum,
 
 
 def test_a_snapshot_that_is_larger_than_the_disk(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """It is refused before the first byte is written, as on a full disk."""
+    """The snapshot is refused as on a full disk before any write."""
     quorum.take_snapshot()
     quorum.changes[FETCH_SNAPSHOT] = {"Size": 2**62}
     with RaftFollower(tmp_path, quorum) as follower:
@@ -284,7 +284,7 @@ def test_a_snapshot_that_is_larger_than_the_disk(tmp_path: Path, quorum: FakeQuo
 
 
 def test_a_snapshot_whose_size_changes(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The first part gives the size."""
+    """The size of the first part applies to the snapshot."""
     quorum.take_snapshot()
     with RaftFollower(tmp_path, quorum) as follower:
         while not any(path.stat().st_size for path in follower.log.folder.glob("*.part")):
@@ -297,7 +297,7 @@ def test_a_snapshot_whose_size_changes(tmp_path: Path, quorum: FakeQuorum) -> No
 
 
 def test_a_running_node_that_falls_behind(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """A snapshot replaces the image of a running node; its parts get the changes, removed topics included."""
+    """A snapshot replaces the image of a running node, and removed topics are published."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.append(rows.removal(1))
@@ -316,7 +316,7 @@ def segment(folder: Path, offset: int = 0) -> Path:
 
 
 def test_a_restart_goes_on(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """The log is read from the disk, and only the rest is fetched."""
+    """The log is read from disk, and only later records are fetched."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
     quorum.append(rows.topic("b", 2), rows.partition(2))
@@ -330,7 +330,7 @@ def test_a_restart_goes_on(tmp_path: Path, quorum: FakeQuorum) -> None:
 
 @pytest.mark.parametrize("at", [0, 30, 100, -1])
 def test_damage_is_fetched_again(tmp_path: Path, quorum: FakeQuorum, at: int) -> None:
-    """A changed byte: the log is cut at its batch, and the batch comes again."""
+    """The log is truncated at the damaged batch, and the batch is fetched again."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
     path = segment(tmp_path)
@@ -345,7 +345,7 @@ def test_damage_is_fetched_again(tmp_path: Path, quorum: FakeQuorum, at: int) ->
 
 
 def test_a_damaged_snapshot_is_fetched_again(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """Without its snapshot a log above 0 is worth nothing."""
+    """A log above offset 0 is discarded without its snapshot."""
     quorum.take_snapshot()
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
@@ -359,7 +359,7 @@ def test_a_damaged_snapshot_is_fetched_again(tmp_path: Path, quorum: FakeQuorum)
 
 
 def test_own_snapshots(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """A snapshot of this node replaces the records of its log at the next start."""
+    """A node's own snapshot replaces the earlier records of its log at the next start."""
     with RaftFollower(tmp_path, quorum) as follower:
         image = follower.catch_up()
         follower.log.write_snapshot(records_of(image, 30), image.offset, image.epoch, 1)
@@ -370,7 +370,7 @@ def test_own_snapshots(tmp_path: Path, quorum: FakeQuorum) -> None:
 
 
 def test_segments_and_their_removal(tmp_path: Path, quorum: FakeQuorum) -> None:
-    """Records that two snapshots cover are removed, whole segments at a time; a restart begins above 0."""
+    """Segments whose records a snapshot covers are removed, and a restart begins above offset 0."""
     settings = {"metadata.log.segment.bytes": 8 << 20, "metadata.max.retention.bytes": 1}
     with RaftFollower(tmp_path, quorum, **settings) as follower:
         follower.log._segment_bytes = 200
@@ -387,7 +387,7 @@ def test_segments_and_their_removal(tmp_path: Path, quorum: FakeQuorum) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error after a short write is that of the disk; the records are fetched again, and nothing of them is left."""
+    """A short write is undone and raises the error of the disk, and the records are fetched again."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         quorum.append(rows.topic("b", 2), rows.partition(2))

@@ -1,4 +1,4 @@
-"""The image about this broker: a registration without directories, levels that allow cordons, replicas placed here."""
+"""Image changes that concern this broker: registrations, levels that allow cordons, and replicas."""
 
 import logging
 from uuid import UUID
@@ -23,7 +23,7 @@ def life() -> Life:
 
 
 def publish(life: Life, before: MetadataImage, *changes: Row) -> MetadataImage:
-    """Publish changes to a tracker of broker 9, which is ready; return the image after them."""
+    """Publish changes to the tracker of broker 9, which is ready, and return the image after them."""
     tracker = RegistrationTracker(9, life.cycle, lambda: True)
     delta = rows.delta_of(before, *changes)
     image = delta.apply(before.offset + 1, 1)
@@ -34,7 +34,7 @@ def publish(life: Life, before: MetadataImage, *changes: Row) -> MetadataImage:
 
 
 def test_a_registration_without_directories(life: Life) -> None:
-    """It was made at a level without them; the level has risen since."""
+    """A broker registered at a level without directories registers again when the level has them."""
     old = rows.after(rows.feature("metadata.version", 15), rows.broker(9, BrokerEpoch=77))
     publish(life, old, rows.feature("metadata.version", 30))
     assert life.request()[0] == BROKER_REGISTRATION
@@ -53,7 +53,7 @@ def test_a_registration_of_another_run(life: Life) -> None:
 
 
 def test_a_level_that_allows_cordons(life: Life) -> None:
-    """The broker was fenced for its lack."""
+    """A broker that was fenced because of the level requests to be unfenced."""
     life.cycle.fence()
     life.tasks.run_due()
     life.respond(IsFenced=True)

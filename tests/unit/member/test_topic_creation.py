@@ -1,4 +1,4 @@
-"""Topics that a member requests of the controller: for clients in envelopes, for itself without."""
+"""Topics that a member creates by the controller: for clients in envelopes, for itself without."""
 
 import logging
 
@@ -29,7 +29,7 @@ def inner(body: Body) -> tuple[codec.RequestHeader, Body]:
 
 
 def test_a_topic_of_a_client_is_created_as_that_client() -> None:
-    """Its header is the client's, in the controller's version; the controller chooses the numbers."""
+    """The envelope has the client's header in the controller's version, and default numbers."""
     creation, channel = make()
     creation.create(["a", "b"], ALICE, "me", 5)
     creation.create(["b"], ALICE, "me", 6)
@@ -48,7 +48,7 @@ def test_numbers_that_are_set_are_those_of_the_topic() -> None:
 
 
 def test_an_internal_topic_has_the_principal_of_the_broker() -> None:
-    """And the configs and replicas of its coordinator."""
+    """An internal topic has the configs and replicas of its coordinator, and is requested once."""
     creation, channel = make(offsets_topic_num_partitions=5)
     creation.create_for_broker("__consumer_offsets")
     creation.create_for_broker("__consumer_offsets")
