@@ -1,6 +1,6 @@
-"""The table of what kbroker does and does not do: each probe run against kbroker, and what the README says of it.
+"""Table of kbroker's abilities: each probe is run with kbroker, and its result compared with the documentation.
 
-The other columns come from `python bench/loads/abilities.py`, which asks the other servers the same.
+`python bench/loads/abilities.py` runs the same probes with the other servers of the table.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from bench.loads.probes.robustness import COSTS
 from tests.support.need import lack
 
 ROOT = Path(__file__).resolve().parents[2]
-FIGURE = re.compile(r" \(.*\)$")  # what was measured besides
+FIGURE = re.compile(r" \(.*\)$")  # a measured figure behind the result
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,7 +29,7 @@ def running() -> Iterator[Running]:
 
 
 def cell(page: str, row: str) -> str:
-    """Kbroker's cell of a row."""
+    """Return kbroker's cell of a row."""
     for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
         if line.startswith(f"| {row} |"):
             return FIGURE.sub("", line.split("|")[2].strip())
@@ -38,7 +38,7 @@ def cell(page: str, row: str) -> str:
 
 @pytest.mark.parametrize("probe", [*PROBES, *COSTS], ids=lambda probe: probe.name)
 def test_ability(running: Running, probe: Probe) -> None:
-    """kbroker's column on the pages equals the results of the clients; figures differ from run to run, and exist."""
+    """kbroker's column has the result of each probe; a figure, which differs between runs, needs to be present only."""
     server, was_ended = running.responding()
     assert not was_ended, "the probe before this one has ended the broker"
     result = judged(probe, Place(running.contender, server))
@@ -54,7 +54,7 @@ def test_ability(running: Running, probe: Probe) -> None:
 
 
 def test_the_same_rows() -> None:
-    """The README has the short rows in the program's order, the page all of them."""
+    """The README has the short rows in the order of the program, the documentation page has all rows."""
     for page, probes in (("docs/compatibility.md", [*PROBES, *COSTS]), ("README.md", [*PROBES, *COSTS])):
         wanted = [p.name for p in probes if p.short or page != "README.md"]
         lines = (ROOT / page).read_text(encoding="utf-8").splitlines()

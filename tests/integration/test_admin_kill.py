@@ -1,4 +1,4 @@
-"""kill -9 under administration: an acknowledged change is in force after the restart, any other is whole or absent."""
+"""kill -9 during administration: acknowledged changes are kept, any other change is complete or absent."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ SETTINGS = {
 }
 KINDS = ("topic", "config", "acl", "quota", "user")
 Key = tuple[str, str]  # kind and name
-State = dict[Key, Any]  # partitions, retention.ms, True, bytes a second, iterations; absent: none
+State = dict[Key, Any]  # partitions, retention.ms, True, bytes per second or iterations; a key without value is absent
 TOPIC, SCRAM_SHA_256, READ, ALLOW, LITERAL, SET, REMOVE = 2, 1, 3, 3, 3, 0, 1
 ANY = 1
 
@@ -32,13 +32,13 @@ def row(codes: Any) -> int:
 
 
 class Administrator:
-    """Changes to resources under its own names, one after the other; ``state`` is what was acknowledged."""
+    """Client that makes one change after the other to its resources; ``state`` has the acknowledged changes."""
 
     def __init__(self, number: int, seed: int) -> None:
         self.rng = random.Random(seed)
         self.names = [f"a{number}-{i}" for i in range(NAMES)]
         self.state: State = {}
-        self.begun: State = {}  # the change without a response, with None for what it removes
+        self.begun: State = {}  # the change without a response; the value None removes a key
         self.done = 0
         self.failure: str | None = None
 
@@ -57,13 +57,13 @@ class Administrator:
             return
 
     def settle(self) -> None:
-        """Take the change that was begun into the state."""
+        """Add the change that was begun to the state."""
         self.state = {key: value for key, value in {**self.state, **self.begun}.items() if value is not None}
         self.begun = {}
         self.done += 1
 
     def next_change(self) -> tuple[str, int, Body, State]:
-        """Return a request that succeeds, and the change that it makes."""
+        """Return a request that succeeds, and its change of the state."""
         name, kind = self.rng.choice(self.names), self.rng.choice(KINDS)
         number = self.rng.randrange(100_000, 10_000_000)
         old = self.state.get((kind, name))
@@ -97,7 +97,7 @@ class Administrator:
         return self.next_topic_change(name, number)
 
     def next_topic_change(self, name: str, number: int) -> tuple[str, int, Body, State]:
-        """Create a topic with a config, or change one of its configs, add partitions, or delete it."""
+        """Return a request that creates a topic, or changes its configs, adds partitions or deletes it."""
         partitions = self.state.get(("topic", name))
         if partitions is None:
             body = new_topics(name, partitions=2, configs={"retention.ms": str(number)})
@@ -122,7 +122,7 @@ class Administrator:
         return "IncrementalAlterConfigs", 1, body, {("config", name): None if remove else number}
 
     def check(self, seen: State) -> None:
-        """Compare with the state after a restart, in which the change without a response is whole or absent."""
+        """Compare with the state after a restart, where the change without a response is complete or absent."""
         mine = {key: value for key, value in seen.items() if key[1] in self.names}
         if mine != self.state:
             acknowledged, begun = self.state, self.begun
@@ -132,7 +132,7 @@ class Administrator:
 
 
 def observe(bootstrap: str) -> State:
-    """Return the state that a new client sees."""
+    """Return the state that a new client reads."""
     found: State = {}
     with Client(bootstrap) as client:
         topics = client.call("Metadata", 12, {"Topics": None})["Topics"]
@@ -143,7 +143,7 @@ def observe(bootstrap: str) -> State:
         ]
         for result in client.call("DescribeConfigs", 4, {"Resources": asked})["Results"]:
             for config in result["Configs"]:
-                if config["ConfigSource"] == 1:  # of the topic itself
+                if config["ConfigSource"] == 1:  # a config of the topic itself
                     found["config", result["ResourceName"]] = int(config["Value"])
         filters = {"ResourceTypeFilter": ANY, "PatternTypeFilter": ANY, "Operation": ANY, "PermissionType": ANY}
         nothing = dict.fromkeys(("ResourceNameFilter", "PrincipalFilter", "HostFilter"))
@@ -167,7 +167,7 @@ def wait_for_changes(crowd: list[Administrator], count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_kill_9_under_admin_changes(start_broker: Callable[..., BrokerProcess]) -> None:
-    """Topics, configs, ACLs, quotas and users are as acknowledged; a change without a response is whole or absent."""
+    """Resources are as acknowledged after a kill; a change without a response is complete or absent."""
     kills = kill_count(5, 250)
     seed = random_seed()
     rng = random.Random(seed)
@@ -177,9 +177,9 @@ def test_kill_9_under_admin_changes(start_broker: Callable[..., BrokerProcess]) 
         threads = [threading.Thread(target=one.work, args=[broker.bootstrap]) for one in crowd]
         for thread in threads:
             thread.start()
-        if turn % 2 == 0:  # in the others a busy machine may not get as far as a change
+        if turn % 2 == 0:  # in the other turns, a busy machine may not have made a change before the kill
             wait_for_changes(crowd, 2 * WORKERS)
-        time.sleep(rng.uniform(0.02, 0.4))  # the moment of the kill is what is random here
+        time.sleep(rng.uniform(0.02, 0.4))  # the moment of the kill is random
         broker.kill()
         for thread in threads:
             thread.join(30)

@@ -1,4 +1,4 @@
-"""ACLs over real sockets: native handlers, kill -9 after the acknowledgement, 100,000 rules, the commands."""
+"""ACLs of a running broker: native handlers, kill -9 after an acknowledgement, 100,000 ACLs, the `acls` commands."""
 
 import json
 import re
@@ -81,7 +81,7 @@ def create(client: Client, *rules: dict[str, object]) -> None:
 
 
 def deleted(client: Client, **changes: object) -> int:
-    """The error of DeleteAcls."""
+    """Return the error code of DeleteAcls."""
     (result,) = client.call("DeleteAcls", 3, {"Filters": [{**EVERYTHING, **changes}]})["FilterResults"]
     return int(result["ErrorCode"])
 
@@ -92,7 +92,7 @@ def delete(client: Client, **changes: object) -> int:
 
 
 def test_a_rule_counts_from_its_response_on(root: Client, alice: Client) -> None:
-    """Each change is in force for the next request, though handler threads keep answers; nothing is appended before."""
+    """An ACL applies to the first request after its response, although handler threads cache decisions."""
     for _ in range(20):
         assert produced(alice, "mine") == 29
         create(root, rule("mine"), rule("mi", 3, ResourcePatternType=4))
@@ -105,7 +105,7 @@ def test_a_rule_counts_from_its_response_on(root: Client, alice: Client) -> None
 
 
 def test_a_fetch_session_is_asked_each_time(root: Client, alice: Client) -> None:
-    """A partition of a session is refused as soon as the rule is removed, and read again when it is back."""
+    """A partition of a fetch session is denied after the removal of an ACL, and readable when it is added again."""
     create(root, rule("mine", 3), rule("mine"))
     produced(alice, "mine")
     opened = alice.call("Fetch", 12, fetch_body("mine", 0, (0, 0)))
@@ -122,7 +122,7 @@ def test_a_fetch_session_is_asked_each_time(root: Client, alice: Client) -> None
 
 
 def test_a_fetch_session_is_its_owners(root: Client, alice: Client) -> None:
-    """Another user who has the session's id learns nothing of what is in it, and cannot end it."""
+    """A user with the id of another user's fetch session can neither read nor close the session."""
     opened = root.call("Fetch", 12, fetch_body("other", 0, (0, 0)))
     session = opened["SessionId"]
     for epoch in (1, 2, -1, 0):
@@ -136,7 +136,7 @@ def test_a_fetch_session_is_its_owners(root: Client, alice: Client) -> None:
 
 
 def test_a_fetch_that_waits_is_asked_again(broker: EmbeddedBroker, root: Client, alice: Client) -> None:
-    """A consumer gets no records that arrive after its rule is removed; meanwhile other rules change nothing."""
+    """A waiting fetch whose ACL is removed returns no later records; other changes of ACLs have no effect on it."""
     (row,) = root.call("Metadata", 12, {"Topics": [{"Name": "mine"}], "AllowAutoTopicCreation": False})["Topics"]
 
     def next_offset() -> int:
@@ -164,7 +164,7 @@ def test_a_fetch_that_waits_is_asked_again(broker: EmbeddedBroker, root: Client,
 
 
 def test_share_fetches_need_read_on_the_group_and_on_each_topic(root: Client, alice: Client) -> None:
-    """Also the acknowledgements in them, and those of ShareAcknowledge."""
+    """ShareFetch, its acknowledgements and ShareAcknowledge need the operation READ on the group and on each topic."""
     described = root.call("Metadata", 12, {"Topics": [{"Name": name} for name in ("mine", "other")]})["Topics"]
     acks = [{"FirstOffset": 0, "LastOffset": 0, "AcknowledgeTypes": [1]}]
     epoch = [0]
@@ -200,7 +200,7 @@ def test_share_fetches_need_read_on_the_group_and_on_each_topic(root: Client, al
 
 
 def test_topics_are_made_with_a_rule_only(root: Client, alice: Client) -> None:
-    """Metadata may make a topic where the client may create it, or any."""
+    """Metadata creates a topic only if the client may create that topic, or any topic in the cluster."""
 
     def asked(name: str) -> int:
         body = {"Topics": [{"Name": name}], "AllowAutoTopicCreation": True}
@@ -211,7 +211,7 @@ def test_topics_are_made_with_a_rule_only(root: Client, alice: Client) -> None:
     assert (asked("made-1"), asked("made-2")) == (29, 0)
     create(root, rule("kafka-cluster", 5, ResourceType=4))
     assert asked("made-3") == 0
-    assert asked("made-4") == 29  # it may not be described
+    assert asked("made-4") == 29  # the client may not describe the topic
     assert delete(root) == 5
 
 
@@ -221,7 +221,7 @@ def test_acks_0_without_a_rule_closes_the_connection(alice: Client) -> None:
 
 
 def test_kill_after_the_acknowledgement(tmp_path: Path) -> None:
-    """A rule that was acknowledged is there after kill -9, and one whose deletion was is not."""
+    """After kill -9, an acknowledged ACL is kept, and an ACL whose deletion was acknowledged is not."""
     settings = {**AUTHORIZER, "super.users": "User:ANONYMOUS"}
     broker = BrokerProcess(tmp_path / "data", settings)
     try:
@@ -239,7 +239,7 @@ def test_kill_after_the_acknowledgement(tmp_path: Path) -> None:
 
 
 def test_the_log_is_on_standard_error(tmp_path: Path) -> None:
-    """Refused requests from the start on, and what the levels of loggers ask for at run time."""
+    """Denied requests are logged from the start on, and other messages at the loggers' levels, set at run time."""
     settings = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
     broker = BrokerProcess(tmp_path / "data", settings)
 
@@ -282,7 +282,7 @@ def test_the_log_is_on_standard_error(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_a_hundred_thousand_rules(root: Client, alice: Client) -> None:
-    """They are made, found and deleted in seconds, and a Produce takes as long as with two."""
+    """100,000 ACLs can be created, found and deleted, and do not slow a Produce request down."""
 
     def seconds() -> float:
         best = 9.0
@@ -304,7 +304,7 @@ def test_a_hundred_thousand_rules(root: Client, alice: Client) -> None:
     assert (deleted(root), deleted(root, PermissionType=2)) == (
         42,
         42,
-    )  # more than 10,000: none is deleted, as in Kafka
+    )  # more than 10,000 matches: as in Kafka, no ACL is deleted
     for part in range(20):
         assert delete(root, Operation=3 + part % 10, PermissionType=2 + part // 10) >= 5000
     assert delete(root) == 0
@@ -332,7 +332,7 @@ def run(broker: EmbeddedBroker, root: Client, tmp_path: Path) -> Any:
 
 
 def test_the_commands(run: Any) -> None:
-    """Rules are added, listed by what covers a name, explained, and removed."""
+    """ACLs can be added, listed by the resource that they match, explained and removed."""
     run("add", "--topic", "orders", "--topic", "bills", "--operation", "Read", "--allow", "User:alice")
     run("add", "--topic", "or", "--prefixed", "--operation", "write", "--deny", "User:*", "--host", "::1")
     run("add", "--cluster", "--operation", "Create", "--allow", "User:alice")
@@ -378,7 +378,7 @@ def test_wrong_usage(run: Any) -> None:
 
 @pytest.mark.parametrize(("principals", "question"), [(["a"], "Remove 1 ACL?"), (["a", "b"], "Remove 2 ACLs?")])
 def test_removal_asks_for_confirmation(run: Any, principals: list[str], question: str) -> None:
-    """Without --yes the question counts the rules, and no rule is removed unless it is answered."""
+    """Without `--yes` the command asks with the number of ACLs, and removes no ACL without a confirmation."""
     run("add", "--topic", "t", "--operation", "read", *(f"--allow=User:{name}" for name in principals))
     assert question in run("remove", "--topic", "t", status=130)
     assert len(json.loads(run("list", "--topic", "t", "--json"))) == len(principals)

@@ -1,4 +1,4 @@
-"""Principals of rules: names of certificates, mapped or not, odd names of users; and the figures of the authorizer."""
+"""Principals of ACLs: mapped and unmapped names of certificates, unusual user names; metrics of the authorizer."""
 
 import re
 import ssl
@@ -22,7 +22,7 @@ def prepare(root: Client) -> None:
     assert {row["ErrorCode"] for row in made["Topics"]} == {0}
 
 
-#: Of ``ssl.principal.mapping.rules``.
+# : Value of ``ssl.principal.mapping.rules``.
 RULES = r"RULE:^CN=([^,]+),OU=Clients,O=(Example)\\, Inc\.$/$1@$2/L,RULE:^CN=(root),OU=Admins,.*$/$1/,DEFAULT"
 
 
@@ -43,7 +43,7 @@ def by_certificate(broker: SecuredBroker, certificate: Path | None) -> Client:
 
 
 def test_rules_about_names_of_certificates(certified: SecuredBroker) -> None:
-    """A mapped name, a whole one with commas and quotes, and that of who has shown no certificate."""
+    """ACLs match a mapped name, a complete distinguished name, and ANONYMOUS for a client without a certificate."""
     broker, certificates = certified, certified.certificates
     odd = 'CN=Zoë \\"Z\\"\\, of \\<Ops\\>\\;\\+1,OU=Others,O=Example\\, Inc.'
     with ExitStack() as connections:
@@ -54,7 +54,7 @@ def test_rules_about_names_of_certificates(certified: SecuredBroker) -> None:
                 certificates.make("alice", "Alice"),
                 certificates.make("zoe", 'Zoë "Z", of <Ops>;+1', unit="Others"),
                 None,
-                certificates.make("root3", "root", unit="Others"),  # no super user
+                certificates.make("root3", "root", unit="Others"),  # not a super user
             )
         )
         clients = {"alice@example": alice, odd: zoe, "ANONYMOUS": none}
@@ -74,7 +74,7 @@ def test_rules_about_names_of_certificates(certified: SecuredBroker) -> None:
         assert described["ErrorCode"] == 31
 
 
-#: What rules, settings and logs use for other things.
+# : Names with characters that ACLs, settings and logs use as separators.
 NAMES = ("a,b", "a=b", "a:b", "a;b", "with space", " ", "*", "zoë", "\U0001f600", "a\tb", "a\nb", 'q"q', "x" * 250)
 
 
@@ -103,7 +103,7 @@ def by_password(broker: SecuredBroker, user: str) -> Client:
 
 
 def test_each_has_its_own_rules(broker: SecuredBroker) -> None:
-    """A rule about one is about no other; ``User:*`` is everybody, the user ``*`` too."""
+    """An ACL for one user does not match another user; ``User:*`` matches every user, and so the user ``*`` too."""
     with ExitStack() as connections:
         root = connections.enter_context(by_password(broker, "root"))
         clients = {name: connections.enter_context(by_password(broker, name)) for name in NAMES}
@@ -122,7 +122,7 @@ def test_each_has_its_own_rules(broker: SecuredBroker) -> None:
 
 
 def test_the_figures_of_the_authorizer(broker: SecuredBroker) -> None:
-    """The number of rules, and each decision of a native handler and of Python's, counted once."""
+    """The metrics have the number of ACLs, and count each decision of a native handler and of Python once."""
 
     def figures() -> dict[str, float]:
         with urllib.request.urlopen(f"{broker.broker.metrics_url}/metrics", timeout=10) as page:

@@ -1,4 +1,4 @@
-"""Topics that clients make by naming them: who writes first, who subscribes first, and one that looks for changes."""
+"""Automatic creation of topics by a first write, by a first subscription, and by a client that watches for changes."""
 
 import asyncio
 import time
@@ -80,15 +80,17 @@ def aio(bootstrap: str, topic: str) -> bytes:
 
 @pytest.mark.parametrize("client", [confluent, kafka_python, aio])
 def test_a_group_that_waits_for_a_topic_reads_it(broker: BrokerProcess, client: object) -> None:
-    """Its consumer names the topic first, then a producer writes into it."""
+    """A consumer that subscribed to a missing topic reads the record with which a producer creates the topic."""
     assert callable(client)
     assert client(broker.bootstrap, fresh()) == b"x"
 
 
 @pytest.mark.parametrize("version", [1, 6, 12])
 def test_a_leader_that_assigns_what_metadata_lists_and_watches_for_changes(broker: BrokerProcess, version: int) -> None:
-    """kafka-go: its group's leader asks for the topic to assign it, and once more for the state to compare with. One
-    response without the topic and one with it would leave the group without an assignment for ever.
+    """Two requests for the metadata of a new topic return the same partitions.
+
+    The leader of a kafka-go group requests a topic twice: for the assignment, and to watch for changes. If only the
+    second response had the topic, the group would never have an assignment.
     """
     host, port = broker.bootstrap.split(":")
     connection = Connection((host, int(port)))

@@ -1,4 +1,4 @@
-"""A broker inside this process: its life, and two of them side by side."""
+"""Broker in the test process: start, stop, restart, and two brokers side by side."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ FREE = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 
 
 def ask(broker: Broker, key: int, version: int, body: Body) -> Body:
-    """One request on a new connection."""
+    """Send one request over a new connection and return the response."""
     with Client(broker.bootstrap_servers) as one:
         return one.call(key, version, body)
 
@@ -43,7 +43,7 @@ def broker_threads() -> list[str]:
 
 
 def test_two_brokers_know_nothing_of_each_other() -> None:
-    """No state is shared: other topics, other cluster, other port; both gone with all threads at the end."""
+    """Two brokers have their own topics, cluster ids and ports; a stop ends their threads and closes their ports."""
     before = broker_threads()
     with Broker() as one, Broker() as two:
         create(one, "only-here")
@@ -58,7 +58,7 @@ def test_two_brokers_know_nothing_of_each_other() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors in /proc")
 def test_a_stopped_broker_has_no_descriptors() -> None:
-    """They are closed by the stop, not by the next run of the garbage collector."""
+    """A stop closes all descriptors of the broker, without a run of the garbage collector."""
     import gc
 
     broker = Broker({**FREE, "kbroker.in.memory": True, "kbroker.metrics.listener": "127.0.0.1:0"})
@@ -69,7 +69,7 @@ def test_a_stopped_broker_has_no_descriptors() -> None:
             assert broker.exposition.text()
         return len(descriptors())
 
-    serve()  # modules that open files are loaded
+    serve()  # imports modules that open files
     gc.collect()
     gc.disable()
     try:
@@ -80,7 +80,7 @@ def test_a_stopped_broker_has_no_descriptors() -> None:
 
 
 def test_a_restart_finds_everything(tmp_path: Path) -> None:
-    """Topics with their ids, the cluster id and producer ids survive; the port may change."""
+    """Topics and their ids, the cluster id and the next producer id survive a restart."""
     with Broker({**FREE, "log.dirs": tmp_path}) as broker:
         made = create(broker, "t", 3)
         cluster, first_id = broker.cluster_id, ask(broker, 22, 4, {"TransactionalId": None})["ProducerId"]
@@ -97,7 +97,7 @@ def test_a_restart_finds_everything(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_used_by_one_broker(tmp_path: Path) -> None:
-    """The second is refused with the folder's name and harms nothing; afterwards the folder is free."""
+    """A second broker on the folder is refused without harm to the first; after a stop the folder is free."""
     config = {**FREE, "log.dirs": tmp_path}
     with Broker(config) as first:
         with pytest.raises(BrokerStartError, match="in use by this process"):
@@ -108,7 +108,7 @@ def test_a_folder_is_used_by_one_broker(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
-    """Says which address; nothing is left running, and the folder can be used at once."""
+    """A start on a used port fails with the address, ends its threads and frees its folder."""
     with Broker() as other:
         before = broker_threads()
         late = Broker({"listeners": f"PLAINTEXT://{other.bootstrap_servers}", "log.dirs": tmp_path})
@@ -120,7 +120,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 
 def test_a_newer_schema_stops_the_start(tmp_path: Path) -> None:
-    """The metadata file of a later version is not changed, and the error says what to do."""
+    """A metadata file of a later version is refused with a hint, and left unchanged."""
     path = write_metadata_file(tmp_path, {})
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version=9")
@@ -132,7 +132,7 @@ def test_a_newer_schema_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_misuse_is_refused() -> None:
-    """Started twice, asked before the start, a bad value."""
+    """A second start, a property of a stopped broker and an invalid config are errors."""
     broker = Broker()
     with pytest.raises(RuntimeError, match="does not run"):
         _ = broker.bootstrap_servers
@@ -159,7 +159,7 @@ def test_each_listener_advertises_its_own_address() -> None:
 
 @pytest.mark.parametrize("version", [7, 8, 12])
 def test_produce_names_every_refused_record(version: int) -> None:
-    """From v8 on the response lists each record without key that a compacted topic refused, and its text follows."""
+    """From v8 on, the response lists each record without a key that a compacted topic refused."""
     with Broker() as broker:
         ask(broker, 19, 4, new_topics("t", configs={"cleanup.policy": "compact"}))
         batch = keyed((None, b"a"), (b"k", b"b"), (None, b"c"), (None, b"d"))
@@ -171,12 +171,12 @@ def test_produce_names_every_refused_record(version: int) -> None:
 
 
 def test_stop_completes_a_delayed_fetch() -> None:
-    """A long poll gets what there is instead of a broken connection, and does not hold the stop up."""
+    """A stop ends a delayed fetch before its timeout, with an empty response or a closed connection."""
     with Broker() as broker:
         create(broker, "t")
         one = Client(broker.bootstrap_servers, timeout=5)
         one.begin(1, 4, fetch_body("t", max_wait_ms=30_000))
-        # completed by then or not, the fetch may be delayed already or not: both must end
+        # whether the fetch is delayed by now or not, it must end
         ask(broker, 3, 12, {"Topics": []})
         started = time.monotonic()
     assert time.monotonic() - started < 10
@@ -185,7 +185,7 @@ def test_stop_completes_a_delayed_fetch() -> None:
 
 
 def test_a_child_made_by_fork_leaves_the_broker_alone(tmp_path: Path) -> None:
-    """The child's exit handlers stop nothing and write nothing: the parent serves on."""
+    """A forked child can neither stop the broker nor write to its folder."""
     with Broker({**FREE, "log.dirs": tmp_path}) as broker:
         create(broker, "t")
         code = f"""
@@ -207,7 +207,7 @@ assert os.path.exists({str(tmp_path / "inner" / ".kafka_cleanshutdown")!r})
 
 
 def test_a_process_that_ends_without_stop_ends_in_order(tmp_path: Path) -> None:
-    """The exit handler stops the broker: the folder carries the clean mark, and the process does not hang."""
+    """At the exit of the process, the broker stops and leaves the clean shutdown file."""
     code = f"""
 from kbroker.broker import Broker
 broker = Broker({{**{FREE!r}, "log.dirs": {str(tmp_path)!r}}})
@@ -219,7 +219,7 @@ broker.start()
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads memory from /proc")
 def test_start_and_idle_memory(tmp_path: Path) -> None:
-    """A small broker: memory within the promise, the first Metadata response within 1 s of CPU on a slow machine."""
+    """A small broker needs less than 50 MiB, and its first Metadata response less than 1 s of CPU time."""
     code = f"""
 import time
 begin = time.process_time()
@@ -242,7 +242,7 @@ broker.stop()
 
 
 def test_open_files_limit_is_never_lowered() -> None:
-    """The soft limit goes up to what is asked and the hard limit allows."""
+    """A limit of open files below the current soft limit changes nothing."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     raise_open_files_limit(64)

@@ -1,4 +1,4 @@
-"""A foreign package compiles against our .pxd files: from the wheel, and from the strict editable install."""
+"""Foreign package that compiles against the .pxd files of the wheel and of the strict editable installation."""
 
 import importlib.util
 import os
@@ -42,14 +42,13 @@ pytestmark = pytest.mark.slow
 
 
 def run(*command: object, **environment: str) -> str:
-    """Run, and show everything if it fails."""
+    """Run a command and return its output; a failure shows everything that it printed."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     return run_to_end([str(c) for c in command], seconds=280, env={**clean, **environment})
 
 
 def copied_tree(into: Path) -> Path:
-    """The sources, with the C++ and the compiled modules of this checkout: newer than their sources, they are not made
-    again, so that the test takes seconds."""
+    """Copy the sources with the C++ and compiled modules of this checkout, which are newer and so not built again."""
     into.mkdir()
     ignore = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
@@ -74,7 +73,7 @@ def copied_tree(into: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One wheel, built without the network by the tools of this environment."""
+    """Wheel that is built without network by the tools of this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     tree = copied_tree(folder / "tree")
     pip_wheel(tree, folder)
@@ -99,7 +98,7 @@ def pip_wheel(source: Path, into: Path) -> None:
 
 
 def build_and_check(python: Path | str, tree: Path, **environment: str) -> str:
-    """Compile a copy of the foreign package with `python`, run the check, return where kbroker was found."""
+    """Compile a copy of the foreign package with `python`, run the check, and return the path of kbroker's package."""
     shutil.copytree(FOREIGN, tree)
     build = "sys.argv = ['setup.py', '-q', 'build_ext', '--build-lib', 'out']; runpy.run_path('setup.py')"
     clean = f"import os, runpy, sys; os.chdir({str(tree)!r}); {build}"
@@ -109,7 +108,7 @@ def build_and_check(python: Path | str, tree: Path, **environment: str) -> str:
 
 
 def test_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    """In a fresh virtual environment the wheel holds all that a cimport needs."""
+    """The foreign package compiles and runs in a new virtual environment with the wheel."""
     place = tmp_path / "venv"
     venv.create(place, with_pip=False, symlinks=True)
     python = place / "bin" / "python"
@@ -117,14 +116,14 @@ def test_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     run(
         sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile", "--target", site, wheel
     )
-    tools = sysconfig.get_path("purelib")  # Cython and setuptools of the lock, at the end of the path
+    tools = sysconfig.get_path("purelib")  # Cython and setuptools of this environment, at the end of the path
     (site / "tools.pth").write_text(tools + "\n")
     found = build_and_check(python, tmp_path / "foreign")
     assert Path(found).is_relative_to(site)
 
 
 def test_the_wheel_has_public_declarations_only(wheel: Path) -> None:
-    """The .pxd files and headers of `kbroker._core` are a library's; the others may change with every version."""
+    """The wheel has only the .pxd files and headers of `kbroker._core`, which are its public interface."""
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if name.endswith((".pxd", ".h"))}
     core = {p for kind in ("*.pxd", "*.h") for p in (ROOT / "src" / "_core").rglob(kind)}
@@ -132,7 +131,7 @@ def test_the_wheel_has_public_declarations_only(wheel: Path) -> None:
 
 
 def test_from_the_editable_install(tmp_path: Path) -> None:
-    """The installation under test, a strict editable one, shows Cython the .pxd files under their real names."""
+    """The foreign package compiles and runs with the strict editable installation."""
     searched = os.pathsep.join(p for p in sys.path if p)
     found = build_and_check(sys.executable, tmp_path / "foreign", PYTHONPATH=searched)
     assert Path(found) == Path(kbroker._core.__file__)
@@ -170,7 +169,9 @@ def test_every_public_declaration(tmp_path: Path) -> None:
 
 
 def test_what_the_wheel_holds(wheel: Path) -> None:
-    """At most 6 MB: compiled modules, .pxd, .pyi, headers and py.typed, but no sources of C, C++ or Cython."""
+    """The wheel has at most 6 MB of compiled modules, .pxd, .pyi, headers and py.typed, but no C, C++ or Cython
+    sources.
+    """
     assert wheel.stat().st_size <= WHEEL_LIMIT_BYTES
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -185,6 +186,6 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
         "_core/__init__.pxd",
     ):
         assert f"kbroker/{wanted}" in names
-    assert "pyspark_kbroker.py" in names  # where Spark finds format("kbroker") by itself
+    assert "pyspark_kbroker.py" in names  # Spark imports this module for format("kbroker")
     outside = {n.split("/")[0] for n in names} - {"kbroker", "pyspark_kbroker.py"}
     assert [n for n in outside if not n.endswith(".dist-info")] == []

@@ -1,4 +1,4 @@
-"""`kbroker serve` as a process, and the commands against it, as a person in a shell meets them."""
+"""`kbroker serve` as a process, and commands that connect to the broker."""
 
 import json
 import os
@@ -24,7 +24,7 @@ PATIENCE_S = 60
 
 
 class Served:
-    """A `kbroker serve` process whose ready line has been read."""
+    """`kbroker serve` process whose ready line has been read."""
 
     started: ClassVar["list[Served]"] = []
 
@@ -39,7 +39,7 @@ class Served:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.errors: list[str] = []
-        # read on, or a full pipe would stop the broker
+        # a full pipe would block the broker
         self._reader = threading.Thread(target=self.errors.extend, args=(self.process.stderr,), daemon=True)
         self._reader.start()
         killer = threading.Timer(PATIENCE_S, self.process.kill)
@@ -53,7 +53,7 @@ class Served:
         self.address = match[1]
 
     def end(self, number: int) -> int:
-        """Send a signal, wait, and return the status; what was printed after the ready line is in `rest`."""
+        """Send a signal, wait, and return the exit status; `rest` has the output after the ready line."""
         self.process.send_signal(number)
         status = self.process.wait(PATIENCE_S)
         assert self.process.stdout is not None
@@ -65,7 +65,7 @@ class Served:
         return status
 
     def run(self, *args: str, stdin: str = "", status: int = 0) -> str:
-        """Run a command against this broker; return its output."""
+        """Run a command that connects to this broker, and return its output."""
         environment = {**os.environ, "KBROKER_BOOTSTRAP": self.address}
         done = subprocess.run(
             [*COMMAND, *args], input=stdin, capture_output=True, text=True, timeout=PATIENCE_S, env=environment
@@ -94,7 +94,7 @@ def served(tmp_path: Path) -> Served:
 
 
 def test_a_tour(served: Served) -> None:
-    """Create, list, describe, produce, consume and delete work one after the other, for people and as JSON."""
+    """Topics can be created, listed, described, written, read and deleted, with text and JSON output."""
     assert served.run("topics", "create", "greetings", "--partitions", "3", "--config", "retention.ms=99999") == (
         "created greetings with 3 partitions\n"
     )
@@ -125,7 +125,7 @@ def test_a_tour(served: Served) -> None:
 
 
 def test_failures_are_one_line(served: Served) -> None:
-    """A refusal of the broker is one line with Kafka's name of the code, and status 1."""
+    """A request that the broker refuses ends with status 1 and one line with Kafka's error name."""
     served.run("topics", "create", "t", "-p", "1")
     for args, message in (
         (("topics", "create", "t"), "TOPIC_ALREADY_EXISTS"),
@@ -143,7 +143,7 @@ def test_failures_are_one_line(served: Served) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_codec(served: Served, codec: str) -> None:
-    """Lines come back whatever the codec, with idempotence on."""
+    """Lines that `produce` sent with each codec are printed unchanged by `consume`."""
     lines = "".join(f"line {i}\n" for i in range(5000))
     served.run("topics", "create", "t", "-p", "1")
     served.run("produce", "t", "--codec", codec, "--idempotent", "--batch-size", "5000", stdin=lines)
@@ -151,7 +151,7 @@ def test_every_codec(served: Served, codec: str) -> None:
 
 
 def test_no_input(served: Served) -> None:
-    """An empty input sends nothing and creates no topic: a wrong name is an error."""
+    """`produce` without input sends nothing, creates no topic, and fails if the topic does not exist."""
     served.run("topics", "create", "t", "-p", "1")
     assert "UNKNOWN_TOPIC_OR_PARTITION: topic 'nope'" in served.run("produce", "nope", status=1)
     environment = {**os.environ, "KBROKER_BOOTSTRAP": served.address}
@@ -163,7 +163,7 @@ def test_no_input(served: Served) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error(served: Served) -> None:
-    """`kbroker consume | head` ends without a word."""
+    """`consume` ends without an error message when the reader of its output closes the pipe."""
     served.run("topics", "create", "t", "-p", "1")
     served.run("produce", "t", stdin="x" * 100 + "\n" + "line\n" * 50_000)
     command = f"'{sys.executable}' -m kbroker consume t --from-beginning -b {served.address} | head -n 1"
@@ -172,7 +172,7 @@ def test_a_reader_that_leaves_is_no_error(served: Served) -> None:
 
 
 def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """After kill -9 the same folder serves every acknowledged record, and the next offset is the next one."""
+    """After kill -9, every acknowledged record is served from the same folder, and the offsets continue."""
     first = Served("--data-dir", str(tmp_path))
     first.run("topics", "create", "t", "-p", "1", "--config", "retention.ms=123456789")
     first.run("produce", "t", "--acks", "all", stdin="one\ntwo\n")
@@ -190,7 +190,7 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_signals_stop_in_order(tmp_path: Path, number: signal.Signals) -> None:
-    """SIGTERM and Ctrl-C end with status 0, nothing but the ready line printed, and the folder free again."""
+    """SIGTERM and Ctrl-C end the broker with status 0 and no output, and free its folder."""
     broker = Served("--data-dir", str(tmp_path))
     broker.run("topics", "create", "t", "-p", "1")
     assert broker.end(number) == 0
@@ -208,7 +208,7 @@ def refused(*args: str) -> tuple[int, str]:
 
 
 def test_second_broker_on_the_folder_is_refused(served: Served, tmp_path: Path) -> None:
-    """Two brokers never write into one folder: the second says who has it, and the first goes on."""
+    """A second broker on a folder is refused with the name of the folder, and the first continues to run."""
     status, line = refused("--listener", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
     assert status == 1
     assert str(tmp_path / "data") in line
@@ -216,14 +216,14 @@ def test_second_broker_on_the_folder_is_refused(served: Served, tmp_path: Path) 
 
 
 def test_port_in_use_is_one_line(served: Served, tmp_path: Path) -> None:
-    """A port that is taken is named in one line."""
+    """A port in use is refused with one line that names the address."""
     status, line = refused("--listener", served.address, "--data-dir", str(tmp_path / "other"))
     assert status == 1
     assert served.address in line
 
 
 def test_bad_value_names_key_value_and_what_is_allowed(tmp_path: Path) -> None:
-    """A wrong setting stops the start with everything needed to correct it."""
+    """An invalid setting is refused with the name of the config and its value."""
     status, line = refused("--data-dir", str(tmp_path), "--set", "num.io.threads=many")
     assert status == 2
     assert "num.io.threads" in line
@@ -231,7 +231,7 @@ def test_bad_value_names_key_value_and_what_is_allowed(tmp_path: Path) -> None:
 
 
 def test_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
-    """A data folder below a plain file is refused in one line."""
+    """A data folder below a file is refused with one line that names the file."""
     (tmp_path / "file").touch()
     status, line = refused("--listener", "127.0.0.1:0", "--data-dir", str(tmp_path / "file" / "data"))
     assert status == 1
@@ -239,7 +239,7 @@ def test_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
 
 
 def test_in_memory_leaves_nothing(tmp_path: Path) -> None:
-    """With --in-memory records are served, and nothing of them is in the working folder afterwards."""
+    """A broker with `--in-memory` serves records."""
     broker = Served("--in-memory")
     assert broker.ready_line.endswith(" in memory\n")
     broker.run("topics", "create", "t", "-p", "1")
@@ -249,7 +249,7 @@ def test_in_memory_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_settings_come_from_a_properties_file(tmp_path: Path) -> None:
-    """A server.properties with Kafka's names is enough to start, and --set wins over it."""
+    """The broker starts with a file of Kafka's properties; `--set` takes precedence over the file."""
     config = tmp_path / "server.properties"
     config.write_text(f"log.dirs={tmp_path / 'data'}\nnum.partitions=4\ndefault.replication.factor=1\n")
     broker = Served("--config", str(config), "--set", "num.partitions=5")
@@ -260,7 +260,7 @@ def test_settings_come_from_a_properties_file(tmp_path: Path) -> None:
 
 
 def test_segments_can_be_dumped_and_verified(tmp_path: Path) -> None:
-    """The log commands read the broker's files: a dump shows the batch, verify finds no damage."""
+    """`log dump` shows the batch of a stopped broker's segment, and `log verify` finds no damage."""
     broker = Served("--data-dir", str(tmp_path))
     broker.run("topics", "create", "t", "-p", "1")
     broker.run("produce", "t", stdin="one\ntwo\n")
@@ -272,7 +272,7 @@ def test_segments_can_be_dumped_and_verified(tmp_path: Path) -> None:
 
 
 def test_serve_never_imports_numpy(tmp_path: Path) -> None:
-    """Start, requests of every kind and stop pass without numpy: it would cost the idle broker 20 MiB."""
+    """A broker that serves requests does not import numpy, which would need 20 MiB."""
     code = (
         "import sys, threading, os, signal\n"
         "from kbroker.cli import cli\n"

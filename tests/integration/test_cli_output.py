@@ -1,4 +1,4 @@
-"""Output of every command with --json: real ones, against the schema in docs/reference/cli-output.schema.json."""
+"""Output of every command with `--json`, validated against docs/reference/cli-output.schema.json."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ from kbroker.testing import EmbeddedBroker
 from tests.support import cli_output
 from tests.support.cli import run
 
-#: Commands of Spark, whose schemas give only the outer shape; of secured listeners (test_delegation_tokens); and of a
-#: Schema Registry (test_schema_registry).
+# : Commands that other tests validate: of Spark (the schemas give the outer shape only), of a Schema Registry, and of
+# delegation tokens.
 ELSEWHERE = {"pipeline", "registry", "tokens"}
 TOKEN = "a-token-of-this-test"
 SETTINGS = {
@@ -41,7 +41,7 @@ Check = Callable[..., list[Any]]
 
 
 def with_json(group: click.Group = cli, words: str = "") -> Iterator[str]:
-    """Yield the commands that have --json."""
+    """Yield the commands that have `--json`."""
     ctx = click.Context(group)
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
@@ -52,13 +52,13 @@ def with_json(group: click.Group = cli, words: str = "") -> Iterator[str]:
 
 
 def test_every_command_has_a_schema() -> None:
-    """The schema is valid, and has each command that prints JSON, and no other."""
+    """The schema is valid and has exactly the commands that print JSON."""
     Draft202012Validator.check_schema(cli_output.SCHEMA)
     assert set(with_json()) == cli_output.commands()
 
 
 def test_the_schema_is_closed() -> None:
-    """A field that the schema does not have is an error, so that a new one is documented."""
+    """A field that the schema does not have is an error, so that a new field must be documented."""
     validator = Draft202012Validator({**cli_output.SCHEMA, "$ref": "#/$defs/users%20add"})
     validator.validate({"user": "a", "mechanism": "b", "iterations": 1})
     for wrong in ({"user": "a"}, {"user": "a", "mechanism": "b", "iterations": 1, "more": 1}):
@@ -67,7 +67,7 @@ def test_the_schema_is_closed() -> None:
 
 
 def test_outputs(tmp_path: Path) -> None:
-    """The output of each command fits the schema, with and without rows; every command is run."""
+    """The output of each command is valid, with and without rows; every command is run."""
     done: set[str] = set()
     data, records = tmp_path / "data", tmp_path / "requests"
     settings = {**SETTINGS, "log.dirs": str(data), "kbroker.request.log.dir": str(records)}
@@ -178,7 +178,7 @@ def _quotas(check: Check, folder: Path) -> None:
 
 
 def _files(check: Check, folder: Path, data: Path) -> None:
-    """Commands that read the files of a broker that has stopped."""
+    """Run the commands that read the files of a stopped broker."""
     check("log dump", "--print-data-log", *(str(path) for path in data.glob("t-0/*.log")))
     check("log verify", str(data))
     check("storage check", str(data))

@@ -1,4 +1,4 @@
-"""Client telemetry end to end: clients push their metrics, the broker keeps, logs and forwards them."""
+"""Client telemetry: clients push metrics, which the broker keeps, logs and forwards."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def values(broker: Broker, client_id: str) -> dict[str, float]:
 
 
 def test_librdkafka_pushes(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Producer and consumer push; the broker has their software, logs the pushes, and forgets clients at their end."""
+    """A librdkafka producer and consumer push; the broker logs the pushes and removes clients that disconnect."""
     broker.create_topic("t")
     servers = {"bootstrap.servers": broker.bootstrap_servers, "enable.metrics.push": True}
     producer = Producer({**servers, "client.id": "p"})
@@ -87,7 +87,7 @@ def test_librdkafka_pushes(broker: EmbeddedBroker, tmp_path: Path) -> None:
 
 
 def test_without_the_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The APIs are not advertised, and a setting that needs the decoder stops the start."""
+    """Without the decoder, the APIs are not advertised, and a config that needs the decoder prevents the start."""
     decoder.has_decoder.cache_clear()
     with monkeypatch.context() as changed:
         changed.setattr(decoder, "_FILES", ("no such file",))
@@ -104,7 +104,7 @@ def test_without_the_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
-    """The start ends with the reason."""
+    """A log folder that cannot be written prevents the start."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.log\.dir"):
         EmbeddedBroker({"kbroker.telemetry.log.dir": str(tmp_path / "file" / "log")}).start()
@@ -114,13 +114,13 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     "endpoint", ["collector:4318", "grpc://collector", "http://", "http://a:b", "http://a b", "http://u:p@a"]
 )
 def test_an_endpoint_that_is_no_url(endpoint: str) -> None:
-    """It is refused before anything starts."""
+    """An invalid endpoint is refused before the start."""
     with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.otlp\.endpoint"):
         Broker({"kbroker.telemetry.otlp.endpoint": endpoint})
 
 
 def test_configs_of_a_subscription(broker: EmbeddedBroker) -> None:
-    """The command sets them, with Kafka's refusals."""
+    """`configs alter` sets the configs of a subscription, with Kafka's error messages."""
     server = ("--bootstrap-server", broker.bootstrap_servers)
     change = ("configs", "alter", "client-metrics", "s", *server)
     assert (
@@ -133,7 +133,7 @@ def test_configs_of_a_subscription(broker: EmbeddedBroker) -> None:
 
 
 def test_no_permission_is_needed() -> None:
-    """As in Kafka: a user without any rule is asked for metrics, and may push them."""
+    """A user without any ACL receives a subscription and may push metrics, as in Kafka."""
     with EmbeddedBroker(SASL) as broker, log_in(broker.bound_listeners[0].partition("://")[2], "alice") as client:
         granted = client.call("GetTelemetrySubscriptions", 0, {"ClientInstanceId": UUID(int=0)})
         assert granted["ErrorCode"] == 0
@@ -161,7 +161,7 @@ def test_instances_end_with_their_connections(broker: EmbeddedBroker) -> None:
 
 
 def test_a_push_imports_no_numpy() -> None:
-    """Nor does a start: what decodes metrics is imported at the first push."""
+    """The decoder is imported with the first push, and without numpy."""
     program = (
         "import sys\nfrom uuid import UUID\nfrom kbroker.broker import Broker\n"
         "from kbroker.telemetry.manager import Client\n"

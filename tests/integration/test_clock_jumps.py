@@ -1,4 +1,4 @@
-"""The wall clock is set ahead and back by a day under load: nothing is lost or removed, and clients go on."""
+"""Jumps of the wall clock by a day in both directions under load: no record is lost, and clients continue."""
 
 import contextlib
 import itertools
@@ -14,13 +14,13 @@ from tests.support.broker import BrokerProcess, wait_for
 from tests.support.clock_jump import ClockJump
 
 DAY_S = 24 * 60 * 60
-TOPICS = ("created", "appended")  # the times of the second one's records are the broker's
+TOPICS = ("created", "appended")  # the records of the second topic have the broker's timestamps
 
 pytestmark = pytest.mark.slow
 
 
 class Member:
-    """A member of a group, alone in it. Args: ``protocol``: of the group, and its name."""
+    """The only member of a group. Args: ``protocol``: protocol and id of the group."""
 
     def __init__(self, bootstrap: str, protocol: str) -> None:
         config = {"bootstrap.servers": bootstrap, "group.id": protocol, "group.protocol": protocol}
@@ -37,7 +37,7 @@ class Member:
         self.revocations += 1
 
     def read(self, count: int) -> None:
-        """Read and commit until ``count`` records have come."""
+        """Consume and commit until ``count`` records are read."""
 
         def is_read() -> bool:
             for message in self._consumer.consume(1000, 0.05):
@@ -84,7 +84,7 @@ def members(broker: BrokerProcess) -> Iterator[list[Member]]:
 
 
 def test_a_day_ahead_and_back(broker: BrokerProcess, jump: ClockJump, members: list[Member]) -> None:
-    """No record is removed, no member leaves, no producer fails, and the logs are sound after a kill."""
+    """Clock jumps remove no record, rebalance no group and fail no producer; the logs are intact after a kill."""
     server = ("--bootstrap-server", broker.bootstrap)
     plain = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
     transactional = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "jumps"})

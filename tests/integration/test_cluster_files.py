@@ -1,4 +1,4 @@
-"""`kbroker cluster export|diff|apply`, `topics export` and `create --from`: a cluster becomes what its file lists."""
+"""`kbroker cluster export|diff|apply`, `topics export` and `topics create --from`: a cluster as its file lists it."""
 
 import json
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def done(broker: EmbeddedBroker, *args: str) -> str:
 
 
 def test_a_cluster_becomes_what_its_file_lists(broker: EmbeddedBroker, path: Path) -> None:
-    """The difference is shown, made once, and gone; what the cluster exports is the file in full."""
+    """`apply` makes the changes that `diff` shows; `export` prints the complete state, which can be applied."""
     assert outcome(broker, "cluster", "diff", str(path), "--exit-code") == (3, CREATED, NO_USER)
     assert outcome(broker, "cluster", "apply", str(path), "--dry-run") == (
         0,
@@ -106,7 +106,7 @@ def test_a_cluster_becomes_what_its_file_lists(broker: EmbeddedBroker, path: Pat
 
 
 def test_nothing_is_removed_unless_asked(broker: EmbeddedBroker, path: Path, tmp_path: Path) -> None:
-    """Entries that the file does not list are named; --prune removes them, once confirmed, in sections of the file."""
+    """Entries that the file does not list are named; a confirmed `--prune` deletes them in the sections that it has."""
     done(broker, "cluster", "apply", str(path))
     done(broker, "topics", "create", "extra", "-p", "2")
     done(broker, "acls", "add", "--topic", "x", "--operation", "read", "--allow", "User:z")
@@ -135,7 +135,7 @@ def test_nothing_is_removed_unless_asked(broker: EmbeddedBroker, path: Path, tmp
     assert "extra" in done(broker, "topics", "list")
     assert (
         run(broker, "cluster", "apply", str(path), "--prune", "--json").exit_code == 2
-    )  # without a terminal for the confirmation
+    )  # the confirmation needs a terminal
     made = json.loads(done(broker, "cluster", "apply", str(path), "--prune", "--yes", "--json"))
     assert (made["applied"], len(made["changes"])) == (True, 7)
     assert done(broker, "cluster", "diff", str(path), "--prune") == "nothing to change\n"
@@ -146,7 +146,7 @@ def test_nothing_is_removed_unless_asked(broker: EmbeddedBroker, path: Path, tmp
 
 
 def test_what_a_broker_refuses_changes_nothing(broker: EmbeddedBroker, path: Path) -> None:
-    """All is checked before the first change, and the error has the place in the file."""
+    """The file is checked before the first change, and an error names the place in the file."""
     path.write_text(FILE + "  - {user: bob}\n")
     bad = FILE.replace("- name: payments", "- {name: payments, configs: {retention.ms: soon}}")
     path.write_text(bad)
@@ -160,7 +160,7 @@ def test_what_a_broker_refuses_changes_nothing(broker: EmbeddedBroker, path: Pat
 
 
 def test_without_an_authorizer_there_are_no_acls(path: Path) -> None:
-    """An export leaves them out, and a file with some is refused."""
+    """Without an authorizer, an export has no ACLs, and a file with ACLs is refused."""
     with EmbeddedBroker() as broker:
         assert [*json.loads(done(broker, "cluster", "export", "--json"))] == ["topics", "quotas", "users"]
         refused = outcome(broker, "cluster", "diff", str(path))[2]
@@ -171,7 +171,7 @@ def test_without_an_authorizer_there_are_no_acls(path: Path) -> None:
 
 
 def test_topics_from_a_file(broker: EmbeddedBroker, path: Path) -> None:
-    """`topics create --from` makes the topics that `topics export` prints, with options for what they leave out."""
+    """`topics create --from` creates the exported topics; its options apply where the file has no value."""
     made = done(broker, "topics", "create", "--from", str(path), "-p", "3", "--config", "segment.bytes=2000000")
     assert made == "created orders with 6 partitions\ncreated payments with 3 partitions\n"
     exported = done(broker, "topics", "export", "payments")
@@ -188,7 +188,7 @@ def test_topics_from_a_file(broker: EmbeddedBroker, path: Path) -> None:
 
 
 def test_configs_of_all_resources_of_a_kind(broker: EmbeddedBroker) -> None:
-    """Without names, `configs describe` shows every topic and broker, and what else has configs."""
+    """Without a name, `configs describe` shows every resource of the type."""
     done(broker, "topics", "create", "a", "b", "--config", "retention.ms=5")
     done(broker, "configs", "alter", "group", "g", "--set", "consumer.session.timeout.ms=50000")
     done(broker, "configs", "alter", "client-metrics", "m", "--set", "metrics=a.")
@@ -223,7 +223,7 @@ def test_configs_of_all_resources_of_a_kind(broker: EmbeddedBroker) -> None:
     ],
 )  # fmt: skip
 def test_bad_files(path: Path, text: str, message: str) -> None:
-    """Each error is one line with the place, the expected and the found value."""
+    """An error names the place in the file, the expected and the found value."""
     path.write_text(text)
     with pytest.raises(DocumentError) as raised:
         read_cluster_file(path)
@@ -232,7 +232,7 @@ def test_bad_files(path: Path, text: str, message: str) -> None:
 
 
 def test_every_name_survives_a_file(tmp_path: Path) -> None:
-    """Names that YAML would read as other things, and characters that it refuses, are quoted."""
+    """Names that YAML would read as other values or refuse are quoted."""
     names = [
         "a",
         "null",

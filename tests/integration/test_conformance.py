@@ -1,4 +1,4 @@
-"""Raw requests of every advertised API and version: the responses are Apache Kafka's, field by field."""
+"""Requests of every advertised API and version, whose responses are compared field by field with Apache Kafka's."""
 
 import copy
 import re
@@ -23,7 +23,7 @@ from tests.conformance.talk import look_at
 from tests.support.broker import BrokerProcess
 from tests.support.ports import free_pair
 
-AT_A_TIME = 10  # some wait for seconds
+AT_A_TIME = 10  # some cases wait for seconds
 
 
 def chosen() -> list[Case]:
@@ -42,7 +42,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def test_every_case_is_recorded() -> None:
-    """The recording has the responses to each case, also those that are left out, and no others."""
+    """The recording has the responses of every case, including those left out, and no others."""
     assert {case.id for case in cases()} == load().keys()
     unused = [row for row in reasons(LEFT_OUT) if not any(re.search(row, case.id) for case in cases())]
     assert not unused, "a line of left_out.txt fits no case"
@@ -51,8 +51,7 @@ def test_every_case_is_recorded() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_responses_are_apache_kafkas(broker: BrokerProcess) -> None:
-    """No field of any response differs from the recording of Apache Kafka, nor does an error message if it is not in
-    other_words.txt."""
+    """The responses equal the recorded ones of Apache Kafka, except for the error messages of other_words.txt."""
     runner, recording = Runner(look_at(broker.bootstrap, f"127.0.0.1:{broker.port + 1}"), AT_A_TIME), load()
     runner.warm()
     verdicts = [judged(run, recording[run.case.id]) for run in runner.run_all(chosen())]
@@ -71,7 +70,7 @@ def test_responses_are_apache_kafkas(broker: BrokerProcess) -> None:
 
 
 def test_the_comparison_can_fail(broker: BrokerProcess) -> None:
-    """Another value or type, a field more or less and a step more or less are differences; other words are a remark."""
+    """A changed value or type, an added or missing field or step is a difference; another message is a remark."""
     (case,) = (case for case in cases() if case.id == "produce/wrong_checksum 12")
     run = Runner(look_at(broker.bootstrap)).run(case)
     recorded = recorded_of(run)

@@ -1,4 +1,4 @@
-"""Rates of connections over real sockets: held and closed, delayed, changed at run time, and a clean stop."""
+"""Connection rates of a socket server: held and delayed connections, changes at run time, stops."""
 
 import contextlib
 import socket
@@ -24,7 +24,7 @@ from tests.support.socket_rig import PAUSE, until
 
 
 class Rig:
-    """A server that echoes, with quota windows of 2 x 1 s; one network thread per listener."""
+    """Echo server with quota windows of 2 x 1 s and one network thread per listener."""
 
     def __init__(self, clock: VirtualClock | None, names: tuple[str, ...] = ("PLAINTEXT",), **options: object) -> None:
         self.channel = RequestChannel(capacity=50, clock=clock)
@@ -76,7 +76,7 @@ def rig(clock: VirtualClock) -> Iterator[Rig]:
 
 
 def is_served(client: socket.socket) -> bool:
-    """Return whether one request gets its response; False if the server closes the connection."""
+    """Return whether a request has a response; False if the server closes the connection."""
     with contextlib.suppress(ConnectionError):
         client.sendall(struct.pack(">i", 4) + b"ping")
         return client.recv(8) == struct.pack(">i", 4) + b"ping"
@@ -90,8 +90,7 @@ def is_closed(client: socket.socket) -> bool:
 
 
 def test_address_that_connects_too_fast_is_held_and_closed(rig: Rig, clock: VirtualClock) -> None:
-    """SS-11, SS-12: the 6th and 7th connection of one moment at 5/s are held; 2 s later they are closed, a new one
-    is served."""
+    """Connections of an address above its rate are held for 2 s and closed; later ones are accepted (SS-11, SS-12)."""
     rig.quotas.update_ip_rate(None, 5)
     served = [rig.connect() for _ in range(5)]
     assert all(is_served(client) for client in served)
@@ -111,7 +110,7 @@ def test_address_that_connects_too_fast_is_held_and_closed(rig: Rig, clock: Virt
 
 
 def test_held_sockets_are_closed_after_their_time(rig: Rig, clock: VirtualClock) -> None:
-    """The delay of 200 ms has to be over: closed at 201 ms, not at 200."""
+    """A held connection is closed after its delay of 200 ms, and not before."""
     rig.quotas.update_ip_rate("127.0.0.1", 5)
     clients = [rig.connect() for _ in range(6)]
     until(lambda: rig.held() == 1, "the sixth is held")
@@ -124,7 +123,7 @@ def test_held_sockets_are_closed_after_their_time(rig: Rig, clock: VirtualClock)
 
 
 def test_held_sockets_are_closed_on_stop(clock: VirtualClock) -> None:
-    """SS-13: a stop closes what is held, at once."""
+    """A stop closes held connections at once (SS-13)."""
     rig = Rig(clock)
     rig.quotas.update_ip_rate(None, 5)
     clients = [rig.connect() for _ in range(6)]
@@ -136,7 +135,7 @@ def test_held_sockets_are_closed_on_stop(clock: VirtualClock) -> None:
 
 
 def test_listener_over_its_rate_is_delayed_and_served(clock: VirtualClock) -> None:
-    """Above the rate of a listener its acceptor waits, exactly as long as the rate says; another listener goes on."""
+    """The acceptor of a listener above its rate waits for the exact delay; another listener accepts connections."""
     rig = Rig(clock, ("PLAINTEXT", "OTHER"), listener_limits={"PLAINTEXT": ListenerLimits(max_connection_rate=5)})
     for _ in range(5):
         assert is_served(rig.connect())
@@ -154,7 +153,7 @@ def test_listener_over_its_rate_is_delayed_and_served(clock: VirtualClock) -> No
 
 
 def test_inter_broker_listener_gets_in_when_the_server_is_full(clock: VirtualClock) -> None:
-    """At max.connections the inter-broker listener still accepts, and the least active connection of another goes."""
+    """At `max.connections`, the inter-broker listener accepts, and the least active connection of another is closed."""
     rig = Rig(clock, ("PLAINTEXT", "INTERNAL"), max_connections=2)
     first, second = rig.connect(), rig.connect()
     assert is_served(first)
@@ -180,7 +179,7 @@ def test_stop_while_an_acceptor_waits(clock: VirtualClock) -> None:
 
 
 def test_rate_on_the_system_clock() -> None:
-    """Real time: 60 connections at 40/s take the time that the window says, and all are served."""
+    """On the system clock, 60 connections at 40/s are delayed, and all are served."""
     rig = Rig(None, max_connection_rate=40)
     for _ in range(60):
         assert is_served(rig.connect())
@@ -190,7 +189,7 @@ def test_rate_on_the_system_clock() -> None:
 
 
 def test_limits_change_by_configs() -> None:
-    """Rates and counts of broker and listener are in force when the change of the config returns, and go with it."""
+    """Limits of broker and listener are in force, and removed, when the change of the config returns."""
     with Broker(
         {
             "listeners": "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0",
@@ -202,7 +201,7 @@ def test_limits_change_by_configs() -> None:
         quotas, dynamic = broker.context.connection_quotas, broker.context.dynamic
 
         def room(listener: str) -> int:
-            """Return the number of further connections that are allowed."""
+            """Return the number of further connections that the listener accepts."""
             taken = 0
             while taken < 50 and admission.has_slot(quotas, listener):
                 admission.admit(quotas, listener, "10.0.0.1")
@@ -235,7 +234,7 @@ def test_limits_change_by_configs() -> None:
 
 
 def test_quota_of_an_address_is_in_force_and_survives_a_restart(tmp_path: Path) -> None:
-    """The ip entity's connection_creation_rate limits new connections at once, and again after a restart."""
+    """The `connection_creation_rate` of an address limits new connections at once, and after a restart."""
     config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dir": str(tmp_path)}
     alteration = Alteration(QuotaEntity.of({"ip": "127.0.0.1"}), [QuotaOp("connection_creation_rate", 2.0)])
     with Broker(config) as broker:

@@ -1,4 +1,4 @@
-"""The console at the HTTP port: who may see it, what its pages show of a broker with clients, what bad input gets."""
+"""Console at the HTTP port: access, the pages of a broker with clients, invalid input."""
 
 import http.client
 import json
@@ -66,7 +66,7 @@ def text(response: HttpResponse) -> str:
     return response.body.decode()
 
 
-# ---------------------------------------------------------------- at the port
+# ---------------------------------------------------------------- HTTP port
 
 
 def get(broker: Broker, target: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, str, Any]:
@@ -113,7 +113,7 @@ def test_it_is_at_the_http_port(broker: Broker) -> None:
     ],
 )  # fmt: skip
 def test_bad_requests(broker: Broker, target: str, headers: dict[str, str], status: int) -> None:
-    """Each has a clear response, and none of them is a failure of the broker's."""
+    """A bad request is refused with its status, and is not an internal error."""
     found = get(broker, target, **headers)
     assert found[0] == status
     assert "the broker's log says why" not in found[1]
@@ -121,7 +121,7 @@ def test_bad_requests(broker: Broker, target: str, headers: dict[str, str], stat
 
 def test_posts_that_no_page_sends(broker: Broker) -> None:
     kind = {"Content_Type": "application/x-www-form-urlencoded"}
-    assert get(broker, "/console/sign-out", "POST", "a=b", **kind)[0] == 403  # without its origin
+    assert get(broker, "/console/sign-out", "POST", "a=b", **kind)[0] == 403  # without the Origin header
     assert get(broker, "/console/sign-out", "POST", "a=b", Origin="http://evil.example", **kind)[0] == 403
     assert get(broker, "/console/sign-out", "POST", "x" * 70_000, **kind)[0] == 413
     assert get(broker, "/metrics", "POST", "a=b", **kind)[0] == 405
@@ -139,7 +139,7 @@ def test_posts_that_no_page_sends(broker: Broker) -> None:
 )
 @pytest.mark.parametrize("method", ["DELETE", "PUT", "OPTIONS"])
 def test_a_method_that_is_not_served_gets_those_that_are(broker: Broker, target: str, served: str, method: str) -> None:
-    """Below /console it was said that POST is not served."""
+    """The response lists the methods of its path; below /console these include POST."""
     status, sentence, headers = get(broker, target, method)
     assert (status, sentence) == (405, f"only {served} are served here\n")
     assert headers["Allow"] == served.replace(" and ", ", ")
@@ -157,7 +157,7 @@ def test_a_broker_without_jinja_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_of_it_is_loaded_before_it_is_asked_for() -> None:
-    """Jinja2 and the pages are some megabytes that most brokers do not need."""
+    """Jinja2 and the pages are loaded with the first request, as most brokers do not need them."""
     program = f"""
 import sys, urllib.request
 from kbroker import console
@@ -176,11 +176,11 @@ broker.stop()
     run_to_end([sys.executable, "-c", program], seconds=60)
 
 
-# ---------------------------------------------------------------- who may
+# ---------------------------------------------------------------- access
 
 
 def test_signing_in(pages: Console) -> None:
-    """From another machine: the token, then a cookie; what came with the form is checked first."""
+    """A client of another host signs in with the token and receives a cookie, after the checks of the form's origin."""
     away = "10.1.2.3"
     refused = ask(pages, "topics", address=away)
     assert (refused.status, dict(refused.headers)["Location"]) == (303, "/console/sign-in")
@@ -208,7 +208,7 @@ def test_signing_in(pages: Console) -> None:
 
 
 def test_a_guessed_token(pages: Console) -> None:
-    """Further guesses wait, the right one among them; others are not kept waiting."""
+    """After several wrong tokens, an address must wait even with the right token; other addresses need not."""
     for _ in range(GUESSES):
         assert post(pages, "sign-in", {"token": "x" * 20}, "10.6.6.6").status == 403
     waiting = post(pages, "sign-in", {"token": TOKEN}, "10.6.6.6")
@@ -219,7 +219,7 @@ def test_a_guessed_token(pages: Console) -> None:
 
 @pytest.mark.parametrize("at_console_first", [True, False])
 def test_wrong_tokens_of_an_address_count_once_for_the_whole_port(at_console_first: bool) -> None:
-    """An address that had to wait at the console had five more guesses at the other paths, and the other way round."""
+    """Wrong tokens at the console and at other paths of the port are counted together."""
     form = {"Content_Type": "application/x-www-form-urlencoded"}
     with served(SETTINGS) as made:
 
@@ -245,7 +245,7 @@ def test_without_a_token_only_this_machine_may(broker: Broker) -> None:
         assert post(pages, "sign-in", {"token": ""}, "10.1.2.3").status == 403
 
 
-# ---------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------- pages
 
 
 PATHS = (
@@ -287,7 +287,7 @@ def test_messages(pages: Console) -> None:
 
 
 def test_a_binary_record_of_ten_megabytes(pages: Console) -> None:
-    """Its size is stated, some of it shown, all of it saved as a file that no browser shows."""
+    """The page shows the size and the first bytes of a large value, which can be saved as a file."""
     page = text(ask(pages, "messages?topic=binary"))
     assert "binary, 10.0 MiB; shown: the first 128 B of 10.0 MiB" in page
     assert len(page) < 10_000
@@ -300,14 +300,14 @@ def test_a_binary_record_of_ten_megabytes(pages: Console) -> None:
 
 
 def test_ids_of_topics_are_kafkas(pages: Console, broker: Broker) -> None:
-    """As Kafka's tools write them, 22 characters; a UUID finds nothing in their output."""
+    """A page shows the topic id in the format of Kafka's tools, with 22 characters."""
     view = broker.context.topics.get("orders")
     assert view is not None
     assert f"Id <code>{topic_id_text(view.topic_id.bytes)}</code>" in text(ask(pages, "topic?topic=orders"))
 
 
 def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name of a topic, client or header can bring markup into a page, or turn its text around."""
+    """Names of topics, clients and headers can neither add markup to a page nor reverse its text."""
     view = TopicView(MARKUP, broker.context.topics.all()[0].topic_id, (None,), configs={"k" + MARKUP: MARKUP})
     topics = SimpleNamespace(
         all=lambda: [view], get=lambda name: view if name == MARKUP else None, partition=lambda *a: None
@@ -327,7 +327,7 @@ def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.M
 
 
 def test_ten_thousand_topics(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page shows fifty, wherever it is, and the filter finds one among all."""
+    """A page shows fifty topics, and the filter searches all of them."""
     some = broker.context.topics.all()[0]
     views = [some._replace(name=f"topic-{number:05d}", is_internal=False) for number in range(10_000)]
     found = SimpleNamespace(all=lambda: views, get={view.name: view for view in views}.get)
@@ -342,7 +342,7 @@ def test_ten_thousand_topics(pages: Console, broker: Broker, monkeypatch: pytest
 
 
 def test_a_part_alone(pages: Console) -> None:
-    """An open page requests its live part again, and the response has the time of the next request."""
+    """A request for the live part of a page returns that part with the interval of the next request."""
     part = ask(pages, "topics", kb_part="1", kb_viewer="a")
     assert "<html" not in text(part)
     assert 'data-live="/console/topics"' in text(part)
@@ -365,7 +365,7 @@ def test_the_slowest_requests(pages: Console, broker: Broker) -> None:
 
 
 def test_the_slowest_requests_without_a_log() -> None:
-    """The broker keeps some at all times; the page shows those."""
+    """Without a request log, the page shows the slow requests that the broker keeps in memory."""
     with (
         Broker({**SETTINGS, "kbroker.request.log.topic": ""}) as broker,
         pages_of(broker) as pages,
@@ -424,7 +424,7 @@ def test_the_pages_only_show_unless_editing_is_on(pages: Console, broker: Broker
 
 
 def test_a_shadow_first_then_promoted(editor: Console, broker: Broker) -> None:
-    """A preview changes nothing; what is applied is what it has shown, also when it is sent again by mistake."""
+    """A preview changes nothing; its form applies exactly the shown change, and is refused a second time."""
     secret = secret_of(text(ask(editor, "quota?user=alice")))
     fields = {
         "form_secret": secret,
@@ -498,7 +498,7 @@ def test_ten_thousand_entities_with_quotas(pages: Console, broker: Broker, monke
 
 
 def test_share_groups(pages: Console, broker: Broker) -> None:
-    """Start offset, lag and members of a share group; partition 0 of the topic has two records."""
+    """The page shows the start offsets, the lag and the members of a share group."""
     groups = broker.context.groups.share_groups
     assert groups.alter_offsets("queue", {"orders": {0: 1}}) == {("orders", 0): None}
     groups.heartbeat(HeartbeatRequest("queue", "sharer", 0, None, ["orders"], "reader", "/127.0.0.1"))
@@ -510,7 +510,7 @@ def test_share_groups(pages: Console, broker: Broker) -> None:
 
 
 def test_streams_groups(pages: Console, broker: Broker) -> None:
-    """State, and the process and tasks of a member."""
+    """The page shows the state of a streams group, and the process and tasks of its member."""
     groups = broker.context.groups.streams_groups
     shape = topology(subtopology("0", ["orders"]))
     request = streams.HeartbeatRequest("app", "m", 0, rebalance_timeout_ms=9000, topology=shape, process_id="process-1")

@@ -1,4 +1,4 @@
-"""ACLs, users and delegation tokens in the console, as their users may see and change them."""
+"""ACLs, users and delegation tokens in the console, with the permissions of the signed-in user."""
 
 import logging
 import re
@@ -54,7 +54,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def operator(pages: Console) -> str:
-    """The cookie of the holder of the token, who may do everything."""
+    """Cookie of the holder of the token, who has all permissions."""
     return sign_in(pages, token=TOKEN)
 
 
@@ -85,7 +85,7 @@ def shown_secrets(response: HttpResponse) -> dict[str, str]:
 
 
 def test_the_nodes_of_a_secured_cluster_in_one_process() -> None:
-    """The console has no password for the listeners of the other nodes, and reaches them within the process."""
+    """Without a password for the other nodes' listeners, the console reaches them within the process."""
     settings = {**SECURED, "kbroker.metrics.listener": ""}
     with EmbeddedCluster(2, settings) as nodes, pages_of(nodes.node(1), TOKEN, may_edit=True) as pages:
         with cluster(nodes.node(1)) as root:
@@ -142,7 +142,7 @@ def test_wrong_rules(pages: Console, operator: str) -> None:
 
 
 def test_a_question_is_decided_by_a_rule(pages: Console, broker: Broker, operator: str) -> None:
-    """As `kbroker acls explain`: a rule that denies, one that allows by implication, none, a super user."""
+    """A check finds an ACL that denies, one that allows by implication, no ACL, or a super user."""
 
     def said(**query: str) -> str:
         return text(show(pages, operator, "acl-check", asked="1", **{**RULE, **query}))
@@ -194,7 +194,7 @@ def test_without_an_authorizer() -> None:
 def test_users_get_generated_passwords(
     pages: Console, broker: Broker, operator: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Shown once and never logged; a new one takes the place of the old one; a removed user cannot log in."""
+    """A generated password is shown once and not logged, replaces the previous one, and ends with the user."""
 
     def can_log_in(password: str) -> bool:
         line = (
@@ -252,7 +252,7 @@ def test_users_get_generated_passwords(
 
 
 def test_a_user_has_tokens(pages: Console, broker: Broker) -> None:
-    """A signed-in user makes a token, whose HMAC is shown once and logs in; it is renewed and expired."""
+    """A signed-in user creates, renews and expires a token, whose HMAC is shown once and can log in."""
     alice = sign_in(pages, "alice", PASSWORD)
     assert "No delegation tokens" in text(ask(pages, "tokens", cookie=alice))
     made = shown_secrets(change(pages, alice, "tokens/create", renewers="User:bob", lifetime="2h"))
@@ -286,7 +286,7 @@ def test_a_user_has_tokens(pages: Console, broker: Broker) -> None:
 
 
 def test_names_stay_text(pages: Console, broker: Broker, operator: str) -> None:
-    """In every page of this kind, however it is reached."""
+    """Names cannot add markup to any of these pages."""
     name = MARKUP.replace("\u202e", "")
     fields = {**RULE, "principal": f"User:{MARKUP}", "name": MARKUP}
     assert change(pages, operator, "acl-add", **fields).status == 303

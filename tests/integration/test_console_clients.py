@@ -1,4 +1,4 @@
-"""The pages about clients that push their metrics."""
+"""Console pages about clients that push their metrics."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def pages(broker: Broker) -> Iterator[Console]:
 
 
 def push(broker: Broker, number: int, client_id: str, *points: Point) -> str:
-    """Push points as a client; return the address of its page."""
+    """Push points as a client; return the address of the client's page."""
     service = broker.context.telemetry
     facts = {"client_id": client_id, "client_software_name": client_id, "client_source_address": "10.0.0.7"}
     service.manager.get_subscription(UUID(int=number), Client(facts, f"User:{client_id}", "", lambda: True))
@@ -44,14 +44,14 @@ def gauge(name: str, value: float, *attributes: tuple[str, str]) -> Point:
 
 
 def test_without_clients(pages: Console, broker: Broker) -> None:
-    """The page says how to make a subscription; it starts nothing."""
+    """Without a subscription, the page explains how to create one and does not start the telemetry service."""
     assert "No client metrics subscription" in text(ask(pages, "clients"))
     assert broker.context.telemetry_service is None
     assert ask(pages, "client?client=AAAAAAAAAAAAAAAAAAAABw").status == 404
 
 
 def test_latencies(pages: Console, broker: Broker) -> None:
-    """The list has the longest latency of a client with several nodes; a client's page has all values."""
+    """The list shows the largest latency over the nodes of a client; a client's page shows all values."""
     subscribe(broker, "all", metrics="a,b", interval_ms="60000")
     nodes = [gauge(PRODUCE_LATENCY, 2.5, ("node.id", "1")), gauge(PRODUCE_LATENCY, 25, ("node.id", "2"))]
     mine = push(broker, 7, "orders", *nodes, Point("a.total", (), 1_234_567, True, True))
@@ -75,7 +75,7 @@ def test_latencies(pages: Console, broker: Broker) -> None:
 
 
 def test_names_with_markup(pages: Console, broker: Broker) -> None:
-    """Clients choose every text here."""
+    """Texts that a client chooses cannot add markup to a page."""
     subscribe(broker, MARKUP[:20], metrics=MARKUP.replace(",", ""), interval_ms="60000")
     mine = push(broker, 7, MARKUP, gauge(MARKUP, 1, (MARKUP, MARKUP)))
     for path in ("clients", f"clients?q={quote(MARKUP)}", mine, f"{mine}&q={quote(MARKUP)}", f"client?client={MARKUP}"):

@@ -1,4 +1,4 @@
-"""`kbroker console`: the pages over ordinary connections, its options, its token, its end."""
+"""`kbroker console`: the pages over connections to a broker, options, token, end."""
 
 import os
 import re
@@ -26,7 +26,7 @@ LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required userna
 
 @contextmanager
 def console(bootstrap: str, *options: str) -> Iterator[tuple[Browser, list[str], subprocess.Popen[str]]]:
-    """Run the command; yield a browser, the lines that it prints, and its process."""
+    """Run the command; yield a browser, the printed lines and the process."""
     command = [sys.executable, "-m", "kbroker", "console", "-b", bootstrap, "--listen", "127.0.0.1:0", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KBROKER_")}
     environment["PYTHONUNBUFFERED"] = "1"
@@ -50,7 +50,7 @@ def broker() -> Iterator[Broker]:
 
 
 def test_the_pages_over_ordinary_connections(broker: Broker) -> None:
-    """Every change is a line of standard error; a signal ends the command in order."""
+    """Every change is logged to standard error, and SIGTERM ends the command with status 0."""
     with console(broker.bootstrap_servers, "--edit") as (browser, _, process):
         check_pages(browser, "orders")
         check_groups_and_access(browser, "orders")
@@ -69,7 +69,7 @@ def test_it_only_shows_without_edit(broker: Broker) -> None:
 
 
 def test_credentials_need_a_token(tmp_path: Path) -> None:
-    """Other users of the machine must not use them: a token is printed, and changes are those of the user."""
+    """With credentials, the command prints a token without which other users of the host have no access."""
     with Broker(SECURED) as made:
         made.context.topics.create(NewTopic("orders", 1))
         connect = made.parts.server.connect

@@ -1,4 +1,4 @@
-"""Groups of all kinds in the console: lists and lag over the client, offsets reset, members removed, groups deleted."""
+"""Groups of all types in the console: lists, lag, reset of offsets, removal of members, deletion."""
 
 import re
 from collections.abc import Iterator
@@ -135,7 +135,7 @@ def test_a_reset_is_shown_and_made(pages: Console, cluster: Cluster) -> None:
 
 
 def test_the_offsets_that_were_shown_are_committed(pages: Console, cluster: Cluster) -> None:
-    """The end moves on between the two forms; a change of the group in between is reported."""
+    """A reset commits the shown offsets although the log has grown; a later change of the group is refused."""
     groups = Groups(cluster)
     groups.commit("moving", {("payments", 0): 0})
     with Producer(cluster) as producer:
@@ -164,7 +164,7 @@ WRONG = [
 
 
 def test_wrong_fields(pages: Console, cluster: Cluster) -> None:
-    """The form is shown again with the problem and the fields."""
+    """The form is shown again with its fields and the reason."""
     Groups(cluster).commit("wrong", {("orders", 0): 3})
     for fields, why in WRONG:
         refused = shown(pages, "group-reset", group="wrong", **fields)
@@ -187,7 +187,7 @@ def test_share_groups_are_reset(pages: Console, broker: Broker, cluster: Cluster
 
 
 def test_members_are_removed(pages: Console, broker: Broker, cluster: Cluster) -> None:
-    """Members of groups of each kind are removed; the next heartbeat of a client that still runs gets the error."""
+    """Members of groups of each type can be removed; the next heartbeat of a running member returns an error."""
     groups = Groups(cluster)
     members: list[ConsumerMember | ClassicMember]
     members = [ConsumerMember(groups, "newer", "orders"), ClassicMember(groups, "older", "orders")]
@@ -239,7 +239,7 @@ def test_pages_only_show_without_edit(broker: Broker, cluster: Cluster) -> None:
 
 
 def test_lags_of_ten_minutes() -> None:
-    """Measured while their page was open lately; others are dropped, and the number of groups is limited."""
+    """The lag is measured while a page of the group is in use; unused groups and those above the limit are dropped."""
     clock, lags = VirtualClock(0), {"g": 3}
 
     def measure(shown: Shown) -> int:
@@ -291,7 +291,7 @@ def test_the_chart_of_a_page(pages: Console, cluster: Cluster) -> None:
 
 
 def test_a_thousand_groups(pages: Console, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page reads the lag of the fifty that it shows."""
+    """A page reads the lag of the fifty groups that it shows."""
     groups = Groups(cluster)
     for number in range(1000):
         groups.commit(f"of-a-thousand-{number:04d}", {("orders", 0): 1})

@@ -1,4 +1,4 @@
-"""Protection of the console: headers of every response, the secret of forms, and the settings of its mount."""
+"""Protection of the console: headers of every response, the secret of forms, configs of the mounted console."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ GUARDS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-#: Nothing that is not named here, in particular no 'unsafe-inline' and no other host.
+# : The complete policy, without 'unsafe-inline' and other hosts.
 POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -72,7 +72,7 @@ def editor(broker: Broker) -> Iterator[Console]:
 def test_every_response_carries_the_guards(
     editor: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch, target: str, more: dict[str, Any], status: int
 ) -> None:
-    """Pages, parts, files, redirections and refusals alike: the policy to the word, once each."""
+    """Pages, parts, files, redirects and errors all have each protective header once."""
     if status == 500:
         monkeypatch.setattr(editor, "_made", lambda *_: 1 // 0)
     response = ask(editor, target, **more)
@@ -91,7 +91,7 @@ def test_every_response_carries_the_guards(
 
 
 def test_a_form_from_elsewhere_is_refused(editor: Console, broker: Broker) -> None:
-    """Another site's, one without its origin, and one of a client that may not see the pages: nothing is changed."""
+    """A form from another site, without an origin, or from a client without access is refused and changes nothing."""
     secret = secret_of(ask(editor, "quota?user=alice").body.decode())
     fields = {"form_secret": secret, "user": "alice", "key": RATE, "value": "1MB", "effect": "enforce"}
     fields["was"] = was_of(post(editor, "quota/preview", fields).body.decode())
@@ -118,7 +118,7 @@ def test_a_form_from_elsewhere_is_refused(editor: Console, broker: Broker) -> No
 
 
 def test_a_session_sees_no_page_that_was_kept_for_another(editor: Console) -> None:
-    """A page is made once a second for all who ask; the secret in its form is of one session."""
+    """Pages are cached for all clients, but the secret of a form differs between sessions."""
     cookies = []
     for _ in range(2):
         signed_in = post(editor, "sign-in", {"token": TOKEN}, AWAY)
@@ -130,7 +130,7 @@ def test_a_session_sees_no_page_that_was_kept_for_another(editor: Console) -> No
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_session_is_no_use_to_another_sites_page(editor: Console, site: str) -> None:
-    """A browser sends the cookie with what such a page asks for, where it does not heed SameSite."""
+    """The cookie is refused in requests from other sites, which a browser without SameSite would send."""
     signed_in = post(editor, "sign-in", {"token": TOKEN}, AWAY)
     cookie = dict(signed_in.headers)["Set-Cookie"].partition(";")[0]
     assert ask(editor, "topics", AWAY, cookie=cookie, sec_fetch_site="same-origin").status == 200
@@ -139,7 +139,7 @@ def test_a_session_is_no_use_to_another_sites_page(editor: Console, site: str) -
 
 
 def test_promoting_is_one_change(editor: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shadow's value takes the place of the enforced one, and the shadow goes with it: at no time are both gone."""
+    """Promotion sets the enforced quota and removes the shadow quota in one change."""
     store = broker.context.quota_entities
     store.alter([Alteration(ALICE, [QuotaOp(RATE, 5.0), QuotaOp(SHADOW, 3.0)])])
     asked: list[Sequence[Alteration]] = []
@@ -165,7 +165,7 @@ def test_promoting_is_one_change(editor: Console, broker: Broker, monkeypatch: p
 
 @pytest.mark.parametrize("edit", [None, False, True])
 def test_quotas_are_changed_only_where_the_setting_says_so(edit: bool | None) -> None:
-    """kbroker.console.edit, off unless it is set; also for a client that has signed in and knows its secret."""
+    """Without `kbroker.console.edit`, a change is refused even with a session and the secret of its form."""
     changes = {} if edit is None else {"kbroker.console.edit": edit}
     with served({**SETTINGS, "kbroker.console.token": TOKEN, **changes}) as made:
         browser = browser_of(made)
@@ -187,7 +187,7 @@ def test_quotas_are_changed_only_where_the_setting_says_so(edit: bool | None) ->
 def test_who_sees_the_pages_is_as_at_the_other_paths_of_the_port(
     knows_clients: bool, has_token: bool, status: int, of_another_name: int
 ) -> None:
-    """A program of this machine needs the token where the broker knows its clients; without a token none is right."""
+    """A broker that authenticates clients requires the token of local clients too; without one, access is denied."""
     settings = dict(SETTINGS)
     if knows_clients:
         settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

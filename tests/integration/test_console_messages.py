@@ -1,4 +1,4 @@
-"""The pages of messages: searches, decoders, files, and the form that produces; safe against markup."""
+"""Console pages of messages: searches, decoders, files, production of records, safety against markup."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def pages(broker: Broker) -> Iterator[Console]:
 
 @pytest.fixture(autouse=True)
 def _whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, a step examines all it may."""
+    """Let a step examine all records that it may, however slow the machine is."""
     monkeypatch.setattr("kbroker.console.record_scan.STEP_MS", 60_000)
 
 
@@ -62,7 +62,7 @@ def page(pages: Console, status: int = 200, **query: object) -> str:
 
 
 def numbers(text: str) -> list[int]:
-    """The member n of each record of a page."""
+    """Return the field n of each record of a page."""
     return [int(n) for n in re.findall(r"&#34;n&#34;: (\d+)", text.partition('id="found"')[2] or text)]
 
 
@@ -83,7 +83,7 @@ def test_all_partitions_in_the_order_of_time(pages: Console) -> None:
 
 
 def test_batches_that_one_request_cannot_bring(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request for several partitions brings the beginning of a large batch, which is then read alone."""
+    """A batch that a request for several partitions cannot return is read by a request for its partition."""
     monkeypatch.setattr("kbroker.console.wire_partition.AHEAD_BYTES", 3000)
     with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
         for n in range(6):
@@ -105,7 +105,7 @@ def test_batches_that_one_request_cannot_bring(pages: Console, broker: Broker, m
 )
 def test_filters(pages: Console, query: dict[str, str], wanted: list[int] | None) -> None:
     text = page(pages, 200, **{"topic": "orders", "count": "3", "time": "1970-01-01T00:00:00", **query})
-    if wanted is None:  # an offset names one partition
+    if wanted is None:  # an offset requires one partition
         assert "Partition" not in text.partition('id="found"')[2]
         assert "No" not in text.partition('id="looked"')[2].partition("</p>")[0]
         return
@@ -114,7 +114,7 @@ def test_filters(pages: Console, query: dict[str, str], wanted: list[int] | None
 
 
 def test_a_step_says_how_far_it_has_looked(pages: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link leads on until the end, over every record once."""
+    """Each step reports its progress and links to the next, so that every record is examined once."""
     monkeypatch.setattr("kbroker.console.record_scan.STEP_RECORDS", 200)
     monkeypatch.setattr("kbroker.console.record_scan.CHUNK", 100)
     text = page(pages, topic="orders", partition=1, offset=0, value='"n": 999')
@@ -203,7 +203,7 @@ def test_wrong_parameters_are_named(pages: Console, query: dict[str, str], statu
 
 
 def test_markup_in_every_field(pages: Console) -> None:
-    """Neither records nor parameters bring an element into a page, or turn its text around."""
+    """Neither records nor parameters can add elements to a page or reverse its text."""
     plain: dict[str, str] = dict.fromkeys(("key", "value", "header"), MARKUP)
     for target in (
         *(
@@ -258,7 +258,7 @@ def test_a_record_with_headers(pages: Console, broker: Broker) -> None:
 def test_a_form_produces_once_and_its_records_are_not_logged(
     pages: Console, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A second submission of the same form doubled the records; keys, values and headers were in the log."""
+    """A second submission of a form produces nothing, and the log has no keys, values or headers."""
     end = broker.context.topics.get("made").partitions[1].high_watermark
     given = {"partition": "1", "key": "private", "value": "private", "headers": "name=private"}
     shown = hidden_fields(post(pages, "produce/preview", {**fields(pages), **given}).body.decode())
@@ -302,7 +302,7 @@ def test_lines_and_a_tombstone(pages: Console, broker: Broker) -> None:
     ],
 )
 def test_what_cannot_be_produced(pages: Console, given: dict[str, str], reason: str) -> None:
-    """The form is shown again with the sentence and the fields; nothing is sent."""
+    """The form is shown again with its fields and the reason; nothing is sent."""
     response = post(pages, "produce/preview", {**fields(pages), **given})
     assert response.status == 400
     assert reason in response.body.decode()

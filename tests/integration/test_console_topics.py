@@ -1,4 +1,4 @@
-"""Topics and configs in the console: shown by the client, changed as shown, with the checks of the broker."""
+"""Topics and configs in the console: views, and changes with previews and the broker's validation."""
 
 import logging
 import re
@@ -100,7 +100,7 @@ def test_a_topic_is_created_as_it_was_shown(broker: Broker, pages: Console, capl
     ],
 )
 def test_a_topic_that_cannot_be_created(pages: Console, fields: dict[str, str], why: str) -> None:
-    """The form is shown again with the reason and its fields; while typing, only the reason."""
+    """The form is shown again with its fields and the reason; the check while typing returns only the reason."""
     shown = post(pages, "topic/create/preview", with_secret(pages, **fields))
     assert (shown.status, why.lower() in words_of(shown.body.decode()).lower()) == (400, True), words_of(
         shown.body.decode()
@@ -134,7 +134,7 @@ def test_records_are_deleted_up_to_an_offset(broker: Broker, pages: Console) -> 
 
 
 def test_a_topic_is_emptied_by_typing_its_name(broker: Broker, pages: Console) -> None:
-    """The records that the topic had when the page was made are deleted, and no later ones."""
+    """The records up to the end offsets of the preview are deleted, and later records are kept."""
     make(broker, "emptied", records=4)
     fields = with_secret(pages, topic="emptied")
     assert apply(pages, "topic/empty", fields, typed="empty").status == 400
@@ -166,7 +166,7 @@ def test_a_topic_is_emptied_by_typing_its_name(broker: Broker, pages: Console) -
 def test_a_topic_that_was_created_again_is_another_one(
     broker: Broker, pages: Console, action: str, fields: dict[str, str]
 ) -> None:
-    """The change that was shown for the deleted topic was made to the new one."""
+    """A change that was shown for a deleted topic is refused for a new topic with the same name."""
     make(broker, "again", records=2)
     shown = post(pages, f"{action}/preview", with_secret(pages, **fields)).body.decode()
     broker.context.topics.delete("again")
@@ -233,7 +233,7 @@ def test_a_config_of_a_topic_is_set_and_removed(broker: Broker, pages: Console) 
 
 
 def test_several_configs_are_edited_at_once(broker: Broker, pages: Console) -> None:
-    """One preview, one change, all or none: a line is a config that is set, a line taken out is one removed."""
+    """One preview and one change: a listed config is set, one that was removed from the list is deleted."""
     make(broker, "several")
     node, one = str(broker.context.node_id), {"kind": "topic", "name": "several"}
     first = with_secret(pages, **one, had="", configs="retention.ms=1000\nsegment.bytes=2097152\n# no line")
@@ -337,7 +337,7 @@ def test_things_that_are_not_there(pages: Console, target: str, status: int) -> 
 
 
 def test_what_acls_allow() -> None:
-    """A user sees the topics that may be described, and a denied change names its ACL."""
+    """A user sees the topics that the ACLs allow to describe; a denied change names the missing ACL."""
     with served(SECURED) as made, pages_of(made, TOKEN, may_edit=True) as pages:
         make(made, "mine")
         make(made, "other")

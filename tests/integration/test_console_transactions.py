@@ -1,4 +1,4 @@
-"""Transactions in the console: listed, aborted through their coordinator, and hanging ones in a partition."""
+"""Transactions in the console: list, abort through the coordinator, hanging transactions of a partition."""
 
 import re
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def test_a_transaction_is_aborted_by_typing_its_id(pages: Console, cluster: Clus
 def test_a_hanging_transaction_is_found_and_aborted(
     pages: Console, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that its coordinator knows is not listed; one that it does not know is, and can be aborted there."""
+    """A transaction that its coordinator does not know is listed and can be aborted; another is not listed."""
     begun(cluster, "other", 1)
     assert "Search" in text(ask(pages, "hanging"))
     assert "No hanging transactions" in text(ask(pages, "hanging?search=1&minutes=0"))

@@ -1,4 +1,4 @@
-"""Users of the console: SCRAM users with the rights of their ACLs, the holder of the token, the lines of changes."""
+"""Users of the console: SCRAM users with their ACLs, the holder of the token, and the log of changes."""
 
 import logging
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def broker() -> Iterator[Broker]:
 
 
 def test_a_connection_of_this_process_is_its_user(broker: Broker) -> None:
-    """The broker's own handlers decide about it, by principal and by the address that it was opened for."""
+    """Connections within the process are authorized by their principal and host."""
     with cluster(broker, "User:bob", AWAY) as away, cluster(broker, "User:bob") as here:
         assert error_of(Acls(here).list) is Errors.CLUSTER_AUTHORIZATION_FAILED
         assert Acls(away).list() != []
@@ -102,7 +102,7 @@ def test_a_user_signs_in(pages: Console) -> None:
     [("alice", "bob, his=password"), ("alice", ""), ("unknown", "x"), ("\0", "x"), ("a" * 2000, "x")],
 )  # fmt: skip
 def test_a_wrong_password(pages: Console, user: str, password: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refusal is the same whether the user exists; after five the address must wait, and no password is checked."""
+    """Known and unknown users receive the same error; after five, the address must wait and no password is checked."""
     for _ in range(GUESSES):
         refused = post(pages, "sign-in", {"user": user, "password": password}, AWAY)
         assert (refused.status, "User or password is wrong." in refused.body.decode()) == (403, True)
@@ -133,7 +133,7 @@ def test_there_are_no_users_without_a_listener_for_them() -> None:
         assert post(pages, "sign-in", {"user": "alice", "password": "x"}, AWAY).status == 403
 
 
-# ---------------------------------------------------------------- what they may do
+# ---------------------------------------------------------------- permissions
 
 
 def test_a_page_names_the_acl_that_is_missing(pages: Console) -> None:

@@ -1,4 +1,4 @@
-"""`kbroker consume`: which records, in which form, to which end."""
+"""`kbroker consume`: selection, format and decoding of records; `kbroker produce` with encoders."""
 
 import json
 import re
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    """A broker with `orders` (two partitions, a record an hour), `order-lines` and `numbers`."""
+    """Address of a broker with `orders` (two partitions, one record per hour), `order-lines` and `numbers`."""
     with EmbeddedBroker() as broker, Cluster(broker.bootstrap_servers) as cluster:
         Admin(cluster).create_topics(
             [NewTopic("orders", 2), NewTopic("order-lines", 1), NewTopic("numbers", 1), NewTopic("encoded", 1)]
@@ -135,7 +135,7 @@ def test_the_help_names_every_decoder_and_encoder() -> None:
 
 
 def test_what_is_produced_encoded(bootstrap: str) -> None:
-    """Keys and values in other forms than text; a null value is none, and a line that does not fit is named."""
+    """`produce` encodes keys and values; the text of `--null-value` is a null, and an invalid line is named."""
     environment = {"KBROKER_BOOTSTRAP": bootstrap}
     forms = ("-K", ":", "--encode", "int64", "--encode-key", "uuid", "--null-value", "-")
     key = "12345678-1234-5678-1234-567812345678"
@@ -157,7 +157,7 @@ def test_what_is_produced_encoded(bootstrap: str) -> None:
 def test_lines_before_one_that_does_not_fit_are_sent(
     bootstrap: str, options: tuple[str, ...], bad: str, reason: str
 ) -> None:
-    """A line that does not fit ends the command; the records before it are sent, and the message says how many."""
+    """An invalid line ends the command after the earlier records were sent; the message has their number."""
     topic = f"before-{len(options)}"
     done = run(None, "produce", topic, "-b", bootstrap, "-K", "=", *options, input=f"k=1\nk=2\n{bad}\nk=4\n")
     assert done.exit_code == 1
@@ -167,7 +167,7 @@ def test_lines_before_one_that_does_not_fit_are_sent(
 
 
 def test_records_that_are_refused_before_a_line_that_does_not_fit_are_reported_too(bootstrap: str) -> None:
-    """The message names both failures: the line, and what the broker said to the records before it."""
+    """The message names the invalid line and the broker's error for the records before it."""
     created = run(None, "topics", "create", "narrow", "-b", bootstrap, "--config", "max.message.bytes=120")
     assert created.exit_code == 0, created.output
     done = run(None, "produce", "narrow", "-b", bootstrap, "-K", "=", input=f"k={'x' * 400}\nfive\n")

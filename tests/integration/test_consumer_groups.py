@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol (KIP-848) with librdkafka: rebalances, regular expressions, migration, kill -9."""
+"""Groups of the consumer protocol (KIP-848) with librdkafka: rebalances, patterns, migration, kill -9."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 class Member:
-    """A consumer that polls on its own thread, and remembers what it has and what it read."""
+    """Consumer that polls in its own thread and keeps its assignment and the values that it read."""
 
     def __init__(self, bootstrap: str, group: str, topics: list[str], **settings: Any) -> None:
         self.assigned: set[tuple[str, int]] = set()
@@ -36,7 +36,8 @@ class Member:
         known: dict[str, Any] = {"group.protocol": "consumer"}
         if settings.get("group.protocol") == "classic":
             known = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
-            known["partition.assignment.strategy"] = "range"  # sticky ones send data with which Kafka upgrades no group
+            # Kafka does not upgrade a group with the user data of the sticky assignors
+            known["partition.assignment.strategy"] = "range"
         known |= {
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 100,
@@ -84,7 +85,7 @@ def fill(bootstrap: str, topic: str, count: int = 40) -> None:
 
 
 def is_shared(topic: str, *members: Member, count: int = 4) -> bool:
-    """Return whether these members have all partitions, each once, and about as many each."""
+    """Return whether the members have all partitions, each once, and no member is without one."""
     sizes = [len(member.assigned) for member in members]
     whole = {(topic, partition) for partition in range(count)}
     return set().union(*(member.assigned for member in members)) == whole and sum(sizes) == count and min(sizes) > 0
@@ -129,7 +130,7 @@ def test_a_regular_expression_finds_topics(broker: BrokerProcess, join: Callable
 
 @pytest.mark.soak
 def test_a_regular_expression_finds_topics_that_come_later(broker: BrokerProcess, join: Callable[..., Member]) -> None:
-    """After ten seconds at most: topics are looked up no more often."""
+    """A regular expression is resolved again within ten seconds."""
     topic, group = names()
     fill(broker.bootstrap, topic, 4)
     one = join(group, [f"^{topic}.*"])
@@ -143,7 +144,9 @@ def test_a_regular_expression_finds_topics_that_come_later(broker: BrokerProcess
 def test_a_group_changes_its_protocol_while_its_members_are_alive(
     broker: BrokerProcess, join: Callable[..., Member]
 ) -> None:
-    """Up with the first member of the consumer protocol, down when the last one leaves; each record is read."""
+    """The first member of the consumer protocol upgrades the group, the end of the last downgrades it; all records are
+    read.
+    """
     topic, group = names()
     fill(broker.bootstrap, topic)
     classic = {"group.protocol": "classic"}
@@ -161,7 +164,9 @@ def test_a_group_changes_its_protocol_while_its_members_are_alive(
 
 
 def test_members_live_through_a_broker_that_is_killed_in_a_rebalance(tmp_path: Path) -> None:
-    """Members that were there go on; what was committed stays; the new member gets its share."""
+    """After kills during rebalances, members keep their group, committed offsets are kept, and a new member has
+    partitions.
+    """
     broker = BrokerProcess(tmp_path / "data", SETTINGS)
     broker.start()
     members: list[Member] = []

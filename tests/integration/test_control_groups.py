@@ -1,4 +1,4 @@
-"""Consumer groups over the control port: members are looked at and fenced, groups are rebalanced."""
+"""Consumer groups over the control port: list and fence members, rebalance groups."""
 
 from collections.abc import Iterator
 

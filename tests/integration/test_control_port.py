@@ -1,4 +1,4 @@
-"""The control port over real HTTP: every route, and everything a stranger may try."""
+"""Control port over HTTP: every route, wrong requests, access, and `kbroker serve` with a control port."""
 
 import http.client
 import json
@@ -33,7 +33,7 @@ class Client:
     def __call__(
         self, method: str, path: str, body: bytes | Json | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Json]:
-        """Return status and decoded response."""
+        """Return the status and the decoded response."""
         raw = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         status, response = self.raw(method, path, raw, {"Authorization": f"Bearer {self.token}", **(headers or {})})
         return status, json.loads(response)
@@ -47,7 +47,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """A broker that can do everything, and its control port."""
+    """Broker with snapshots and a virtual clock, and its control port."""
     with VirtualBroker(snapshots=True) as broker, ControlServer(broker) as control:
         yield broker, control
 
@@ -67,7 +67,7 @@ def produce(broker: EmbeddedBroker, topic: str) -> None:
 
 
 def test_what_the_broker_is(broker: VirtualBroker, call: Client) -> None:
-    """Address, cluster and clock."""
+    """The root has the address, the cluster id and the clock of the broker."""
     status, response = call("GET", "/")
     assert (status, response["bootstrap_servers"], response["cluster_id"]) == (
         200,
@@ -78,7 +78,7 @@ def test_what_the_broker_is(broker: VirtualBroker, call: Client) -> None:
 
 
 def test_topics(call: Client) -> None:
-    """Made with partitions and configs, listed, deleted; errors have Kafka's names."""
+    """Topics can be created with partitions and configs, listed and deleted; errors have Kafka's names."""
     assert call("POST", "/topics", {"name": "t", "partitions": 3, "configs": {"retention.ms": 5}}) == (
         200,
         {"name": "t", "partitions": 3},
@@ -93,7 +93,7 @@ def test_topics(call: Client) -> None:
 
 
 def test_faults(broker: VirtualBroker, call: Client) -> None:
-    """Set, waited for, listed with hits, removed; a client in between is refused twice and retries."""
+    """Faults can be added, waited for, listed with their hits and removed; a client retries the two refusals."""
     call("POST", "/topics", {"name": "f"})
     rule = {"keys": ["produce"], "topic": "f", "error": "NOT_LEADER_OR_FOLLOWER", "count": 2}
     status, response = call(
@@ -118,7 +118,7 @@ def test_faults(broker: VirtualBroker, call: Client) -> None:
 
 
 def test_a_lost_response(broker: VirtualBroker, call: Client) -> None:
-    """Served, then the connection closed instead of the response: the record is there all the same."""
+    """With a lost response, the request is executed and the connection closed, so that the client sends it again."""
     call("POST", "/topics", {"name": "lost"})
     rule = {"keys": ["produce"], "topic": "lost", "disconnect": True, "execute": True}
     (number,) = call("POST", "/faults", {"rules": [rule]})[1]["ids"]
@@ -130,7 +130,7 @@ def test_a_lost_response(broker: VirtualBroker, call: Client) -> None:
 
 
 def test_waiting_for_what_never_comes(call: Client) -> None:
-    """408 with the story, not a hanging request."""
+    """A wait that reaches its timeout ends with status 408 and the number of hits."""
     (number,) = call("POST", "/faults", {"rules": [{"drop": True, "topic": "unused"}]})[1]["ids"]
     status, response = call("POST", f"/faults/{number}/wait", {"timeout_ms": 1})
     assert (status, "0 hits of 1" in response["error"]) == (408, True)
@@ -138,7 +138,7 @@ def test_waiting_for_what_never_comes(call: Client) -> None:
 
 
 def test_a_bad_rule_installs_none(broker: VirtualBroker, call: Client) -> None:
-    """If one of several rules is invalid, none is added."""
+    """If one of several faults is invalid, none is added."""
     status, response = call("POST", "/faults", {"rules": [{"drop": True}, {"error": "NO_SUCH"}]})
     assert (status, response) == (
         400,
@@ -148,13 +148,13 @@ def test_a_bad_rule_installs_none(broker: VirtualBroker, call: Client) -> None:
 
 
 def test_time(broker: VirtualBroker, call: Client) -> None:
-    """It moves by the step, and the response has the new time."""
+    """The clock moves by the given time, and the response has the new time."""
     before = broker.now_ms
     assert call("POST", "/clock/advance", {"ms": 1500}) == (200, {"now_ms": before + 1500})
 
 
 def test_state(broker: VirtualBroker, call: Client) -> None:
-    """A topic made after the snapshot does not exist after the restore, and the address is the old one."""
+    """A restore deletes topics that were created after the snapshot, and keeps the address."""
     status, response = call("POST", "/snapshots")
     number = response["id"]
     assert (status, number in call("GET", "/snapshots")[1]["snapshots"]) == (200, True)
@@ -182,7 +182,7 @@ def test_state(broker: VirtualBroker, call: Client) -> None:
     ],
 )
 def test_without_the_token_nothing(broker: VirtualBroker, call: Client, headers: dict[str, str]) -> None:
-    """401 whatever is asked for, and nothing is done."""
+    """A request without the right token has status 401 and no effect."""
     token = call.token[1:] if headers.get("skip") else call.token
     given = {"Authorization": headers["Authorization"].replace("{token}", token)} if headers else {}
     for method, path, body in (
@@ -233,7 +233,7 @@ def test_without_the_token_nothing(broker: VirtualBroker, call: Client, headers:
 def test_wrong_requests(
     call: Client, method: str, path: str, body: bytes | Json | None, status: int, text: str
 ) -> None:
-    """The right status and a sentence; the port goes on serving."""
+    """A wrong request is refused with its status and an error message, and the port continues to serve."""
     got, response = call(method, path, body)
     assert (got, text in response["error"]) == (status, True), response
     assert call("GET", "/")[0] == 200
@@ -251,7 +251,7 @@ def test_wrong_requests(
     ],
 )
 def test_a_body_of_the_wrong_size(call: Client, headers: dict[str, str], status: int) -> None:
-    """Refused by what it claims, before it is read."""
+    """A body is refused by its declared length, before it is read."""
     lines = [f"{name}: {value}" for name, value in {"Authorization": f"Bearer {call.token}", **headers}.items()]
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
         one.sendall("\r\n".join(["POST /topics HTTP/1.1", *lines, "", ""]).encode())
@@ -261,7 +261,7 @@ def test_a_body_of_the_wrong_size(call: Client, headers: dict[str, str], status:
 
 
 def test_a_target_that_is_no_url(call: Client) -> None:
-    """A client's mistake, not ours."""
+    """An invalid request target has status 400."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
         one.sendall(f"GET http://[::1/topics HTTP/1.1\r\nAuthorization: Bearer {call.token}\r\n\r\n".encode())
         response = one.makefile("rb").read()
@@ -270,7 +270,7 @@ def test_a_target_that_is_no_url(call: Client) -> None:
 
 
 def test_a_client_that_says_nothing(call: Client) -> None:
-    """Keeps only its own connection; garbage gets a response in JSON."""
+    """A silent client does not block others, and an invalid request line has an error in JSON as response."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as silent:
         assert call("GET", "/")[0] == 200
         silent.sendall(b"\x00\x01 nonsense\r\n\r\n")
@@ -281,13 +281,13 @@ def test_a_client_that_says_nothing(call: Client) -> None:
     "listener", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.org:0", "127.0.0.1", "127.0.0.1:x", ":0"]
 )
 def test_only_loopback(listener: str) -> None:
-    """Nothing that another machine could reach."""
+    """Only addresses of the loopback interface are accepted."""
     with pytest.raises(ValueError, match=r"loopback|host:port"):
         ControlServer(EmbeddedBroker(), listener).start()
 
 
 def test_a_port_of_the_system_clock() -> None:
-    """An operation that this broker does not support is refused with the remedy: 409."""
+    """An operation that this broker does not support has status 409 and names the remedy."""
     with EmbeddedBroker() as broker, ControlServer(broker, token="mine") as control:
         call = Client(control.url, "mine")
         assert call("POST", "/clock/advance", {"ms": 1})[0] == 409
@@ -312,7 +312,7 @@ def serve(*settings: str) -> subprocess.Popen[str]:
 
 
 def test_served_from_the_command_line() -> None:
-    """The second line has address and token; every route works; shutdown ends the process with 0."""
+    """The second line has the address and the token; the routes work; /shutdown ends the process with status 0."""
     with serve("kbroker.control.listener=127.0.0.1:0", "kbroker.control.virtual.clock=true") as process:
         ready, second = process.stdout.readline(), process.stdout.readline()
         found = re.fullmatch(r"kbroker control (http://\S+) token (\S+)\n", second)
@@ -331,7 +331,7 @@ def test_served_from_the_command_line() -> None:
 
 
 def test_a_token_by_setting() -> None:
-    """The one given is used."""
+    """The configured token is used."""
     with serve("kbroker.control.listener=127.0.0.1:0", "kbroker.control.token=s3cret") as process:
         process.stdout.readline()
         url = process.stdout.readline().split()[2]
@@ -349,7 +349,7 @@ def test_a_token_by_setting() -> None:
     ],
 )
 def test_a_start_that_cannot_be(served: Served, listener: str, status: int, text: str) -> None:
-    """One line that says why; the process ends."""
+    """A start that fails prints one line with the reason."""
     taken = served[1].url.removeprefix("http://")
     with serve(f"kbroker.control.listener={taken if listener == 'in use' else listener}") as process:
         out, err = process.communicate(timeout=20)
@@ -357,7 +357,7 @@ def test_a_start_that_cannot_be(served: Served, listener: str, status: int, text
 
 
 def test_without_the_setting_there_is_none() -> None:
-    """Off by default: only the ready line."""
+    """Without the setting there is no control port, and only the ready line is printed."""
     with serve() as process:
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
@@ -365,7 +365,7 @@ def test_without_the_setting_there_is_none() -> None:
 
 
 def test_a_cluster() -> None:
-    """Leaders and coordinators move, nodes stop and start; faults, groups and time by node."""
+    """The routes of a cluster move leaders and coordinators, stop nodes, and set faults and time by node."""
     with EmbeddedCluster(3, racks=["a", "b", "c"], virtual_clock=True) as cluster, ControlServer(cluster) as control:
         call = Client(control.url, control.token)
         nodes = call("GET", "/")[1]["nodes"]

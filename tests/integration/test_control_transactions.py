@@ -1,4 +1,4 @@
-"""Transactions over the control port: what a test in Python sees and delays, a test in any language does."""
+"""Transactions over the control port: states, committed records and delayed markers."""
 
 import base64
 import json
@@ -16,14 +16,14 @@ Json = dict[str, Any]
 
 
 class Port:
-    """The control port of a broker with one topic of two partitions, as another language uses it."""
+    """Control port of a broker with one topic of two partitions, as another language uses it."""
 
     def __init__(self, broker: VirtualBroker, control: ControlServer) -> None:
         self.broker = broker
         self._url, self._token = control.url, control.token
 
     def __call__(self, method: str, path: str, body: Json | None = None, status: int = 200) -> Any:
-        """The decoded response, which must have this status."""
+        """Return the decoded response, which must have the given status."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._url}/{path}", data, {"Authorization": f"Bearer {self._token}"})
         request.method = method
@@ -57,7 +57,7 @@ def values(records: Json) -> list[bytes]:
 
 
 def test_states_and_committed_records(port: Port) -> None:
-    """Open, committed and aborted ones; `records` has them all, `committed-records` what read_committed gets."""
+    """The states of transactions are listed; `committed-records` omits records of open and aborted transactions."""
     assert port.states() == {}
     for name in ("open", "committed", "aborted"):
         producer = port.producer(name)
@@ -92,7 +92,7 @@ def commit(port: Port, name: str = "tx") -> None:
 
 
 def test_markers_that_come_late(port: Port) -> None:
-    """They wait from the POST to the DELETE, and are written at the broker's next try."""
+    """Markers are held from the POST to the DELETE, and written when the broker retries."""
     held = port("POST", "held-markers", {"topic": "invoices"})["id"]
     commit(port)
     assert port.states() == {"tx": "PrepareCommit"}
@@ -108,7 +108,7 @@ def test_markers_that_come_late(port: Port) -> None:
 
 
 def test_the_later_one_of_two_counts(port: Port) -> None:
-    """The list says so; to release the earlier one changes nothing, to release all does."""
+    """The later of two holds is active; markers are released by its removal, not by that of the other."""
     first, second = (port("POST", "held-markers", body)["id"] for body in ({"topic": "other"}, {}))
     shown = port("GET", "held-markers")["held_markers"]
     assert [(one["id"], one["topic"], one["active"]) for one in shown] == [
@@ -123,7 +123,7 @@ def test_the_later_one_of_two_counts(port: Port) -> None:
 
 
 def test_a_broker_that_goes_back_holds_none(port: Port) -> None:
-    """A snapshot and a restore start it again."""
+    """A snapshot and a restore, which restart the broker, remove the holds."""
     for path, body in (("snapshots", None), ("snapshots/1/restore", None)):
         port("POST", "held-markers", {})
         port("POST", path, body)
@@ -144,12 +144,12 @@ def test_a_broker_that_goes_back_holds_none(port: Port) -> None:
     ],
 )
 def test_wrong_requests(port: Port, method: str, path: str, body: Json | None, status: int, error: str) -> None:
-    """Each gets what is wrong with it."""
+    """A wrong request is refused with its status and an error message."""
     assert error in port(method, path, body, status)["error"]
 
 
 def test_too_many_records(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A response has an end."""
+    """A response with more records than the limit is refused."""
     monkeypatch.setattr(control_routes, "MOST_RECORDS", 1)
     commit(port)
     assert "more than 1 records" in port("GET", "topics/invoices/records", status=409)["error"]

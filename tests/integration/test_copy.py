@@ -1,4 +1,4 @@
-"""`kbroker copy` between two brokers: every record exactly once, whatever ends the copier."""
+"""`kbroker copy` between two brokers: every record is copied exactly once, in spite of kills."""
 
 import json
 import signal
@@ -36,7 +36,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster
 
 
 def content(cluster: Cluster, topic: str) -> Content:
-    """Return the committed records of each partition: time, key, value, headers."""
+    """Return the committed records of each partition: timestamp, key, value, headers."""
     places = [(topic, number) for number in range(PARTITIONS)]
     consumer = Consumer(cluster, dict.fromkeys(places, EARLIEST), read_committed=True, max_wait_ms=50)
     ends = Admin(cluster).list_offsets(dict.fromkeys(places, LATEST), read_committed=True)
@@ -48,7 +48,7 @@ def content(cluster: Cluster, topic: str) -> Content:
 
 
 def make(cluster: Cluster, topic: str, count: int = 0, **configs: str) -> None:
-    """Create a topic with plain, committed and aborted records."""
+    """Create a topic with records without a transaction, and of committed and aborted transactions."""
     Admin(cluster).create_topics([NewTopic(topic, PARTITIONS, 1, configs)])
     with Producer(cluster, batch_size_bytes=4096) as producer:
         for number in range(count):
@@ -68,7 +68,7 @@ def make(cluster: Cluster, topic: str, count: int = 0, **configs: str) -> None:
 
 
 def test_everything_stays(clusters: tuple[Cluster, Cluster, str, str]) -> None:
-    """Keys, values, headers, times, partitions, configs; a second copy adds what came meanwhile, and no more."""
+    """The copy has the same records and configs; a second copy adds only the new records."""
     one, other, source, target = clusters
     make(one, "plain", 300, **{"retention.ms": "-1", "message.timestamp.type": "CreateTime"})
     words = ["copy", "plain", "-b", source, "--to", target, "--rename", "plain=copied"]
@@ -91,7 +91,7 @@ def test_everything_stays(clusters: tuple[Cluster, Cluster, str, str]) -> None:
 
 
 def test_refusals(clusters: tuple[Cluster, Cluster, str, str]) -> None:
-    """A copy that would double or mix records is refused, with the way on."""
+    """A copy that would duplicate or mix records is refused with a hint."""
     one, other, source, target = clusters
     make(one, "wide", 3)
     words = ["copy", "wide", "-b", source, "--to"]
@@ -114,7 +114,7 @@ def test_refusals(clusters: tuple[Cluster, Cluster, str, str]) -> None:
 
 
 def test_killed_copies(clusters: tuple[Cluster, Cluster, str, str], tmp_path: Path) -> None:
-    """kill -9 in the middle, five times: each record is in the copy once, in its order."""
+    """After five kills with SIGKILL, the copy has each record once and in order."""
     one, other, source, target = clusters
     make(one, "killed", 5000)
     wanted = content(one, "killed")
@@ -142,7 +142,7 @@ def test_killed_copies(clusters: tuple[Cluster, Cluster, str, str], tmp_path: Pa
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")
 def test_follow_until_ctrl_c(clusters: tuple[Cluster, Cluster, str, str]) -> None:
-    """With --follow, records that arrive are copied until Ctrl-C, which ends it well."""
+    """With `--follow`, new records are copied until Ctrl-C, which ends the command with status 0."""
     one, other, source, target = clusters
     make(one, "followed")
     command = [sys.executable, "-m", "kbroker", "copy", "followed", "-b", source, "--to", target, "--follow", "--json"]

@@ -1,7 +1,7 @@
-"""The power goes at every call of a recorded load: each state that the file system may leave is started and compared.
+"""Power cut at every call of a recorded load: a broker starts on each state that the file system may leave.
 
-`test_power_cut.py` cuts real file systems after each acknowledgement; here the order of the calls, the sectors and the
-names that are on the disk are chosen, as far as POSIX allows them.
+`test_power_cut.py` cuts real file systems after each acknowledgement; here the order of the calls, the written sectors
+and the names on the disk vary as far as POSIX allows.
 """
 
 import random
@@ -16,29 +16,29 @@ from tests.support.disk_states import cuts
 from tests.support.folder_contents import Keeps, captured, differences, settings_of
 from tests.support.recorded_load import record_load
 
-SAMPLE = 5  # calls of a run
+SAMPLE = 5  # calls per test
 MODES: dict[str, dict[str, object]] = {
     "each record": {"log__flush__interval__messages": 1},
     "interval": {"log__flush__interval__ms": 1},
     "default": {},
 }
-#: Lines about a partition that has lost records before others.
+# : Lines about a partition that has lost records before others.
 DAMAGED = ("is damaged and takes no appends", "no batch has the offsets")
 
 pytestmark = pytest.mark.slow
 
 
 def check(folder: Path, settings: dict[str, object], keeps: Keeps, expected: object) -> list[str]:
-    """Start a broker on the folder; return the differences from what is certain, and tracebacks.
+    """Start a broker on the folder; return the differences from the guaranteed state, and tracebacks.
 
     A segment that was rolled and not yet synced may have lost its end while the next one exists: without a flush of
-    each record a partition may then lack records before others, and the log names them.
+    each record, a partition may lack records before others, and the log must name the partition.
     """
     with captured() as lines, Broker(settings_of(folder, **settings)) as broker:
         found = differences(broker, expected, keeps=keeps)  # type: ignore[arg-type]
     damaged = {line.split()[1].rstrip(":") for line in lines.lines if any(text in line for text in DAMAGED)}
     if not keeps.records:
-        damaged.add("compacted-0")  # where gaps are not damage
+        damaged.add("compacted-0")  # a compacted log may have gaps
         found = [one for one in found if one.split(":")[0] not in damaged]
         found += [f"{name}: verify is silent" for name in damaged - {"compacted-0"} if not is_named(folder, name)]
     return found + lines.traces
@@ -53,8 +53,9 @@ def is_named(folder: Path, partition: str) -> bool:
 
 @pytest.mark.parametrize("mode", list(MODES))
 def test_each_state_after_a_power_cut(tmp_path: Path, mode: str, soak: bool) -> None:
-    """With a flush of each record nothing acknowledged is lost; with an interval at most the records since the last
-    flush; else the last records of a partition. Metadata and deletions of records are never lost."""
+    """With a flush of each record, no acknowledged record is lost; otherwise at most the records after the last flush.
+    Metadata and deletions of records are never lost.
+    """
     settings = MODES[mode]
     recorded = record_load(tmp_path, **settings)
     assert len(recorded) > 700
@@ -74,7 +75,9 @@ def test_each_state_after_a_power_cut(tmp_path: Path, mode: str, soak: bool) -> 
 
 
 def test_a_sync_left_out_is_found(tmp_path: Path) -> None:
-    """The model is not blind: without the syncs of the metadata log a start finds partitions and no metadata."""
+    """Without the syncs of the metadata log, a start finds partitions without metadata: the model detects a missing
+    sync.
+    """
     settings = MODES["each record"]
     recorded = record_load(tmp_path, **settings)
     unsynced = f"metadata-0/{0:020}.log"

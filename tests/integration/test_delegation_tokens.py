@@ -1,4 +1,4 @@
-"""Delegation tokens over real sockets: clients log in by them, and what was acknowledged outlives a killed broker."""
+"""Delegation tokens: logins with a token, expiry, ACLs, kill -9, and `kbroker tokens`."""
 
 import base64
 import json
@@ -51,7 +51,7 @@ def make_token(address: str, user: str = "alice", lifetime_ms: int = -1) -> Body
 
 
 def by_token(token: Body, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
-    """Properties of a Java client, and of ours."""
+    """Return the properties of a client that logs in with a token."""
     secret = base64.b64encode(token["Hmac"]).decode()
     line = f'{SCRAM} required username="{token["TokenId"]}" password="{secret}" tokenauth="true";'
     return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": line}
@@ -64,7 +64,7 @@ def cluster(address: str, token: Body, mechanism: str = "SCRAM-SHA-256") -> Clus
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_who_logs_in_by_a_token_is_its_owner(secured: SecuredBroker, mechanism: str) -> None:
-    """And can make no token, which would never end."""
+    """A client that logs in with a token is the token's owner, and cannot manage tokens."""
     address = secured.address("SASL")
     token = make_token(address, "bob")
     seen = []
@@ -87,7 +87,7 @@ def test_who_logs_in_by_a_token_is_its_owner(secured: SecuredBroker, mechanism: 
 
 
 def test_a_session_ends_with_its_token(secured: SecuredBroker) -> None:
-    """The broker's clock ends both; then no client gets in by it, and a connection that has is closed."""
+    """When a token expires, its connection is closed and a login with it is refused."""
     clock = secured.broker.clock
     assert isinstance(clock, VirtualClock)
     address = secured.address("SASL")
@@ -104,7 +104,7 @@ def test_a_session_ends_with_its_token(secured: SecuredBroker) -> None:
 
 
 def test_tokens_outlive_a_killed_broker(tmp_path: Path) -> None:
-    """Acknowledged tokens are in force after kill -9: a created one, a renewed one; an expired one stays expired."""
+    """After kill -9, created and renewed tokens are in force, and an expired token is not."""
     users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
     plain = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
     settings = {
@@ -135,7 +135,7 @@ def test_tokens_outlive_a_killed_broker(tmp_path: Path) -> None:
 
 
 def test_acls_of_tokens_features_brokers_and_voters(secured: SecuredBroker) -> None:
-    """As Apache Kafka 4.3.1 does: own tokens are free, others' want CREATE_TOKENS, DESCRIBE_TOKENS or DESCRIBE."""
+    """As in Apache Kafka 4.3.1, tokens of other owners need CREATE_TOKENS, DESCRIBE_TOKENS or DESCRIBE."""
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     changes = {**SETTINGS, "authorizer.class.name": authorizer, "super.users": "User:alice"}
     with SecuredBroker(secured.certificates, changes) as broker, ExitStack() as connections:
@@ -183,7 +183,7 @@ def test_acls_of_tokens_features_brokers_and_voters(secured: SecuredBroker) -> N
 
 
 def test_a_name_with_nul_is_no_other_user(secured: SecuredBroker) -> None:
-    """A session's principal ends at NUL, so who has a token of ``alice`` NUL ``x`` would be alice: no log-in."""
+    """A token whose owner's name has a NUL cannot log in, as the session's principal would end before the NUL."""
     address = secured.address("SASL")
     with logged_in(address, "bob") as client:
         body = {"OwnerPrincipalType": "User", "OwnerPrincipalName": "alice\0x", "Renewers": [], "MaxLifetimeMs": -1}
@@ -194,7 +194,7 @@ def test_a_name_with_nul_is_no_other_user(secured: SecuredBroker) -> None:
 
 
 def test_the_commands(secured: SecuredBroker, tmp_path: Path) -> None:
-    """A token is made, listed, used, renewed and ended by `kbroker tokens`, by its id or its HMAC."""
+    """`kbroker tokens` creates, lists, renews and expires a token, named by its id or its HMAC."""
     clock = secured.broker.clock
     assert isinstance(clock, VirtualClock)
     address = secured.address("SASL")

@@ -1,4 +1,4 @@
-"""Connections without end and few descriptors: the log keeps its own, and those that are open are served."""
+"""Few descriptors and many connections: the log keeps its descriptors, and open connections are served."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def wait_for_checkpoints(broker: BrokerProcess, count: int) -> None:
-    """Until the recovery points have been written so many times more."""
+    """Wait until the recovery points have been written ``count`` more times."""
     path = broker.folder / "recovery-point-offset-checkpoint"
 
     def written() -> int:
@@ -43,7 +43,7 @@ def wait_for_checkpoints(broker: BrokerProcess, count: int) -> None:
 
 @contextlib.contextmanager
 def idle_connections(broker: BrokerProcess, count: int) -> Iterator[None]:
-    """Opened without waiting for the broker, which takes as many as it can; the others stay in its backlog."""
+    """Open connections without waiting for the broker, which accepts as many as it can."""
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             one = stack.enter_context(socket.socket())
@@ -61,7 +61,7 @@ def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
     need.program("prlimit")
     return start_broker(
         wrapper=("prlimit", f"--nofile={LIMIT}"),
-        log__segment__bytes="1048576",  # every few records another file is opened
+        log__segment__bytes="1048576",  # a new segment is opened every few records
         socket__listen__backlog__size="1024",
         log__flush__offset__checkpoint__interval__ms="200",
         log__flush__scheduler__interval__ms="100",
@@ -70,12 +70,13 @@ def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 
 def crowd_comes_and_goes(broker: BrokerProcess, client: Connection, turn: int) -> None:
-    """400 connections that say nothing: who is connected produces on, topics are made, the acceptor does not spin, and
-    newcomers are served as soon as the crowd has left."""
+    """Open 400 idle connections: a connected client produces, topics are created, the acceptor does not spin, and new
+    connections are served as soon as the idle ones are closed.
+    """
     with idle_connections(broker, 400):
         wait_for("no descriptor is left for sockets", lambda: len(descriptors(broker.pid)) > LIMIT / 2)
         used, since = cpu_seconds(broker.pid), time.monotonic()
-        wait_for_checkpoints(broker, 8)  # what these and an acceptor do meanwhile is what is looked at
+        wait_for_checkpoints(broker, 8)  # the CPU time during these checkpoints is measured
         assert (cpu_seconds(broker.pid) - used) / (time.monotonic() - since) < 0.2
         for _ in range(100):
             assert produce(client) == 0
@@ -96,7 +97,7 @@ def assert_nothing_broke(broker: BrokerProcess, acknowledged: int) -> None:
 
 
 def test_idle_connections_leave_the_log_its_descriptors(broker: BrokerProcess) -> None:
-    """400 connections without a login took the log folder offline until a restart: a checkpoint found no descriptor."""
+    """400 idle connections do not take the descriptors that the log needs, so that the log folder stays online."""
     with Connection(broker.bootstrap) as client:
         assert wire.first_topic_error(client.ask(wire.create_topic(TOPIC, 1))) == 0
         crowd_comes_and_goes(broker, client, 0)
@@ -105,7 +106,7 @@ def test_idle_connections_leave_the_log_its_descriptors(broker: BrokerProcess) -
 
 @pytest.mark.soak
 def test_crowds_come_and_go(broker: BrokerProcess) -> None:
-    """Forty crowds one after the other: no descriptor is lost, no record, and each time newcomers are served again."""
+    """After forty times 400 idle connections, no descriptor and no record is lost, and new connections are served."""
     with Connection(broker.bootstrap) as client:
         assert wire.first_topic_error(client.ask(wire.create_topic(TOPIC, 1))) == 0
         for turn in range(40):
@@ -125,7 +126,7 @@ def test_shortage_is_logged(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("limit", [6, 10, 20, 40])
 def test_a_start_with_too_few_descriptors_says_so(tmp_path: Path, limit: int) -> None:
-    """It ended with "Too many open files" and no word about what to do."""
+    """A start with a limit of open files that is too low is refused with the needed limit and a hint."""
     need.program("prlimit")
     command = [
         "prlimit",
@@ -147,7 +148,7 @@ def test_a_start_with_too_few_descriptors_says_so(tmp_path: Path, limit: int) ->
 
 
 def test_the_fewest_descriptors_are_enough(start_broker: Callable[..., BrokerProcess]) -> None:
-    """The limit in the message is enough for a start, a topic, records and a restart, on each of two listeners."""
+    """The smallest accepted limit suffices for topics, records and a restart with two listeners."""
     need.program("prlimit")
     broker = start_broker(
         wrapper=("prlimit", "--nofile=54"),
@@ -166,7 +167,7 @@ def test_the_fewest_descriptors_are_enough(start_broker: Callable[..., BrokerPro
 
 
 def test_open_segments_follow_the_raised_limit(start_broker: Callable[..., BrokerProcess]) -> None:
-    """A broker raises its soft limit at the start, and keeps a quarter of the new one open."""
+    """A broker raises its soft limit at the start, and keeps a quarter of the new limit for open segments."""
     need.program("prlimit")
     broker = start_broker(wrapper=("prlimit", "--nofile=128:1024"))
     partitions = 128 // 4 + 8
@@ -179,7 +180,7 @@ def test_open_segments_follow_the_raised_limit(start_broker: Callable[..., Broke
 
 
 def test_connections_leave_descriptors_for_all_open_segments(tmp_path: Path) -> None:
-    """The acceptor reserves as many descriptors as the log keeps segments open."""
+    """The acceptor reserves as many descriptors as the log may keep segments open."""
     limit = 12_288
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -195,7 +196,7 @@ def test_connections_leave_descriptors_for_all_open_segments(tmp_path: Path) -> 
         try:
             while taken[-1] < limit - OpenFileCache().capacity:
                 taken.append(os.dup(taken[0]))
-            with Connection(running.bootstrap_servers):  # the acceptor notices the shortage by it
+            with Connection(running.bootstrap_servers):  # the acceptor notices the shortage when it accepts
                 assert not wire.responses(running.bootstrap_servers, 0.2)
         finally:
             for one in taken:

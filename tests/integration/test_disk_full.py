@@ -1,4 +1,4 @@
-"""A disk that takes no more: produce is refused with KAFKA_STORAGE_ERROR, everything else goes on."""
+"""Disk that is full or fails: Produce is refused with KAFKA_STORAGE_ERROR, and other requests are served."""
 
 import contextlib
 import json
@@ -35,12 +35,12 @@ def produce(broker: BrokerProcess, topic: str, value: bytes = VALUE) -> wire.Pro
 
 
 def says(broker: BrokerProcess, text: str) -> bool:
-    """Return whether a line of the broker's log has this text."""
+    """Return whether a line of the broker's log contains the text."""
     return any(text in line for line in broker.output)
 
 
 def produce_until_refused(broker: BrokerProcess, topic: str, attempts: int = 400) -> int:
-    """Produce until an error comes; return how many were acknowledged."""
+    """Produce until the broker returns an error; return the number of acknowledged batches."""
     for acknowledged in range(attempts):
         response = produce(broker, topic)
         if response.error_code != 0:
@@ -66,7 +66,9 @@ def read_count(broker: BrokerProcess, topic: str) -> int:
 
 
 def test_file_size_limit(start_broker: Callable[..., BrokerProcess]) -> None:
-    """A write that the system refuses gets error 56; reads go on, and a restart brings all back."""
+    """A write that the system refuses returns KAFKA_STORAGE_ERROR; acknowledged records are readable, also after a
+    restart.
+    """
     need.program("prlimit")
     broker = start_broker(wrapper=("prlimit", f"--fsize={FILE_LIMIT}"))
     make_topic(broker, "full")
@@ -87,14 +89,14 @@ def test_file_size_limit(start_broker: Callable[..., BrokerProcess]) -> None:
 
 
 def needs_root(why: str) -> None:
-    """Skip for other users, also where no other skip is allowed: nothing that is installed changes it."""
+    """Skip for users other than root, even where no other skip is allowed: no installation can replace root."""
     if os.geteuid() != 0:
         pytest.skip(f"needs root {why}")
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A separate file system of 48 MiB."""
+    """Separate file system of 48 MiB."""
     needs_root("to mount a small tmpfs")
     need.program("mount", "umount")
     place = tmp_path / "disk"
@@ -110,7 +112,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
-    """On a full disk produce gets error 56; fetch and admin go on; deleting a topic makes room without a restart."""
+    """On a full disk Produce is refused and Fetch served; the deletion of a topic frees space without a restart."""
     broker = start_broker(folder=small_disk / "data", log__segment__delete__delay__ms="0")
     make_topic(broker, "ballast")
     make_topic(broker, "kept")
@@ -131,7 +133,7 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
 
 
 def fill(folder: Path) -> Path:
-    """Take the last byte of a file system with a file; return it."""
+    """Fill a file system with a file; return the file."""
     filler = folder / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(bytes(4096)):
@@ -140,7 +142,7 @@ def fill(folder: Path) -> Path:
 
 
 def create_partitions(broker: BrokerProcess, topic: str, count: int) -> int:
-    """Ask for so many partitions in all; return the error code."""
+    """Increase the number of partitions to ``count``; return the error code."""
     with Client(broker.bootstrap) as client:
         (result,) = client.call("CreatePartitions", 2, more_partitions(topic, count))["Results"]
     return int(result["ErrorCode"])
@@ -150,7 +152,7 @@ def create_partitions(broker: BrokerProcess, topic: str, count: int) -> int:
 def test_partitions_that_find_no_room_leave_nothing(
     small_disk: Path, start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """CreatePartitions and CreateTopics on a full disk: error 56, no folder, nothing half made; with room they work."""
+    """Partitions that cannot be created on a full disk leave no folder, and can be created when there is space."""
     broker = start_broker(folder=small_disk / "data")
     make_topic(broker, "t")
     filler = fill(small_disk)
@@ -177,7 +179,7 @@ def alter_topic(broker: BrokerProcess, topic: str, name: str, value: str) -> int
 
 @pytest.mark.soak
 def test_lower_retention_makes_room(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
-    """On a disk without a free byte retention.bytes is lowered, old segments go, and produce works again."""
+    """On a full disk, a lower `retention.bytes` deletes old segments, and Produce succeeds again."""
     broker = start_broker(
         folder=small_disk / "data", log__segment__delete__delay__ms="0", log__segment__bytes="4194304",
         log__retention__check__interval__ms="500",
@@ -197,7 +199,7 @@ def test_lower_retention_makes_room(small_disk: Path, start_broker: Callable[...
 
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A separate ext4, and how it turns read-only under its users, as after an I/O error."""
+    """Separate ext4 file system, and a function that makes it read-only, as an I/O error does."""
     needs_root("to mount an ext4 image")
     need.program("mount", "umount", "findmnt", "mkfs.ext4")
     image, place = tmp_path / "image", tmp_path / "disk"
@@ -223,7 +225,7 @@ def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 def test_disk_that_turns_read_only(
     failing_disk: tuple[Path, Callable[[], None]], start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """The first write that fails is logged with its reason; reads go on; after a remount all is there."""
+    """The first failed write is logged with its reason and reads are served; after a remount no record is missing."""
     disk, fail = failing_disk
     broker = start_broker(folder=disk / "data", log__flush__interval__messages="1")
     make_topic(broker, "kept")
@@ -248,7 +250,7 @@ def test_disk_that_turns_read_only(
 
 
 def test_full_disk_and_the_request_log(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
-    """Records that find no room are counted and logged, clients are served, whole lines stay; with room it goes on."""
+    """Request log records that find no space are dropped and counted; lines stay complete, and logging resumes."""
     folder = small_disk / "log"
     broker = start_broker(
         folder=small_disk / "data", log__segment__delete__delay__ms="0", kbroker__request__log__topic="__request_log",
@@ -282,7 +284,8 @@ def test_full_disk_and_the_request_log(small_disk: Path, start_broker: Callable[
     numbers = whole_lines()
     assert numbers == sorted(set(numbers))
     assert written > 0
-    assert len(numbers) < numbers[-1] or written < newest, "nothing was dropped"  # which of the two had no room first
+    # which of the two ran out of space first varies
+    assert len(numbers) < numbers[-1] or written < newest, "nothing was dropped"
     assert "Traceback" not in "".join(broker.output)
 
 
@@ -293,7 +296,7 @@ def refused_start(broker: BrokerProcess) -> str:
 
 
 def test_read_only_folder(small_disk: Path) -> None:
-    """A folder that cannot be written is refused at the start, by name, in one line."""
+    """A start with a read-only folder is refused with its name and without a traceback."""
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     said = refused_start(BrokerProcess(small_disk / "data"))
     assert str(small_disk / "data") in said
@@ -301,7 +304,7 @@ def test_read_only_folder(small_disk: Path) -> None:
 
 
 def test_folder_that_is_a_file(tmp_path: Path) -> None:
-    """A log folder that is a file is refused at the start, by name, in one line."""
+    """A start with a file as log folder is refused with its name and without a traceback."""
     (tmp_path / "data").write_text("no folder")
     said = refused_start(BrokerProcess(tmp_path / "data"))
     assert str(tmp_path / "data") in said
@@ -309,7 +312,7 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_few_descriptors(start_broker: Callable[..., BrokerProcess]) -> None:
-    """With descriptors used up, accepting waits without spinning; who is connected goes on, and room is used again."""
+    """Without descriptors the acceptor waits without spinning; open connections are served, and later new ones too."""
     need.program("prlimit")
     limit = 96
     broker = start_broker(wrapper=("prlimit", f"--nofile={limit}:{limit}"))
@@ -318,10 +321,10 @@ def test_few_descriptors(start_broker: Callable[..., BrokerProcess]) -> None:
         old.ask(wire.header(wire.API_VERSIONS, 0))
         crowd: list[Connection] = []
         try:
-            for _ in range(limit + 4):  # those past the limit wait in the backlog, which holds 50
+            for _ in range(limit + 4):  # connections above the limit wait in the backlog of 50
                 crowd.append(Connection(broker.bootstrap))
             before = cpu_seconds(broker.pid)
-            for _ in range(20):  # about a second of a client that goes on
+            for _ in range(20):  # about a second of requests
                 assert old.ask(wire.header(wire.API_VERSIONS, 0))
                 assert not wire.responses(broker.bootstrap, within=0.05)
             assert cpu_seconds(broker.pid) - before < 0.5
@@ -333,13 +336,13 @@ def test_few_descriptors(start_broker: Callable[..., BrokerProcess]) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has used."""
+    """Return the user and system time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_soft_limit_of_descriptors_is_raised(start_broker: Callable[..., BrokerProcess]) -> None:
-    """The soft limit of open files is raised to the hard one at the start."""
+    """The start raises the soft limit of open files to the hard limit."""
     need.program("prlimit")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     broker = start_broker(wrapper=("prlimit", f"--nofile=256:{hard}"))

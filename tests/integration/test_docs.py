@@ -1,4 +1,4 @@
-"""The documentation shows real output: its console sessions and Python snippets are run as they are written."""
+"""Console sessions and Python snippets of the documentation, run and compared with the shown output."""
 
 import doctest
 import os
@@ -19,7 +19,7 @@ from tests.support.need import program
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-# What differs from run to run: ports, process ids, times, cluster ids, temporary folders, tokens.
+# Parts that differ between runs: ports, process ids, times, cluster ids, temporary folders, tokens.
 CHANGING = (
     (re.compile(r"token \S+"), "token T"),
     (re.compile(r"kbroker-\w{8}\b"), "FOLDER"),
@@ -38,13 +38,13 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as on
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The fenced blocks of a page in one language, in order."""
+    """Return the fenced blocks of a page in one language, in order."""
     text = (DOCS / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def steps(block: str) -> list[tuple[str, list[str]]]:
-    """Commands of a console session, each with the lines it prints."""
+    """Return the commands of a console session, each with the lines that it prints."""
     found: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
@@ -55,14 +55,14 @@ def steps(block: str) -> list[tuple[str, list[str]]]:
 
 
 def plain(lines: list[str]) -> list[str]:
-    """Lines without what differs from run to run."""
+    """Return lines without the parts that differ between runs."""
     for pattern, word in CHANGING:
         lines = [pattern.sub(word, line) for line in lines]
     return lines
 
 
 class Session:
-    """A shell in the project's folder that finds `python` and `kbroker`; servers end with it."""
+    """Shell in the project's folder that finds `python` and `kbroker`, and servers that end with it."""
 
     def __init__(self, folder: Path) -> None:
         for name, arguments in (("python", ""), ("kbroker", "-m kbroker")):
@@ -121,7 +121,7 @@ def free_port() -> str:
 
 @pytest.mark.parametrize(("example", "port"), [("line_server", "7007"), ("http_like", "8008")])
 def test_the_servers_of_embedding(session: Session, example: str, port: str) -> None:
-    """Started, talked to with nc and curl, and the responses are those on the page."""
+    """The servers respond to nc and curl as the page shows."""
     program(*(["curl"] if example == "http_like" else []))
     (block,) = [one for one in blocks("embedding.md", "console") if f"examples/{example}.py" in one]
     (start, said), *others = steps(block.replace(port, free_port()))
@@ -131,7 +131,7 @@ def test_the_servers_of_embedding(session: Session, example: str, port: str) -> 
 
 
 def test_the_control_port(session: Session) -> None:
-    """Every route, with curl, as the page shows it."""
+    """Each route responds to curl as the page shows, and the page shows every route."""
     program("curl")
     sessions = [one for one in blocks("testing.md", "console") if "kbroker serve" in one or "$URL" in one]
     routes = set()
@@ -154,7 +154,7 @@ def test_the_control_port(session: Session) -> None:
     assert set(table) - routes == set()
 
 
-# Sessions of the command line that need a client that lives meanwhile, a quota that is used up, a registry, or a shell
+# Sessions of the page that need a live client, an exhausted quota, a registry or a shell.
 PREPARED = (
     "kbroker completion",
     "kbroker groups",
@@ -167,7 +167,7 @@ COLUMNS = ((re.compile(r"(\bid |\.id=)[\w-]{22}\b"), r"\1I"), (re.compile(r" +")
 
 
 def test_the_command_line(session: Session, tmp_path: Path) -> None:
-    """One broker, the page from top to bottom: every command prints what the page shows, errors too."""
+    """Each command prints what the page shows, with one broker for the whole page."""
 
     def shown(lines: list[str]) -> list[str]:
         for pattern, word in COLUMNS:
@@ -183,17 +183,17 @@ def test_the_command_line(session: Session, tmp_path: Path) -> None:
     with EmbeddedBroker({"num.partitions": 1}) as broker:
         session.environment["KBROKER_BOOTSTRAP"] = broker.bootstrap_servers
         for one in sessions[:-1]:
-            if "kbroker produce" in one:  # its offsets begin at 0
+            if "kbroker produce" in one:  # the offsets of the session begin at 0
                 broker.delete_topic("greetings")
                 broker.create_topic("greetings", 3)
             for command, printed in steps(one):
                 assert shown(session.run(f"{command} 2>&1", tmp_path)) == shown(printed), command
-    for command, printed in steps(sessions[-1]):  # no broker any more
+    for command, printed in steps(sessions[-1]):  # without a broker
         assert shown(session.run(f"{command} 2>&1", tmp_path)) == shown(printed), command
 
 
 def test_snippets() -> None:
-    """Python sessions print what they show (those over the foreign package are run by test_cimport)."""
+    """Python sessions print what the pages show; test_cimport runs those with the foreign package."""
     runner = doctest.DocTestRunner()
     ran = 0
     for page in DOCS.glob("*.md"):
@@ -206,20 +206,20 @@ def test_snippets() -> None:
 
 
 def test_the_programs_of_the_readme() -> None:
-    """They run as written, but with the port of this test's broker; the one for pytest is run by test_pytest_plugin."""
+    """The Python programs run with the port of this test's broker; test_pytest_plugin runs the one for pytest."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     programs = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     producing, embedding = [one for one in programs if "def test_" not in one]
     with EmbeddedBroker() as broker:
         printed = python(producing.replace("127.0.0.1:9092", broker.bootstrap_servers))
-        assert "GETSUBSCRIPTIONS" in printed  # librdkafka logs the id that the broker gives it for its metrics
+        assert "GETSUBSCRIPTIONS" in printed  # librdkafka logs the instance id that it receives for its metrics
         assert len(printed.splitlines()) == 1
         assert [record.value for record in broker.records("greetings")] == [b"hello"]
     assert re.fullmatch(r"127\.0\.0\.1:\d+\n", python(embedding))
 
 
 def test_the_first_minute_of_the_readme(tmp_path: Path) -> None:
-    """Its first commands print what it shows, but the cluster's id and folder: serve, produce, consume."""
+    """The first commands print what the README shows, except for the cluster id and the folder."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     block = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
     _, (serve, ready), (produce, produced), (consume, *consumed) = [
@@ -238,12 +238,12 @@ def test_the_first_minute_of_the_readme(tmp_path: Path) -> None:
 
 
 def _form(ready: str) -> str:
-    """Return a ready line without ports, id and folder."""
+    """Return a ready line without ports, cluster id and folder."""
     return re.sub(r"(?<=:)\d+|(?<=cluster )\S+|(?<=data in )[^,]+", "x", ready)
 
 
 def python(text: str) -> str:
-    """Return the output of a program on both streams; it has to end by itself with 0."""
+    """Return the output of a program on both streams; the program must end with status 0."""
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Apache Kafka's own DumpLogSegments reads what the cleaner wrote, and agrees with our reader about all of it."""
+"""Compacted segments as read by Apache Kafka's DumpLogSegments, compared with kbroker's reader."""
 
 import random
 import re
@@ -20,7 +20,7 @@ Compacted = tuple[Path, PartitionLog]
 
 @pytest.fixture(scope="module")
 def compacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
-    """A partition that was compacted twice: all codecs, tombstones with horizons, empty batches, an abort, merges."""
+    """Partition that was compacted twice: all codecs, delete horizons, empty batches, an abort, merged segments."""
     folder = tmp_path_factory.mktemp("data") / "t-0"
     log = open_log(folder, config=CONFIG)
     randomness = random.Random(5)
@@ -50,7 +50,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
 
 
 def test_batches_and_records(compacted: Compacted) -> None:
-    """Every batch is valid for Kafka, with the horizons we wrote; every record of every codec has its offset."""
+    """Kafka reads every batch as valid with the written delete horizon, and every record at its offset."""
     folder, log = compacted
     logs = sorted(folder.glob("*.log"))
     dumps = kafka_dumps(logs, "--deep-iteration", "--print-data-log")
@@ -73,7 +73,7 @@ def test_batches_and_records(compacted: Compacted) -> None:
 
 
 def test_indexes(compacted: Compacted) -> None:
-    """The indexes of compacted segments are sound by Kafka's own check of them against the log."""
+    """Kafka's checks of the indexes against the log find no fault."""
     folder, _ = compacted
     files = sorted(p for p in folder.iterdir() if p.suffix in (".index", ".timeindex"))
     for options in ((), ("--verify-index-only",), ("--index-sanity-check",)):

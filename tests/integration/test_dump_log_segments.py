@@ -1,4 +1,4 @@
-"""Apache Kafka's own DumpLogSegments reads what the broker wrote, and agrees with our reader about all of it."""
+"""Files of a log as read by Apache Kafka's DumpLogSegments, compared with kbroker's reader."""
 
 import json
 import random
@@ -31,7 +31,7 @@ SETTINGS = {"segment.bytes": "1048576", "index.interval.bytes": "512", "segment.
 
 
 def kafka_dumps(files: Iterable[Path], *options: str) -> dict[str, str]:
-    """Return the tool's output: one text per file, the line 'Dumping FILE' cut off."""
+    """Return the output of the tool by file, without the line 'Dumping FILE'."""
     done = run_tool(TOOLS + "DumpLogSegments", *options, "--files", ",".join(map(str, files)))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "Exception" not in done.stderr, done.stderr[-2000:]
@@ -41,7 +41,7 @@ def kafka_dumps(files: Iterable[Path], *options: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def partition_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A partition of several segments: all codecs, idempotent and transactional producers, one abort and one commit."""
+    """Partition of several segments: all codecs, idempotent and transactional producers, aborts and commits."""
     folder = tmp_path_factory.mktemp("data")
     config = BrokerConfig()
     manager = LogManager([folder], VirtualClock(NOW_MS), config)
@@ -82,7 +82,7 @@ def partition_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_batches_are_read_without_fault(partition_folder: Path) -> None:
-    """Every batch is valid for Kafka, and its facts are the ones our reader shows."""
+    """Kafka reads every batch as valid, with the same fields as kbroker's reader."""
     logs = sorted(partition_folder.glob("*.log"))
     assert len(logs) >= 4
     dumps = kafka_dumps(logs)
@@ -98,7 +98,7 @@ def test_batches_are_read_without_fault(partition_folder: Path) -> None:
 
 
 def test_records_are_read_without_fault(partition_folder: Path) -> None:
-    """Kafka unpacks every record of every codec; there are no gaps."""
+    """Kafka reads every record of every codec, without gaps in the offsets."""
     logs = sorted(partition_folder.glob("*.log"))
     dumps = kafka_dumps(logs, "--deep-iteration", "--print-data-log")
     seen = []
@@ -113,7 +113,7 @@ def test_records_are_read_without_fault(partition_folder: Path) -> None:
 
 
 def test_indexes_are_sound(partition_folder: Path) -> None:
-    """Offset and time indexes point where they should, by Kafka's own check of them against the log."""
+    """Kafka's checks of the indexes against the log find no fault."""
     files = sorted(p for p in partition_folder.iterdir() if p.suffix in (".index", ".timeindex"))
     assert any(list(dump_file(p)) for p in files if p.suffix == ".index")
     assert any(list(dump_file(p)) for p in files if p.suffix == ".timeindex")
@@ -127,7 +127,7 @@ def test_indexes_are_sound(partition_folder: Path) -> None:
 
 
 def test_transaction_indexes_and_snapshots_are_sound(partition_folder: Path) -> None:
-    """Aborted transactions and producers are the same for Kafka and for us."""
+    """Kafka reads the same aborted transactions and producer states as kbroker."""
     files = sorted(p for p in partition_folder.iterdir() if p.suffix in (".txnindex", ".snapshot"))
     assert {p.suffix for p in files} == {".txnindex", ".snapshot"}
     aborted = 0
@@ -146,7 +146,7 @@ def test_transaction_indexes_and_snapshots_are_sound(partition_folder: Path) -> 
 
 
 def test_metadata_records_are_read_as_written(tmp_path: Path) -> None:
-    """Each version of each record of a metadata log and of a snapshot has for Kafka the fields that it has for us."""
+    """Kafka reads each version of each metadata record in a log and a snapshot with the same fields as kbroker."""
     tables = json.loads((FOLDER / "metadata.json").read_text(encoding="utf-8"))
     randomness, records = random.Random(5), []
     for name, table in tables.items():
@@ -172,5 +172,5 @@ def test_metadata_records_are_read_as_written(tmp_path: Path) -> None:
 
 
 def test_our_own_check_agrees(partition_folder: Path) -> None:
-    """Verify finds no fault in files that Kafka reads without fault."""
+    """`verify` finds no fault in files that Kafka reads without fault."""
     assert verify(partition_folder) == []

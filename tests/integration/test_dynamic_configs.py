@@ -1,4 +1,4 @@
-"""Configs changed over the wire of a running broker: in force when the response is there, and after a restart."""
+"""Configs that a client changes at run time: in force with the response, and after a restart."""
 
 import threading
 from collections import Counter
@@ -40,13 +40,13 @@ def change(broker: Broker, kind: ResourceType, name: str, **values: str) -> None
 
 
 def produce(broker: Broker, value: bytes) -> object:
-    """The error of one record's delivery, None when it arrived."""
+    """Return the error of one record's delivery, None without an error."""
     producer = librdkafka_producer(broker.bootstrap_servers, **{"message.max.bytes": 2_000_000})
     return send_values(producer, value)[0]
 
 
 def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:
-    """A topic's codec, a default of all topics, the number of handlers: each from the next request on."""
+    """A topic config, a default of all topics and the number of handlers are in force from the next request on."""
     with Broker(settings(tmp_path)) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic("t", 1)])["t"].result(20)
@@ -58,7 +58,8 @@ def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:
         assert stored[0] == 0
         assert stored[-1] == 1
 
-        default = [ConfigChange("message.max.bytes", 0, "5000")]  # librdkafka's admin cannot name the cluster's default
+        # librdkafka's AdminClient cannot name the default of the cluster
+        default = [ConfigChange("message.max.bytes", 0, "5000")]
         broker.context.dynamic.alter(4, "", default)
         failed = produce(broker, b"z" * 10_000)
         assert failed is not None
@@ -74,7 +75,7 @@ def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:
             change(broker, ResourceType.BROKER, "1", node_id="5")
         assert "Cannot update these configs dynamically: [node.id]" in refusal.value.args[0].str()
 
-    others = threading.enumerate()  # of a broker that several tests share
+    others = threading.enumerate()  # threads of a broker that several tests share
     with Broker(settings(tmp_path)) as broker:
         assert broker.config.integer("num.io.threads") == 6
         started = [one for one in threading.enumerate() if one not in others]
@@ -97,7 +98,7 @@ def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:
      (4, "log.retention.bytes", "-5"), (4, "log.retention.ms", "-9"), (4, "log.flush.interval.ms", "-1")],
 )  # fmt: skip
 def test_odd_values_that_kafka_takes_keep_partitions_online(tmp_path: Path, kind: int, name: str, value: str) -> None:
-    """Set on a topic or for all brokers: records go in and come back, before and after a restart, new topics too."""
+    """With an unusual value that Kafka accepts, partitions stay online, also after a restart, and can be created."""
     with Broker(settings(tmp_path)) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic("t", 1)])["t"].result(20)
@@ -114,7 +115,7 @@ def test_odd_values_that_kafka_takes_keep_partitions_online(tmp_path: Path, kind
 
 
 def test_a_listener_has_network_threads_of_its_own(tmp_path: Path) -> None:
-    """listener.name.NAME.num.network.threads, at the start and while the broker runs; the others keep the broker's."""
+    """`listener.name.NAME.num.network.threads` applies at the start and at run time, to that listener only."""
     two = {
         **settings(tmp_path),
         "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0",
@@ -138,7 +139,7 @@ def test_a_listener_has_network_threads_of_its_own(tmp_path: Path) -> None:
 
 
 def test_network_threads_change_while_clients_produce(tmp_path: Path) -> None:
-    """num.network.threads needed a restart; clients of threads that end connect again and lose nothing."""
+    """Clients of network threads that end reconnect and lose no record."""
     with Broker({**settings(tmp_path), "num.network.threads": 2}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic("t", 1)])["t"].result(20)

@@ -1,4 +1,4 @@
-"""One folder, served by kbroker and by Apache Kafka in turns: no client can see a difference."""
+"""One folder served by kbroker and Apache Kafka in turns, without a difference for clients."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def ledger_of(broker: EitherBroker, everything: Everything) -> Ledger:
 
 
 def check_same(before: Ledger, broker: EitherBroker, everything: Everything) -> None:
-    """Check that no client sees a difference, once the coordinators have loaded."""
+    """Check that clients see no difference when the coordinators have loaded."""
     found: list[str] = []
 
     def is_same() -> bool:
@@ -39,9 +39,9 @@ def check_same(before: Ledger, broker: EitherBroker, everything: Everything) -> 
     "folders", [pytest.param(("data",), id="one", marks=pytest.mark.soak), pytest.param(("a", "b"), id="two")]
 )
 def test_kbroker_then_kafka_then_kbroker(tmp_path: Path, folders: tuple[str, ...]) -> None:
-    """A folder that kbroker filled is served by Apache Kafka, written to, and served by kbroker again.
+    """A folder that kbroker filled is served and extended by Apache Kafka, and served by kbroker again.
 
-    Of two folders the second one has the metadata log too, and partitions were moved to it.
+    Of two folders, the second one has the metadata log too, and partitions were moved to it.
     """
     need.program("java", "mvn")
     with EitherBroker(tmp_path, {"metadata.log.dir": str(tmp_path / folders[-1])}, folders) as broker:
@@ -65,7 +65,7 @@ def test_kbroker_then_kafka_then_kbroker(tmp_path: Path, folders: tuple[str, ...
 
 
 def test_a_snapshot_of_kbroker_is_read_by_kafka(tmp_path: Path) -> None:
-    """Kafka reads the quorum from the newest snapshot only, and the rest from it and the records behind it."""
+    """Kafka starts from a snapshot of kbroker and the records after it."""
     need.program("java", "mvn")
     with EitherBroker(tmp_path, {"metadata.log.max.record.bytes.between.snapshots": "1024"}) as broker:
         broker.start(broker.kbroker)
@@ -79,7 +79,7 @@ def test_a_snapshot_of_kbroker_is_read_by_kafka(tmp_path: Path) -> None:
 
 
 def test_a_share_group_goes_over(tmp_path: Path) -> None:
-    """Either broker delivers what the other one's members have not accepted, with its delivery count."""
+    """Each broker delivers the records that members at the other broker did not accept, with their delivery count."""
     need.program("java", "mvn")
     with EitherBroker(tmp_path, {"share.coordinator.state.topic.num.partitions": "3"}) as broker:
         broker.start(broker.kbroker)
@@ -93,7 +93,7 @@ def test_a_share_group_goes_over(tmp_path: Path) -> None:
         assert member.acquire(10) == dict.fromkeys(range(10), 1)
         member.acknowledge((0, 3, ACCEPT), (4, 5, RELEASE), (6, 6, REJECT))
         member.leave()
-        left = {4: 2, 5: 2, 7: 2, 8: 2, 9: 2}  # the next delivery of each
+        left = {4: 2, 5: 2, 7: 2, 8: 2, 9: 2}  # delivery count of the next delivery
         for released in (14, 24):
             found = start_offset(broker.bootstrap, "g", "shared")
             broker.switch()
@@ -108,7 +108,7 @@ def test_a_share_group_goes_over(tmp_path: Path) -> None:
 
 
 def test_a_streams_group_goes_over(tmp_path: Path) -> None:
-    """A member goes on at its epoch, and another one gets half of its tasks, from either broker."""
+    """At each broker a member continues at its epoch, and a new member receives half of its tasks."""
     need.program("java", "mvn")
     settings = {"group.streams.initial.rebalance.delay.ms": "0", "group.streams.assignment.interval.ms": "0"}
     with EitherBroker(tmp_path, settings) as broker:
@@ -160,7 +160,9 @@ def beat(
 
 
 def described(broker: EitherBroker) -> dict[str, Any]:
-    """Return the description of the streams group, without what the first heartbeat after a load restores."""
+    """Return the description of the streams group without the topology, which the first heartbeat after a load
+    restores.
+    """
     found: dict[str, Any] = {}
 
     def is_loaded() -> bool:
@@ -197,7 +199,7 @@ def move_all(broker: EitherBroker, topics: list[str]) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_ten_alternations(tmp_path: Path) -> None:
-    """200 topics with 200 MiB are served by both in turns; each side is stopped and killed, and nothing is lost."""
+    """200 topics with 200 MiB lose nothing when stops and kills alternate between both brokers."""
     need.program("java", "mvn")
     with EitherBroker(tmp_path) as broker:
         broker.start(broker.kbroker)
@@ -207,7 +209,7 @@ def test_ten_alternations(tmp_path: Path) -> None:
         for number in range(10):
             before = ledger_of(broker, everything)
             committed.update(value.decode() for value in everything.prepare())
-            broker.switch(kills=number % 4 in (1, 2))  # either side is stopped and killed in turns
+            broker.switch(kills=number % 4 in (1, 2))  # each broker is stopped and killed in turns
             check_same(before, broker, everything)
             wait_for("the markers of what was committed", lambda: committed.issubset(committed_in(broker, "prepared")))
             everything.log_in(everything.by_token(everything.token))

@@ -1,4 +1,4 @@
-"""A cluster for tests in one process: wrong nodes, leaders and coordinators that move, stops, time and faults."""
+"""Cluster in the test process: requests to a wrong node, moves of leaders and coordinators, stops, time, faults."""
 
 import json
 import random
@@ -51,7 +51,7 @@ def all_nodes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_a_cluster_that_is_not_made_holds_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ports are held for the nodes before a misspelled setting of one is noticed."""
+    """If the second node cannot be created, the ports that were reserved are closed."""
     held: list[socket.socket] = []
     bound = EmbeddedCluster._bound
 
@@ -69,7 +69,7 @@ def test_a_cluster_that_is_not_made_holds_no_port(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cluster_that_starts_again_holds_its_ports() -> None:
-    """No other socket gets the port of a stopped node, which starts there."""
+    """The port of a stopped node stays reserved for the node's next start."""
     cluster = EmbeddedCluster(2)
     for _ in range(2):
         with cluster, socket.socket() as other:
@@ -157,7 +157,7 @@ ALL: Body = {"AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations"
 
 
 def test_requests_to_a_wrong_node(cluster: EmbeddedCluster) -> None:
-    """Each request about a partition is refused; from KIP-951 on with the leader and its address."""
+    """A request for a partition of another leader is refused, from KIP-951 on with the leader and its address."""
     cluster.create_topic("led", replicas=[[1, 2, 3]])
     cluster.move_leader("led", 0, 2)
     leader = cluster.partition("led", 0)
@@ -190,7 +190,7 @@ def test_requests_to_a_wrong_node(cluster: EmbeddedCluster) -> None:
 
 
 def test_no_leader_is_named_for_a_partition_without_one(cluster: EmbeddedCluster) -> None:
-    """A leader -1 beside the leader of another partition is memory that librdkafka reads uninitialized."""
+    """A partition without a leader has no leader -1 in the response, as librdkafka would read uninitialized memory."""
     cluster.create_topic("unled", replicas=[[1], [2]])
     cluster.stop_node(1)
     rows = [fetch_body("unled", index)["Topics"][0]["Partitions"][0] for index in (0, 1)]
@@ -208,7 +208,7 @@ def test_no_leader_is_named_for_a_partition_without_one(cluster: EmbeddedCluster
             assert unled["CurrentLeader"] == {"LeaderId": -1, "LeaderEpoch": -1}
             assert led["CurrentLeader"]["LeaderId"] == 2
             assert 2 in [node["NodeId"] for node in found["NodeEndpoints"]]
-            # the encoder leaves out a tagged field with its default
+            # the encoder omits a tagged field that has its default
             assert len(response) == len(codec.encode_response_frame(key, version, 1, found)) - 4
 
 
@@ -230,7 +230,7 @@ def test_requests_to_a_wrong_coordinator(cluster: EmbeddedCluster) -> None:
 
 
 def test_a_fetch_that_waits_at_a_former_leader_ends(cluster: EmbeddedCluster) -> None:
-    """At a follower it is woken by appends at the leader, and by the next election."""
+    """A fetch that waits at a follower is completed by an append at the leader, and by an election."""
     cluster.create_topic("waits", replicas=[[1, 2, 3]])
     found: list[Body] = []
 
@@ -269,7 +269,7 @@ def test_a_fetch_that_waits_ends_when_its_topic_is_deleted(cluster: EmbeddedClus
 
 
 def test_stop_drop_and_start(cluster: EmbeddedCluster) -> None:
-    """Epochs rise with each move, a stopped node leaves the ISR, and its address is kept for it."""
+    """Each move increments the epoch, a stopped node leaves the ISR, and its address stays reserved."""
     cluster.create_topic("stops", replicas=[[1, 2], [2, 3]])
     address = cluster.addresses[2]
     cluster.stop_node(2)
@@ -305,7 +305,7 @@ NO_CLUSTER: Body = {"IncludeClusterAuthorizedOperations": False}
 
 
 def test_acks_all_needs_replicas_in_sync(cluster: EmbeddedCluster) -> None:
-    """Below min.insync.replicas acks=all is refused, and other records are hidden until a replica returns."""
+    """Below `min.insync.replicas`, acks=all is refused, and other records stay invisible until a replica returns."""
     cluster.create_topic("safe", configs={"min.insync.replicas": "2"}, replicas=[[1, 2, 3], [1, 2, 3]])
     cluster.reassign("safe", 1, [1])
 
@@ -324,7 +324,7 @@ def test_acks_all_needs_replicas_in_sync(cluster: EmbeddedCluster) -> None:
     refused = (int(Errors.NOT_ENOUGH_REPLICAS), -1, 0)
     assert produced() == refused
     frames = [wire.produce("safe", 0, wire.batch([b"x"]), acks=acks) for acks in (-1, 1, -1)]
-    with wire.Connection(cluster.addresses[1]) as connection:  # read together, they are appended by one write
+    with wire.Connection(cluster.addresses[1]) as connection:  # read together, the frames are appended by one write
         connection.send_raw(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
         rows = [wire.produced(connection.receive()) for _ in frames]
     assert [(row.error_code, row.base_offset) for row in rows] == [refused[:2], (0, 1), refused[:2]]
@@ -351,7 +351,7 @@ END: Body = {"PartitionIndex": 0, "CurrentLeaderEpoch": -1, "Timestamp": -1}
 
 
 def test_coordinators_need_replicas_in_sync() -> None:
-    """An id cannot be initialized and a transaction not end while its partition lacks replicas."""
+    """InitProducerId is refused while the coordinator's partition has too few replicas in sync."""
     settings = {"transaction.state.log.min.isr": 2, "transaction.state.log.replication.factor": 2}
     with EmbeddedCluster(2, settings) as cluster:
         init = {"TransactionalId": "t", "TransactionTimeoutMs": 60_000, "ProducerId": -1, "ProducerEpoch": -1}
@@ -363,7 +363,7 @@ def test_coordinators_need_replicas_in_sync() -> None:
 
 
 def test_requests_about_the_replicas_of_a_node(cluster: EmbeddedCluster) -> None:
-    """DescribeLogDirs, AlterReplicaLogDirs and DescribeQuorum."""
+    """DescribeLogDirs, AlterReplicaLogDirs and DescribeQuorum consider the replicas of the node only."""
     cluster.create_topic("hosted", replicas=[[1, 2], [3, 1]])
     body: Body = {"Topics": [{"Topic": "hosted", "Partitions": [0, 1]}]}
     hosts = {}
@@ -388,7 +388,7 @@ def test_requests_about_the_replicas_of_a_node(cluster: EmbeddedCluster) -> None
 
 
 def test_layouts_are_checked(cluster: EmbeddedCluster) -> None:
-    """More replicas than nodes are refused with Kafka's text."""
+    """Invalid assignments are refused with Kafka's messages; a reassignment waits for its stopped replica."""
     with pytest.raises(KafkaError, match="cannot be reached because only 3 broker"):
         cluster.create_topic("layout", replication_factor=4)
     with pytest.raises(KafkaError, match="includes broker 4, but no such broker is registered"):
@@ -409,7 +409,7 @@ def test_layouts_are_checked(cluster: EmbeddedCluster) -> None:
 
 
 def test_consumers_are_directed_to_their_rack() -> None:
-    """By replica.selector.class a leader names a follower in the ISR on the client's rack, and sends no records."""
+    """With `replica.selector.class`, a leader names a follower in the client's rack instead of sending records."""
     settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     with EmbeddedCluster(3, settings, racks=["a", "b", "c"]) as cluster:
         cluster.create_topic("t", replicas=[[1, 2]])
@@ -444,7 +444,7 @@ def served(cluster: EmbeddedCluster, kind: str) -> dict[int, list[int]]:
 
 
 def test_two_coordinators_never_serve_one_key(cluster: EmbeddedCluster) -> None:
-    """Random moves and stops: each partition of an internal topic is served by its leader only."""
+    """After random moves and stops, only its leader serves each partition of an internal topic."""
     rng = random.Random(7)
     for kind in ("group", "transaction", "share"):
         cluster.coordinator("key", kind)
@@ -463,7 +463,7 @@ def test_two_coordinators_never_serve_one_key(cluster: EmbeddedCluster) -> None:
 
 
 def test_clients_follow_moves(cluster: EmbeddedCluster) -> None:
-    """librdkafka loses and doubles no record while leaders and coordinators move, and nodes stop and crash."""
+    """While leaders and coordinators move and nodes stop, librdkafka neither loses nor duplicates a record."""
     rng = random.Random(3)
     cluster.create_topic("moves", 3)
     stop = threading.Event()
@@ -518,7 +518,7 @@ def test_clients_follow_moves(cluster: EmbeddedCluster) -> None:
         assert sorted(sent) == log, "a record is lost, doubled or out of order"
 
         def poll() -> bool:
-            found = consumer.consume(1000, 0.1)  # many: a slow machine has produced thousands meanwhile
+            found = consumer.consume(1000, 0.1)  # a slow machine may have produced thousands of records
             read.extend((one.partition() or 0, int(one.value() or b"")) for one in found if one.error() is None)
             return len(read) >= len(log)
 
@@ -530,7 +530,7 @@ def test_clients_follow_moves(cluster: EmbeddedCluster) -> None:
 
 
 def test_faults_and_time_of_one_node() -> None:
-    """A rule concerns requests to its node, and time passes for one node or for all."""
+    """A fault applies to its node, and time advances for one node or for all nodes."""
     wanted = {"Topics": [{"Name": "t"}], **ALL, **NO_CLUSTER}
     with EmbeddedCluster(2, {"connections.max.idle.ms": 60_000}, virtual_clock=True) as cluster:
         cluster.create_topic("t", replicas=[[1, 2]])
@@ -554,7 +554,7 @@ def has_connection(cluster: EmbeddedCluster, node: int) -> bool:
 
 
 def test_several_brokers_from_the_command_line() -> None:
-    """The ready line has each node's address, the next one the control port; disks and missing racks are refused."""
+    """The ready line has the address of each node; folders on a disk and a wrong number of racks are refused."""
     command = [sys.executable, "-m", "kbroker", "serve", "--brokers", "3", "--listener", "127.0.0.1:0"]
     options = ["--in-memory", "--racks", "a,b,c", "--set", "kbroker.control.listener=127.0.0.1:0"]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
@@ -579,7 +579,7 @@ def test_several_brokers_from_the_command_line() -> None:
 
 
 def test_a_node_stops_after_the_last_call_of_its_hook(cluster: EmbeddedCluster) -> None:
-    """A stop waits for another node's thread that calls the hook of a partition: it uses the native handlers."""
+    """A stop of a node waits until another node's thread has returned from the hook of a partition."""
     cluster.create_topic("hooked", replicas=[[2]])
     topic = cluster.nodes[2].context.topics.get("hooked")
     log = topic and topic.partitions[0]

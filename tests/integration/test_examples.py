@@ -1,4 +1,4 @@
-"""The examples run, and say what docs/embedding.md says of them."""
+"""Examples of the documentation, run with the results that docs/embedding.md shows."""
 
 import importlib.util
 import re
@@ -25,7 +25,7 @@ def example(name: str) -> ModuleType:
 
 
 def talk(port: int, sent: bytes) -> bytes:
-    """Everything that comes back until the server closes the connection, or we do after a pause."""
+    """Return everything that the server sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
         one.sendall(sent)
         one.shutdown(socket.SHUT_WR)
@@ -34,7 +34,7 @@ def talk(port: int, sent: bytes) -> bytes:
 
 @pytest.mark.soak
 def test_noisy_neighbour() -> None:
-    """The shadow sees what batch-loader sends, and once it is promoted, orders are faster than beside it."""
+    """The shadow quota observes batch-loader; when it is promoted, orders of web-shop are faster."""
     program = [sys.executable, str(EXAMPLES / "noisy_neighbour" / "noisy_neighbour.py")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=180, check=True)
     assert "shadow      4 MiB/s, level 7: client-id batch-loader" in done.stdout
@@ -46,7 +46,7 @@ def test_noisy_neighbour() -> None:
 
 
 def test_line_server() -> None:
-    """Pipelined lines get their responses in order, a delayed one too; an unknown command is refused by name."""
+    """Pipelined lines have their responses in order, also delayed ones; an unknown command is refused."""
     server = example("line_server").LineServer().start()
     try:
         responses = talk(server.port, b"ECHO hello\nAFTER 20 later\r\nAFTER x y\nnonsense\nQUIT\nECHO never\n").split(
@@ -61,7 +61,7 @@ def test_line_server() -> None:
 
 
 def test_http_like() -> None:
-    """Requests may come in pieces or several at once."""
+    """Requests may arrive in pieces, or several at once."""
     server = example("http_like").HttpLikeServer().start()
     try:
         both = talk(server.port, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nPOST /b HTTP/1.1\r\n\r\n")
@@ -80,7 +80,7 @@ def test_http_like() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads memory from /proc")
 def test_line_load() -> None:
-    """The load program with few connections; the documentation's figures are of 10,000."""
+    """The load program runs with 300 connections; the documentation has its figures with 10,000."""
     output = run_to_end([sys.executable, str(EXAMPLES / "line_load.py"), "300", "0.3"], seconds=120)
     assert "300 opened" in output
     assert "connections=300" in output
@@ -89,7 +89,7 @@ def test_line_load() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_exactly_once() -> None:
-    """A program that crashes at each step has each record in its output once; without transactions some twice."""
+    """With transactions, a program that crashes at each step writes each invoice once; without, some twice."""
     pytest.importorskip("confluent_kafka")
     output = run_to_end([sys.executable, EXAMPLES / "exactly_once.py"], seconds=100)
     crashes = [f"crashed behind '{step}'" for step in ("begun", "produced", "offsets", "committed")]
@@ -109,7 +109,7 @@ PROGRAMS = sorted(
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program_explains_itself(name: str) -> None:
-    """`--help` prints how it is used and ends."""
+    """`--help` prints the usage."""
     command = [sys.executable, str(EXAMPLES / name), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -117,7 +117,7 @@ def test_every_program_explains_itself(name: str) -> None:
 
 
 def test_pytest_project() -> None:
-    """The example of a project whose tests use kbroker's fixtures passes, with the fixtures found by pytest itself."""
+    """The tests of the example project pass with kbroker's fixtures, which pytest finds as a plugin."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     output = run_to_end(command, seconds=120, cwd=EXAMPLES / "pytest_project")
     assert "2 passed" in output.splitlines()[-1]

@@ -1,8 +1,7 @@
-"""A system call on the log folders fails: the Nth of each kind, for every N that the mixed load reaches.
+"""Failures of the Nth system call of each kind on the log folders, for every N that a mixed load reaches.
 
-Responses are errors for the partitions concerned only, no thread ends with a traceback, service goes on after a failure
-that passes, and after a kill each acknowledged record, topic, config, offset and transaction is there, once and in
-order.
+Only the partitions concerned return errors, no thread ends with a traceback, and service continues after a temporary
+failure. After a kill, each acknowledged record, topic, config, offset and transaction is present once and in order.
 """
 
 import errno
@@ -15,10 +14,10 @@ import pytest
 from tests.support.disk_calls import ALWAYS, FAIL, SHORT
 from tests.support.fault_runs import LOAD, START, STOP, Case, Runs
 
-DATA, METADATA = "/a/", "/m/"  # the log folder with half of the partitions, and that of the metadata log
+DATA, METADATA = "/a/", "/m/"  # the log folder with half of the partitions, and the folder of the metadata log
 SAMPLE_SEED, SAMPLE = 28, 16
 
-#: Kinds of failure: call, error, number of calls that fail, action.
+# : Kinds of failure: call, error, number of calls that fail, action.
 PASSING = (
     ("write", errno.ENOSPC, ALWAYS, FAIL),
     ("write", 0, 1, SHORT),
@@ -51,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 def test_a_sample_of_failing_calls(runs: Runs) -> None:
-    """Calls chosen at random of every kind of failure that the sweep has."""
+    """Failures of randomly chosen calls are handled."""
     rng = random.Random(SAMPLE_SEED)
     failed = 0
     for case in rng.sample(SWEEPS, SAMPLE):
@@ -65,7 +64,7 @@ def test_a_sample_of_failing_calls(runs: Runs) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("case", SWEEPS, ids=str)
 def test_each_call_that_the_load_reaches(runs: Runs, case: Case) -> None:
-    """The first one fails, then the second one, and so on."""
+    """Failures of each call that the load reaches are handled."""
     made = list(runs.sweep(case))
     print(f"{len(made)} runs")
     assert [(str(one), result.problems) for one, result in made if result.problems] == []
@@ -73,6 +72,6 @@ def test_each_call_that_the_load_reaches(runs: Runs, case: Case) -> None:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_a_failed_sync_is_noticed(runs: Runs, error: int) -> None:
-    """The run is not blind: each of the first syncs of the load fails once, and none of them is repeated."""
+    """Each failed sync of the load is counted as a failure, and not repeated."""
     results = itertools.islice(runs.sweep(Case(LOAD, "sync", error, DATA, 1)), 5)
     assert [result for _, result in results] == [(1, [])] * 5

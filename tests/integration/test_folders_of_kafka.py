@@ -1,4 +1,4 @@
-"""Folders that Apache Kafka 4.0 to 4.3 formatted and filled are served as they are; needs no Java."""
+"""Folders that Apache Kafka 4.0 to 4.3 formatted and filled, served by kbroker; without Java."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.recorded_folders import RECORDED, SHARE_GROUP, Recorded, comp
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded.name)
 def test_a_recorded_folder_is_served(recorded: Recorded, tmp_path: Path) -> None:
-    """kbroker shows of it all that Kafka showed, goes on with it, and starts on it again."""
+    """kbroker shows everything that Kafka showed, extends the folder, and starts on it again."""
     ledger, limits = recorded.unpack(tmp_path)
     with recorded.broker(tmp_path) as broker:
         broker.start(broker.kbroker)
@@ -21,7 +21,7 @@ def test_a_recorded_folder_is_served(recorded: Recorded, tmp_path: Path) -> None
 
         def changes(before: Ledger) -> list[str]:
             now = comparable(take_ledger(broker.bootstrap, everything.alice, broker.sasl_bootstrap, limits=limits))
-            known = before["Consumer groups"]  # Kafka 4.0 did not describe all
+            known = before["Consumer groups"]  # Kafka 4.0 did not describe all groups
             now["Consumer groups"] = {name: now["Consumer groups"].get(name) for name in known}
             return differences(recorded_part(before), recorded_part(now))
 

@@ -1,4 +1,4 @@
-"""The proof of the native handlers: requests get responses while Python cannot run in the broker's process."""
+"""Native handlers: requests have responses while no Python code can run in the broker's process."""
 
 import os
 import select
@@ -23,7 +23,7 @@ HELD_S = 1.2  # the longest wait of a test is a throttle of 0.6 s
 
 
 class HeldBroker:
-    """A broker whose process holds its GIL on request."""
+    """Broker whose process holds its GIL on request."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.process = subprocess.Popen(
@@ -42,7 +42,7 @@ class HeldBroker:
         return self.process.stdout.readline().strip()
 
     def hold(self) -> None:
-        """Return once the GIL is being held."""
+        """Let the process hold its GIL; return as soon as it does."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{HELD_S}\n")
         self.process.stdin.flush()
@@ -54,7 +54,7 @@ class HeldBroker:
         return not select.select([self.process.stdout], [], [], 0)[0]
 
     def check_held(self) -> None:
-        """Check that the GIL has been held until now, and wait until it is free."""
+        """Check that the GIL is still held, and wait until it is released."""
         assert self.is_holding(), "the GIL was released too early: the test has shown nothing"
         assert self.line() == "done"
 
@@ -80,13 +80,13 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldBroker]:
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldBroker]:
-    """A broker that enforces quotas on every request."""
+    """Broker that enforces quotas on every request."""
     yield from held_broker(tmp_path_factory, "quotas")
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldBroker]:
-    """A broker with an authorizer."""
+    """Broker with an authorizer."""
     yield from held_broker(tmp_path_factory, "acls")
 
 
@@ -116,7 +116,7 @@ NATIVE = {
 
 
 def check_responses_while_held(connection: Connection, name: str) -> None:
-    """The GIL is being held: fifty times the response comes, never late."""
+    """Check that fifty responses arrive in time while the GIL is held."""
     slowest = 0.0
     for _ in range(50):
         begun = time.monotonic()
@@ -127,7 +127,7 @@ def check_responses_while_held(connection: Connection, name: str) -> None:
 
 @pytest.mark.slow
 def test_native_requests_are_handled_without_the_gil(held: HeldBroker) -> None:
-    """A native request of another process gets its response at once while the broker's process holds its GIL."""
+    """While the broker's process holds its GIL, native requests have their responses at once."""
     with Connection(held.bootstrap, timeout=HELD_S + 5) as connection:
         for request in NATIVE.values():
             connection.ask(request)
@@ -139,7 +139,7 @@ def test_native_requests_are_handled_without_the_gil(held: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_requests_after_login_are_handled_without_the_gil(held: HeldBroker) -> None:
-    """Logging in needs Python; what follows does not. A client that logs in meanwhile delays none in plaintext."""
+    """Requests after a login need no GIL, and a login that waits for the GIL does not delay other clients."""
     handshake, token = wire.header(17, 0) + wire.text("PLAIN"), b"\0alice\0secret"
     with (
         Connection(held.sasl, timeout=HELD_S + 5) as connection,
@@ -165,7 +165,7 @@ def test_requests_after_login_are_handled_without_the_gil(held: HeldBroker) -> N
 
 @pytest.mark.slow
 def test_requests_in_tls_are_handled_without_the_gil(held: HeldBroker) -> None:
-    """A handshake needs Python; the records after it do not."""
+    """Requests in a TLS session need no GIL after the handshake."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with Connection(held.tls, timeout=HELD_S + 5) as connection:
@@ -179,7 +179,7 @@ def test_requests_in_tls_are_handled_without_the_gil(held: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_new_connection_is_served_without_the_gil(held: HeldBroker) -> None:
-    """Accepting, framing and serving a new connection needs no GIL either."""
+    """A new connection is accepted and served without the GIL."""
     held.hold()
     for _ in range(20):
         assert wire.responses(held.bootstrap, within=0.5)
@@ -188,7 +188,7 @@ def test_new_connection_is_served_without_the_gil(held: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_parked_fetch_is_completed_without_the_gil(held: HeldBroker) -> None:
-    """A fetch that waits in the purgatory is woken by a produce, and another by its timeout, with the GIL held."""
+    """A delayed fetch is completed by a produce, and another by its timeout, without the GIL."""
     end = wire.end_offset(held.bootstrap, "held")
     with (
         Connection(held.bootstrap) as reader,
@@ -206,7 +206,7 @@ def test_parked_fetch_is_completed_without_the_gil(held: HeldBroker) -> None:
 
 
 def begin_transaction(connection: Connection, name: str) -> tuple[int, int]:
-    """Producer id and epoch of a transaction that has the partition."""
+    """Begin a transaction with the partition; return its producer id and epoch."""
 
     def ask(key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
         frame = codec.encode_request_frame(key, version, 1, "gil", body)[4:]
@@ -233,8 +233,9 @@ def begin_transaction(connection: Connection, name: str) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_batches_of_an_open_transaction_take_no_gil(held: HeldBroker) -> None:
-    """Verifying a transaction's first batch needs Python; the next ones are appended, and readers of committed records
-    completed, while the GIL is held."""
+    """After the first batch of a transaction, whose verification needs Python, further batches are appended, and
+    read_committed fetches completed, without the GIL.
+    """
     with Connection(held.bootstrap, timeout=HELD_S + 5) as writer, Connection(held.bootstrap) as reader:
         producer_id, epoch = begin_transaction(writer, "gil")
 
@@ -262,7 +263,7 @@ def test_batches_of_an_open_transaction_take_no_gil(held: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_cold_request_waits_for_the_gil(held: HeldBroker) -> None:
-    """The counter-proof: a request served by Python gets no response before the GIL is free."""
+    """A request that Python serves has no response before the GIL is released, as a counter-check."""
     describe = wire.header(wire.DESCRIBE_CLUSTER, 0, 3, flexible=True) + b"\0\0"
     with Connection(held.bootstrap) as connection:
         assert struct.unpack_from(">i", connection.ask(describe)) == (3,)
@@ -276,7 +277,7 @@ def test_cold_request_waits_for_the_gil(held: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_enforced_quotas_take_no_gil(limited: HeldBroker) -> None:
-    """Recording, checking and charging network time, for known clients and for ones never seen before."""
+    """Quotas of known and new clients are recorded and checked without the GIL."""
     with Connection(limited.bootstrap, timeout=HELD_S + 5) as connection:
         for request in NATIVE.values():
             connection.ask(request)
@@ -291,7 +292,7 @@ def test_enforced_quotas_take_no_gil(limited: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_the_authorizer_takes_no_gil(guarded: HeldBroker) -> None:
-    """Allowed and denied requests, the denied ones noted for the log."""
+    """Requests are allowed, denied and logged by the authorizer without the GIL."""
     with Connection(guarded.bootstrap, timeout=HELD_S + 5) as connection:
         guarded.hold()
         for name in ("Produce", "Fetch"):
@@ -304,7 +305,7 @@ def test_the_authorizer_takes_no_gil(guarded: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_a_throttle_begins_and_ends_without_the_gil(limited: HeldBroker) -> None:
-    """A client over its quota is muted for its throttle time, and read again, while the GIL is held."""
+    """A client over its quota is muted for its throttle time and read again without the GIL."""
     request = wire.produce("held", 0, wire.batch([b"x" * 105_000]))
     request = request[:8] + wire.text("slow") + request[8 + 2 + len("raw") :]
     with Connection(limited.bootstrap) as connection:

@@ -1,4 +1,4 @@
-"""GIL acquisitions of a broker for each request, counted by a preloaded library: one that comes back fails a test."""
+"""GIL acquisitions of a broker per request, counted by a preloaded library and limited."""
 
 import mmap
 import subprocess
@@ -19,7 +19,7 @@ IDLE_PER_S = 40  # acquisitions by the broker's own threads, which no request ca
 
 
 class CountedBroker:
-    """A broker process and the count of its GIL acquisitions."""
+    """Broker process and the count of its GIL acquisitions."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self._file = folder / "count"
@@ -34,9 +34,9 @@ class CountedBroker:
             return int.from_bytes(memory[:8], "little")
 
     def per_request(self, act: Callable[[], object]) -> float:
-        """Return the acquisitions for each act, without those that the broker makes when it is idle.
+        """Return the acquisitions per act, without those of an idle broker.
 
-        The smallest of three figures: a busy machine adds some, as by waits that time out.
+        The figure is the smallest of three, as a busy machine adds acquisitions by waits that time out.
         """
         for _ in range(20):
             act()
@@ -84,7 +84,7 @@ def test_native_requests_take_no_gil(counted: CountedBroker, client: Client, nam
 
 
 def test_a_request_that_python_handles_is_counted(counted: CountedBroker, client: Client) -> None:
-    """The counter-proof: the library sees acquisitions."""
+    """The library counts acquisitions, as a counter-check."""
     describe = wire.header(wire.DESCRIBE_CLUSTER, 0, 3, flexible=True) + b"\0\0"
     assert counted.per_request(lambda: client.ask(describe)) >= 0.9
 
@@ -105,7 +105,7 @@ def test_a_heartbeat_of_the_consumer_protocol(counted: CountedBroker, client: Cl
 
 
 def test_a_committed_transaction(counted: CountedBroker, client: Client) -> None:
-    """Partition added, one batch, and the end with its marker."""
+    """The limit includes the added partition, one batch, and the end of the transaction with its marker."""
     name = {"TransactionalId": "counted"}
     client.call("FindCoordinator", 2, {"Key": "counted", "KeyType": 1})  # creates the coordinator's topic
     made = ready(lambda: succeed(client.call("InitProducerId", 2, {**name, "TransactionTimeoutMs": 60_000})))
@@ -139,7 +139,7 @@ def succeed(response: Body) -> Body:
 
 
 def ready(ask: Callable[[], Body]) -> Body:
-    """Return the first response without an error: a coordinator loads its topic at first."""
+    """Return the first response without an error, as the coordinator loads its topic first."""
     found: list[Body] = []
 
     def responds() -> bool:

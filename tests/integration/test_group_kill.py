@@ -1,4 +1,4 @@
-"""kill -9 under group load: acknowledged records are there, are delivered, and no committed offset goes back."""
+"""kill -9 under group load: acknowledged records are kept and delivered, and no committed offset decreases."""
 
 import random
 import time
@@ -34,7 +34,7 @@ SETTINGS = {
     "group__consumer__heartbeat__interval__ms": "200",
     "group__consumer__assignment__interval__ms": "0",
 }
-# of two members that stay and one that comes and goes; and how many kills, in the soak too
+# protocols of two members that stay and one that joins and leaves; kills in a test and in the soak
 PROTOCOLS = {
     "classic": ("classic classic classic", 2, 100),
     "consumer": ("consumer consumer consumer", 2, 50),
@@ -49,7 +49,7 @@ def fetch_committed(bootstrap: str) -> dict[int, int]:
 
 
 def check_owners(bootstrap: str) -> None:
-    """No partition has two owners in a group of the consumer protocol; a classic one may show those of before."""
+    """Check that no partition has two owners; a classic group may describe earlier assignments."""
     with Cluster(bootstrap) as cluster:
         group = Groups(cluster).describe(GROUP)
     if group.group_type == CONSUMER:
@@ -66,7 +66,7 @@ def check_not_back(before: dict[int, int], after: dict[int, int], when: str) -> 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("protocols", PROTOCOLS)
 def test_kill_9_under_a_group(start_broker: Callable[..., BrokerProcess], tmp_path: Path, protocols: str) -> None:
-    """After each kill -9 committed offsets are at least what was acknowledged; no acknowledged record is lost."""
+    """After each kill, committed offsets are at least the acknowledged ones; no acknowledged record is lost."""
     spoken, few, many = PROTOCOLS[protocols]
     kills = kill_count(few, many)
     rng = random.Random(random_seed())
@@ -94,7 +94,7 @@ def test_kill_9_under_a_group(start_broker: Callable[..., BrokerProcess], tmp_pa
     try:
         for number in range(kills):
             wait_for_commits(f"after {number} kills")
-            time.sleep(rng.uniform(0, 1.0))  # the moment of the kill is what is random here
+            time.sleep(rng.uniform(0, 1.0))  # the moment of the kill is random
             seen = fetch_committed(broker.bootstrap)
             check_not_back(known, seen, f"before kill {number + 1}")
             check_owners(broker.bootstrap)

@@ -1,4 +1,4 @@
-"""Many members and many partitions: a rebalance of a thousand, and what 5,000 empty partitions cost."""
+"""Groups of 1,000 members, and the cost of 5,000 empty partitions."""
 
 import contextlib
 import resource
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 MEMBERS, PARTITIONS = 1000, 5000
 REBALANCE_S, MAKE_S, CLEAN_START_S, START_AFTER_KILL_S, RSS_MIB = 5.0, 5.0, 2.0, 5.0, 60
-SLACK = 2  # machines that run tests are shared; what was measured is printed
+SLACK = 2  # factor for machines that run other tests too; the measured figures are printed
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 5, 3, 3, 3
 REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
@@ -27,13 +27,13 @@ TOPIC, GROUP = "many", "crowd"
 DELAY_MS = 500
 SETTINGS = {
     "group.initial.rebalance.delay.ms": str(DELAY_MS),
-    "socket.listen.backlog.size": str(MEMBERS),  # with Kafka's 50 the connections alone would take seconds
+    "socket.listen.backlog.size": str(MEMBERS),  # with Kafka's default of 50, the connections alone would take seconds
 }
 
 
 @pytest.fixture(scope="module")
 def many_files() -> Iterator[None]:
-    """As many open sockets as the system allows, for us and the brokers we start."""
+    """Raise the limit of open files for the test process and the brokers that it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * MEMBERS
     if hard not in (-1, resource.RLIM_INFINITY) and hard < wanted:
@@ -45,7 +45,7 @@ def many_files() -> Iterator[None]:
 
 @dataclass
 class Made:
-    """A broker with 5,000 empty partitions, and what they cost when they were made."""
+    """Broker with 5,000 empty partitions, and the seconds and memory that their creation took."""
 
     broker: BrokerProcess
     seconds: float
@@ -63,7 +63,7 @@ def made(many_files: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 class Member:
-    """A member as frames on its own socket."""
+    """Member of the group as requests over a connection."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -98,7 +98,7 @@ class Member:
 
 
 def join_all(members: list[Member]) -> None:
-    """Every member joins, its id given at the first try; then they sync, the leader with an even assignment."""
+    """Join with every member, twice if the first response has its id; then sync with an even assignment."""
     for member in members:
         member.send_join()
     for member in members:
@@ -144,7 +144,7 @@ def sync_all(members: list[Member]) -> None:
 
 
 def test_a_thousand_members_rebalance(made: Made) -> None:
-    """1,000 members over 5,000 partitions join at once, and rebalance when one leaves, in less than five seconds."""
+    """1,000 members over 5,000 partitions join, and rebalance after a leave, within five seconds each."""
     broker = made.broker
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(broker.bootstrap, "crowd", 60)) for _ in range(MEMBERS)]
@@ -173,7 +173,9 @@ def test_a_thousand_members_rebalance(made: Made) -> None:
 
 
 def test_empty_partitions_are_cheap(made: Made) -> None:
-    """5,000 empty partitions: made in 5 s, less than 60 MiB, start in 2 s after a clean stop, in 5 s after kill -9."""
+    """5,000 empty partitions are created within 5 s, need less than 60 MiB, and let a broker start within 2 s after a
+    clean stop and within 5 s after kill -9.
+    """
     broker = made.broker
     assert broker.stop(60) == 0, broker.tail()
     clean_s = broker.start(60)

@@ -1,4 +1,4 @@
-"""Consumer groups of real clients: rebalances, static members, commits, leaves, restarts, members that are killed."""
+"""Consumer groups of client libraries: rebalances, static members, commits, restarts, killed members."""
 
 import asyncio
 import subprocess
@@ -26,7 +26,7 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
 
 
 class Confluent:
-    """A librdkafka consumer polled by a thread: what it was assigned, what it read."""
+    """librdkafka consumer that a thread polls; keeps its assignment and the values that it read."""
 
     _is_cooperative = False
 
@@ -84,7 +84,7 @@ class Cooperative(Confluent):
 
 @pytest.mark.parametrize("kind", [Confluent, Cooperative])
 def test_two_members_share_the_partitions(broker: BrokerProcess, kind: type[Confluent]) -> None:
-    """A second member gets half; when one leaves, the other gets all. Cooperative ones never lose all at once."""
+    """Two members share the partitions until one leaves; a cooperative member keeps some through a rebalance."""
     topic, group = names()
     fill(broker.bootstrap, topic)
     one = kind(broker.bootstrap, topic, group)
@@ -101,7 +101,7 @@ def test_two_members_share_the_partitions(broker: BrokerProcess, kind: type[Conf
 
 
 def test_a_static_member_comes_back_to_its_partitions(broker: BrokerProcess) -> None:
-    """Within its session no member is rebalanced, and it goes on behind what it committed."""
+    """A static member that returns within its session causes no rebalance and continues at its committed offset."""
     topic, group = names()
     fill(broker.bootstrap, topic)
     static = {"group.instance.id": "one", "session.timeout.ms": 30000}
@@ -110,7 +110,7 @@ def test_a_static_member_comes_back_to_its_partitions(broker: BrokerProcess) -> 
     wait_for("a half each", lambda: len(one.assigned) == len(other.assigned) == 2)
     had, revocations = set(one.assigned), other.revocations
     wait_for("its records", lambda: len(one.read_since_assigned) == 20)
-    one.stop(commit=True)  # a static member leaves nothing
+    one.stop(commit=True)  # a static member does not send a leave
     back = Confluent(broker.bootstrap, topic, group, **static)
     wait_for("its partitions", lambda: back.assigned == had)
     assert other.revocations == revocations
@@ -120,7 +120,7 @@ def test_a_static_member_comes_back_to_its_partitions(broker: BrokerProcess) -> 
 
 
 def test_committed_offsets_are_where_the_next_consumer_begins(broker: BrokerProcess) -> None:
-    """Each of three clients commits, leaves and resumes; the others see its offsets in the same group."""
+    """Three client libraries continue at each other's committed offsets in the same group."""
     topic, group = names()
     fill(broker.bootstrap, topic, 40)
     one = Confluent(broker.bootstrap, topic, group)
@@ -167,7 +167,7 @@ def test_committed_offsets_are_where_the_next_consumer_begins(broker: BrokerProc
 
 
 def test_two_members_of_aiokafka_and_kafka_python(broker: BrokerProcess) -> None:
-    """A group of two different clients: each has its part, and the one that is left gets all."""
+    """Members of two client libraries share the partitions, and the one that stays receives all of them."""
     topic, group = names()
     fill(broker.bootstrap, topic)
     stop = threading.Event()
@@ -183,7 +183,7 @@ def test_two_members_of_aiokafka_and_kafka_python(broker: BrokerProcess) -> None
             partition_assignment_strategy=[kafka.coordinator.assignors.roundrobin.RoundRobinPartitionAssignor],
         )
         while not stop.is_set():
-            consumer.poll(1000)  # with 100 it loses a response now and then (docs/compatibility.md)
+            consumer.poll(1000)  # with 100 ms the client sometimes loses a response (docs/compatibility.md)
             assigned.clear()
             assigned.update(one.partition for one in consumer.assignment())
         consumer.close()
@@ -209,7 +209,7 @@ def test_two_members_of_aiokafka_and_kafka_python(broker: BrokerProcess) -> None
         wait_for("all partitions", lambda: assigned == {0, 1, 2, 3})
         asyncio.run(share())
         wait_for("all again", lambda: assigned == {0, 1, 2, 3})
-    finally:  # a consumer that goes on when its broker has stopped leaves sockets to the tests that follow
+    finally:  # a consumer that outlives its broker leaves sockets open during later tests
         stop.set()
         thread.join(20)
 
@@ -225,7 +225,7 @@ while True:
 
 
 def test_a_killed_member_is_replaced(broker: BrokerProcess) -> None:
-    """kill -9 of a consumer: its partitions go to the other one after its session."""
+    """After the session timeout of a killed consumer, the other member receives its partitions."""
     topic, group = names()
     fill(broker.bootstrap, topic)
     one = Confluent(broker.bootstrap, topic, group)
@@ -246,7 +246,7 @@ def test_a_killed_member_is_replaced(broker: BrokerProcess) -> None:
 def test_a_restart_keeps_committed_offsets(
     crash: bool, start_broker: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:
-    """After a stop and after kill -9: what was acknowledged is there, and the next consumer goes on behind it."""
+    """Committed offsets survive a stop and kill -9, and the next consumer continues at them."""
     topic, group = names()
     broker = start_broker(folder=tmp_path / "kept", **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
     fill(broker.bootstrap, topic)
@@ -269,7 +269,7 @@ def test_a_restart_keeps_committed_offsets(
 
 
 def test_members_go_on_over_a_restart_of_the_broker(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """A consumer whose broker stops and comes back reads on, and no member joins again and again."""
+    """A consumer continues to read when its broker was stopped and started again."""
     topic, group = names()
     broker = start_broker(folder=tmp_path / "kept", **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
     fill(broker.bootstrap, topic)
@@ -283,7 +283,9 @@ def test_members_go_on_over_a_restart_of_the_broker(start_broker: Callable[..., 
 
 
 def test_a_rebalance_while_the_broker_is_stopped(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """One member dies and another comes while there is no broker: afterwards the living share everything."""
+    """After a member was killed and another started while the broker was stopped, the live members share the
+    partitions.
+    """
     topic, group = names()
     broker = start_broker(folder=tmp_path / "kept", **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
     fill(broker.bootstrap, topic)
@@ -310,7 +312,7 @@ def test_a_rebalance_while_the_broker_is_stopped(start_broker: Callable[..., Bro
 
 
 def test_produce_into_the_offsets_topic_is_refused(broker: BrokerProcess) -> None:
-    """It has its fifty partitions, and no client writes into it."""
+    """`__consumer_offsets` has fifty partitions, and a client's record for the topic is refused."""
     admin = confluent_admin.AdminClient({"bootstrap.servers": broker.bootstrap})
     topic, group = names()
     fill(broker.bootstrap, topic, 1)
@@ -327,7 +329,7 @@ def test_produce_into_the_offsets_topic_is_refused(broker: BrokerProcess) -> Non
 
 
 def test_a_broker_in_process_serves_groups() -> None:
-    """In memory, on a free port: a group works and the stop leaves nothing waiting."""
+    """A group works with a broker in memory, which can be stopped afterwards."""
     topic, group = names()
     with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True, **SETTINGS}) as broker:
         fill(broker.bootstrap_servers, topic)

@@ -1,4 +1,4 @@
-"""Network threads that execute requests: a slow append holds no other connection up, and appends are gathered."""
+"""Network threads that execute requests: a slow append does not delay other connections; appends are gathered."""
 
 import os
 import random
@@ -45,11 +45,11 @@ def slow_append(broker: EmbeddedBroker, until: threading.Event, held: threading.
 
 @pytest.mark.parametrize("producers", [1, 5])
 def test_a_slow_append_holds_no_other_connection_up(broker: EmbeddedBroker, producers: int) -> None:
-    """While the network thread waits in an append, its other connections are accepted, read and served."""
+    """While the network thread waits for an append, its other connections are accepted, read and served."""
     until, held = threading.Event(), threading.Event()
     writers = [Connection(broker.bootstrap_servers) for _ in range(producers)]
     with Client(broker.bootstrap_servers) as other, Client(broker.bootstrap_servers) as idle:
-        for _ in range(3):  # the loop goes to a stand-in and back each time
+        for _ in range(3):  # another thread takes over the network loop and returns it each time
             until.clear()
             held.clear()
             holder = threading.Thread(target=slow_append, args=(broker, until, held))
@@ -72,18 +72,18 @@ def test_a_slow_append_holds_no_other_connection_up(broker: EmbeddedBroker, prod
 
 
 def test_a_slow_append_holds_no_request_up_that_was_read_with_it(broker: EmbeddedBroker) -> None:
-    """Requests of two connections reach the network thread in one pass; the one behind the slow append is served."""
+    """A request that the network thread read together with one whose append is slow is served."""
     until, held = threading.Event(), threading.Event()
     with Connection(broker.bootstrap_servers) as writer, Client(broker.bootstrap_servers) as other:
         assert produced(writer.ask(produce("t", 1, batch([b"served"])))).error_code == 0
         other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
         before, names = os.sched_getaffinity(0), Path("/proc/self/task").glob("*/comm")
         networks = [int(name.parent.name) for name in names if name.read_text() == "network-0\n"]
-        assert networks  # those of other brokers of the process too
+        assert networks  # of all brokers in the process
         holder = threading.Thread(target=slow_append, args=(broker, until, held))
         holder.start()
         assert held.wait(10)
-        for thread in (0, *networks):  # on one processor, a network thread runs once this one waits for the response
+        for thread in (0, *networks):  # on one processor, a network thread runs when this thread waits for the response
             os.sched_setaffinity(thread, {min(before)})
         for thread in networks:
             os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
@@ -102,7 +102,7 @@ def test_a_slow_append_holds_no_request_up_that_was_read_with_it(broker: Embedde
 
 
 def test_a_stop_during_a_slow_append(broker: EmbeddedBroker) -> None:
-    """A stop waits for the append, and then ends in order."""
+    """A stop waits for the append and then completes."""
     until, held = threading.Event(), threading.Event()
     holder = threading.Thread(target=slow_append, args=(broker, until, held))
     holder.start()
@@ -150,14 +150,14 @@ def test_gathered_appends_keep_the_order_of_each_connection(broker: EmbeddedBrok
 
 
 def test_a_refused_request_among_gathered_ones(broker: EmbeddedBroker) -> None:
-    """A damaged batch, a repeated one and one out of sequence get their own errors; their neighbours are appended."""
+    """A corrupt, a duplicate and an out-of-order batch have their own results; the other batches are appended."""
     damaged = bytearray(batch([b"damaged"]))
     damaged[-1] ^= 1
     good = batch([b"a"], producer_id=7, producer_epoch=0, base_sequence=0)
     requests = [
         (good, 0, 0),
         (bytes(damaged), 2, -1),
-        (good, 0, 0),  # a duplicate: the offset of the original
+        (good, 0, 0),  # a duplicate returns the offset of the original
         (batch([b"gap"], producer_id=7, producer_epoch=0, base_sequence=5), 45, -1),
         (batch([b"b"], producer_id=7, producer_epoch=0, base_sequence=1), 0, 1),
         (batch([b"plain"]), 0, 2),
@@ -171,7 +171,7 @@ def test_a_refused_request_among_gathered_ones(broker: EmbeddedBroker) -> None:
 
 
 def test_a_slow_append_delays_no_fetch_of_another_partition(broker: EmbeddedBroker) -> None:
-    """A delayed fetch completes with the append that it waits for, although the next append of the thread is slow."""
+    """A delayed fetch completes with its append, although the next append of the thread is slow."""
     until, held = threading.Event(), threading.Event()
     with (
         Connection(broker.bootstrap_servers) as reader,
@@ -194,7 +194,7 @@ def test_a_slow_append_delays_no_fetch_of_another_partition(broker: EmbeddedBrok
 
 
 def test_gathered_appends_roll_by_time_as_single_ones(broker: EmbeddedBroker) -> None:
-    """The first batch of an empty segment begins the time until the next roll, also for batches gathered with it."""
+    """The first batch of an empty segment starts the time until the next roll, also for batches gathered with it."""
     with Client(broker.bootstrap_servers) as one:
         configs = {"segment.ms": "1000", "message.timestamp.before.max.ms": str(1 << 60)}
         one.ask(create_topic("rolls", 1, configs=configs))
@@ -209,7 +209,7 @@ def test_gathered_appends_roll_by_time_as_single_ones(broker: EmbeddedBroker) ->
 
 
 def test_every_produce_gets_its_response_after_its_flush(tmp_path: Path) -> None:
-    """With log.flush.interval.messages above 1, an append during a flush waits for the next one, and no longer."""
+    """With `log.flush.interval.messages` above 1, an append during a flush waits for the next flush only."""
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "log.flush.interval.messages": 7}
     with EmbeddedBroker({**settings, **ONE_THREAD}) as running:
         with Connection(running.bootstrap_servers) as admin:
@@ -217,7 +217,7 @@ def test_every_produce_gets_its_response_after_its_flush(tmp_path: Path) -> None
 
         def write(seed: int) -> None:
             sizes = random.Random(seed)
-            with Connection(running.bootstrap_servers, 5) as one:  # a response that is forgotten comes after 30 s
+            with Connection(running.bootstrap_servers, 5) as one:  # a forgotten response would be sent after 30 s
                 for _ in range(150):
                     number = sizes.choice((1, 1, 2, 3))
                     one.send_raw(framed(produce("t", 0, batch([b"x"]))) * number)
@@ -230,7 +230,7 @@ def test_every_produce_gets_its_response_after_its_flush(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("helps", [True, False])
 def test_without_help_handlers_execute_all(tmp_path: Path, helps: bool) -> None:
-    """kbroker.network.thread.helps=false: each request is executed by a handler, which is woken for it."""
+    """With `kbroker.network.thread.helps=false`, handlers execute every request."""
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), **ONE_THREAD}
     settings["kbroker.network.thread.helps"] = helps
     with EmbeddedBroker(settings) as running, Client(running.bootstrap_servers) as one:

@@ -1,4 +1,4 @@
-"""Hostile names, records and addresses of clients in the console: each gets a sentence, and costs little."""
+"""Hostile names, records and addresses in the console: clear errors and bounded costs."""
 
 import logging
 import re
@@ -55,12 +55,12 @@ def pages(broker: Broker) -> Iterator[Console]:
     ],
 )
 def test_a_file_that_cannot_be_is_not_found(pages: Console, caplog: pytest.LogCaptureFixture, name: str) -> None:
-    """A client without a token fills no log with failures, and writes no lines into it."""
+    """A client without a token can neither fill the log with failures nor write lines into it."""
     assert ask(pages, f"assets/{name}", "10.1.2.3").status == 404
     assert caplog.records == []
 
 
-# Committed offsets of any group, in place of the coordinator's
+# Committed offsets of any group, instead of the coordinator's.
 NO_OFFSETS = SimpleNamespace(fetch=lambda group_id: SimpleNamespace(committed={}))
 
 
@@ -75,13 +75,13 @@ def test_the_log_names_a_page_in_one_line(
 
 @pytest.mark.parametrize("page", ["produce?topic=orders", "throughput", "quota?user=u", "sign-in"])
 def test_a_page_without_a_live_part_is_whole(pages: Console, page: str) -> None:
-    """However it is asked for."""
+    """A page without a live part is sent completely, even if only its live part is requested."""
     found = ask(pages, page, kb_part="1")
     assert (found.status, b"<html" in found.body) == (200, True)
 
 
 def test_a_long_header_is_cut_before_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A header's name of 64 MB took half a minute of the broker's time, at each look at the page."""
+    """A header's name is truncated before it is escaped, which would take half a minute for 64 MB."""
     longest = 0
 
     def look(text: str) -> str:
@@ -97,7 +97,7 @@ def test_a_long_header_is_cut_before_it_is_looked_at(monkeypatch: pytest.MonkeyP
 
 
 def test_a_list_shows_the_first_headers_of_a_record() -> None:
-    """A hundred records with fifty long headers of control characters each took 1.1 s of the broker's Python."""
+    """A list of records shows only the first headers of a record, up to a number of characters."""
     headers = tuple((b"\x01" * 200, b"\x1b" * 200) for _ in range(HEADERS))
     record = LogRecord(0, 0, None, None, headers, 60, -1, -1)
     listed, more = messages._headers(record, is_alone=False)
@@ -108,7 +108,7 @@ def test_a_list_shows_the_first_headers_of_a_record() -> None:
 
 
 def test_a_message_alone_is_looked_at_once(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its key and value were put into words for a list, too, which the page did not show."""
+    """The page of one message converts its key and value once."""
     limits: list[int] = []
 
     def look(data: bytes | None, limit_bytes: int = LIST_BYTES, size_bytes: int | None = None) -> Shown:
@@ -133,7 +133,7 @@ def assignment(topic: str, count: int) -> bytes:
 def test_a_group_whose_members_name_the_longest_topics(
     pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader may assign any text: a page of 200 members had 130 MB."""
+    """A page of a group is less than 1 MiB, even with the longest assignments that a leader may send."""
     given = [assignment("t" * 32_767, 7), assignment("t", groups.ASSIGNMENT_BYTES)]
     names = {"MemberId": "m", "GroupInstanceId": None, "ClientId": "c", "ClientHost": "h"}
     members = [{**names, "MemberAssignment": given[i % 2]} for i in range(groups.MEMBERS + 5)]
@@ -148,13 +148,13 @@ def test_a_group_whose_members_name_the_longest_topics(
 
 
 def test_the_key_of_a_waiting_operation_is_cut() -> None:
-    """Else 500 groups with the longest ids make a look of `kbroker top` 32 MB."""
+    """Keys are truncated, so that 500 groups with the longest ids do not make an output of 32 MB."""
     assert _words(("g" * 32_767, 5)) == ["g" * KEY_CHARACTERS, "5"]
     assert _words("g" * 32_767) == ["g" * KEY_CHARACTERS]
 
 
 def test_what_waits_is_named_by_its_key(pages: Console, broker: Broker) -> None:
-    """Topic and partition, as `kbroker xray` names them; no list of Python."""
+    """A delayed operation is shown with topic and partition, as `kbroker xray` shows it."""
     broker.context.topics.create(NewTopic("waited-for", 1))
     with wire.Connection(broker.bootstrap_servers) as client:
         client.send(wire.fetch("waited-for", max_wait_ms=30_000))
@@ -164,7 +164,7 @@ def test_what_waits_is_named_by_its_key(pages: Console, broker: Broker) -> None:
 
 
 def test_a_page_that_asks_while_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
-    """Open pages ask every two seconds: a broker that stopped had a traceback in its log for it."""
+    """A request during the stop of the broker has status 503 and leaves no traceback in the log."""
     mounted = MountedPages("/console", lambda: Console.of_broker(SimpleNamespace(), HttpAccess(None, VirtualClock(0))))  # type: ignore[arg-type]
     mounted.close()
     with caplog.at_level(logging.DEBUG):
@@ -174,7 +174,7 @@ def test_a_page_that_asks_while_the_broker_stops(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_chart_has_old_windows_where_they_belong() -> None:
-    """Traffic of a minute ago was drawn as that of now, beside an observed rate of 0."""
+    """A window of the past is drawn at its time, and not at all when it is too old."""
     counter = {"sample_ms": 1000, "limit": 10.0, "samples": [{"start_ms": 8_500, "value": 40.0}]}
     just_now, before, long_ago = (quotas._chart("request_percentage", counter, now) for now in (9_000, 11_000, 60_000))
     assert just_now is not None
@@ -188,7 +188,7 @@ def test_a_chart_has_old_windows_where_they_belong() -> None:
 def test_a_name_that_is_too_long_for_an_address_has_no_link(
     pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its page was refused with 414: each byte of a name is three characters of an address."""
+    """A name that is too long for a URL, in which each byte takes three characters, is shown without a link."""
     names = ["\u0439" * 16_000, "\u0439" * 9000]
     entities = [(QuotaEntity.of({"client-id": name}), {"producer_byte_rate": 1.0}) for name in names]
     monkeypatch.setattr(broker.context, "quota_entities", SimpleNamespace(find=lambda *a: entities))

@@ -1,4 +1,4 @@
-"""Heartbeats of the consumer protocol that cannot be, or cost much: Kafka's errors, and another group goes on."""
+"""Invalid and expensive heartbeats of the consumer protocol: Kafka's errors, without harm to another group."""
 
 import contextlib
 import threading
@@ -64,7 +64,7 @@ BAD: dict[str, tuple[dict[str, Any], Errors | str | None]] = {
 
 @contextlib.contextmanager
 def going_on(broker: BrokerProcess) -> Iterator[None]:
-    """A member of another group that never waits long meanwhile, and memory with a bound."""
+    """Check that a member of another group is served in time meanwhile, and that memory stays bounded."""
     longest, wrong = [0.0], []
     stop = threading.Event()
     with Client(broker.bootstrap) as other:
@@ -93,7 +93,7 @@ def going_on(broker: BrokerProcess) -> Iterator[None]:
 
 
 def test_others_go_on(broker: BrokerProcess) -> None:
-    """Each is refused as by Kafka."""
+    """Each heartbeat is refused or accepted as by Kafka, and other members of the group are served."""
     with going_on(broker):
         for number, (name, (fields, expected)) in enumerate(BAD.items()):
             with Client(broker.bootstrap) as one:
@@ -105,7 +105,7 @@ def test_others_go_on(broker: BrokerProcess) -> None:
 
 
 def test_a_flood_of_members(broker: BrokerProcess) -> None:
-    """Thousands join at once, each with its own topics; what they say in the name of others is judged by its epoch."""
+    """1,500 members join with different topics; heartbeats with another member's id are refused by their epoch."""
     names = [f"t{'ab' * 100}{number}" for number in range(50)]
     with going_on(broker), Client(broker.bootstrap) as one:
         epochs = {}

@@ -1,4 +1,4 @@
-"""Requests chosen to cost the broker more than their sender: by colliding keys, by copies, by waiting for ever."""
+"""Requests that cost a broker much more than their client: colliding keys, copies, endless waits."""
 
 import struct
 import time
@@ -14,19 +14,19 @@ from tests.support.wire import Connection
 
 TOPIC = "dear"
 NO_SESSION, FETCH_SESSION_ID_NOT_FOUND = 0, 70
-PHI = 0x9E3779B97F4A7C15  # the multiplier that unseeded tables used
+PHI = 0x9E3779B97F4A7C15  # multiplier of tables whose hash has no seed
 COLLIDING = 60_000
 
 
 def fetch(
     parts: Iterable[int], topic: str = TOPIC, *, session: int = 0, epoch: int = -1, wait_ms: int = 0, least: int = 1
 ) -> bytes:
-    """With a session, which is none at epoch -1."""
+    """Return a Fetch request; with epoch -1 it has no session."""
     return wire.fetch(topic, parts, max_wait_ms=wait_ms, min_bytes=least, session=(session, epoch))
 
 
 def session_of(response: bytes) -> tuple[int, int]:
-    """Error code and session id."""
+    """Return the error code and the session id of a response."""
     error, session = struct.unpack_from(">hi", response, 8)
     return error, session
 
@@ -43,7 +43,7 @@ Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def colliding(slot: Callable[[Numbers], Numbers]) -> list[int]:
-    """Partition numbers that fall into the first slots of a table, 230 into each: the next 60,000 slots are taken."""
+    """Return partition numbers that a known hash maps to the first slots of a table, 230 to each."""
     found: list[int] = []
     step = 1 << 16  # such arrays fit into the caches of a core
     for start in range(0, 2**32, step):
@@ -61,7 +61,7 @@ def seconds(connection: Connection, request: bytes) -> float:
 
 
 def test_produce_of_colliding_partitions(broker: BrokerProcess) -> None:
-    """Partition numbers that meet in one slot of a known hash cost no more than others."""
+    """Partition numbers that collide in a known hash make a Produce request no slower than others."""
     chosen = colliding(lambda n: (n * np.uint64(PHI) >> np.uint64(33)) & np.uint64((1 << 17) - 1))
     with Connection(broker.bootstrap, 60) as connection:
         ordinary = seconds(connection, wire.produce_to(TOPIC, range(COLLIDING), None))
@@ -69,7 +69,7 @@ def test_produce_of_colliding_partitions(broker: BrokerProcess) -> None:
 
 
 def test_session_of_colliding_partitions(broker: BrokerProcess) -> None:
-    """Nor do they in a fetch session."""
+    """Partition numbers that collide in a known hash make a fetch session no slower than others."""
     name = 1469598103934665603
     for byte in TOPIC.encode():
         name = (name ^ byte) * 1099511628211 & (2**64 - 1)
@@ -88,7 +88,7 @@ def test_session_of_colliding_partitions(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("version", [7, 9])
 def test_produce_of_more_than_there_can_be(broker: BrokerProcess, version: int) -> None:
-    """100,001 topics or partitions in one Produce end the connection; 100,000 are served."""
+    """100,001 topics or partitions in a Produce request close the connection; 100,000 are served."""
     flexible = version >= 9
     end = b"\0" if flexible else b""
 
@@ -111,7 +111,7 @@ def test_produce_of_more_than_there_can_be(broker: BrokerProcess, version: int) 
 
 
 def test_fetch_of_more_topics_than_there_can_be(broker: BrokerProcess) -> None:
-    """100,001 topics in one Fetch end the connection, though no partition of them is asked for."""
+    """100,001 topics in a Fetch request close the connection, even without partitions."""
     for topics in (100_000, 100_001):
         head = wire.header(wire.FETCH, 4) + struct.pack(">iiiibi", -1, 0, 0, 1 << 20, 0, topics)
         with Connection(broker.bootstrap) as connection:
@@ -123,20 +123,20 @@ def test_fetch_of_more_topics_than_there_can_be(broker: BrokerProcess) -> None:
 
 
 def test_session_of_long_names(broker: BrokerProcess) -> None:
-    """A name of 32 KB said once is not kept 20,000 times: that client goes on without a session."""
+    """A client whose 20,000 partitions would each keep a copy of a name of 32 KB has no session."""
     base = rss_bytes(broker.pid)
     with Connection(broker.bootstrap, 30) as connection:
         for _ in range(3):
             response = connection.ask(fetch(range(20_000), "n" * 32_000, epoch=0))
             assert session_of(response) == (0, NO_SESSION)
         wait_for("freed memory is given back", lambda: rss_bytes(broker.pid) - base < 100 << 20)
-    with Connection(broker.bootstrap) as connection:  # what was refused has been given back
+    with Connection(broker.bootstrap) as connection:  # the memory of the refused sessions is available again
         error, session = session_of(connection.ask(fetch([0], epoch=0)))
         assert (error, session != NO_SESSION) == (0, True)
 
 
 def test_session_that_grows(broker: BrokerProcess) -> None:
-    """Sessions have a share of memory; a client that asks for more gets no session, and others are served."""
+    """A session that exceeds the memory for sessions is refused, and other clients are served."""
     base = rss_bytes(broker.pid)
     step, codes = 100_000, []
     with Connection(broker.bootstrap, 30) as connection:
@@ -155,7 +155,7 @@ def test_session_that_grows(broker: BrokerProcess) -> None:
 
 
 def test_completed_fetches_hold_nothing(broker: BrokerProcess) -> None:
-    """A fetch that has waited frees its partitions when it completes, not when the purgatory is next purged."""
+    """A delayed fetch frees its partitions when it completes, not at the next purge of the purgatory."""
     base = rss_bytes(broker.pid)
     many = fetch([0] * 100_000, wait_ms=5)
     with Connection(broker.bootstrap, 30) as connection:
@@ -165,7 +165,7 @@ def test_completed_fetches_hold_nothing(broker: BrokerProcess) -> None:
 
 
 def test_waiting_fetches_of_closed_connections(start_broker: Callable[..., BrokerProcess]) -> None:
-    """A fetch that would wait 24 days is let go of soon after its connection is closed."""
+    """A fetch that would wait for 24 days is removed soon after its connection is closed."""
     broker = start_broker(connections__max__idle__ms="1000")
     with Connection(broker.bootstrap) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic(TOPIC, 1))) == 0
@@ -179,10 +179,10 @@ def test_waiting_fetches_of_closed_connections(start_broker: Callable[..., Broke
 
 
 def test_fetch_of_a_topic_deleted_meanwhile(broker: BrokerProcess) -> None:
-    """A fetch that waits for records of a topic on disk completes when it is deleted, not when the wait is over."""
+    """A delayed fetch completes when its topic is deleted, not at the end of its wait."""
     with Connection(broker.bootstrap, 10) as waiting, Connection(broker.bootstrap) as other:
         waiting.send(wire.fetch(TOPIC, max_wait_ms=60_000, min_bytes=1 << 20))
-        time.sleep(0.2)  # it may not have begun to wait: then it completes all the same
+        time.sleep(0.2)  # if the fetch does not wait yet, it completes as well
         delete = wire.header(wire.DELETE_TOPICS, 1) + struct.pack(">i", 1) + wire.text(TOPIC) + struct.pack(">i", 1000)
         other.ask(delete)
         assert wire.fetched(waiting.receive()).error_code == 3

@@ -1,6 +1,6 @@
-"""Bytes that no client sends: each may end its own connection, and nothing else.
+"""Frames that no client sends: each may close its own connection, without harm to other clients.
 
-KBROKER_TEST_BOOTSTRAP=host:port runs this against any broker (memory is then not watched).
+With KBROKER_TEST_BOOTSTRAP=host:port, the tests run against any broker, without checks of its memory.
 """
 
 import struct
@@ -19,8 +19,8 @@ from tests.support.wire import Closed, Connection
 
 MAX_GROWTH_BYTES = 32 << 20
 TOPIC, STEADY_TOPIC = "hostile", "steady"
-COORDINATOR_LOAD_IN_PROGRESS = 14  # Kafka, when its block of ids is used up
-FRAME_TIMEOUT_S = 30  # a started frame must be complete by then
+COORDINATOR_LOAD_IN_PROGRESS = 14  # Kafka's error when its block of ids is used up
+FRAME_TIMEOUT_S = 30  # time within which a frame must be complete
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Target:
     base_sockets: int = 0
 
     def check(self) -> None:
-        """The broker responds to a newcomer within a second, serves its old client, and holds no more than before."""
+        """Check that new and old clients are served in time, and that memory and sockets have not grown."""
         assert wire.responses(self.bootstrap, within=1.0), "ApiVersions on a new connection got no response within 1 s"
         assert self.producer.is_unharmed()
         if self.pid is None:
@@ -55,7 +55,7 @@ def target(bootstrap: str, session_broker: BrokerProcess | None) -> Iterator[Tar
         wait_for("the steady producer runs", lambda: producer.failures or producer.acknowledged > 200)
         found = Target(bootstrap, session_broker.pid if session_broker else None, producer, wire.ranges(bootstrap))
         if found.pid is not None:
-            # what a normal client makes the broker hold once is not growth: a large request, an idle connection
+            # a large request and an idle connection of a normal client are not growth
             with Connection(bootstrap) as connection:
                 connection.ask(wire.produce(TOPIC, 0, wire.batch([bytes(900_000)])))
             found.base_rss, found.base_sockets = rss_bytes(found.pid), socket_count(found.pid)
@@ -66,7 +66,7 @@ def target(bootstrap: str, session_broker: BrokerProcess | None) -> Iterator[Tar
 
 @pytest.fixture(scope="module")
 def unfinished(target: Target) -> Iterator[tuple[Connection, float]]:
-    """A frame begun when the module starts; the last test waits until the broker has lost patience with it."""
+    """Frame that is incomplete from the start of the module until the last test."""
     connection = Connection(target.bootstrap)
     connection.send_raw(struct.pack(">i", 1000) + b"\0\x12\0\0")
     if target.pid is not None:
@@ -76,7 +76,7 @@ def unfinished(target: Target) -> Iterator[tuple[Connection, float]]:
 
 
 def fate_of(target: Target, data: bytes, patience_s: float) -> str:
-    """Send bytes on a new connection; return whether it got a response, was closed, or left waiting."""
+    """Send bytes over a new connection; return whether a response came, the connection was closed, or neither."""
     with Connection(target.bootstrap) as connection:
         try:
             connection.send_raw(data)
@@ -96,14 +96,14 @@ STATIC_FRAMES = hostile.sizes() + hostile.headers() + hostile.bodies(TOPIC)
 def test_hostile_frame_harms_no_other_client(
     target: Target, unfinished: tuple[Connection, float], frame: hostile.Frame
 ) -> None:
-    """A hostile frame ends at most its own connection."""
+    """A hostile frame closes at most its own connection."""
     fate = fate_of(target, frame.data, 0.3 if frame.fate == "waits" else 5.0)
     assert frame.fate in (fate, "any")
     target.check()
 
 
 def test_versions_out_of_range(target: Target) -> None:
-    """A version that is not advertised closes the connection; ApiVersions responds in version 0 with error 35."""
+    """A version that is not supported closes the connection; ApiVersions responds in version 0 with error 35."""
     for frame in hostile.versions(target.ranges):
         assert fate_of(target, frame.data, 5.0) == frame.fate, frame.name
     for version in (-1, target.ranges[wire.API_VERSIONS][1] + 1, 32767):
@@ -114,7 +114,7 @@ def test_versions_out_of_range(target: Target) -> None:
 
 
 def test_tags_in_the_header_cost_no_memory(target: Target) -> None:
-    """A request of several megabytes of tagged fields, sent before anything else, does not multiply in memory."""
+    """Several megabytes of tagged fields in a request header do not multiply in memory."""
     if target.pid is None:
         pytest.skip("memory of a foreign broker is not watched")
     frame = hostile.million_tags()
@@ -125,7 +125,7 @@ def test_tags_in_the_header_cost_no_memory(target: Target) -> None:
 
 @pytest.mark.parametrize("bad", hostile.bad_batches(), ids=lambda bad: bad.name)
 def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
-    """A batch that lies gets an error on its partition and leaves nothing behind."""
+    """An invalid batch has an error for its partition and is not appended."""
     before = wire.end_offset(target.bootstrap, TOPIC)
     with Connection(target.bootstrap) as connection:
         response = wire.produced(connection.ask(wire.produce(TOPIC, 0, bad.records)))
@@ -138,7 +138,7 @@ def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
 
 
 def test_greedy_fetches(target: Target) -> None:
-    """Odd numbers in a Fetch: out-of-range offsets get error 1, nothing waits or allocates by what was claimed."""
+    """Offsets out of range have error 1, and the claimed sizes of a Fetch neither block nor allocate."""
     with Connection(target.bootstrap) as connection:
         for offset in (-5, 10**15, 2**63 - 1):
             assert wire.fetched(connection.ask(wire.fetch(TOPIC, offset=offset))).error_code == 1
@@ -152,7 +152,9 @@ def test_greedy_fetches(target: Target) -> None:
 
 
 def test_fetch_whose_client_has_disconnected(target: Target) -> None:
-    """Fetches that wait delay no client; their connections go at the latest when their wait is over."""
+    """Fetches that wait do not delay other clients, and their connections are closed at the end of the wait at the
+    latest.
+    """
     end = wire.end_offset(target.bootstrap, TOPIC)
     with wire.crowd(target.bootstrap, 50) as waiting:
         for connection in waiting:
@@ -163,7 +165,7 @@ def test_fetch_whose_client_has_disconnected(target: Target) -> None:
 
 
 def test_fetch_that_would_wait_for_ever(start_broker: Callable[..., BrokerProcess]) -> None:
-    """A fetch that waits 24 days for 2 GB is forgotten with its connection, once that has been idle too long."""
+    """A fetch that would wait 24 days is removed with its connection, when that has been idle too long."""
     broker = start_broker(connections__max__idle__ms="2000")
     with Connection(broker.bootstrap) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic(TOPIC, 1))) == 0
@@ -180,7 +182,7 @@ def test_fetch_that_would_wait_for_ever(start_broker: Callable[..., BrokerProces
     "name", [".", "..", "a/b", "x" * 250, b"nul\0x", "", "a b", "../../etc/passwd"], ids=lambda name: repr(name)[:24]
 )
 def test_illegal_topic_names(target: Target, name: str | bytes) -> None:
-    """A name that no topic can have gets INVALID_TOPIC_EXCEPTION."""
+    """An invalid topic name has the error INVALID_TOPIC_EXCEPTION."""
     with Connection(target.bootstrap) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic(name, 1))) == 17
     target.check()
@@ -188,7 +190,7 @@ def test_illegal_topic_names(target: Target, name: str | bytes) -> None:
 
 @pytest.mark.parametrize("partitions", [2**31 - 1, 0, -5, -(2**31)])
 def test_impossible_partition_counts(target: Target, partitions: int) -> None:
-    """Two billion partitions, or none, are refused before anything is made."""
+    """An impossible number of partitions is refused before anything is created."""
     with Connection(target.bootstrap) as connection:
         code = wire.first_topic_error(connection.ask(wire.create_topic("impossible", partitions)))
     assert code in (37, 44)
@@ -196,7 +198,7 @@ def test_impossible_partition_counts(target: Target, partitions: int) -> None:
 
 
 def test_many_producer_ids(target: Target) -> None:
-    """Asking for 20,000 producer ids costs the broker no memory that stays."""
+    """Requests for 20,000 producer ids return different ids and take no memory permanently."""
     request = wire.header(wire.INIT_PRODUCER_ID, 0) + wire.text(None) + struct.pack(">i", 60000)
     wanted, run = 20_000, 500
     seen: set[int] = set()
@@ -216,7 +218,7 @@ def test_many_producer_ids(target: Target) -> None:
 
 
 def test_same_correlation_id_twice(target: Target) -> None:
-    """Correlation ids are the client's business: two alike get two responses, in order."""
+    """Two requests with the same correlation id have two responses in order."""
     request = hostile.framed(wire.header(wire.API_VERSIONS, 0, 5))
     with Connection(target.bootstrap) as connection:
         connection.send_raw(request * 2)
@@ -225,7 +227,7 @@ def test_same_correlation_id_twice(target: Target) -> None:
 
 
 def test_pipelining_without_reading(target: Target) -> None:
-    """A client that sends for ever and reads nothing is no longer read; memory stays flat."""
+    """A client that sends without reading responses is no longer read, so that memory stays bounded."""
     request = hostile.framed(wire.header(wire.API_VERSIONS, 0)) * 100
     with Connection(target.bootstrap) as connection:
         connection.socket.settimeout(0.5)
@@ -243,7 +245,7 @@ def test_pipelining_without_reading(target: Target) -> None:
 
 
 def test_slow_readers(target: Target) -> None:
-    """Fifty consumers that ask for megabytes and read nothing cost what their sockets hold, not what they asked for."""
+    """Fifty consumers that do not read their large responses take only the memory of their sockets' buffers."""
     value = bytes(500_000)
     with Connection(target.bootstrap) as connection:
         for _ in range(20):
@@ -265,7 +267,7 @@ def test_slow_readers(target: Target) -> None:
 
 
 def test_silent_clients(target: Target) -> None:
-    """Two hundred clients that say nothing take no place from those who speak."""
+    """Two hundred silent clients do not affect other clients."""
     with wire.crowd(target.bootstrap, 200):
         assert wire.responses(target.bootstrap)
         assert target.producer.is_unharmed()
@@ -273,7 +275,7 @@ def test_silent_clients(target: Target) -> None:
 
 
 def test_reset_in_the_middle_of_a_request(target: Target) -> None:
-    """A client that resets half way through its request takes nothing with it."""
+    """A reset in the middle of a request appends nothing and leaves nothing behind."""
     request = hostile.framed(wire.produce(TOPIC, 0, wire.batch([bytes(200_000)])))
     before = wire.end_offset(target.bootstrap, TOPIC)
     for part in (1, 4, 20, len(request) // 2, len(request) - 1):
@@ -286,7 +288,7 @@ def test_reset_in_the_middle_of_a_request(target: Target) -> None:
 
 
 def test_reset_in_the_middle_of_a_response(target: Target) -> None:
-    """A client that resets while megabytes are on their way to it is forgotten."""
+    """A reset in the middle of a response leaves nothing behind."""
     with Connection(target.bootstrap) as connection:
         for _ in range(8):
             connection.ask(wire.produce(TOPIC, 0, wire.batch([bytes(500_000)])))
@@ -300,7 +302,7 @@ def test_reset_in_the_middle_of_a_response(target: Target) -> None:
 
 
 def test_many_unfinished_frames_hold_no_memory(target: Target) -> None:
-    """A hundred clients that announce 50 MB each and send one byte cost a hundred bytes, not 5 GB."""
+    """A hundred incomplete frames of 50 MB take the memory of the bytes that were sent."""
     if target.pid is None:
         pytest.skip("Apache Kafka allocates what is announced, and would end here")
     with wire.crowd(target.bootstrap, 100) as begun:
@@ -313,14 +315,14 @@ def test_many_unfinished_frames_hold_no_memory(target: Target) -> None:
 
 
 def test_connections_that_come_and_go(target: Target) -> None:
-    """A thousand connections opened and closed at once leave nothing behind."""
+    """A thousand connections that are opened and closed leave nothing behind."""
     for _ in range(1000):
         Connection(target.bootstrap).close()
     target.check()
 
 
 def test_output_holds_no_traceback(target: Target, session_broker: BrokerProcess | None) -> None:
-    """Hostile input is not worth a traceback, and not a log line each."""
+    """Hostile input causes no traceback, and not a log line for each frame."""
     if session_broker is None:
         pytest.skip("the output of a foreign broker is not seen")
     log = "".join(session_broker.output)
@@ -331,7 +333,7 @@ def test_output_holds_no_traceback(target: Target, session_broker: BrokerProcess
 
 
 def test_unfinished_frame_is_given_up(target: Target, unfinished: tuple[Connection, float]) -> None:
-    """A frame that never completes is given up: 30 s after its length, the connection is closed."""
+    """A connection whose frame is incomplete is closed 30 s after the frame's length arrived."""
     if target.pid is None:
         pytest.skip("a limit of ours; other brokers wait for their idle time")
     connection, begun = unfinished

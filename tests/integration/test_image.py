@@ -1,4 +1,4 @@
-"""The container image: its file system in namespaces, started as libraries and users start it, used by real clients."""
+"""Container image: its file system, run in namespaces as client libraries and users run it."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from tests.support.start_sequences import (
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 CHECKS = ROOT / "tests" / "containers"
-IMAGE = "kbroker:8.0.0"  # libraries read from the tag whether Confluent's image of that version has KRaft
+IMAGE = "kbroker:8.0.0"  # libraries decide from this tag whether Confluent's image of the version supports KRaft
 CONTAINERFILE = (ROOT / "Containerfile").read_text(encoding="utf-8")
 
 
@@ -57,14 +57,14 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def engine(image: Path, tmp_path: Path) -> Iterator[DockerApi]:
-    """The API of a container engine, for libraries themselves; CI runs the same programs with Docker."""
+    """API of a container engine for the libraries; CI runs the same programs with Docker."""
     with DockerApi(image, tmp_path) as api:
         yield api
 
 
 @pytest.fixture
 def start(image: Path, tmp_path: Path) -> Iterator[Callable[..., Container]]:
-    """Start containers of the image: start(command, env=..., ...)."""
+    """Function that starts containers of the image: start(command, env=..., ...)."""
     started: list[Container] = []
 
     def one(command: list[str], **options: object) -> Container:
@@ -77,7 +77,7 @@ def start(image: Path, tmp_path: Path) -> Iterator[Callable[..., Container]]:
 
 
 def write_and_read(bootstrap: str, **settings: str) -> None:
-    """Write a record with librdkafka, and read it."""
+    """Write a record with librdkafka and read it."""
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     producer.produce("greetings", b"hello", b"key")
     assert producer.flush(20) == 0
@@ -90,7 +90,7 @@ def write_and_read(bootstrap: str, **settings: str) -> None:
 
 
 def test_a_secure_listener_of_testcontainers_for_node(start: Callable[..., Container], tmp_path: Path) -> None:
-    """withSaslSslListener with KRaft: a PKCS 12 store, and a SCRAM user made when the folders are formatted."""
+    """A listener by withSaslSslListener with KRaft has a PKCS 12 keystore and a SCRAM user of the formatted folders."""
     certificates = Certificates(tmp_path / "certificates")
     secrets = tmp_path / "secrets"
     secrets.mkdir()
@@ -127,15 +127,15 @@ def test_a_secure_listener_of_testcontainers_for_node(start: Callable[..., Conta
 
 
 def test_environment_of_the_image() -> None:
-    """The test's environment and user are those of the Containerfile."""
+    """The environment and user of the tests are those of the Containerfile."""
     assert f"\nENV PATH={PATH}\n" in CONTAINERFILE
     assert "\nUSER 1000:0\nWORKDIR /opt/kafka\n" in CONTAINERFILE
-    assert "ENTRYPOINT" not in CONTAINERFILE  # libraries set the command alone
+    assert "ENTRYPOINT" not in CONTAINERFILE  # libraries set the command only
 
 
 @pytest.mark.parametrize("sequence", START_SEQUENCES, ids=lambda sequence: sequence.name)
 def test_a_library_starts_it(sequence: StartSequence, start: Callable[..., Container]) -> None:
-    """The start sequence of a library, with its words; then a client at the address that the library returns."""
+    """The start sequence of a library starts the image, and a client connects to the address from the library."""
     container = start(sequence.command, env=sequence.env, ports=[sequence.port])
     mapped = container.mapped(sequence.port)
     for path, text in sequence.files(mapped, container.hostname).items():
@@ -155,7 +155,9 @@ def test_a_library_starts_it(sequence: StartSequence, start: Callable[..., Conta
 
 
 def test_defaults_signals_and_tools(start: Callable[..., Container]) -> None:
-    """Without any setting: port 9092 for clients on localhost; Kafka's tools inside; SIGTERM ends it in order."""
+    """Without settings, localhost:9092 is served, Kafka's tools work in the container, and SIGTERM ends it with status
+    0.
+    """
     container = start(RUN)
     container.wait_for_log(READY)
     log = container.log()
@@ -197,7 +199,7 @@ def test_defaults_signals_and_tools(start: Callable[..., Container]) -> None:
 
 
 def test_arbitrary_user_and_read_only_root(start: Callable[..., Container], tmp_path: Path) -> None:
-    """Any user of root's group; a root that is read-only, with a volume for data and a tmpfs; data that stays."""
+    """The image runs as any user of root's group, with a read-only root, a volume for data and a tmpfs."""
     volume = tmp_path / "volume"
     volume.mkdir()
     volume.chmod(0o777)
@@ -213,7 +215,7 @@ def test_arbitrary_user_and_read_only_root(start: Callable[..., Container], tmp_
 
 
 def test_mounted_file_and_environment(start: Callable[..., Container], tmp_path: Path) -> None:
-    """A mounted server.properties with the environment above it; the final file; arguments as variables."""
+    """Environment variables and arguments take precedence over a mounted server.properties."""
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     (mounted / "server.properties").write_text(
@@ -239,7 +241,7 @@ def test_mounted_file_and_environment(start: Callable[..., Container], tmp_path:
 
 
 def test_tls_by_the_names_of_files(start: Callable[..., Container], tmp_path: Path) -> None:
-    """A listener SSL with stores as keytool makes them, their passwords in files, and client certificates; or PEM."""
+    """An SSL listener has stores and passwords from the named files, or a PEM file; a missing file is refused."""
     certificates = Certificates(tmp_path / "certificates")
     secrets = tmp_path / "secrets"
     secrets.mkdir()
@@ -293,22 +295,22 @@ def test_tls_by_the_names_of_files(start: Callable[..., Container], tmp_path: Pa
     ids=["controller", "other voters", "value", "folder"],
 )  # fmt: skip
 def test_wrong_settings(env: dict[str, str], status: int, reason: str, start: Callable[..., Container]) -> None:
-    """A setting that cannot be is one line that names it, and an exit status."""
+    """A wrong setting ends the container with an exit status and one line that names the setting."""
     container = start(RUN, env=env)
     assert container.wait() == status
     assert reason in container.log().splitlines()[-1]
 
 
 def test_size(image: Path) -> None:
-    """The image is small, compressed as a registry has it."""
+    """The compressed image is smaller than 60 MB."""
     packed = subprocess.run(f"tar c -C {image} . | gzip -1 | wc -c", shell=True, capture_output=True, check=True)
     assert int(packed.stdout) < MAX_BYTES
 
 
 def test_compose_example(start: Callable[..., Container], tmp_path: Path) -> None:
-    """The services of the compose example: the broker's environment, the console's command, the application.
+    """The services of the compose example work: the broker, the console and the application.
 
-    No engine runs here: console and application share the network of the broker's container.
+    Without an engine, console and application share the network of the broker's container.
     """
     services = yaml.safe_load((EXAMPLES / "compose" / "compose.yaml").read_text(encoding="utf-8"))["services"]
     broker, console = services["broker"], services["console"]
@@ -320,7 +322,7 @@ def test_compose_example(start: Callable[..., Container], tmp_path: Path) -> Non
     mounts = ["tmpfs:/tmp", f"{data}:/var/lib/kafka/data"]
     container = start(RUN, env=env, hostname="broker", is_read_only=True, mounts=mounts)
     container.wait_for_log(READY)
-    assert container.exec(*words("HEALTHCHECK.*CMD")).returncode == 0  # what the other services wait for
+    assert container.exec(*words("HEALTHCHECK.*CMD")).returncode == 0  # the other services wait for the health check
     program = EXAMPLES / "compose" / "application" / "orders.py"
     done = container.run_beside(sys.executable, str(program), env={})
     assert done.stdout == "read 10 orders, total 45\n", done.stderr
@@ -334,7 +336,7 @@ def test_compose_example(start: Callable[..., Container], tmp_path: Path) -> Non
 
 
 def test_workflow_example(start: Callable[..., Container]) -> None:
-    """The broker as a service of a GitHub Actions job, and the job's program beside it."""
+    """The example of a GitHub Actions job works: the broker as a service, and the job's program."""
     job = yaml.safe_load((EXAMPLES / "github-actions" / "kafka.yml").read_text(encoding="utf-8"))["jobs"]["test"]
     service = job["services"]["kafka"]
     assert service["ports"] == ["9092:9092"]
@@ -363,13 +365,13 @@ def run_library(engine: DockerApi, *command: str, folder: Path = ROOT, seconds: 
 
 
 def test_testcontainers_for_python(engine: DockerApi) -> None:
-    """testcontainers-python, with KRaft and without."""
+    """testcontainers-python starts the image, with KRaft and without."""
     assert run_library(engine, sys.executable, str(CHECKS / "check.py"), IMAGE) == "ok\n"
 
 
 @pytest.mark.soak
 def test_testcontainers_for_java(engine: DockerApi) -> None:
-    """The JUnit example: KafkaContainer and ConfluentKafkaContainer of testcontainers-java."""
+    """KafkaContainer and ConfluentKafkaContainer of testcontainers-java start the image in the JUnit example."""
     need.program("java", "mvn")
     folder = ROOT / "examples" / "junit"
     text = run_library(engine, "mvn", "-B", "test", f"-Dkbroker.image={IMAGE}", folder=folder, seconds=600)
@@ -378,14 +380,14 @@ def test_testcontainers_for_java(engine: DockerApi) -> None:
 
 @pytest.mark.soak
 def test_testcontainers_for_go(engine: DockerApi) -> None:
-    """testcontainers-go, with franz-go."""
+    """testcontainers-go starts the image, and franz-go connects to the broker."""
     need.program("go")
     assert run_library(engine, "go", "run", ".", IMAGE, folder=CHECKS / "go", seconds=600, GOFLAGS="-mod=mod") == "ok\n"
 
 
 @pytest.mark.soak
 def test_testcontainers_for_node(engine: DockerApi) -> None:
-    """@testcontainers/kafka, with kafkajs."""
+    """@testcontainers/kafka starts the image, and kafkajs connects to the broker."""
     need.program("node", "npm")
     run_library(engine, "npm", "ci", "--silent", folder=CHECKS / "node", seconds=300)
     assert run_library(engine, "node", "check.mjs", IMAGE, folder=CHECKS / "node").endswith("ok\n")
@@ -393,7 +395,7 @@ def test_testcontainers_for_node(engine: DockerApi) -> None:
 
 @pytest.mark.soak
 def test_testcontainers_for_rust(engine: DockerApi, tmp_path: Path) -> None:
-    """The apache module of testcontainers-rs."""
+    """The apache module of testcontainers-rs starts the image."""
     need.program("cargo")
     name, tag = IMAGE.split(":")
     command = ["cargo", "run", "--locked", "--quiet", name, tag]

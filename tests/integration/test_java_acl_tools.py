@@ -1,4 +1,4 @@
-"""kafka-acls, unmodified, against our broker: it adds, lists and removes what it does on Kafka."""
+"""Kafka's kafka-acls with kbroker."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 
 
 def listed(text: str) -> list[tuple[str, str, str, str]]:
-    """Resource, principal, operation and permission of each rule that was printed."""
+    """Return the resource, principal, operation and permission of each printed ACL."""
     found, resource = [], ""
     for line in text.splitlines():
         if match := re.search(r"ResourcePattern\(resourceType=(\w+), name=(.*), patternType=(\w+)\)", line):
@@ -37,7 +37,7 @@ def listed(text: str) -> list[tuple[str, str, str, str]]:
 
 
 def test_kafka_acls(tools: Tools) -> None:
-    """A consumer's and a producer's rules, a prefix that is denied; the list by what covers a name; all removed."""
+    """kafka-acls adds ACLs for a consumer and for a prefix, lists those that match a name, and removes ACLs."""
     tools(ACLS, "--add", "--allow-principal", "User:alice", "--consumer", "--topic", "orders", "--group", "readers")
     tools(ACLS, "--add", "--deny-principal", "User:*", "--deny-host", "10.0.0.1", "--operation", "Write", "--topic",
           "or", "--resource-pattern-type", "prefixed")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kafka's tools that look at replicas and leaders, against a cluster for tests: each ends as with Apache Kafka."""
+"""Kafka's tools for replicas and leaders with an embedded cluster: the results are those with Apache Kafka."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def described(tools: Tools) -> list[str]:
 
 
 def test_topics_reassignments_and_elections(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """kafka-topics, kafka-reassign-partitions and kafka-leader-election through two moves and a stopped node."""
+    """kafka-topics, kafka-reassign-partitions and kafka-leader-election work through two moves and a stopped node."""
     tools = Tools(cluster.bootstrap)
     topics = TOOLS + "TopicCommand"
     tools(topics, "--create", "--topic", "moved", "--replica-assignment", "1:2,2:3")
@@ -63,7 +63,7 @@ def test_topics_reassignments_and_elections(cluster: EmbeddedCluster, tmp_path: 
 
 
 def test_tools_over_all_nodes(cluster: EmbeddedCluster) -> None:
-    """kafka-log-dirs, kafka-metadata-quorum and others end well over all nodes, also over those that still serve."""
+    """kafka-log-dirs, kafka-metadata-quorum and others work with all nodes, and with the nodes that are left."""
     tools = Tools(cluster.bootstrap)
     cluster.create_topic("hosted", replicas=[[1, 2], [3, 1]], configs={"min.insync.replicas": "2"})
     said = tools(TOOLS + "LogDirsCommand", "--describe", "--topic-list", "hosted")

@@ -1,4 +1,4 @@
-"""Kafka's own group tools, unmodified, with a group of the consumer protocol (KIP-848), and `kbroker groups` beside."""
+"""Kafka's group tools and `kbroker groups` with a group of the consumer protocol (KIP-848)."""
 
 import json
 import subprocess
@@ -44,7 +44,9 @@ def described(tools: Tools) -> dict[str, Any]:
 
 
 def test_a_group_of_the_consumer_protocol(tools: Tools) -> None:
-    """Listed, described in every way, configured, protected while it has members, then moved and deleted."""
+    """The group can be listed, described and configured; its offsets can be reset, and it can be deleted, when it is
+    empty.
+    """
     consumer = member(tools)
 
     def has_read() -> bool:

@@ -1,4 +1,4 @@
-"""Kafka's own kafka-configs, kafka-topics and Admin with quotas, unmodified, against our broker."""
+"""Quotas set by Kafka's kafka-configs, kafka-topics and Admin with kbroker."""
 
 import re
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Tools(KafkaTools):
-    """Kafka's tools, and programs of the tests, against one broker."""
+    """Kafka's tools, and programs of the tests, connected to one broker."""
 
     def java(self, program: str, *args: str) -> str:
-        """Run one of our Java programs with Kafka's classes."""
+        """Run a Java program of the tests with Kafka's classes."""
         command = java_command(Path(program).stem, *args, classes=compiled(JAVA_PROGRAMS / program))
         return run_to_end(command, seconds=200)
 
     def configs(self, *calls: Sequence[str]) -> list[list[str]]:
-        """Call kafka-configs; return the lines that each call printed, sorted."""
+        """Call kafka-configs; return the sorted lines that each call printed."""
         return [sorted(line for line in self(CONFIGS, *call).splitlines() if line) for call in calls]
 
 
@@ -71,7 +71,7 @@ LISTINGS = [
 
 
 def test_every_kind_of_user_and_client_quota(tools: Tools) -> None:
-    """kafka-configs sets, lists and removes all four keys on all eight kinds of entity."""
+    """kafka-configs sets, lists and removes all four keys of all eight kinds of entity."""
     expected, sets, removals = {}, [], []
     for number, (entity, shown) in enumerate(USERS_AND_CLIENTS, 1):
         values = {
@@ -96,7 +96,7 @@ def test_every_kind_of_user_and_client_quota(tools: Tools) -> None:
 
 
 def test_address_quotas(tools: Tools) -> None:
-    """The same for addresses, and the default address."""
+    """kafka-configs sets, lists and removes the quotas of an address and of the default address."""
     address = ("--entity-type", "ips", "--entity-name", "127.0.0.1")
     default = ("--entity-type", "ips", "--entity-default")
     every = ("--describe", "--entity-type", "ips")
@@ -116,7 +116,7 @@ def test_address_quotas(tools: Tools) -> None:
 
 
 def test_short_options_and_refusals(tools: Tools) -> None:
-    """--user and --client-defaults are the same entities; the tool prints what the broker refuses."""
+    """--user and --client-defaults name the same entities; the tool prints the broker's refusal."""
     entity = ("--user", "carl", "--client-defaults")
     printed = tools(CONFIGS, "--alter", *entity, "--add-config", "producer_byte_rate=0", status=1)
     assert "Quota producer_byte_rate must be greater than 0" in printed
@@ -131,7 +131,7 @@ def test_short_options_and_refusals(tools: Tools) -> None:
 
 
 def test_shadow_quotas(broker: BrokerProcess, tools: Tools) -> None:
-    """Admin sets them; kafka-configs, which sends no key that Kafka does not know, shows them and leaves them alone."""
+    """Admin sets a shadow quota; kafka-configs, which refuses keys unknown to Kafka, shows and keeps it."""
     alice = ("--entity-type", "users", "--entity-name", "alice")
     assert tools.java("ShadowQuotas.java", broker.bootstrap, "alice").split() == ["{shadow.producer_byte_rate=1000.0}"]
     _, listed, _, left = tools.configs(
@@ -148,7 +148,7 @@ def test_shadow_quotas(broker: BrokerProcess, tools: Tools) -> None:
 
 
 def test_broker_configs_of_quotas(tools: Tools) -> None:
-    """The limits of connections change at run time, for one broker and for all."""
+    """The limits of connections change at run time, for one broker and for all brokers."""
     one = ("--entity-type", "brokers", "--entity-name", "1")
     every = ("--entity-type", "brokers", "--entity-default")
     _, _, of_one, of_all, _, _ = tools.configs(
@@ -166,7 +166,7 @@ def test_broker_configs_of_quotas(tools: Tools) -> None:
 
 
 def test_quotas_survive_a_restart(broker: BrokerProcess, tools: Tools) -> None:
-    """Quotas that kafka-configs set are in force after a kill."""
+    """Quotas that kafka-configs set are in force after kill -9."""
     tools.configs(("--alter", "--user", "dora", "--add-config", "request_percentage=0.25"))
     broker.kill()
     broker.start()
@@ -177,7 +177,7 @@ def test_quotas_survive_a_restart(broker: BrokerProcess, tools: Tools) -> None:
 
 
 def test_stock_kafka_topics_returns_at_once(tools: Tools, tmp_path: Path) -> None:
-    """kafka-topics does not retry on error 89: it fails with the message while the bucket is overdrawn."""
+    """kafka-topics does not retry THROTTLING_QUOTA_EXCEEDED, and prints the message."""
     config = tmp_path / "client.properties"
     config.write_text("client.id=stock\n")
     tools(CONFIGS, "--alter", "--client", "stock", "--add-config", "controller_mutation_rate=0.2")
@@ -191,13 +191,13 @@ def test_stock_kafka_topics_returns_at_once(tools: Tools, tmp_path: Path) -> Non
 
 
 def test_admin_retries_by_default_and_not_if_set(broker: BrokerProcess, tools: Tools) -> None:
-    """Java's Admin waits throttle_time_ms and asks again; with retryOnQuotaViolation(false) it fails at once."""
+    """Java's Admin waits for the throttle time and retries; with retryOnQuotaViolation(false) it fails at once."""
     tools(CONFIGS, "--alter", "--client", "admin", "--add-config", "controller_mutation_rate=1")
     printed = tools.java("MutationRetry.java", broker.bootstrap, "admin")
     lines = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
     took = {what: int(words[0]) for what, words in lines.items()}
     assert lines["burst"][1:] == ["done"]
-    # 14 of 11: three seconds overdrawn when the first is refused
+    # 14 mutations with a burst of 11: three seconds overdrawn when the first request is refused
     assert lines["create-once"][1] == "refused"
     assert 0 < int(lines["create-once"][2]) <= 3000
     assert lines["create-once"][3] == "The_throttling_quota_has_been_exceeded."

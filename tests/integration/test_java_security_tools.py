@@ -1,4 +1,4 @@
-"""Kafka's tools for delegation tokens and features, unmodified, and a Java client that logs in by a token."""
+"""Kafka's tools for delegation tokens and features, and a Java client that logs in with a token."""
 
 import re
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def alice(broker: BrokerProcess, tmp_path: Path) -> Tools:
 
 
 def test_delegation_tokens(broker: BrokerProcess, alice: Tools, tmp_path: Path) -> None:
-    """A token made for alice logs a Java producer in; it is renewed by its secret, listed, and refused once expired."""
+    """A token logs a Java producer in, and can be renewed, listed and expired."""
     made = alice(TOKENS, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob")
     (row,) = re.findall(r"^(\S+)\s+(\S{86}==)\s+User:alice\s+User:alice\s+\[User:bob\]\s+", made, re.MULTILINE)
     token_id, secret = row
@@ -60,7 +60,7 @@ def test_delegation_tokens(broker: BrokerProcess, alice: Tools, tmp_path: Path) 
 
 
 def test_features(broker: BrokerProcess, alice: Tools) -> None:
-    """Levels go down and up, and a changed one survives a killed broker."""
+    """Feature levels can be lowered and raised, and survive kill -9."""
     change = ("--feature", "transaction.version=1", "--feature", "group.version=0")
     assert "was downgraded to 1" in alice(FEATURES, "downgrade", *change)
     broker.kill()

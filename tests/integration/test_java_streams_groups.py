@@ -1,4 +1,4 @@
-"""Kafka's own kafka-streams-groups and its dump of __consumer_offsets, about a streams group of the broker."""
+"""Kafka's kafka-streams-groups, and its decoder of __consumer_offsets, with a streams group of kbroker."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def beat(client: Client, epoch: int, **fields: Any) -> dict[str, Any]:
-    """Send a heartbeat of the one member of the group."""
+    """Send a heartbeat of the only member of the group."""
     body: dict[str, Any] = {"GroupId": "app", "MemberId": "m", "MemberEpoch": epoch, **fields}
     found = client.call("StreamsGroupHeartbeat", 0, body)
     assert found["ErrorCode"] == 0, found
@@ -42,7 +42,7 @@ def beat(client: Client, epoch: int, **fields: Any) -> dict[str, Any]:
 
 
 def join(client: Client) -> int:
-    """Let the member join a topology with a store, and create its changelog; return its epoch."""
+    """Join with a topology that has a store, whose changelog is created; return the member epoch."""
     store = {"Name": CHANGELOG, "Partitions": 0, "ReplicationFactor": 0, "TopicConfigs": []}
     part = {"SubtopologyId": "0", "SourceTopics": ["lines"], "SourceTopicRegex": [], "StateChangelogTopics": [store]}
     part |= {"RepartitionSinkTopics": [], "RepartitionSourceTopics": [], "CopartitionGroups": []}
@@ -62,7 +62,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_life_of_a_group(broker: BrokerProcess, tmp_path: Path) -> None:
-    """List, describe its state, members and offsets; with the member gone, reset and delete offsets and the group."""
+    """The group can be listed and described; when it is empty, its offsets can be reset and the group deleted."""
     tools = Tools(broker.bootstrap)
     with Client(broker.bootstrap) as client:
         epoch = join(client)
@@ -92,7 +92,7 @@ def test_life_of_a_group(broker: BrokerProcess, tmp_path: Path) -> None:
 
 
 def test_records_are_read_by_kafka(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Kafka's decoder of __consumer_offsets reads each record of the group, with the values of the protocol."""
+    """Kafka's decoder reads each record of the group in __consumer_offsets with the values of the protocol."""
     with Client(broker.bootstrap) as client:
         join(client)
         beat(client, -1)

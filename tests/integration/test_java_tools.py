@@ -1,4 +1,4 @@
-"""Kafka's own command line tools, unmodified, against our broker: each does its work and says what it says to Kafka."""
+"""Kafka's command line tools with kbroker: the tools work, and print what they print with Apache Kafka."""
 
 import contextlib
 import json
@@ -51,12 +51,12 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the words of each line that has any."""
+    """Return the words of each line that is not blank."""
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
 def test_topics_and_configs(tools: Tools) -> None:
-    """kafka-topics creates, describes, grows, lists and deletes; kafka-configs changes topic and broker."""
+    """kafka-topics creates, describes, extends, lists and deletes a topic; kafka-configs changes topic and broker."""
     tool = TOOLS + "TopicCommand"
     made = tools(tool, "--create", "--topic", "made", "--partitions", "2", "--config", "retention.ms=100000")
     assert made == "Created topic made.\n"
@@ -87,7 +87,9 @@ def test_topics_and_configs(tools: Tools) -> None:
 
 
 def test_console_and_groups(tools: Tools) -> None:
-    """The console consumer reads the console producer's records in a group, which the group tool moves and deletes."""
+    """The console consumer reads the console producer's records in a group, which kafka-consumer-groups resets and
+    deletes.
+    """
     lines = [f"line {number}" for number in range(20)]
     tools(TOOLS + "ConsoleProducer", "--topic", "lines", stdin="".join(line + "\n" for line in lines))
     consume = ("--topic", "lines", "--group", "readers", "--from-beginning", "--max-messages", "20")
@@ -112,13 +114,13 @@ def test_console_and_groups(tools: Tools) -> None:
 
 
 def committed(tools: Tools, group: str) -> dict[tuple[str, int], int]:
-    """The offsets of a group as its tool describes them."""
+    """Return the committed offsets of a group as kafka-consumer-groups describes them."""
     found = [row for row in rows(tools(GROUPS, "--describe", "--group", group)) if row[0] == group]
     return {(row[1], int(row[2])): int(row[3]) for row in found if row[3] != "-"}
 
 
 def test_groups_with_members(tools: Tools, tmp_path: Path) -> None:
-    """Members and their shares are described; offsets of a subscribed topic are neither moved nor deleted."""
+    """Members and their assignments are described; offsets of a subscribed topic can be neither reset nor deleted."""
     tools(TOOLS + "TopicCommand", "--create", "--topic", "busy", "--partitions", "4")
     sent = tools(TOOLS + "VerifiableProducer", "--topic", "busy", "--max-messages", "200", "--acks", "-1")
     events = [json.loads(line) for line in sent.splitlines()]
@@ -134,7 +136,7 @@ def test_groups_with_members(tools: Tools, tmp_path: Path) -> None:
         two = stack.enter_context(running(tools.bootstrap, consumer, *how, log=tmp_path / "two"))
 
         def share(lines: Callable[[], list[dict[str, Any]]]) -> int:
-            """Partitions of the last assignment."""
+            """Return the number of partitions of the last assignment."""
             assigned = [line["partitions"] for line in lines() if line["name"] == "partitions_assigned"]
             return len(assigned[-1]) if assigned else 0
 
@@ -172,7 +174,7 @@ def test_groups_with_members(tools: Tools, tmp_path: Path) -> None:
 
 
 def test_reset_offsets_in_every_way(tools: Tools, tmp_path: Path) -> None:
-    """To an offset, a time and a file, by a shift; a dry run moves nothing; exported plans can be read again."""
+    """Offsets can be reset by offset, time, file and shift; a dry run has no effect; plans are exported as CSV."""
     tools(TOOLS + "TopicCommand", "--create", "--topic", "moved", "--partitions", "1")
     lines = "".join(f"{number}\n" for number in range(30))
     tools(TOOLS + "ConsoleProducer", "--topic", "moved", stdin=lines)
@@ -200,7 +202,7 @@ def test_reset_offsets_in_every_way(tools: Tools, tmp_path: Path) -> None:
 
 
 def test_records_and_offsets(tools: Tools, tmp_path: Path) -> None:
-    """The performance tools move all records; offsets, cut records and folder sizes are what was written."""
+    """The performance tools send and read all records; offsets, deleted records and sizes of folders are correct."""
     how_many = ("--topic", "many", "--num-records", "2000")
     tools(TOOLS + "TopicCommand", "--create", "--topic", "many", "--partitions", "1")
     sent = tools(TOOLS + "ProducerPerformance", *how_many, "--record-size", "100", "--throughput", "-1")
@@ -226,7 +228,7 @@ def test_records_and_offsets(tools: Tools, tmp_path: Path) -> None:
 
 
 def test_one_node_cluster(tools: Tools, tmp_path: Path) -> None:
-    """The cluster's tools see one node that leads; the reassignment tool moves a partition to where it is."""
+    """The tools for clusters show one node that is the leader; a reassignment to the same node completes."""
     assert re.fullmatch(r"Cluster ID: \S{22}\n", tools(TOOLS + "ClusterTool cluster-id"))
     versions = tools(TOOLS + "BrokerApiVersionsCommand")
     assert f"{tools.bootstrap} (id: 1 rack: null isFenced: false)" in versions

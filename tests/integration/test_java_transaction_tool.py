@@ -1,4 +1,4 @@
-"""Kafka's own kafka-transactions, unmodified, against our broker: what it prints is what `kbroker transactions` has."""
+"""Kafka's kafka-transactions with kbroker, compared with `kbroker transactions`."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def tool(broker: BrokerProcess, *args: str, status: int = 0) -> list[list[str]]:
-    """Return the cells of the rows below the header, sorted; with a status above 0, the message."""
+    """Return the sorted cells of the rows below the header; with a status above 0, the message."""
     printed = Tools(broker.bootstrap)(TOOLS + "TransactionsCommand", *args, status=status)
     if status:
         return [[printed]]
@@ -47,7 +47,7 @@ def producer(broker: BrokerProcess, name: str) -> Producer:
 
 
 def test_the_tool_shows_and_ends_transactions(broker: BrokerProcess) -> None:
-    """List, describe, describe-producers and find-hanging agree; abort and forced termination work."""
+    """list, describe, describe-producers and find-hanging agree; abort and forced termination work."""
     need.kafka_tools()
     create_topic(broker.bootstrap, "t", 2)
     producer(broker, "idle").commit_transaction(30)

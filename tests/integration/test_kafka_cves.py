@@ -1,8 +1,8 @@
-"""Published vulnerabilities of Apache Kafka that concern a broker or its protocol: a named test shows each one absent.
+"""Published vulnerabilities of Apache Kafka that concern a broker or its protocol, each with a test of its absence.
 
-Of Kafka Connect (CVE-2019-12399, CVE-2023-25194), the clients (CVE-2026-35554) and Log4j there is no counterpart here.
-CVE-2026-111115 (tags before authentication) and CVE-2026-111108 (counts) are in test_hostile_frames.py and
-tests/unit/protocol/test_codec.py, CVE-2021-38153 (timing) in test_login_timing.py.
+Vulnerabilities of Kafka Connect (CVE-2019-12399, CVE-2023-25194), the clients (CVE-2026-35554) and Log4j do not apply.
+CVE-2026-111115 (tags before authentication) and CVE-2026-111108 (counts) are covered by test_hostile_frames.py and
+tests/unit/protocol/test_codec.py, CVE-2021-38153 (timing) by test_login_timing.py.
 """
 
 import gzip
@@ -68,7 +68,7 @@ def token(connection: Client, data: bytes) -> Body:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_cve_2017_12610_another_authorization_id(secured: SecuredBroker, mechanism: str) -> None:
-    """An authenticated user took the identity of another one by the authorization id of its SASL message."""
+    """A SASL message whose authorization id is not the authenticated user is refused."""
     with secured.connect("SASL") as connection:
         connection.call("SaslHandshake", 1, {"Mechanism": mechanism})
         first = b"bob\0alice\0alice-secret" if mechanism == "PLAIN" else b"n,a=bob,n=alice,r=nonce"
@@ -79,7 +79,7 @@ def test_cve_2017_12610_another_authorization_id(secured: SecuredBroker, mechani
 
 
 def test_cve_2018_1288_a_fetch_in_the_name_of_a_broker(root: Client, alice: Client) -> None:
-    """A client's fetch with a replica id interfered with replication; nor does it read what the client may not."""
+    """A client's Fetch with a replica id neither reads without a permission nor affects the high watermark."""
     create(root, rule("mine", 3))
     assert produced(root, "mine") == 0
     assert fetched(alice, "mine") == 0
@@ -95,7 +95,7 @@ def test_cve_2018_1288_a_fetch_in_the_name_of_a_broker(root: Client, alice: Clie
 
 
 def test_cve_2018_17196_a_transactional_batch_without_the_permission(root: Client, alice: Client) -> None:
-    """A handcrafted Produce wrote in a transaction, or as an idempotent producer, past the ACLs of both."""
+    """A transactional or idempotent batch needs the permission of its transactional id in any Produce request."""
     create(root, rule("mine"))
     batch = wire.batch([b"v"], attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0)
     named = {**produce_body("mine", batch, acks=-1), "TransactionalId": "not-mine"}
@@ -108,7 +108,7 @@ def test_cve_2018_17196_a_transactional_batch_without_the_permission(root: Clien
 
 
 def test_cve_2022_34917_memory_before_authentication(secured: SecuredBroker) -> None:
-    """A client that had not authenticated made the broker allocate the size that its frame declared."""
+    """A client that is not authenticated cannot make the broker allocate the declared size of a frame."""
     before = rss_bytes(os.getpid())
     with ExitStack() as crowd:
         strangers = [crowd.enter_context(secured.connect("SASL")) for _ in range(200)]
@@ -138,7 +138,7 @@ def snappy_header(size: int) -> bytes:
     ids=["2 GiB", "-1", "least", "1 GiB", "block of 2 GiB", "raw of 2 GiB", "cut"],
 )
 def test_cve_2023_34455_snappy_chunk_length(root: Client, records: bytes) -> None:
-    """The length of a chunk was allocated unchecked (and CVE-2023-34453, CVE-2023-34454, CVE-2023-43642)."""
+    """The declared length of a snappy chunk is not allocated (also CVE-2023-34453, CVE-2023-34454, CVE-2023-43642)."""
     before = rss_bytes(os.getpid())
     response = row_of(root.call("Produce", 9, produce_body("mine", wire.batch([b"v"], attributes=2, records=records))))
     assert response["ErrorCode"] != 0
@@ -147,7 +147,7 @@ def test_cve_2023_34455_snappy_chunk_length(root: Client, records: bytes) -> Non
 
 
 def test_cve_2024_27309_removing_one_of_several_acls(root: Client, alice: Client) -> None:
-    """When one ACL of a resource was removed, the others were not enforced, so that a deny was lost."""
+    """When one ACL of a resource is deleted, its other ACLs are still enforced."""
     create(root, rule("mine"), rule("mine", 3), rule("other"), rule("other", PermissionType=2))
     assert (produced(alice, "mine"), produced(alice, "other")) == (0, TOPIC_AUTHORIZATION_FAILED)
     assert delete(root, ResourceTypeFilter=2, ResourceNameFilter="mine", Operation=4) == 1
@@ -167,7 +167,7 @@ def altered(client: Client, kind: int, name: str, **configs: str) -> Body:
 
 @pytest.mark.parametrize("value", ["${file:/etc/passwd:root}", "${env:HOME}", "${directory:/etc:hostname}"])
 def test_cve_2024_31141_config_providers(root: Client, value: str) -> None:
-    """A value that names a config provider was replaced by a file or a variable of the process."""
+    """A config value that names a config provider is not replaced by a file or an environment variable."""
     altered(root, 2, "mine", follower__replication__throttled__replicas=value)
     altered(root, 4, "", kbroker__unknown=value)
     for kind, name in ((2, "mine"), (4, "1")):
@@ -179,7 +179,7 @@ def test_cve_2024_31141_config_providers(root: Client, value: str) -> None:
 
 
 def test_cve_2024_56128_scram_nonce(secured: SecuredBroker) -> None:
-    """The broker did not compare the nonce of the client's last SCRAM message with its own."""
+    """The nonce of the client's final SCRAM message must be that of the broker's challenge."""
     with secured.connect("SASL") as connection:
         connection.call("SaslHandshake", 1, {"Mechanism": "SCRAM-SHA-256"})
         challenge = bytes(token(connection, b"n,,n=alice,r=abc")["AuthBytes"]).decode()
@@ -193,7 +193,7 @@ def test_cve_2024_56128_scram_nonce(secured: SecuredBroker) -> None:
 
 @pytest.mark.parametrize("module", ["com.sun.security.auth.module.JndiLoginModule", "LdapLoginModule"])
 def test_cve_2025_27818_and_27819_login_modules(root: Client, module: str) -> None:
-    """A login module in a JAAS config that was changed at run time made the broker load code from a URL."""
+    """A login module in a JAAS config that is set at run time is refused."""
     value = f'{module} required user.provider.url="ldap://127.0.0.1:1/x" user_eve="x";'
     for name in ("", "1"):
         key = {"listener__name__sasl_plaintext__plain__sasl__jaas__config": value}
@@ -207,7 +207,7 @@ def test_cve_2025_27818_and_27819_login_modules(root: Client, module: str) -> No
 
 @pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "oauthbearer", "ANONYMOUS", "EXTERNAL", "GSSAPI", ""])
 def test_cve_2025_27817_2026_33557_2026_110985_oauthbearer(secured: SecuredBroker, mechanism: str) -> None:
-    """Tokens without a signature were accepted, and key URLs read files; the mechanism is not offered at all."""
+    """The mechanism OAUTHBEARER, with its unsigned tokens and key URLs, is not supported."""
     with secured.connect("SASL") as connection:
         response = connection.call("SaslHandshake", 1, {"Mechanism": mechanism})
         assert response["ErrorCode"] == UNSUPPORTED_SASL_MECHANISM
@@ -216,7 +216,7 @@ def test_cve_2025_27817_2026_33557_2026_110985_oauthbearer(secured: SecuredBroke
 
 
 def test_cve_2026_111073_telemetry_is_decompressed_within_its_limit(root: Client) -> None:
-    """PushTelemetry decompressed without a limit."""
+    """PushTelemetry does not decompress more than the limit."""
     granted = root.call("GetTelemetrySubscriptions", 0, {"ClientInstanceId": uuid.UUID(int=0)})
     push = {name: granted[name] for name in ("ClientInstanceId", "SubscriptionId")}
     bomb = gzip.compress(bytes(256 << 20), 9)

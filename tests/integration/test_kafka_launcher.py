@@ -1,4 +1,4 @@
-"""The launcher of Apache Kafka: no JVM outlives the program that started it, and what is missing has a name."""
+"""Launcher of Apache Kafka for tests: its JVM ends with the test program, and a failed start has a reason."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_life() -> None:
-    """It serves, and afterwards there is neither a process nor a folder."""
+    """The broker serves; afterwards its process has ended and its folder is deleted."""
     with ApacheKafka({"num.partitions": "3"}) as kafka:
         pid, folder = kafka.pid, kafka.folder
         assert wire.responses(kafka.bootstrap)
@@ -47,7 +47,7 @@ def test_life() -> None:
 
 
 def test_killed_program_leaves_no_jvm() -> None:
-    """SIGKILL of the program that started it, which no handler sees."""
+    """A SIGKILL of the test program ends the JVM too."""
     command = [sys.executable, "-c", STARTS_AND_WAITS]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
@@ -61,7 +61,7 @@ def test_killed_program_leaves_no_jvm() -> None:
 
 
 def test_broker_that_does_not_start_says_why() -> None:
-    """The error has the end of its log; nothing is left."""
+    """The error of a failed start has the end of the broker's log, and the folder is deleted."""
     kafka = ApacheKafka({"log.dirs": "/proc/nowhere"})
     with pytest.raises(StartError, match="/proc/nowhere"), kafka:
         pass

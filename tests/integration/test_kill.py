@@ -1,4 +1,4 @@
-"""kill -9 under produce: what was acknowledged is there afterwards, once and in order."""
+"""kill -9 under produce: acknowledged records are kept once and in order."""
 
 import random
 import subprocess
@@ -17,7 +17,7 @@ from tests.support.seeds import kill_count, random_seed
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """After many kills with -9 every acknowledged record is there exactly once, in order, at its offset."""
+    """After many kills, every acknowledged record is stored exactly once, in order, at its offset."""
     kills = kill_count(5, 300)
     rng = random.Random(random_seed())
     broker = start_broker()
@@ -37,10 +37,10 @@ def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_pa
             )
             assert log.trouble == [], f"the producer gave up after {done} kills: {log.trouble[:3]}\n{broker.tail()}"
             assert producer.poll() is None
-            time.sleep(rng.uniform(0.05, 0.8))  # the moment of the kill is what is random here
+            time.sleep(rng.uniform(0.05, 0.8))  # the moment of the kill is random
             broker.kill()
             done += 1
-            if rng.random() < 0.2 and done < kills:  # again, in the middle of recovery
+            if rng.random() < 0.2 and done < kills:  # a second kill during the recovery
                 second = BrokerProcess(broker.folder, broker.settings)
                 second.port = broker.port
                 doomed = subprocess.Popen(second.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -69,7 +69,7 @@ def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_pa
 
 @pytest.mark.slow
 def test_sigterm_ends_in_order(start_broker: Callable[..., BrokerProcess]) -> None:
-    """SIGTERM ends the broker with status 0; topics, ids and records are there after the next start."""
+    """SIGTERM ends the broker with status 0; topics, ids and records are kept."""
     broker = start_broker()
     create_topic(broker.bootstrap, "kept", 2)
     with wire.Connection(broker.bootstrap) as connection:
@@ -83,7 +83,7 @@ def test_sigterm_ends_in_order(start_broker: Callable[..., BrokerProcess]) -> No
 
 
 def test_second_broker_on_a_folder_is_refused(start_broker: Callable[..., BrokerProcess]) -> None:
-    """Two brokers on one folder: the second says so in one line and leaves the first alone."""
+    """A second broker on a folder is refused without a traceback, and the first is not affected."""
     broker = start_broker()
     second = BrokerProcess(broker.folder)
     with pytest.raises(AssertionError, match="ended with"):

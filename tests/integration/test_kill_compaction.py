@@ -1,4 +1,4 @@
-"""kill -9 under compaction: the last acknowledged value of every key is there, whatever was being swapped."""
+"""kill -9 under compaction: the last acknowledged value of every key is kept."""
 
 import random
 import threading
@@ -21,7 +21,7 @@ SETTINGS = {"log__cleaner__backoff__ms": "20", "log__segment__delete__delay__ms"
 
 
 class Writer(threading.Thread):
-    """Sends ever higher numbers under random keys, and remembers what was acknowledged."""
+    """Producer of increasing numbers with random keys; keeps the acknowledged number of each key."""
 
     def __init__(self, bootstrap: str, seed: int) -> None:
         super().__init__(daemon=True)
@@ -72,7 +72,7 @@ class Writer(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kill_9_under_compaction(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """No acknowledged last value of a key is lost or set back, offsets only grow, and rounds did end meanwhile."""
+    """No acknowledged last value of a key is lost or replaced by an earlier one, and compaction completed meanwhile."""
     kills = kill_count(5, 60)
     seed = random_seed()
     rng = random.Random(seed)
@@ -82,7 +82,7 @@ def test_kill_9_under_compaction(start_broker: Callable[..., BrokerProcess], tmp
     checkpoint = broker.folder / checkpoints.CLEANER_OFFSET_CHECKPOINT
     writer = Writer(broker.bootstrap, seed)
     writer.start()
-    cleaned = {0}  # offsets up to which rounds had come at the kills
+    cleaned = {0}  # offsets up to which the log was compacted at the kills
     try:
         for number in range(kills):
             before = writer.count
@@ -92,7 +92,7 @@ def test_kill_9_under_compaction(start_broker: Callable[..., BrokerProcess], tmp
                 60,
             )
             assert writer.trouble == []
-            time.sleep(rng.uniform(0, 0.3))  # the moment of the kill is what is random here
+            time.sleep(rng.uniform(0, 0.3))  # the moment of the kill is random
             broker.kill()
             cleaned.add(checkpoints.offset_checkpoint(checkpoint).read().get((TOPIC, 0), 0))
             broker.start()

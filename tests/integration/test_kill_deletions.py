@@ -1,4 +1,4 @@
-"""kill -9 while topics are created, grown and deleted: no folder of a deleted topic is left, and no other is lost."""
+"""kill -9 while topics are created, extended and deleted: each folder on the disk belongs to a partition."""
 
 import contextlib
 import random
@@ -26,7 +26,7 @@ def delete(connection: Connection, name: str) -> int:
 
 
 def make_and_delete(broker: BrokerProcess, stop: threading.Event, name: str) -> None:
-    """Until the broker has ended: a topic is made, written to, and deleted."""
+    """Create a topic, write to it and delete it, until the broker has ended."""
     with contextlib.suppress(OSError, wire.Closed), Connection(broker.bootstrap) as connection:
         while not stop.is_set():
             connection.ask(wire.create_topic(name, 3))
@@ -38,7 +38,7 @@ def make_and_delete(broker: BrokerProcess, stop: threading.Event, name: str) -> 
 def test_kill_9_while_topics_are_deleted(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool
 ) -> None:
-    """After each kill every folder is of a topic that is there, and what was written to others is there."""
+    """After each kill, every folder belongs to an existing topic, and records of other topics are kept."""
     chance = random.Random(20261122)
     broker = start_broker(folder=tmp_path / "data")
     with Connection(broker.bootstrap) as connection:
@@ -73,7 +73,7 @@ def add_partitions(connection: Connection, name: str, count: int) -> None:
 
 
 def grow(broker: BrokerProcess, stop: threading.Event, name: str) -> None:
-    """Until the broker has ended: a topic gets more partitions."""
+    """Add partitions to a topic until the broker has ended."""
     with contextlib.suppress(OSError, wire.Closed), Connection(broker.bootstrap) as connection:
         for count in range(10, 4000, 10):
             if stop.is_set():
@@ -85,7 +85,7 @@ def grow(broker: BrokerProcess, stop: threading.Event, name: str) -> None:
 def test_kill_9_while_partitions_are_added(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool
 ) -> None:
-    """After each kill every folder is of a partition that the topic has: what was not acknowledged leaves nothing."""
+    """After each kill, every folder belongs to a partition; partitions without acknowledgement leave no folder."""
     chance = random.Random(20261123)
     broker = start_broker(folder=tmp_path / "data")
     left = 0
@@ -96,7 +96,7 @@ def test_kill_9_while_partitions_are_added(
         stop = threading.Event()
         growing = threading.Thread(target=grow, args=(broker, stop, name))
         growing.start()
-        time.sleep(chance.uniform(0.05, 0.4))  # the moment of the kill is what is random here
+        time.sleep(chance.uniform(0.05, 0.4))  # the moment of the kill is random
         broker.kill()
         stop.set()
         growing.join(20)
@@ -116,7 +116,7 @@ def test_kill_9_while_partitions_are_added(
 
 
 def test_kill_9_after_records_were_deleted(start_broker: Callable[..., BrokerProcess]) -> None:
-    """They stay deleted: the new start of the log was on disk before the response."""
+    """Deleted records stay deleted: the new log start offset was on the disk before the response."""
     broker = start_broker()
     with Client(broker.bootstrap) as client:
         assert wire.first_topic_error(client.ask(wire.create_topic("t", 1))) == 0

@@ -1,4 +1,4 @@
-"""The listeners as a scanner sees them: versions, ciphers and renegotiation of TLS, and connections left half open."""
+"""TLS versions, ciphers and renegotiation of the listeners, and half-open connections."""
 
 import contextlib
 import shutil
@@ -39,7 +39,7 @@ def s_client(secured: SecuredBroker, *options: str, typed: str = "Q\n") -> str:
 
 @pytest.mark.parametrize(("version", "is_served"), [("1", False), ("1_1", False), ("1_2", True), ("1_3", True)])
 def test_versions_of_tls(secured: SecuredBroker, version: str, is_served: bool) -> None:
-    """TLS 1.2 and 1.3 are served, older versions are refused with an alert."""
+    """TLS 1.2 and 1.3 are served; older versions are refused with an alert."""
     found = s_client(secured, f"-tls{version}")
     assert ("Cipher is (NONE)" not in found) == is_served, found
     assert "Compression: NONE" in found
@@ -48,12 +48,12 @@ def test_versions_of_tls(secured: SecuredBroker, version: str, is_served: bool) 
 
 
 def test_ciphers(secured: SecuredBroker) -> None:
-    """Each cipher of TLS 1.2 that the broker accepts has forward secrecy and authenticates what it encrypts."""
+    """Each accepted cipher of TLS 1.2 has forward secrecy and authenticated encryption."""
     accepted = []
     for cipher in (row["name"] for row in all_ciphers()):
         context = secured.tls_context()
         context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with contextlib.suppress(ssl.SSLError):  # this OpenSSL does not have it
+        with contextlib.suppress(ssl.SSLError):  # this OpenSSL does not have the cipher
             context.set_ciphers(f"{cipher}:@SECLEVEL=0")
             with (
                 contextlib.suppress(ssl.SSLError, ConnectionError),
@@ -68,21 +68,21 @@ def test_ciphers(secured: SecuredBroker) -> None:
 
 
 def all_ciphers() -> list[dict[str, str]]:
-    """Return the ciphers of TLS 1.2 that the client's OpenSSL has, the refused ones too."""
+    """Return the ciphers of TLS 1.2 that the client's OpenSSL has, including insecure ones."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
     return [row for row in context.get_ciphers() if row["protocol"] != "TLSv1.3"]  # type: ignore[misc]
 
 
 def test_renegotiation_is_refused(secured: SecuredBroker) -> None:
-    """A client that asks for another handshake on a TLS 1.2 connection gets none."""
+    """Renegotiation of a TLS 1.2 connection is refused."""
     found = s_client(secured, "-tls1_2", typed="R\n")
     assert "RENEGOTIATING" in found
     assert "no renegotiation" in found, found
 
 
 def test_half_open_connections_are_closed_in_time(secured: SecuredBroker) -> None:
-    """500 begun and left: at the handshake of TLS, in a token, in a request; others are served meanwhile."""
+    """500 connections that stop in a handshake, a token or a request are closed in time; others are served."""
     hello = client_hello(secured.tls_context())[2].read()
     frame = struct.pack(">i", 1000) + b"\0\x12\0\0"
     kinds = [("TLS", b""), ("TLS", hello[:50]), ("BOTH", hello[:-1]), ("SASL", frame), ("PLAINTEXT", frame)]

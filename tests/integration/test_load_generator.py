@@ -1,4 +1,4 @@
-"""The load generator of the benchmarks believes no server: it checks each response, and its figures show a stall."""
+"""Load generator of the benchmarks: each response is checked, and a stall of the server affects the figures."""
 
 import contextlib
 import socket
@@ -26,7 +26,7 @@ def compiler() -> None:
 
 @contextlib.contextmanager
 def server(response: PendingResponse) -> Iterator[int]:
-    """One connection after the other, request by request; `response` gets the request's number and bytes."""
+    """Serve one connection after the other; `response` receives the number and the bytes of each request."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -57,7 +57,7 @@ def right(number: int, request: bytes) -> bytes:
 
 
 def test_all_that_is_acknowledged_is_in_the_log(tmp_path: Path) -> None:
-    """Produce in a closed loop: the end offset grows by the requests counted, and at most by those under way beside."""
+    """In a closed loop, the end offset grows by the counted requests, and at most by those in flight besides."""
     with BrokerProcess(tmp_path / "data") as broker:
         with Connection(broker.bootstrap) as connection:
             connection.ask(create_topic("load", 1))
@@ -69,7 +69,7 @@ def test_all_that_is_acknowledged_is_in_the_log(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_broker_ends_the_load(tmp_path: Path) -> None:
-    """Produce to a topic that is not there: the error code is found in the response of a real broker."""
+    """An error code in a response of a broker ends the load."""
     with BrokerProcess(tmp_path / "data", {"auto.create.topics.enable": "false"}) as broker:
         for name in ("produce", "fetch"):
             with pytest.raises(RuntimeError, match=r"the server answered error 3$"):
@@ -86,7 +86,7 @@ def test_an_error_of_the_broker_ends_the_load(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_response_ends_the_load(tmp_path: Path, response: PendingResponse, said: str) -> None:
-    """Correlation ids come in order, and each response has its error code, which is 0."""
+    """A response with a wrong correlation id, an error code or without an error code ends the load."""
     with server(response) as port, pytest.raises(RuntimeError, match=said):
         Generator(PING, tmp_path).run(port, "ping", 1, 3, 5)
 
@@ -105,7 +105,7 @@ def test_a_closed_connection_ends_the_load(tmp_path: Path) -> None:
 
 
 def test_a_stall_shows_in_every_request_it_held_up(tmp_path: Path) -> None:
-    """At a rate, latency counts from when a request was due: half a second of silence is not one slow request."""
+    """At a given rate, latency is measured from the time a request was due, so that a stall delays many."""
 
     def stalls_once(number: int, request: bytes) -> bytes:
         if number == 100:
@@ -116,14 +116,14 @@ def test_a_stall_shows_in_every_request_it_held_up(tmp_path: Path) -> None:
         load = Generator(PING, tmp_path)
         open_loop = load.run(port, "ping", 1, 4, 2, rate=200)
         assert 350 <= open_loop["requests"] <= 400
-        assert open_loop["p90_us"] > 150_000  # 100 of 400 requests were due while the server was silent
+        assert open_loop["p90_us"] > 150_000  # 100 of 400 requests were due during the stall
         assert open_loop["max_us"] > 480_000
         closed_loop = load.run(port, "ping", 1, 1, 2)
         assert closed_loop["p90_us"] < 150_000 < closed_loop["max_us"]
 
 
 def test_what_could_not_be_sent_is_counted(tmp_path: Path) -> None:
-    """A server that is too slow for the rate gets no more than it takes; the rest is named."""
+    """Requests that a slow server could not receive in time are counted as not sent."""
 
     def slow(number: int, request: bytes) -> bytes:
         time.sleep(0.01)
@@ -136,7 +136,7 @@ def test_what_could_not_be_sent_is_counted(tmp_path: Path) -> None:
 
 
 def test_the_bare_loop_responds_in_order() -> None:
-    """Many requests in one write, one of them in two parts: every response has its correlation id and the zeros."""
+    """Responses to many requests in two writes have the correlation ids in order and the zeros."""
     with bare_loop(3) as (port, _), Connection(f"127.0.0.1:{port}") as connection:
         requests = b"".join(struct.pack(">ihhi", 8 + n % 5, 18, 0, n) + b"x" * (n % 5) for n in range(1000))
         connection.send_raw(requests[:5000])

@@ -1,4 +1,4 @@
-"""The transactional load of the benchmarks: what it says it committed is what readers of committed records get."""
+"""Transactional load of the benchmarks: read_committed consumers receive what it reports as committed."""
 
 from bench.loads.rdkafka import consume, transact
 from kbroker.testing import EmbeddedBroker
@@ -6,7 +6,7 @@ from tests.support import wire
 
 
 def test_every_second_transaction_is_aborted() -> None:
-    """All records and a marker for each transaction are in the log; a reader gets the committed ones only."""
+    """The log has all records and a marker per transaction; a read_committed consumer receives half of them."""
     with EmbeddedBroker() as broker:
         broker.create_topic("t", 1)
         figures = transact(broker.bootstrap_servers, "t", 40, 100, 10, 2)

@@ -1,4 +1,4 @@
-"""Several log folders of a broker process: moves under load with kill -9, and Kafka's own tools."""
+"""Several log folders of a broker process: moves under load with kill -9, removed folders, Kafka's tools."""
 
 import json
 import random
@@ -28,7 +28,7 @@ TOPIC = "moved"
 
 
 def described(client: Client) -> dict[str, dict[int, list[bool]]]:
-    """For each folder the partitions in it, and whether each replica is a future one."""
+    """Return the partitions of each folder, and for each replica whether it is a future one."""
     response = client.call("DescribeLogDirs", 4, {"Topics": None})
     found: dict[str, dict[int, list[bool]]] = {}
     for folder in response["Results"]:
@@ -50,7 +50,7 @@ def move(client: Client, partition: int, folder: Path) -> int:
 
 
 def move_all(broker: BrokerProcess, folders: list[Path]) -> None:
-    """Begin to move every partition to the folder that it is not in."""
+    """Begin to move every partition to the folder that does not have it."""
     with closing(Client(broker.bootstrap)) as client:
         for name, partitions in described(client).items():
             for partition, replicas in partitions.items():
@@ -63,9 +63,9 @@ def move_all(broker: BrokerProcess, folders: list[Path]) -> None:
 def test_kills_during_moves_lose_nothing(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool
 ) -> None:
-    """Partitions are moved to and fro under produce, the broker is killed meanwhile: each acknowledged record is kept.
+    """Each acknowledged record is kept while partitions are moved between folders and the broker is killed.
 
-    The rate makes a move last as long as the wait before the kill, so that the kills hit every phase of it.
+    The rate makes a move last as long as the wait before the kill, so that the kills hit every phase of a move.
     """
     rng = random.Random(random_seed())
     folders = [tmp_path / "a", tmp_path / "b"]
@@ -100,7 +100,7 @@ def test_kills_during_moves_lose_nothing(
 
 
 def homes(folders: list[Path]) -> list[str]:
-    """Name of the one folder of each partition."""
+    """Return the name of the one folder of each partition."""
     names = [[one.name for one in folders if (one / f"{TOPIC}-{number}").exists()] for number in range(PARTITIONS)]
     assert all(len(one) == 1 for one in names)
     return [one[0] for one in names]
@@ -115,7 +115,7 @@ def is_settled(broker: BrokerProcess) -> bool:
 def test_the_metadata_names_the_folder_of_each_partition(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, home: str
 ) -> None:
-    """After creation, growth, a move and a restart; its log is in metadata.log.dir, within log.dirs or not."""
+    """The metadata log has the folder of each partition after creation, extension, a move and a restart."""
     folders = [tmp_path / "a", tmp_path / "b"]
     settings = {"log__dirs": ",".join(map(str, folders)), "metadata__log__dir": str(tmp_path / home)}
     broker = start_broker(**settings)
@@ -132,18 +132,18 @@ def test_the_metadata_names_the_folder_of_each_partition(
     assert moved == {**stored, 0: target} == real_folders(folders)
     broker.kill()
     (other,) = (one for one in folders if one != moved[1])
-    shutil.move(moved[1] / f"{TOPIC}-1", other)  # by hand, while the broker is down
+    shutil.move(moved[1] / f"{TOPIC}-1", other)  # moved by hand while the broker is stopped
     broker.start()
     assert stored_folders(broker, tmp_path / home, folders) == {**moved, 1: other}
 
 
 def real_folders(folders: list[Path]) -> dict[int, Path]:
-    """Return the log folder of each partition, as it is on disk."""
+    """Return the log folder of each partition on the disk."""
     return {index: one for one in folders for index in range(4) if (one / f"{TOPIC}-{index}").exists()}
 
 
 def stored_folders(broker: BrokerProcess, home: Path, folders: list[Path]) -> dict[int, Path]:
-    """Restart the broker; return the log folder of each partition, as the metadata log had it."""
+    """Restart the broker; return the log folder of each partition in the metadata log."""
     assert broker.stop() == 0, broker.tail()
     owners = {owner.directory_id: one for one in folders if (owner := read_meta_properties(one)) is not None}
     delta = MetadataDelta(EMPTY_IMAGE)
@@ -157,7 +157,7 @@ def stored_folders(broker: BrokerProcess, home: Path, folders: list[Path]) -> di
 
 
 def test_a_folder_that_is_removed(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """Its partitions refuse records once its checkpoint is due; those of other folders, and the broker, go on."""
+    """Partitions of a removed folder refuse records after the next checkpoint; other folders are not affected."""
     folders = [tmp_path / "a", tmp_path / "b"]
     broker = start_broker(
         log__dirs=",".join(map(str, folders)), replica__high__watermark__checkpoint__interval__ms="100"
@@ -182,7 +182,7 @@ def test_a_folder_that_is_removed(start_broker: Callable[..., BrokerProcess], tm
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kafkas_tools_move_a_partition(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """kafka-log-dirs shows both folders, kafka-reassign-partitions moves a partition and verifies it."""
+    """kafka-log-dirs shows both folders; kafka-reassign-partitions moves a partition and verifies the move."""
     need.kafka_tools()
     folders = [tmp_path / "a", tmp_path / "b"]
     broker = start_broker(log__dirs=",".join(map(str, folders)))

@@ -1,4 +1,4 @@
-"""CVE-2021-38153: the time of a refused login does not depend on which part of it was wrong."""
+"""Duration of refused logins, which must not depend on the wrong part (CVE-2021-38153)."""
 
 import random
 import statistics
@@ -21,7 +21,7 @@ SLOWEST = 0.1  # share of the samples that the system delayed
 
 
 def welch_t(some: list[float], others: list[float]) -> float:
-    """Return Welch's t of two samples, without the slowest of each."""
+    """Return Welch's t of two samples, without the slowest values of each."""
     kept = [sorted(one)[: int(len(one) * (1 - SLOWEST))] for one in (some, others)]
     (a, b), (x, y) = map(statistics.fmean, kept), map(statistics.variance, kept)
     return float(abs(a - b) / (x / len(kept[0]) + y / len(kept[1])) ** 0.5)
@@ -40,7 +40,7 @@ def refused_after_s(secured: SecuredBroker, user: str, password: str) -> float:
 
 @pytest.mark.slow
 def test_refused_logins_take_the_same_time(certificates: Certificates, soak: bool) -> None:
-    """Welch's t of any two kinds of wrong logins stays below 4.5, in random order, without the usual delay."""
+    """Welch's t of any two kinds of wrong logins is below 4.5, in random order and without the delay of failures."""
     rng = random.Random(1)
     order = list(LOGINS) * (2000 if soak else 300)
     rng.shuffle(order)
@@ -56,7 +56,7 @@ def test_refused_logins_take_the_same_time(certificates: Certificates, soak: boo
 
 
 def test_the_statistic_sees_a_difference() -> None:
-    """Two microseconds among a hundred, with the noise of a socket."""
+    """The statistic detects a difference of two in a hundred with the noise of a socket."""
     rng = random.Random(2)
     some, others = ([rng.gauss(mean, 10) for _ in range(2000)] for mean in (100, 102))
     assert welch_t(some, others) > MAX_T

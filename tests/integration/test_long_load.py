@@ -1,6 +1,6 @@
-"""Mixed load for hours: every record is checked, and memory, descriptors, threads and latency stay.
+"""Mixed load for hours: every record is checked, and memory, descriptors, threads and latency do not grow.
 
-KBROKER_LOAD_SECONDS sets the length: `make soak-long` runs eight hours, `make soak` two minutes.
+KBROKER_LOAD_SECONDS sets the duration: `make soak-long` runs eight hours, `make soak` two minutes.
 """
 
 import os
@@ -32,15 +32,15 @@ from tests.support.kill import (
 )
 
 SECONDS = float(os.environ.get("KBROKER_LOAD_SECONDS", "120"))
-WARM_UP = 0.25  # share of the run before the first comparison: caches fill, and the members join
+WARM_UP = 0.25  # share of the time before the first comparison, in which caches fill and members join
 MAX_GROWTH_BYTES = 16 << 20
-MAX_MORE_DESCRIPTORS = 16  # connections of members that come and go
+MAX_MORE_DESCRIPTORS = 16  # connections of members that join and leave
 EVERY_S = 0.5
 
 
 @dataclass
 class Sample:
-    """The broker at one moment."""
+    """Figures of the broker at one moment."""
 
     memory_bytes: int
     descriptors: int
@@ -59,7 +59,7 @@ def sample(broker: BrokerProcess, connection: wire.Connection) -> Sample:
 
 
 def flat(samples: list[Sample]) -> str:
-    """Compare the second quarter with the last one; return the figures."""
+    """Check the last quarter of the samples against the second one; return the figures."""
     quarter = max(1, len(samples) // 4)
     early, late = samples[int(len(samples) * WARM_UP) :][:quarter], samples[-quarter:]
 
@@ -78,7 +78,7 @@ def flat(samples: list[Sample]) -> str:
 @pytest.mark.soak
 @pytest.mark.timeout(int(SECONDS) * 2 + 600)
 def test_mixed_load(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """A producer, a group that moves between both protocols, transactions and an administrator, at the same time."""
+    """A producer, a group that moves between both protocols, transactions and an administrator run together."""
     broker = start_broker(**GROUPS, **{name.replace(".", "__"): value for name, value in AUTHORIZER.items()})
     for topic, partitions in ((TOPIC, PARTITIONS), ("transactions", 2), ("probe", 1)):
         create_topic(broker.bootstrap, topic, partitions)

@@ -1,4 +1,4 @@
-"""A segment of __transaction_state is emptied while the broker is down: the next start says so, and producers go on."""
+"""Start after a segment of __transaction_state was emptied: the loss is reported, and producers continue."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def transact(broker: BrokerProcess, value: bytes) -> None:
 
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_start_reports_what_is_missing(start_broker: Callable[..., BrokerProcess], is_killed: bool) -> None:
-    """One line with the partition and both offsets; a kill by itself is not a loss."""
+    """A line reports the partition and both offsets; a kill alone is not reported as a loss."""
     broker = start_broker()
     create_topic(broker.bootstrap, TOPIC, 1)
     transact(broker, b"first")

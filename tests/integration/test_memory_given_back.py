@@ -19,7 +19,7 @@ MIB = 1 << 20
 KEPT_BYTES = 8 * MIB
 SIZES = (30_000, 128 << 10, 500_000, 900_000, 2_000_000)
 COUNT = 200
-RESET = struct.pack("ii", 1, 0)  # a close sends RST, and nothing of what is left
+RESET = struct.pack("ii", 1, 0)  # a close sends RST and discards unsent data
 TOPIC = "t"
 
 pytestmark = [
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def unread_bytes(port: int) -> int:
-    """Bytes on their way to a port of this machine, and those that lie there unread."""
+    """Return the bytes in flight to a port of this machine and those unread by it."""
     count = 0
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, _, queues, *_ = line.split()
@@ -43,7 +43,7 @@ def unread_bytes(port: int) -> int:
 
 @contextlib.contextmanager
 def half_requests(port: int, size: int, tls: ssl.SSLContext | None = None) -> Iterator[None]:
-    """Connections that have each sent half a request of so many bytes, all read, and are silent; then they reset."""
+    """Connections that have sent half a request of the size, which the broker has read, until they are reset."""
     with contextlib.ExitStack() as stack:
         for _ in range(COUNT):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
@@ -56,7 +56,7 @@ def half_requests(port: int, size: int, tls: ssl.SSLContext | None = None) -> It
 
 
 def run_battery(broker: BrokerProcess, ports: dict[int, ssl.SSLContext | None]) -> None:
-    """Let the broker hold much, and check that it gives it back."""
+    """Let the broker allocate much memory, and check that the memory is returned."""
     with wire.crowd(broker.bootstrap, COUNT) as clients:
         assert wire.first_topic_error(clients[0].ask(wire.create_topic(TOPIC, 1))) == 0
         before = rss_bytes(broker.pid)
@@ -69,22 +69,21 @@ def run_battery(broker: BrokerProcess, ports: dict[int, ssl.SSLContext | None]) 
         with wire.Connection(broker.bootstrap) as client, contextlib.suppress(wire.Closed):
             client.send_raw(frame.data)  # the broker may close at the size, before the rest is sent
     assert highest > before + 5 * KEPT_BYTES, "the battery made the broker hold nothing"
-    # it looks every five seconds, and every minute where the memory is taken again at once
+    # memory is trimmed every five seconds, and every minute while it is allocated again at once
     wait_for("memory is given back", lambda: rss_bytes(broker.pid) <= before + KEPT_BYTES, 90, every=0.5)
     assert wire.responses(broker.bootstrap)
 
 
 @pytest.mark.parametrize("threads", ["", "16"], ids=["default-threads", "16-threads"])
 def test_memory_comes_back_after_a_hostile_battery(threads: str, start_broker: Callable[..., BrokerProcess]) -> None:
-    """Two hundred half requests of each size left up to 84 MiB in the allocator's arenas, until the broker ended; with
-    16 network threads 38 MiB stayed, up to 4 MiB at the end of each thread's arena."""
+    """Memory of two hundred half requests of each size is returned, also with the arenas of 16 network threads."""
     more = {"num__network__threads": threads} if threads else {}
     broker = start_broker(socket__listen__backlog__size="1024", **more)
     run_battery(broker, {broker.port: None})
 
 
 def test_memory_comes_back_on_every_listener(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """Three listeners of 8 network threads each; on one of them TLS keeps separate buffers for each connection."""
+    """Memory is returned with three listeners of 8 network threads, of which one has TLS buffers per connection."""
     certificates = Certificates(tmp_path / "certificates")
     broker = start_broker(
         listeners="PLAINTEXT://127.0.0.1:0,SECOND://127.0.0.1:0,TLS://127.0.0.1:0",
@@ -101,7 +100,7 @@ def test_memory_comes_back_on_every_listener(start_broker: Callable[..., BrokerP
 
 
 def test_memory_after_ten_thousand_connections(start_broker: Callable[..., BrokerProcess]) -> None:
-    """They come in five crowds, send a request each, and leave."""
+    """The memory of ten thousand connections in five groups is returned."""
     broker = start_broker(socket__listen__backlog__size="2048")
     before = rss_bytes(broker.pid)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""KIP-72 end to end: a small pool under many big requests, both bounds of the queue, and the three sensors."""
+"""Memory pool (KIP-72) smaller than the requests of all connections: memory is bounded and all are served."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.certificates import Certificates
 
 @pytest.mark.slow
 def test_memory_stays_within_the_pool_and_everyone_is_served(tmp_path: Path, soak: bool) -> None:
-    """50 connections pushing 8 MiB at once: memory within pool + one request + idle + 10 %, all served, fairly."""
+    """50 connections that push 8 MiB each are served evenly within the memory of the pool."""
     connections = 200 if soak else 50
     outcome = run(connections, 3, 64 * MIB, tmp_path)
     assert outcome.failed == 0
@@ -21,7 +21,7 @@ def test_memory_stays_within_the_pool_and_everyone_is_served(tmp_path: Path, soa
 
 @pytest.mark.slow
 def test_memory_stays_within_the_pool_over_tls(tmp_path: Path) -> None:
-    """30 TLS connections pushing 4 MiB at once against 16 MiB: what waits inside TLS is small, and none is stuck."""
+    """30 TLS connections that push 4 MiB each are served evenly within the memory of the pool."""
     outcome = run(30, 4, 16 * MIB, tmp_path, partitions=4, certificates=Certificates(tmp_path / "certificates"))
     assert outcome.failed == 0
     assert outcome.answered >= 120

@@ -1,4 +1,4 @@
-"""Changes of the metadata on a disk that is full or can only be read, asked for over the wire."""
+"""Changes of metadata on a disk that is full or read-only."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 class Administrator:
-    """Asks for changes; every method returns the code and the text of its one response."""
+    """Client that requests changes; each method returns the code and the message of its one response."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.raw = Client(broker.bootstrap)
@@ -50,7 +50,7 @@ class Administrator:
         return self._one(51, 0, scram_user(name), "Results")
 
     def commit(self, group: str, topic: str, offset: int) -> int:
-        """Commit an offset of partition 0, of a group without members."""
+        """Commit an offset of partition 0 for a group without members."""
         self.raw.call(10, 3, {"Key": group, "KeyType": 0})
         row = {"PartitionIndex": 0, "CommittedOffset": offset, "CommittedMetadata": None}
         facts = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": "", "RetentionTimeMs": -1}
@@ -58,7 +58,7 @@ class Administrator:
         return int(response["Topics"][0]["Partitions"][0]["ErrorCode"])
 
     def committed(self, group: str, topic: str) -> tuple[int, int]:
-        """Returns: the error code and the committed offset."""
+        """Return the error code and the committed offset."""
         body = {"GroupId": group, "Topics": [{"Name": topic, "PartitionIndexes": [0]}]}
         (row,) = self.raw.call(9, 5, body)["Topics"][0]["Partitions"]
         return row["ErrorCode"], row["CommittedOffset"]
@@ -83,7 +83,7 @@ def connect() -> Iterator[Callable[[BrokerProcess], Administrator]]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A separate file system of 24 MiB."""
+    """Separate file system of 24 MiB."""
     if os.geteuid() != 0:
         need.lack("needs root to mount a small tmpfs")
     need.program("mount", "umount")
@@ -98,7 +98,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(place: Path) -> Path:
-    """Write until nothing fits any more."""
+    """Fill a file system; return the file that fills it."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
@@ -114,13 +114,13 @@ def fill(place: Path) -> Path:
 def test_a_full_disk_can_be_made_room_on(
     small_disk: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Administrator]
 ) -> None:
-    """New topics are refused with a text; topics go, retention is lowered, and a start on the full disk knows all."""
+    """On a full disk, new topics are refused; topics can be deleted and configs changed, and the broker restarts."""
     broker = start_broker(folder=small_disk / "data", log__segment__delete__delay__ms="0")
     client = connect(broker)
     for number in range(40):
         assert client.create(f"t{number}", 2)[0] == 0
     ballast = fill(small_disk)
-    # what a topic needs on the disk finds no room; how many still fit in the reserve is the file's affair
+    # how many topics still fit into the reserve depends on the file
     responses = [client.create(f"new-{number}", 20, retention_ms="7") for number in range(300)]
     code, text = responses[-1]
     assert code == STORAGE
@@ -166,7 +166,7 @@ def produce(broker: BrokerProcess, topic: str) -> wire.Produced:
 
 
 def record_count(broker: BrokerProcess, topic: str) -> tuple[int, int]:
-    """Returns: the error code of a Fetch from the start, and how many batches it had."""
+    """Return the error code and the number of batches of a Fetch from the start."""
     with wire.Connection(broker.bootstrap) as connection:
         response = wire.fetched(connection.ask(wire.fetch(topic)))
     return response.error_code, len(response.batches())
@@ -175,8 +175,10 @@ def record_count(broker: BrokerProcess, topic: str) -> tuple[int, int]:
 def test_a_disk_that_turned_read_only(
     tmp_path: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Administrator]
 ) -> None:
-    """Every change is refused with a code, and 56 and a text where there is room for one, without a traceback; nothing
-    of it is in force, and reads go on. A start is refused in one line; on the repaired disk all is there and works."""
+    """On a read-only disk, changes are refused without effect and reads are served.
+
+    A start is refused with one line; on the repaired disk, nothing is missing and changes succeed.
+    """
     disk = Disk(tmp_path)
     broker = BrokerProcess(disk.folder / "data")
     try:

@@ -1,4 +1,4 @@
-"""A disk whose system calls fail under the metadata log: a refused change never happens, and none has two outcomes."""
+"""System calls that fail under the metadata log: a refused change has no effect, and every change has one outcome."""
 
 import errno
 import threading
@@ -47,7 +47,7 @@ CHANGES: dict[str, Callable[[Administrator], tuple[int, str | None]]] = {
 
 
 def state(client: Administrator) -> object:
-    """Return the topics, the configs of one and of brokers, the quotas and the users."""
+    """Return the topics, the configs of a topic and of a broker, the quotas and the users."""
     configs = [
         sorted((row["Name"], row["Value"]) for row in result["Configs"])
         for result in client.raw.call(32, 4, CONFIGS)["Results"]
@@ -71,7 +71,7 @@ CONFIGS = {
 def test_a_write_that_fails_refuses_the_change(
     disk: DiskCalls, broker: BrokerProcess, client: Administrator, number: int
 ) -> None:
-    """Error 56 and a text for every change, none of which happens, not after a kill either; then all are possible."""
+    """A failed write refuses every change without effect, also after a kill; later the changes succeed."""
     assert client.create("there") == (0, None)
     assert produce(broker, "there") == wire.Produced(0, 0)
     before = state(client)
@@ -102,7 +102,7 @@ def test_a_write_that_fails_refuses_the_change(
 def test_a_sync_that_fails_stops_the_broker(
     disk: DiskCalls, broker: BrokerProcess, client: Administrator, name: str
 ) -> None:
-    """The client gets no response; the broker ends with a sentence and status 1; the next start has one outcome."""
+    """A failed sync ends the broker without a response; after the next starts the change has one outcome."""
     assert client.create("there") == (0, None)
     assert client.create("idle") == (0, None)
     for topic in ("there", "idle"):
@@ -141,7 +141,7 @@ def test_a_sync_that_fails_stops_the_broker(
 def test_no_record_is_acknowledged_by_a_topic_of_unknown_fate(
     disk: DiskCalls, broker: BrokerProcess, client: Administrator
 ) -> None:
-    """Once the deletion has failed the topic takes no records, so that none is lost if it was deleted."""
+    """After a failed deletion the topic accepts no records, which would be lost if the deletion was stored."""
     assert client.create("there") == (0, None)
     assert produce(broker, "there") == wire.Produced(0, 0)
     disk.fail(errno.EIO, "sync", part=LOG)
@@ -170,7 +170,7 @@ def test_no_record_is_acknowledged_by_a_topic_of_unknown_fate(
 def test_a_write_that_cannot_be_undone_stops_the_broker(
     disk: DiskCalls, broker: BrokerProcess, client: Administrator
 ) -> None:
-    """Half of the change may be in the file: the client gets no response."""
+    """A failed write that cannot be truncated ends the broker without a response."""
     assert client.create("there") == (0, None)
     disk.fail(errno.EIO, "write", "sync", "truncate", part=LOG)
     with pytest.raises(Closed):

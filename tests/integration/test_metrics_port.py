@@ -1,4 +1,4 @@
-"""The metrics port of a running broker: figures of real requests, health, readiness, and what it refuses."""
+"""Metrics port of a running broker: metrics of requests, health, readiness, refused requests."""
 
 import contextlib
 import socket
@@ -44,7 +44,7 @@ def broker() -> Iterator[Broker]:
 
 
 def get(broker: Broker, path: str, accept: str = "") -> tuple[int, str, str]:
-    """Status, body and content type."""
+    """Return the status, body and content type of a path."""
     assert broker.metrics_url is not None
     request = urllib.request.Request(broker.metrics_url + path, headers={"Accept": accept} if accept else {})
     try:
@@ -56,7 +56,7 @@ def get(broker: Broker, path: str, accept: str = "") -> tuple[int, str, str]:
 
 
 def series(broker: Broker) -> dict[str, float]:
-    """Every series by its name with labels."""
+    """Return every series by name and labels."""
     status, text, _ = get(broker, "/metrics")
     assert status == 200
     rows = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
@@ -64,7 +64,7 @@ def series(broker: Broker) -> dict[str, float]:
 
 
 def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
-    """Requests, versions, errors, bytes and times by API; FetchConsumer beside Fetch; acks=0 has no error codes."""
+    """Requests, versions, errors, bytes and times are counted by API, also for FetchConsumer; acks=0 has no errors."""
     with wire.Connection(broker.bootstrap_servers) as client:
         client.ask(wire.create_topic("t", 1))
         for _ in range(3):
@@ -82,7 +82,8 @@ def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
     assert found[name + 'requests_total{request="Produce",version="7"}'] == 5
     assert found[name + 'errors_total{error="NONE",request="Produce"}'] == 3
     assert found[name + 'errors_total{error="UNKNOWN_TOPIC_OR_PARTITION",request="Produce"}'] == 1
-    assert found[name + 'errors_total{error="NONE",request="Fetch"}'] == 2  # the response's own, and the partition's
+    # the error code of the response and that of the partition
+    assert found[name + 'errors_total{error="NONE",request="Fetch"}'] == 2
     assert found[name + 'errors_total{error="NONE",request="CreateTopics"}'] == 1
     assert found[name + 'request_bytes_total{request="Produce"}'] > 5 * 70
     for api in ("Fetch", "FetchConsumer"):
@@ -97,7 +98,7 @@ def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
 
 
 def test_time_of_conversions(broker: Broker) -> None:
-    """Counted of requests whose batches are built anew in the topic's codec, as a part of the local time; no others."""
+    """The time of conversions is counted for batches that are rebuilt in the topic's codec, as a part of local time."""
     with wire.Connection(broker.bootstrap_servers) as client:
         client.ask(wire.create_topic("t", 1))
         made = codec.encode_request_frame(
@@ -116,14 +117,14 @@ def test_time_of_conversions(broker: Broker) -> None:
 
 
 def test_an_accept_header_that_makes_no_sense(broker: Broker) -> None:
-    """The response is the same as to an empty one."""
+    """An invalid Accept header has the same response as an empty one."""
     status, text, kind = get(broker, "/metrics", "application/openmetrics-text;version=x")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     assert "kafka_" in text
 
 
 def test_state_of_the_parts(broker: Broker) -> None:
-    """Connections, idle shares, queues, pool, purgatories and logs; what clients name is bounded."""
+    """Connections, idle ratios, queues, memory and logs have metrics; series per topic are limited."""
     with wire.Connection(broker.bootstrap_servers) as client, wire.Connection(broker.bootstrap_servers) as waiting:
         client.ask(wire.create_topic("t", 5))
         for partition in range(5):
@@ -155,7 +156,7 @@ def test_state_of_the_parts(broker: Broker) -> None:
 
 
 def software(broker: Broker) -> dict[tuple[str, str], float]:
-    """Open connections by what the metrics say of their clients' software."""
+    """Return the open connections by client software in the metrics."""
     found: dict[tuple[str, str], float] = {}
     for name, value in series(broker).items():
         if name.startswith("kafka_socket_server_connections{"):
@@ -166,16 +167,17 @@ def software(broker: Broker) -> dict[tuple[str, str], float]:
 
 
 def announce(client: wire.Connection, name: str, version: str) -> int:
-    """Send ApiVersions 3; its error code."""
+    """Send ApiVersions 3; return the error code."""
     body = {"ClientSoftwareName": name, "ClientSoftwareVersion": version}
     response = client.ask(codec.encode_request_frame(18, 3, 7, "raw", body)[4:])
     return int(codec.decode_response_frame(18, 3, bytearray(response))[1]["ErrorCode"])
 
 
 def test_connections_by_software(broker: Broker) -> None:
-    """Unknown until announced; announced again it moves; an invalid name changes nothing; the end takes it away.
+    """A connection is counted by the client software that its last valid ApiVersions request had.
 
-    The two names are the same text, cut at another place. A connection moves when its response has been sent.
+    The two names are the same text, split at another position. A connection is counted anew when its response has been
+    sent.
     """
     with wire.Connection(broker.bootstrap_servers) as one, wire.Connection(broker.bootstrap_servers) as other:
         wait_for("both are there", lambda: software(broker) == {("unknown", "unknown"): 2})
@@ -193,12 +195,12 @@ def test_connections_by_software(broker: Broker) -> None:
 
 
 def announced(broker: Broker) -> set[str]:
-    """The names of all clients' software, without a limit."""
+    """Return the names of all clients' software, without a limit."""
     return {name for p in broker.parts.server.processors for name, _ in p.client_software()}
 
 
 def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
-    """Two thousand names: the largest are shown, the others together; with their connections the names go."""
+    """The metrics show the software of most connections by name, and the others together."""
     clients = [wire.Connection(broker.bootstrap_servers) for _ in range(100)]
     try:
         for i, client in enumerate(clients):
@@ -217,8 +219,7 @@ def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
 
 
 def test_responses_that_wait_for_a_network_thread() -> None:
-    """The responses between handlers and network threads are counted, of each thread and together, and leave
-    nothing."""
+    """The responses between handlers and network threads are counted by thread and in total, and return to 0."""
     with Broker(CONFIG) as broker, wire.Connection(broker.bootstrap_servers) as client:
         server = broker.parts.server
         seen: set[float] = set()
@@ -238,7 +239,7 @@ def test_responses_that_wait_for_a_network_thread() -> None:
 
 
 def test_memory_pool_that_runs_dry(broker: Broker) -> None:
-    """The depletion sensors record for how long requests had to wait for memory."""
+    """The depletion sensors record how long requests waited for memory."""
     big = wire.produce("t", 0, b"x" * 800)
     with wire.Connection(broker.bootstrap_servers) as first, wire.Connection(broker.bootstrap_servers) as second:
         first.send_raw(struct.pack(">i", len(big)) + big[:-1])
@@ -261,7 +262,7 @@ def test_memory_pool_that_runs_dry(broker: Broker) -> None:
 
 
 def test_health_readiness_and_other_paths(broker: Broker) -> None:
-    """/health and /ready respond; OpenMetrics where it is asked for; other paths and methods are refused."""
+    """/health, /ready and OpenMetrics are served; other paths and methods are refused."""
     assert get(broker, "/health")[:2] == (200, "ok\n")
     assert get(broker, "/ready")[:2] == (200, "ready\n")
     assert get(broker, "/metrics")[2].startswith("text/plain; version=")
@@ -277,7 +278,7 @@ def test_health_readiness_and_other_paths(broker: Broker) -> None:
 
 
 def test_port_is_closed_with_the_broker() -> None:
-    """No port unless asked for; it goes with the broker; one that is taken is named."""
+    """The port is closed by default and with the broker; a port in use is named."""
     with Broker() as broker:
         assert broker.metrics_url is None
     with Broker(CONFIG) as broker:
@@ -290,7 +291,7 @@ def test_port_is_closed_with_the_broker() -> None:
 
 
 def test_clients_find_the_port_over_kafkas_protocol() -> None:
-    """DescribeConfigs shows the address that was bound, and still what was set; without a port, a sentence."""
+    """DescribeConfigs has the bound address and the configured value; without a port, an error says so."""
     with Broker(CONFIG) as broker, Cluster(broker.bootstrap_servers) as cluster:
         assert find_http_port(cluster) == broker.metrics_url
         entry = Admin(cluster).describe_configs(
@@ -308,7 +309,7 @@ def test_clients_find_the_port_over_kafkas_protocol() -> None:
 
 
 def test_address_of_the_port() -> None:
-    """host:port, or a port alone; anything else is a bad value."""
+    """An address is host:port or a port; other values are refused."""
     for good in ("9400", "0.0.0.0:1", "[::1]:0"):
         BrokerConfig({"kbroker.metrics.listener": good})
     for wrong in ("host", "host:", ":80", "1:70000", "a:b"):
@@ -317,7 +318,7 @@ def test_address_of_the_port() -> None:
 
 
 def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
-    """Silent ones, half a request, no reader: health is served meanwhile, and nothing is left of them."""
+    """A thousand silent or incomplete connections do not block the health page and are closed."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard == resource.RLIM_INFINITY else min(hard, 8192), hard))
@@ -329,7 +330,7 @@ def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
         for number in range(1000):
             one = socket.create_connection((host, int(port)), 20)
             crowd.append(one)
-            with contextlib.suppress(OSError):  # its place may be another's by now
+            with contextlib.suppress(OSError):  # the connection may be closed already, in favour of another
                 one.sendall(said[number % len(said)])
             if number % 100 == 0:
                 assert get(broker, "/health")[0] == 200

@@ -1,4 +1,4 @@
-"""Misspelled names of configs on the command line: the message has the name that was meant."""
+"""Suggestions for misspelled names of configs on the command line."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from kbroker.cli import cli
 
 
 def test_a_misspelled_config_names_the_known_one(tmp_path: Path) -> None:
-    """A refusal of the broker gets the name; so does a change that the broker accepts and ignores, as Kafka does."""
+    """The suggestion follows the broker's error, or a warning if the broker accepts and ignores the config."""
     with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}) as broker:
 
         def run(*args: str) -> Result:

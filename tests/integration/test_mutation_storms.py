@@ -1,4 +1,4 @@
-"""Controller mutation quotas over the wire: which client is refused, which is muted, and that others feel nothing."""
+"""Controller mutation quotas with client libraries: refusals, muted connections, unaffected clients."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ REFUSED = 89
 RATE, WINDOWS = 10, 2
 BURST = RATE * WINDOWS
 SETTINGS = {"controller.quota.window.num": str(WINDOWS)}
-#: Long enough that what comes next is still within it on a machine that does ten other things.
+# : Long enough that a busy machine sends the next request within it.
 MUTED_S = 5
 OVERDRAWN = BURST + MUTED_S * RATE
 
@@ -43,7 +43,7 @@ def connect(broker: BrokerProcess, client_id: str) -> Connection:
 
 
 def create(connection: Connection, version: int, name: str, partitions: int) -> tuple[int, int]:
-    """Returns: throttle_time_ms and the error code."""
+    """Return throttle_time_ms and the error code."""
     topic = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
     response = connection.request(CREATE_TOPICS, version, {"Topics": [topic], "timeoutMs": 9000})
     return response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]
@@ -57,7 +57,7 @@ def response_after_ms(connection: Connection) -> float:
 
 @pytest.mark.parametrize("version", [5, 7])
 def test_the_channel_is_muted_for_the_throttle_time(broker: BrokerProcess, version: int) -> None:
-    """A response at once in every version; then that connection, and no other, is not read until the time is over."""
+    """The response is sent at once in every version; then only its connection is muted for the throttle time."""
     client_id = f"muted-{version}"
     limit(broker, client_id)
     first, second, other = connect(broker, client_id), connect(broker, client_id), connect(broker, "free")
@@ -68,7 +68,7 @@ def test_the_channel_is_muted_for_the_throttle_time(broker: BrokerProcess, versi
         assert code == 0
     else:
         assert overdraw == (0, 0)
-        begun = time.monotonic()  # the channel is muted some time after it, when the response is sent
+        begun = time.monotonic()  # the channel is muted somewhat later, when the response is sent
         throttle_time_ms, code = create(first, version, f"{client_id}-b", 1)
         assert code == REFUSED
     assert 0 < throttle_time_ms <= MUTED_S * 1000
@@ -81,7 +81,7 @@ def test_the_channel_is_muted_for_the_throttle_time(broker: BrokerProcess, versi
 
 
 def test_the_counter_outlives_its_connection(broker: BrokerProcess) -> None:
-    """Reconnecting does not help: the next request of the same client id pays."""
+    """A new connection with the same client id is refused too."""
     limit(broker, "again", 1.0)
     first = connect(broker, "again")
     begun = time.monotonic()
@@ -98,7 +98,7 @@ def test_the_counter_outlives_its_connection(broker: BrokerProcess) -> None:
 
 
 def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
-    """librdkafka (CreateTopics v4) gets all its topics, kafka-python (v7) is refused; both are held to the rate."""
+    """librdkafka (CreateTopics v4) creates all its topics, kafka-python (v7) is refused; both keep the rate."""
     limit(broker, "old")
     limit(broker, "new")
     begun = time.monotonic()
@@ -119,7 +119,7 @@ def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
         while codes.count(REFUSED) < 3:
             try:
                 response = new.create_topics({f"new-{len(codes)}": {"num_partitions": 10}}, raise_errors=False)
-            except NodeNotReadyError:  # it waits by itself for the throttle time, and refuses to send meanwhile
+            except NodeNotReadyError:  # the client waits for the throttle time and refuses to send meanwhile
                 time.sleep(0.05)
                 continue
             codes += [topic["error_code"] for topic in response["topics"]]
@@ -131,13 +131,13 @@ def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
 
 
 def test_automatic_creation_is_silent(broker: BrokerProcess) -> None:
-    """Over the quota a Metadata request makes no topic, names no delay, and its channel is not muted."""
+    """Above the quota, a Metadata request creates no topic, has no throttle time and does not mute the connection."""
     limit(broker, "auto", 1.0)
     connection = connect(broker, "auto")
     assert create(connection, 7, "auto-a", WINDOWS + 60) == (0, 0)
     body: Body = {"Topics": [{"Name": "auto-b"}], "AllowAutoTopicCreation": True}
     for _ in range(2):
-        response = connection.request(METADATA, 8, body, timeout_s=20)  # it would be muted for a minute
+        response = connection.request(METADATA, 8, body, timeout_s=20)  # the connection would be muted for a minute
         assert (response["ThrottleTimeMs"], [t["ErrorCode"] for t in response["Topics"]]) == (0, [3])
     connection.close()
     limit(broker, "auto", None)
@@ -148,7 +148,7 @@ def test_automatic_creation_is_silent(broker: BrokerProcess) -> None:
 
 
 def test_kbroker_topics_waits_with_its_option(broker: BrokerProcess) -> None:
-    """Our own client: refused with the delay, and done once it is over."""
+    """kbroker's command is refused with the throttle time; with `--wait` it succeeds."""
     limit(broker, "kbroker-cli")
     from click.testing import CliRunner
 
@@ -169,7 +169,7 @@ def test_kbroker_topics_waits_with_its_option(broker: BrokerProcess) -> None:
 
 
 def test_a_client_too_old_for_89_runs_into_its_timeout(broker: BrokerProcess) -> None:
-    """librdkafka (v4) is never refused: its next request is not read in time; on a new connection it is."""
+    """librdkafka (v4) is not refused: its next request times out, and succeeds on a new connection."""
     limit(broker, "old-timeout", 1.0)
 
     def create(admin: AdminClient, name: str, partitions: int, request_timeout: float) -> None:

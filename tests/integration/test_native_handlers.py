@@ -1,4 +1,4 @@
-"""The native handlers on a clock that stands still: which wait, for how long, in which order responses leave."""
+"""Native handlers with a virtual clock: delayed operations, order of responses, throttles, errors."""
 
 import struct
 import uuid
@@ -37,7 +37,7 @@ def sequence_of(response: bytes) -> int:
 
 
 def test_fetch_waits_exactly_its_time(broker: VirtualBroker) -> None:
-    """A fetch below min_bytes does not complete one millisecond early, and completes at its time."""
+    """A fetch below min_bytes completes at its time, and not a millisecond early."""
     with Connection(broker.bootstrap_servers) as one:
         one.send(fetch("t", max_wait_ms=500))
         broker.wait_for_fetches()
@@ -49,7 +49,7 @@ def test_fetch_waits_exactly_its_time(broker: VirtualBroker) -> None:
 
 
 def test_produce_wakes_who_waits(broker: VirtualBroker) -> None:
-    """An append completes the fetches of its partition and no others, with the new records."""
+    """An append completes the fetches of its partition only, with the new records."""
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as other:
         reader.send(fetch("t", (0,), max_wait_ms=10_000))
         other.send(fetch("t", (1,), max_wait_ms=10_000))
@@ -61,7 +61,7 @@ def test_produce_wakes_who_waits(broker: VirtualBroker) -> None:
 
 
 def test_a_commit_wakes_who_reads_the_offsets_topic(broker: VirtualBroker) -> None:
-    """An append of the coordinator itself completes the fetches of its partition, as a Produce does."""
+    """An append of the coordinator completes the fetches of its partition, as a Produce does."""
     groups = broker.context.groups
     groups.runtime.prepare()
     with Connection(broker.bootstrap_servers) as reader:
@@ -73,7 +73,7 @@ def test_a_commit_wakes_who_reads_the_offsets_topic(broker: VirtualBroker) -> No
 
 
 def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker: VirtualBroker) -> None:
-    """Fetch v4 to v9 knows no zstd, but Apache Kafka 4.3.1 sends it all the same (measured): no error 76."""
+    """Fetch v4 to v9 returns batches in zstd without error 76, as Apache Kafka 4.3.1 does (measured)."""
     with Client(broker.bootstrap_servers) as one:
         broker.context.dynamic.replace(ConfigResourceType.TOPIC, "t", [("compression.type", "zstd")])
         one.ask(produce("t", 0, batch([b"plain"])))
@@ -89,7 +89,7 @@ def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker: VirtualBroker) 
 
 
 def test_min_bytes_adds_up_over_partitions(broker: VirtualBroker) -> None:
-    """A fetch of two partitions wakes only when both together reach min_bytes."""
+    """A fetch of two partitions completes when both together reach min_bytes."""
     size = len(batch([b"x" * 100]))
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as writer:
         reader.send(fetch("t", (0, 1), max_wait_ms=10_000, min_bytes=size + 1))
@@ -103,7 +103,7 @@ def test_min_bytes_adds_up_over_partitions(broker: VirtualBroker) -> None:
 
 
 def test_responses_keep_the_order_of_requests(broker: VirtualBroker) -> None:
-    """A fetch that waits in the middle of a pipelined run holds back what is behind it, and nothing before it."""
+    """A delayed fetch among pipelined requests delays the later responses, but not the earlier ones."""
     requests = [
         correlated(produce("t", 0, batch([b"a"])), 1),
         correlated(fetch("t", (1,), max_wait_ms=1000), 2),
@@ -121,7 +121,7 @@ def test_responses_keep_the_order_of_requests(broker: VirtualBroker) -> None:
 
 
 def test_deleted_topic_ends_the_wait(broker: VirtualBroker) -> None:
-    """A fetch that waits on a topic completes when the topic is deleted, with the code for unknown topics."""
+    """A delayed fetch completes with UNKNOWN_TOPIC_OR_PARTITION when its topic is deleted."""
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as admin:
         reader.send(fetch("t", max_wait_ms=60_000))
         broker.wait_for_fetches()
@@ -130,7 +130,7 @@ def test_deleted_topic_ends_the_wait(broker: VirtualBroker) -> None:
 
 
 def test_an_offline_partition_is_56_not_3(broker: VirtualBroker) -> None:
-    """One whose log could not be opened: Produce and Fetch respond as Kafka does, and as the other requests do here."""
+    """For a partition whose log could not be opened, Produce and Fetch return KAFKA_STORAGE_ERROR, as in Kafka."""
     topics = broker.context.topics
     view = topics.get("t")
     topics._swap({"t": view._replace(partitions=(None, view.partitions[1]))})
@@ -147,7 +147,7 @@ def test_an_offline_partition_is_56_not_3(broker: VirtualBroker) -> None:
 def begin_fetch(
     client: Client, topic_id: uuid.UUID, session: tuple[int, int] = (0, -1), *, wait_ms: int = 0, is_named: bool = True
 ) -> None:
-    """Fetch v13, outside sessions unless one is given; not ``is_named``: what the session has."""
+    """Send Fetch v13, by default outside a session; without ``is_named``, the session names the partitions."""
     body = fetch_body({"TopicId": topic_id}, max_wait_ms=wait_ms) | {
         "SessionId": session[0],
         "SessionEpoch": session[1],
@@ -156,13 +156,15 @@ def begin_fetch(
 
 
 def code_by_id(client: Client) -> tuple[int, int]:
-    """The session's id and the partition's error code in the response."""
+    """Return the session id and the partition's error code of a response."""
     body = client.end()
     return body["SessionId"], row_of(body)["ErrorCode"]
 
 
 def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker: VirtualBroker) -> None:
-    """Kafka 4.3.1 (measured): 3 to who waits and in a session that has found the topic once, 100 to all others."""
+    """As in Kafka 4.3.1 (measured), waiting fetches and sessions that had found a deleted topic return error 3, all
+    others error 100.
+    """
     topics = broker.context.topics
     topic_id = topics.get("t").topic_id
     with Client(broker.bootstrap_servers) as waits, Client(broker.bootstrap_servers) as has_session:
@@ -186,7 +188,7 @@ def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker: VirtualBroker
 
 
 def test_a_topic_deleted_while_a_session_waits_is_3(broker: VirtualBroker) -> None:
-    """An incremental fetch that waits completes as one outside sessions."""
+    """A delayed incremental fetch completes with error 3 when its topic is deleted."""
     topic_id = broker.context.topics.get("t").topic_id
     with Client(broker.bootstrap_servers) as one:
         begin_fetch(one, topic_id, (0, 0))
@@ -202,9 +204,10 @@ def throttle_time_ms(response: bytes) -> int:
 
 
 def test_frames_behind_a_throttled_one_are_not_executed(broker: VirtualBroker) -> None:
-    """A client with headroom gets several frames appended at once; near its quota each is judged before the next."""
+    """Near its quota, each request of a client is throttled before the next one is executed."""
     request = produce("t", 0, batch([b"x" * 4000]))
-    broker.context.quotas.update("ANONYMOUS", None, "producer_byte_rate", 1000)  # the third of 4 kB in 10 s is too much
+    # the third request of 4 kB in 10 s exceeds the quota
+    broker.context.quotas.update("ANONYMOUS", None, "producer_byte_rate", 1000)
     log = broker.context.topics.get("t").partitions[0]
     with Connection(broker.bootstrap_servers) as one:
         one.send_raw(4 * framed(request))
@@ -217,7 +220,7 @@ def test_frames_behind_a_throttled_one_are_not_executed(broker: VirtualBroker) -
 
 
 def test_frames_of_another_client_id_have_its_quota(broker: VirtualBroker) -> None:
-    """Frames behind one of a client without a quota are judged by the quota of their client id."""
+    """Requests behind one of a client without a quota are throttled by the quota of their client id."""
     request = produce("t", 0, batch([b"x" * 4000]))
     other = request.replace(wire.text("raw"), wire.text("poor"), 1)
     broker.context.quotas.update(None, "poor", "producer_byte_rate", 100)
@@ -230,7 +233,7 @@ def test_frames_of_another_client_id_have_its_quota(broker: VirtualBroker) -> No
 
 
 def test_connections_of_one_client_share_its_headroom() -> None:
-    """Frames of several connections that one write appends use half of the quota together; others are in turns."""
+    """Requests of several connections in one append use at most half of their client's quota together."""
     with VirtualBroker(SETTINGS) as broker:
         broker.create_topic("t")
         quotas = broker.context.quotas
@@ -238,7 +241,7 @@ def test_connections_of_one_client_share_its_headroom() -> None:
         clients = [Client(broker.bootstrap_servers) for _ in range(8)]
         quotas.update(USER, None, "request_percentage", 1)
         charge_time(broker, 1000)
-        for one in clients:  # all are read again at one time, so that their frames wait together
+        for one in clients:  # all throttles end at one time, so that the requests wait together
             one.call("ApiVersions", 0, {})
             one.send_raw(4 * framed(produce("t", 0, batch([b"x" * 900]))))
         quotas.update(USER, None, "request_percentage", None)
@@ -253,7 +256,7 @@ def test_connections_of_one_client_share_its_headroom() -> None:
 
 
 def test_malformed_produce_appends_nothing(broker: VirtualBroker) -> None:
-    """A request whose second partition is cut off closes the connection, and its first partition got nothing."""
+    """A request whose second partition is incomplete closes the connection, and nothing is appended."""
     good = batch([b"never"])
     body = (
         wire.header(wire.PRODUCE, 7)
@@ -272,7 +275,7 @@ def test_malformed_produce_appends_nothing(broker: VirtualBroker) -> None:
 
 
 def test_stop_completes_delayed_requests() -> None:
-    """Stopping the broker completes waiting fetches instead of leaving them to a closed socket."""
+    """A stop of the broker completes delayed fetches with a response."""
     with VirtualBroker() as running:
         running.create_topic("t", 1)
         reader = Connection(running.bootstrap_servers)
@@ -284,8 +287,9 @@ def test_stop_completes_delayed_requests() -> None:
 
 @pytest.mark.parametrize("flushed", [True, False], ids=["each-message", "never"])
 def test_response_waits_for_the_disk(tmp_path: Path, flushed: bool) -> None:
-    """With log.flush.interval.messages=1 the response says the record is below the recovery point; else it may not
-    be."""
+    """With `log.flush.interval.messages=1`, the response is sent when the record is flushed; otherwise it may be
+    earlier.
+    """
     settings = {"log.dirs": str(tmp_path / "data")}
     if flushed:
         settings["log.flush.interval.messages"] = "1"
@@ -298,7 +302,7 @@ def test_response_waits_for_the_disk(tmp_path: Path, flushed: bool) -> None:
 
 
 def test_no_produce_is_acknowledged_after_a_failure_that_stops_the_broker(broker: VirtualBroker) -> None:
-    """A Produce, also among gathered ones, closes its connection; other requests are served until the stop."""
+    """After `refuse_produce`, a Produce request closes its connection, and other requests are served."""
     broker.parts.native_apis.refuse_produce()
     with Connection(broker.bootstrap_servers) as one:
         one.send_raw(2 * framed(produce("t", 0, batch([b"late"]))))

@@ -1,4 +1,4 @@
-"""Damage to ``__consumer_offsets`` on disk: what a start makes of a broken index, segment or tail."""
+"""Start of a broker with a damaged index, segment or log end of ``__consumer_offsets``."""
 
 import shutil
 from collections.abc import Iterator
@@ -41,7 +41,9 @@ def committed(groups: GroupCoordinator) -> dict[int, int]:
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped broker's folder: 200 groups with offset 1 in a sealed segment, 100 of them with 2 in the active one."""
+    """Folder of a stopped broker: 200 groups with offset 1 in a closed segment, 100 of them with offset 2 in the active
+    one.
+    """
     folder = tmp_path_factory.mktemp("offsets") / "data"
     with serving(folder) as broker:
         groups = broker.context.groups
@@ -68,7 +70,7 @@ def segment(folder: Path, base: int, suffix: str = ".log") -> Path:
 
 
 def kill_mark(folder: Path, is_clean: bool) -> None:
-    """Make it look as after kill -9."""
+    """Delete the clean shutdown file, as if after kill -9, unless the stop was clean."""
     if not is_clean:
         (folder / ".kafka_cleanshutdown").unlink()
 
@@ -77,7 +79,7 @@ def kill_mark(folder: Path, is_clean: bool) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"garbage!", b"\xff" * 240])
 def test_a_broken_index_costs_nothing(folder: Path, suffix: str, content: bytes | None, is_clean: bool) -> None:
-    """An index that is deleted, short or nonsense is made again: every offset is there, and commits go on."""
+    """A deleted, short or invalid index is rebuilt: every offset is found, and new commits are kept."""
     assert segment(folder, 0, ".index").stat().st_size > 0
     for base in (0, GROUPS):
         path = segment(folder, base, suffix)
@@ -96,7 +98,9 @@ def test_a_broken_index_costs_nothing(folder: Path, suffix: str, content: bytes 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 300, b"\xff" * 300, bytes(range(256))])
 def test_garbage_behind_the_last_commit_is_cut(folder: Path, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """After a kill the tail that is not a batch is cut, which is logged; every offset is there, and commits go on."""
+    """After a kill, bytes behind the last batch are truncated and logged: every offset is found, and new commits are
+    kept.
+    """
     path = segment(folder, GROUPS)
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + garbage)
@@ -112,7 +116,7 @@ def test_garbage_behind_the_last_commit_is_cut(folder: Path, garbage: bytes, cap
 
 
 def batch(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the range of the batch with this offset in a segment (each of ours holds one record)."""
+    """Return the range of the batch with this offset in a segment, in which each batch has one record."""
     at = 0
     while int.from_bytes(data[at : at + 8], "big") != offset:
         at += int.from_bytes(data[at + 8 : at + 12], "big") + 12
@@ -120,7 +124,7 @@ def batch(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def damaged(data: bytes, how: str, offset: int) -> bytes:
-    """A segment with one batch damaged."""
+    """Return a segment with one damaged batch."""
     at, end = batch(data, offset)
     part = bytearray(data[at:end])
     if how == "a record":
@@ -144,8 +148,9 @@ WAYS = ("a record", "a length too large", "a length below zero", "the format", "
 def test_nothing_is_acknowledged_behind_what_cannot_be_read(
     folder: Path, how: str, base: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A batch damaged after an orderly stop: no group of the partition gets "no offset", no commit is taken that
-    the next start would not find, the log says what to do, and that helps: one offset is lost.
+    """With a batch that was damaged after a clean stop, fetches and commits of the partition's groups are refused.
+
+    The log names the command that repairs the segment, after which only one offset is lost and commits are kept.
     """
     path = segment(folder, base)
     path.write_bytes(damaged(path.read_bytes(), how, base + 51))
@@ -162,7 +167,8 @@ def test_nothing_is_acknowledged_behind_what_cannot_be_read(
     assert f"run: kbroker log verify --repair {folder / '__consumer_offsets-0'}" in caplog.text
     (found,) = verify(folder, repair=True)
     assert (found.offset, found.path.name) == (base + 51, f"{base:020}.log")
-    number = 51 if base == 0 else 102  # the second segment has the even groups; the first still has their old offset
+    # the second segment has the even groups, whose earlier offset is still in the first segment
+    number = 51 if base == 0 else 102
     left = {n: offset for n, offset in EXPECTED.items() if n != 51} if base == 0 else {**EXPECTED, 102: 1}
     with serving(folder) as broker:
         assert committed(broker.context.groups) == left
@@ -172,13 +178,14 @@ def test_nothing_is_acknowledged_behind_what_cannot_be_read(
 
 
 def test_a_damaged_segment_is_fenced_until_it_is_repaired(folder: Path) -> None:
-    """Damage found after a kill is never cut: its groups are refused (16), topics are served; after ``log verify
-    --repair`` one offset is lost and commits go on.
+    """A damaged batch that is found after a kill is not truncated: its groups are refused, and topics are served.
+
+    After ``log verify --repair``, one offset is lost and commits are accepted.
     """
     path = segment(folder, 0)
     path.write_bytes(damaged(path.read_bytes(), "a record", 51))
     kill_mark(folder, False)
-    (folder / "recovery-point-offset-checkpoint").unlink()  # only what lies above it is read
+    (folder / "recovery-point-offset-checkpoint").unlink()  # only the log above the recovery point is read
     with serving(folder) as broker:
         groups = broker.context.groups
         for refused in (lambda: commit(groups, 7, 3), lambda: groups.offsets.fetch("g7")):
@@ -195,7 +202,7 @@ def test_a_damaged_segment_is_fenced_until_it_is_repaired(folder: Path) -> None:
 
 
 def test_a_client_of_a_group_whose_partition_is_offline(folder: Path) -> None:
-    """A real client: it does not hear "no committed offset", and goes on where it was once the partition is back."""
+    """A client whose group's partition is offline receives an error, and later its committed offset."""
     confluent_kafka = pytest.importorskip("confluent_kafka")
 
     def asked(broker: Broker) -> int:
@@ -219,7 +226,7 @@ def test_a_client_of_a_group_whose_partition_is_offline(folder: Path) -> None:
 
 
 def test_the_smallest_segments_there_are(tmp_path: Path) -> None:
-    """offsets.topic.segment.bytes at its least: notes of 32 kB roll segments, and all of it comes back."""
+    """With the smallest `offsets.topic.segment.bytes`, metadata of 32 kB rolls segments, and every offset is found."""
     small = {"offsets__topic__segment__bytes": 1 << 20}
     with serving(tmp_path / "data", **small) as broker:
         for number in range(90):

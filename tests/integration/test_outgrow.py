@@ -1,4 +1,4 @@
-"""One kbroker becomes a cluster of three Apache Kafka nodes under load, then its own node leaves: nothing is lost.
+"""Growth of a kbroker under load to a cluster of three Apache Kafka nodes, without its own node in the end.
 
 The steps are those of docs/outgrow.md.
 """
@@ -30,11 +30,11 @@ from tests.support.ledger import BROKER, DYNAMIC_BROKER, Ledger, differences, ta
 
 LOADED, GROUP, PARTITIONS = "loaded", "loaders", 2
 THROTTLE = 20_000_000
-SETTINGS = {"group.min.session.timeout.ms": "1000"}  # of the members of the load
+SETTINGS = {"group.min.session.timeout.ms": "1000"}  # for the members of the load
 
 
 class Load:
-    """A producer and a group in other processes, which begin with the address of one broker."""
+    """Producer and group in other processes, which bootstrap from one broker."""
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.acks, self.members = AckLog(folder / "acks"), MemberLog(folder / "commits")
@@ -53,19 +53,19 @@ class Load:
         wait_for(f"acknowledged and committed records {when}", goes_on, 120)
 
     def check(self) -> None:
-        """Check that neither client met an error that it could not recover from."""
+        """Check that neither client had an error that it could not recover from."""
         assert self.acks.read().trouble == self.members.read().trouble == []
         assert self._producer.poll() is self._members.poll() is None
 
     def end(self, bootstrap: str) -> None:
-        """End the producer; end the group when it has committed everything."""
+        """End the producer, and the group when it has committed everything."""
         assert finish(self._producer) == 0
         ends = self.acks.read().sent
         wait_for("the group at the end of each partition", lambda: committed(bootstrap) == ends, 60, 0.2)
         assert finish(self._members, 60) == 0
 
     def discard(self) -> None:
-        """Kill the processes, unless they have ended."""
+        """Kill the processes that still run."""
         for process in (self._producer, self._members):
             process.kill()
             process.wait(10)
@@ -73,7 +73,7 @@ class Load:
             process.stdin.close()
 
     def check_all(self, bootstrap: str) -> None:
-        """Check that each acknowledged record is in its place, and was delivered to the group."""
+        """Check that each acknowledged record is at its offset and was delivered to the group."""
         assert self.acks.read().trouble == self.members.read().trouble == []
         assert len(self.acks.acks) == sum(self.acks.sent.values()), "some records were not acknowledged"
         for partition in range(PARTITIONS):
@@ -89,7 +89,7 @@ def committed(bootstrap: str) -> dict[int, int]:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_one_kbroker_becomes_a_cluster_of_kafka(tmp_path: Path) -> None:
-    """Records, offsets, transactions, configs, quotas, users, ACLs and tokens are those that kbroker had."""
+    """Records, offsets, transactions, configs, quotas, users, ACLs and tokens of kbroker are kept by the cluster."""
     need.kafka_tools()
     with EitherBroker(tmp_path / "node-1", SETTINGS) as first:
         first.start(first.kbroker)
@@ -104,7 +104,7 @@ def test_one_kbroker_becomes_a_cluster_of_kafka(tmp_path: Path) -> None:
                 first.switch()
                 load.wait("by Apache Kafka")
                 grow(cluster, load)
-                with Client(cluster.bootstrap(2)) as client:  # configs of a broker are those of one node
+                with Client(cluster.bootstrap(2)) as client:  # configs of a broker belong to one node
                     everything.alter(client, BROKER, "2", own_configs(before))
                 leave(cluster, load)
                 load.end(cluster.bootstrap(2))
@@ -123,7 +123,7 @@ def own_configs(ledger: Ledger) -> dict[str, str]:
 
 
 def grow(cluster: GrowingCluster, load: Load) -> None:
-    """Add two nodes, and give them a replica of each partition."""
+    """Add two nodes, and assign a replica of each partition to each of them."""
     cluster.add(2, joins_itself=False)
     cluster.add(3, joins_itself=True)
     load.wait("while there are three controllers")
@@ -134,7 +134,7 @@ def grow(cluster: GrowingCluster, load: Load) -> None:
 
 
 def leave(cluster: GrowingCluster, load: Load) -> None:
-    """Move the replicas of the first node away, and stop it; the second node leads every partition then."""
+    """Move the replicas of the first node away, and stop that node."""
     cluster.reassign(1, (2, 3), rotates=False, throttle=THROTTLE)
     load.wait("without a replica on the first node")
     cluster.retire_first(other=2)
@@ -142,7 +142,7 @@ def leave(cluster: GrowingCluster, load: Load) -> None:
 
 
 def check_the_rest(cluster: GrowingCluster, everything: Everything, before: Ledger) -> None:
-    """Check that clients find everything that they had at kbroker, and can go on."""
+    """Check that clients find everything that they had at kbroker, and can continue."""
     bootstrap = cluster.bootstrap(2)
     tools = Tools(bootstrap)
     tools(f"{TOOLS}TopicCommand", "--delete", "--topic", LOADED)

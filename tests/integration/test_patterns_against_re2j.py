@@ -1,4 +1,4 @@
-"""Clients' regular expressions beside RE2/J, which Kafka uses: what is a pattern, and what it matches."""
+"""Clients' regular expressions with kbroker and with RE2/J, which Kafka uses: validity and matches."""
 
 import random
 from pathlib import Path
@@ -46,11 +46,11 @@ PIECES = [
     "\\A", "\\z", "(?i)", "(?m)", "(?s)", "(?-i)", "\\Qa.\\E", "é", "\n", "[[:upper:]\\d]", "\\x{41}", "-", "_",
 ]  # fmt: skip
 REPEATS = ["*", "+", "?", "*?", "{2}", "{0,2}", "{1,}", "{0}", "{,1}", "**"]
-FEW, MANY = 700, 20_000  # patterns made up; in the soak the many
+FEW, MANY = 700, 20_000  # numbers of random patterns, of which the soak uses the larger one
 
 
 def made(rng: random.Random, depth: int = 0) -> str:
-    """A pattern of some pieces, a few of which are wrong."""
+    """Return a random pattern, which may be invalid."""
     parts = []
     for _ in range(rng.randrange(1, 5)):
         if depth < 3 and rng.random() < 0.3:
@@ -84,7 +84,7 @@ def theirs(patterns: list[str]) -> list[str]:
 
 
 def test_the_same_verdicts(soak: bool) -> None:
-    """Each pattern is one or none, as there, and matches the same texts."""
+    """Each pattern is valid for both or invalid for both, and matches the same texts."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Random values through our percentiles and through Apache Kafka's own class: every number equal to the last bit."""
+"""Percentiles of random values, compared bit by bit with Apache Kafka's class."""
 
 import math
 import random
@@ -21,7 +21,7 @@ SCRIPTS, OPERATIONS = 300, 120
 
 
 def script(seed: int) -> Iterator[str]:
-    """Values inside the range, at its edges, outside and none at all; steps of time of awkward lengths."""
+    """Return values inside and outside the range, at its edges and NaN, at irregular times."""
     rng = random.Random(seed)
     bucketing = rng.choice(("linear", "constant"))
     smallest = 0.0 if bucketing == "linear" else rng.choice((0.0, -50.0, 10.5, rng.uniform(-1e6, 1e6)))
@@ -43,7 +43,7 @@ def script(seed: int) -> Iterator[str]:
 
 
 def ours(lines: list[str]) -> list[str]:
-    """Return the figures of our sensors for these lines, as the program prints them."""
+    """Return the figures of kbroker's sensors for these lines, as the Java program prints them."""
     found = []
     sensor = Sensor("none")
     for line in lines:
@@ -67,14 +67,14 @@ def ours(lines: list[str]) -> list[str]:
 
 
 def as_bits(value: float) -> int:
-    """Java's doubleToLongBits: every NaN is one."""
+    """Return Java's doubleToLongBits of a value, for which all NaN are equal."""
     return 0x7FF8000000000000 if math.isnan(value) else int(struct.unpack(">Q", struct.pack(">d", value))[0])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_percentiles_are_kafkas() -> None:
-    """Both ways of sizing the bins, values beyond both ends, NaN, samples that leave the window."""
+    """Both kinds of bins agree with Kafka's for values beyond the range, NaN, and samples outside the window."""
     need.program("java", "javac", "mvn")
     lines = [line for seed in range(SCRIPTS) for line in script(seed)]
     output = run_to_end(java_command(PROGRAM.stem, classes=compiled(PROGRAM)), stdin="\n".join(lines), seconds=150)

@@ -1,4 +1,4 @@
-"""`kbroker perf` with both clients: what it prints has the form of what Kafka's own tools print to the same broker."""
+"""`kbroker perf` with both clients, whose output has the form of the output of Kafka's performance tools."""
 
 import json
 import re
@@ -30,15 +30,16 @@ def perf(broker: BrokerProcess, *words: str) -> str:
 
 
 def form(text: str) -> list[str]:
-    """Return lines with each number replaced by its number of decimals, up to the histogram."""
+    """Return the lines up to the histogram with each number replaced by its number of decimals."""
     lines = text.partition("\n\n")[0].splitlines()
     found = [re.sub(r"\d+(?:\.(\d+))?", lambda match: f"<{len(match[1] or '')}>", line) for line in lines]
-    return [re.sub(r"<\d+>\t<\d+>", "<0>\t<many>", line) for line in found]  # a Java double: no fixed decimals
+    # a Java double has a varying number of decimals
+    return [re.sub(r"<\d+>\t<\d+>", "<0>\t<many>", line) for line in found]
 
 
 @pytest.mark.slow
 def test_same_lines_as_kafkas_tools(broker: BrokerProcess) -> None:
-    """The producer's, the consumer's and the latency tool's lines, number by number the same decimals."""
+    """The output of the producer, consumer and latency tools has the same words and numbers of decimals."""
     need.kafka_tools()
     tools = Tools(broker.bootstrap)
     count = ["--num-records", "2000"]
@@ -55,7 +56,7 @@ def test_same_lines_as_kafkas_tools(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_record_counts(client: str, broker: BrokerProcess) -> None:
-    """All records are acknowledged, read and counted, as JSON too; a rate is kept."""
+    """All records are acknowledged, read and counted, also in JSON, and the throughput is limited."""
     which = ["--client", client]
     made = json.loads(perf(broker, "produce", client, "-n", "500", "--throughput", "2500", "--json", *which))
     assert (made["client"], made["records"], made["bytes"]) == (client, 500, 50_000)
@@ -83,7 +84,7 @@ def test_refused_records(client: str, broker: BrokerProcess) -> None:
 
 
 def test_security_of_librdkafka(tmp_path: Path) -> None:
-    """The properties of Kafka's tools, under librdkafka's names."""
+    """The properties of Kafka's tools are translated to those of librdkafka."""
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
     properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
     found = librdkafka_config("h:1", properties)

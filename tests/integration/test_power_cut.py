@@ -1,6 +1,6 @@
-"""The power goes just after a change of the metadata was acknowledged: the change is there when it is back.
+"""Power cuts after acknowledged changes of metadata, which must be kept.
 
-The cut is a copy of the disk's image, taken while the broker runs, and mounted: what was not synced is not in it.
+A cut is a copy of the disk's image that is taken while the broker runs, and mounted: the copy has only what was synced.
 """
 
 import random
@@ -25,7 +25,7 @@ TOPIC, BROKER_TYPE = 2, 4
 
 
 class Administrator:
-    """Makes changes over the wire, and has the expected state after each that was acknowledged."""
+    """Client that makes changes, and keeps the expected state after each acknowledged change."""
 
     def __init__(self, bootstrap: str) -> None:
         self.raw = Client(bootstrap)
@@ -98,7 +98,7 @@ class Administrator:
 
 
 def remembered(folder: Path) -> tuple[object, ...]:
-    """Return what a broker that starts on this folder would know."""
+    """Return the metadata that a broker would read from the folder."""
     found = read_metadata(folder)
     assert found is not None
     image = found.image
@@ -134,7 +134,7 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
 
 
 def cut_after_each(disk: Disk, admin: Administrator, changes: list[Callable[[], None]]) -> list[tuple[Path, Any]]:
-    """Make changes one by one, and cut the power after each; return the images and what each must hold."""
+    """Make changes one by one, and cut the power after each; return the images with their expected states."""
     cuts = []
     for change in changes:
         change()
@@ -152,7 +152,7 @@ def check(cuts: list[tuple[Path, Any]]) -> None:
 def test_acknowledged_metadata_survives_a_power_cut(
     disk: Disk, start_broker: Callable[..., BrokerProcess], administrator: Callable[[str], Administrator]
 ) -> None:
-    """Every kind of change, each followed by a cut: topics, partitions, configs, users, quotas, a deletion."""
+    """Changes of topics, partitions, configs, users and quotas are kept by a cut after each of them."""
     broker = start_broker(folder=disk.folder / "data")
     admin = administrator(broker.bootstrap)
     steps: list[Callable[[], None]] = [
@@ -181,7 +181,7 @@ def test_acknowledged_metadata_survives_a_power_cut(
 
 
 def state_of(connection: Connection, topic: str) -> tuple[int, int]:
-    """The error of a Fetch from the start of a partition, and how many batches it returned."""
+    """Return the error code and the number of batches of a Fetch from the start of a partition."""
     response = wire.fetched(connection.ask(wire.fetch(topic)))
     return response.error_code, len(response.batches())
 
@@ -190,11 +190,14 @@ def state_of(connection: Connection, topic: str) -> tuple[int, int]:
 def test_a_new_topic_and_its_flushed_records_survive_a_power_cut(
     disk: Disk, start_broker: Callable[..., BrokerProcess], administrator: Callable[[str], Administrator]
 ) -> None:
-    """A folder's topic id is not synced when the topic is acknowledged: the next start writes it again, and the first
-    flushed record takes it to the disk. A topic that is deleted and made again is empty."""
+    """A cut after the creation of a topic or a flushed record loses nothing.
+
+    The topic id in a folder is synced with the first flushed record; until then, a start writes it again. A topic that
+    is deleted and created again is empty.
+    """
     broker = start_broker(folder=disk.folder / "data", log__flush__interval__messages="1")
     admin = administrator(broker.bootstrap)
-    cuts: list[tuple[Path, int]] = []  # with how many batches that were acknowledged
+    cuts: list[tuple[Path, int]] = []  # images, and the number of acknowledged batches
     with Connection(broker.bootstrap) as connection:
         for round_ in range(2):
             admin.raw.call(19, 7, new_topics("new"))
@@ -226,7 +229,7 @@ def test_a_new_topic_and_its_flushed_records_survive_a_power_cut(
 def test_many_power_cuts(
     disk: Disk, start_broker: Callable[..., BrokerProcess], administrator: Callable[[str], Administrator]
 ) -> None:
-    """Eighty changes at random, a cut after each."""
+    """Eighty random changes are kept by a cut after each of them."""
     rng = random.Random(20)
     broker = start_broker(folder=disk.folder / "data")
     admin = administrator(broker.bootstrap)
@@ -236,7 +239,7 @@ def test_many_power_cuts(
     check(cuts)
 
 
-# ---------------------------------------------------------------- without a separate disk: the order of system calls
+# ---------------------------------------------------------------- order of system calls, without a separate disk
 
 CHANGES = """
 import os, sys, uuid
@@ -309,7 +312,7 @@ NAMES = {"rename", "renameat", "renameat2", "unlink", "unlinkat", "mkdir", "mkdi
 
 
 def unsynced_at_each_acknowledgement(trace: str, below: Path) -> dict[str, set[str]]:
-    """Replay recorded system calls: files with unsynced data, folders with unsynced names, at each word of success."""
+    """Replay recorded system calls; return the unsynced files and folders at each acknowledgement."""
     pending: set[str] = set()
     made: set[str] = set()
     found: dict[str, set[str]] = {}
@@ -342,7 +345,7 @@ def unsynced_at_each_acknowledgement(trace: str, below: Path) -> dict[str, set[s
 
 @pytest.mark.slow
 def test_nothing_is_acknowledged_before_it_is_synced(tmp_path: Path) -> None:
-    """At each acknowledgement every file that was written is synced, and every folder whose names changed."""
+    """At each acknowledgement, every written file and every folder with changed names is synced."""
     need.program("strace")
     trace = tmp_path / "trace"
     below = tmp_path / "base"
@@ -372,10 +375,10 @@ def test_nothing_is_acknowledged_before_it_is_synced(tmp_path: Path) -> None:
     of_record = str(below / "new" / "records" / "t-0")
     unsynced = {path for path in found.pop("flushed record") if path.startswith(of_record)}
     assert unsynced == set(), "a flushed record may be in a folder that names no topic, or has no name for its segment"
-    # a stop trims the indexes of the metadata log, which a start makes anew
+    # a stop truncates the indexes of the metadata log, which a start rebuilds
     log = below / "new" / "data" / "__cluster_metadata-0"
     found["clean stop"] -= {str(log), *(str(log / f"{0:020}{end}") for end in (".index", ".timeindex"))}
-    # The pid of the lock and the id in a partition's folder are written again by the next start, from the metadata.
+    # The next start writes the pid of the lock and the topic ids of folders again, from the metadata.
     data = below / "new" / "data"
     again = {
         str(data / name) for name in (".lock", "t1-0", "t2-0", "t1-0/partition.metadata", "t2-0/partition.metadata")

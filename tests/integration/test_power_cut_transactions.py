@@ -1,4 +1,4 @@
-"""The power goes after a flush: aborted transactions of segments that are not read again are known all the same."""
+"""Power cut after a flush: aborted transactions below the recovery point are kept."""
 
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +15,7 @@ PID = 7
 
 @pytest.mark.slow
 def test_transaction_index_is_on_disk_with_the_log(tmp_path: Path) -> None:
-    """Flushed batches are below the recovery point: they, and so their markers, are not read again."""
+    """The transaction index is synced with the log, as markers below the recovery point are not read again."""
     with closing(Disk(tmp_path)) as disk, scope():  # a log keeps its files open until it is freed
         log = open_log(disk.folder / "t-0")
         for sequence in range(3):

@@ -1,4 +1,4 @@
-"""Kafka's own purgatory under the study's workload: it draws what ours draws, and every request of it ends once."""
+"""Kafka's purgatory under the workload of the purgatory study: the same random requests, each completed once."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ def test_both_programs_draw_the_same_requests(mix: str, p50: float, p75: float, 
 
 
 def test_every_request_ends_once() -> None:
-    """At a rate a slow machine keeps up with: the share that expires is the share drawn beyond the time-out."""
+    """At a moderate rate, the share of expired requests is the share drawn beyond the timeout."""
     found = run("--n", "20000", "--rate", "5000", "--mix", "high", "--warmup", "5000")
     assert found["immediate"] + found["completed"] + found["expired"] == 20_000
     assert found["drawn_to_complete"] == native("workload").drawn(20_000, 5000.0, 200.0, 400.0, show=1)[2]

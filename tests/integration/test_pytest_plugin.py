@@ -1,4 +1,4 @@
-"""The pytest plugin in separate runs of pytest, alone and under xdist."""
+"""pytest plugin in separate runs of pytest, alone and with xdist."""
 
 import importlib.metadata
 import os
@@ -29,9 +29,9 @@ Run = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run pytest on a test file in a new process."""
+    """Function that runs pytest on a test file in a new process."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    # Hypothesis takes more than half of the time to start
+    # the hypothesis plugin takes more than half of the start
     quick = "--strict-markers -p no:cacheprovider -p no:hypothesispytest"
     pytester.makeini(f"[pytest]\naddopts = {quick}\nfilterwarnings = error\n")
     installed = any(
@@ -50,7 +50,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_the_readme_example(run: Run) -> None:
-    """The five lines that README shows."""
+    """The example of the README passes."""
     result = run(
         """
         from confluent_kafka import Producer
@@ -66,7 +66,7 @@ def test_the_readme_example(run: Run) -> None:
 
 
 def test_a_fresh_topic_for_each_test(run: Run) -> None:
-    """Empty, of another name each time, gone afterwards; the broker is the same."""
+    """Each test has an empty topic with a new name, deleted afterwards, on the same broker."""
     result = run(
         """
         import pytest
@@ -93,7 +93,9 @@ def test_a_fresh_topic_for_each_test(run: Run) -> None:
 
 
 def test_the_marker_shapes_the_topic(run: Run) -> None:
-    """Name, partitions and configs, the closest marker winning, or by indirect parametrisation."""
+    """Markers set name, partitions and configs of the topic; the closest marker or an indirect parameter takes
+    precedence.
+    """
     result = run(
         """
         import pytest
@@ -126,7 +128,7 @@ def test_the_marker_shapes_the_topic(run: Run) -> None:
 
 
 def test_faults_end_with_the_test(run: Run) -> None:
-    """kafka_faults is clean in each test; a rule that was not met fails its own test only."""
+    """Faults are removed after each test; a fault without the expected hits fails only its own test."""
     result = run(
         """
         from helper import produce
@@ -151,7 +153,7 @@ def test_faults_end_with_the_test(run: Run) -> None:
 
 
 def test_the_factory_makes_and_stops(run: Run) -> None:
-    """Brokers with settings, virtual time or snapshots; all are stopped, also those not started."""
+    """The factory creates brokers with settings, virtual time or snapshots, and stops all of them."""
     result = run(
         """
         import pytest
@@ -181,7 +183,7 @@ def test_the_factory_makes_and_stops(run: Run) -> None:
 
 
 def test_settings_of_the_shared_broker(run: Run) -> None:
-    """Overriding kafka_broker_settings changes them."""
+    """Overriding kafka_broker_settings changes the settings of the shared broker."""
     result = run(
         """
         import pytest
@@ -198,7 +200,7 @@ def test_settings_of_the_shared_broker(run: Run) -> None:
 
 
 def test_nothing_is_loaded_before_a_broker_is_asked_for(run: Run) -> None:
-    """A run without Kafka does not pay for the broker."""
+    """A run without Kafka fixtures does not import the broker."""
     result = run(
         """
         import sys
@@ -211,7 +213,7 @@ def test_nothing_is_loaded_before_a_broker_is_asked_for(run: Run) -> None:
 
 
 def test_under_xdist(run: Run) -> None:
-    """Two workers, each with its own broker, twelve tests that produce to the same name."""
+    """Two workers have a broker each, so that twelve tests with the same topic name do not interfere."""
     pytest.importorskip("xdist")
     result = run(
         """
@@ -220,7 +222,7 @@ def test_under_xdist(run: Run) -> None:
 
         @pytest.fixture(scope="session")
         def kafka_broker_settings():
-            return {"auto.create.topics.enable": False}  # a producer that ends late would make the topic again
+            return {"auto.create.topics.enable": False}  # a late producer would create the topic again
 
         @pytest.mark.kafka_topic(name="same")
         @pytest.mark.parametrize("number", range(12))
@@ -231,7 +233,7 @@ def test_under_xdist(run: Run) -> None:
         """,
         "-n2",
         "-rP",
-        *("-p", "no:benchmark"),  # before 5.3 pytest-benchmark warns that it measures nothing under xdist
+        *("-p", "no:benchmark"),  # before 5.3, pytest-benchmark warns that it measures nothing under xdist
     )
     result.assert_outcomes(passed=12)
     served = {line.split()[2]: line.split()[3] for line in result.outlines if line.startswith("served by")}
@@ -239,7 +241,7 @@ def test_under_xdist(run: Run) -> None:
 
 
 def test_the_entry_point_is_declared() -> None:
-    """pip install is enough: the project's metadata name the plugin."""
+    """The project's metadata have the entry point of the plugin."""
     tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     with open("pyproject.toml", "rb") as file:
         project = tomllib.load(file)["project"]
@@ -247,7 +249,7 @@ def test_the_entry_point_is_declared() -> None:
 
 
 def test_the_cluster_example_of_the_docs(run: Run) -> None:
-    """The test of docs/testing.md: an idempotent producer through a crash of a node."""
+    """The example of docs/testing.md passes, in which an idempotent producer continues after a node's crash."""
     page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
     (example,) = (block for block in page.split("```python\n") if block.startswith("def test_orders_survive_a_crash"))
     source = "from confluent_kafka import Producer\n\n" + example.partition("```")[0]

@@ -1,4 +1,4 @@
-"""Request batches that Python handlers execute: order, and what ends a batch before its last frame."""
+"""Request batches that Python handlers execute: order of frames, and early ends of a batch."""
 
 import random
 import struct
@@ -44,7 +44,7 @@ def creation(topic: str, partitions: int = 1) -> Frame:
 
 
 class Pipeline(Client):
-    """A client that sends several requests by one call, so that one read receives them all."""
+    """Client that sends several requests in one call, so that the broker reads them together."""
 
     _kept: list[bytes] | None = None
 
@@ -135,7 +135,7 @@ def test_a_delayed_frame_ends_its_batch(broker: VirtualBroker, client: Pipeline)
 
 
 def test_a_throttled_frame_ends_its_batch(broker: VirtualBroker, client: Pipeline) -> None:
-    """Its response is sent at once, and the frames behind it are executed at the end of the throttle."""
+    """The response of a throttled frame is sent at once, and later frames are executed at the end of the throttle."""
     broker.context.quotas.update(None, "client", "controller_mutation_rate", 1)
     client.send_together(LOOK, creation("many", 20), creation("late"), LOOK)
     client.end()
@@ -151,7 +151,7 @@ def test_a_throttled_frame_ends_its_batch(broker: VirtualBroker, client: Pipelin
 
 
 def test_a_closed_connection_ends_its_batch(broker: VirtualBroker, client: Pipeline) -> None:
-    """A frame that cannot be decoded closes the connection behind earlier responses; later frames are not executed."""
+    """A malformed frame closes the connection after the earlier responses, and later frames are not executed."""
     first, last = (
         codec.encode_request_frame(codec.api_by_name(api).key, version, 0, "client", body)
         for api, version, body in (LOOK, creation("never"))
@@ -190,7 +190,7 @@ def test_the_end_of_a_session_ends_its_batch() -> None:
 
 
 def test_frames_of_a_client_that_left_are_not_executed(broker: VirtualBroker, client: Pipeline) -> None:
-    """The frames behind the one in execution return to the closed channel."""
+    """When a client has disconnected, the frames behind the one in execution are not executed."""
 
     def leave(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         client.reset()
@@ -208,7 +208,7 @@ def test_frames_of_a_client_that_left_are_not_executed(broker: VirtualBroker, cl
 
 
 def test_a_fault_meets_the_frame_that_it_names(broker: VirtualBroker, client: Pipeline) -> None:
-    """Rules see each frame of a batch: the second fails, the fourth is executed a second later, in order."""
+    """Faults apply to each frame of a batch: the second fails, the fourth is delayed, and the order is kept."""
     second = broker.faults.add("Heartbeat", error="COORDINATOR_NOT_AVAILABLE", skip=1)
     with second, broker.faults.add("CreateTopics", delay_ms=1000):
         client.send_together(heartbeat(), heartbeat(), LOOK, creation("late"), heartbeat())
@@ -225,7 +225,7 @@ def test_a_fault_meets_the_frame_that_it_names(broker: VirtualBroker, client: Pi
 def test_a_response_does_not_wait_for_a_slow_frame(
     broker: VirtualBroker, client: Pipeline, is_intercepted: bool
 ) -> None:
-    """A frame of an API whose time is unknown, or that an interceptor sees, starts after the earlier responses."""
+    """Earlier responses are sent before a frame whose API has no known duration, or that is intercepted, starts."""
     entered, left = threading.Event(), threading.Event()
 
     def wait() -> bool:
@@ -258,7 +258,7 @@ def test_a_response_does_not_wait_for_a_slow_frame(
 
 
 def test_an_api_that_took_long_is_expected_to_take_long() -> None:
-    """A response does not wait for a frame whose API took long lately, also at the end of a batch, but not last."""
+    """Earlier responses are sent before a frame whose API took long recently, also at the end of a batch."""
     with VirtualBroker({"kbroker.python.threads": "1"}) as broker:
         clock = broker.clock
         assert isinstance(clock, VirtualClock)
@@ -291,7 +291,7 @@ def test_an_api_that_took_long_is_expected_to_take_long() -> None:
 
 
 def test_large_responses_wait_for_their_client(broker: VirtualBroker, client: Pipeline) -> None:
-    """A client that does not read keeps one large response in memory, however many requests it has sent."""
+    """A client that does not read its responses keeps only one large response in memory."""
     executed: list[int] = []
     groups = [{"GroupId": "x" * 30_000, "ProtocolType": "consumer"}] * 1000
 
@@ -310,7 +310,7 @@ def test_large_responses_wait_for_their_client(broker: VirtualBroker, client: Pi
 
 
 def test_each_frame_is_charged_its_own_time(broker: VirtualBroker, client: Pipeline) -> None:
-    """A frame's handler time begins at the end of the frame before it (KIP-124)."""
+    """A frame is charged from the end of the previous frame (KIP-124)."""
     clock = broker.clock
     assert isinstance(clock, VirtualClock)
     broker.context.quotas.update(None, "client", "request_percentage", 1e6)
@@ -320,7 +320,7 @@ def test_each_frame_is_charged_its_own_time(broker: VirtualBroker, client: Pipel
     assert metric is not None
 
     def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-        pass_by(broker)  # the network thread's time is charged too: it must not be writing meanwhile
+        pass_by(broker)  # the network thread's time is charged too, so it must not be writing when the clock moves
         clock.advance_ms(5)
         return {"ErrorCode": 0, "Groups": []}
 
@@ -333,7 +333,7 @@ def test_each_frame_is_charged_its_own_time(broker: VirtualBroker, client: Pipel
 
 
 def test_a_batch_leaves_its_handler_to_requests_that_wait() -> None:
-    """With one handler, a request of another connection is not behind all frames of a long batch."""
+    """With one handler, a request of another connection is executed between the frames of a long batch."""
     executed: list[str] = []
     entered, left = threading.Event(), threading.Event()
     with VirtualBroker({"kbroker.python.threads": "1"}) as broker:
@@ -362,7 +362,7 @@ def test_a_batch_leaves_its_handler_to_requests_that_wait() -> None:
 
 
 def test_a_stop_leaves_the_frames_that_wait() -> None:
-    """The frame in execution gets its response; those behind it are not executed, and the connection is closed."""
+    """At a stop, the frame in execution has its response, and later frames are closed without execution."""
     entered, left = threading.Event(), threading.Event()
     executed: list[InboundRequest] = []
 
@@ -392,7 +392,7 @@ def test_a_stop_leaves_the_frames_that_wait() -> None:
 
 
 def test_a_thousand_mixed_frames_are_answered_in_order() -> None:
-    """Connections that send all kinds of frames at once: each gets its responses, in order, and nothing is lost."""
+    """Each connection that sends a thousand mixed frames receives all responses in order."""
     kinds: list[Frame] = [
         LOOK,
         heartbeat(),

@@ -1,6 +1,6 @@
-"""Twenty-two responses that break a client although the schema allows them, each with its tests.
+"""Twenty-two responses that break clients although the schema allows them, each with its tests.
 
-The table below names them; a quirk that no test of one API can show is tested here, byte by byte on a connection.
+The table names them; those that need several requests over a connection are tested here.
 """
 
 import ast
@@ -19,10 +19,11 @@ HERE, METADATA = "integration/test_quirks", "unit/apis/test_apis_metadata"
 NATIVE, FRAMES = "integration/test_native_handlers", "integration/test_hostile_frames"
 FETCH, PRODUCE = "conformance/situations/fetch", "conformance/situations/produce"
 PRODUCERS, TOPICS = "unit/log/producers/test_producer_state", "unit/metadata/test_topics"
-#: By number: the quirk, and its tests or the situations whose responses are compared with Kafka's, by file.
+# : By number: the quirk, and by file its tests or the situations whose responses are compared with Kafka's.
 QUIRKS: dict[int, tuple[str, dict[str, str]]] = {
     1: ("lowest versions are feature probes", {METADATA: "test_advertised_versions_are_the_table",
-        "clients/test_scenario": "test_produce_with_each_codec_and_consume"}),  # kcat is the librdkafka that probes
+        # kcat is the librdkafka client that probes versions
+        "clients/test_scenario": "test_produce_with_each_codec_and_consume"}),
     2: ("ApiVersions in an unknown version", {FRAMES: "test_versions_out_of_range",
         "conformance/situations/connections": "version_of_api_versions asked_twice"}),
     3: ("no feature with minimum level 0", {METADATA: "test_features_are_what_is_built"}),
@@ -68,7 +69,7 @@ QUIRKS: dict[int, tuple[str, dict[str, str]]] = {
 
 
 def test_every_quirk_has_its_tests() -> None:
-    """The table has 22 quirks, and only tests and situations that exist."""
+    """The table has 22 quirks and names existing tests and situations only."""
     assert list(QUIRKS) == list(range(1, 23))
     named = {(file, name) for _, tests in QUIRKS.values() for file, names in tests.items() for name in names.split()}
     there = set()
@@ -93,7 +94,7 @@ def topic_id(client: Client, name: str = "t") -> uuid.UUID:
 
 
 def fetch(client: Client, version: int, where: str | Body, **more: int) -> tuple[Body, Body]:
-    """Fetch partition 0; return its row, and its topic's."""
+    """Fetch partition 0; return the row of the partition and the row of its topic."""
     response = client.call(wire.FETCH, version, fetch_body(where, **more))  # type: ignore[arg-type]
     return row_of(response), response["Responses"][0]
 
@@ -104,7 +105,9 @@ def produce(client: Client, version: int, where: str | Body) -> tuple[Body, Body
 
 
 def test_responses_by_id_carry_the_id(broker: VirtualBroker) -> None:
-    """Clients find their rows by id alone; the id of a deleted topic is 100, also when its name is back (quirk 6)."""
+    """Responses by topic id have the id; the id of a deleted topic is error 100, also when its name exists again (quirk
+    6).
+    """
     with Client(broker.bootstrap_servers) as one:
         old = {"TopicId": topic_id(one)}
         row, topic = produce(one, 13, old)
@@ -123,7 +126,7 @@ def test_responses_by_id_carry_the_id(broker: VirtualBroker) -> None:
 
 
 def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
-    """Five requests in flight on a connection are five successes: none overtakes another (quirk 12)."""
+    """Five pipelined batches of an idempotent producer are appended in order (quirk 12)."""
     with Client(broker.bootstrap_servers) as one:
         for n in range(5):
             data = wire.batch(producer_id=7, producer_epoch=0, base_sequence=n)

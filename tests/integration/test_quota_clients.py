@@ -1,4 +1,4 @@
-"""Quotas as a real client meets them: librdkafka sees its throttle time, and gets what the formula gives it."""
+"""Quotas with librdkafka: reported throttle times, and the throughput that the formula predicts."""
 
 import statistics
 import threading
@@ -24,8 +24,7 @@ REQUESTS = 22
 
 
 def predicted_ms(sizes: list[int], limit: float) -> int:
-    """Return the time of these requests if the client sends each as soon as it is read: the throttles of all but the
-    last."""
+    """Return the duration of requests that a client sends without pause: the throttle times of all but the last."""
     counter = Sensor("model", MetricConfig(11, 1000, quota=Quota.upper(limit)))
     counter.add("rate", Rate())
     start_ms = time_ms = 1_700_000_000_000
@@ -36,7 +35,7 @@ def predicted_ms(sizes: list[int], limit: float) -> int:
 
 @pytest.mark.slow
 def test_librdkafka_gets_what_the_sensors_predict() -> None:
-    """A saturating producer: throttle times rise, and the bytes accepted over time are the formula's within 1 %."""
+    """The throughput of a saturating producer is within 1 % of the predicted one."""
     throttles: list[float] = []
     seen: list[tuple[int, int]] = []
     with EmbeddedBroker({"auto.create.topics.enable": "true"}) as broker:
@@ -76,7 +75,7 @@ def test_librdkafka_gets_what_the_sensors_predict() -> None:
 
 @pytest.mark.slow
 def test_librdkafka_consumer_is_throttled_by_time_alone() -> None:
-    """A request_percentage without any byte rate raises the throttle times of fetches (KIP-124)."""
+    """A request quota without a byte quota throttles fetches (KIP-124)."""
     throttles: list[float] = []
     with EmbeddedBroker() as broker:
         fill_partitions(broker.bootstrap_servers, "t", 100, partitions=1, prefix="x" * 100)
@@ -99,7 +98,7 @@ WINDOW_MS = 11_000
 
 @pytest.mark.soak
 def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
-    """Fetches that return at once (max wait 0) in a tight loop: two percent of a thread and no more, over the run."""
+    """A client that fetches in a tight loop is limited to two percent of a thread."""
     quota = 2.0
     with EmbeddedBroker() as broker, Client(broker.bootstrap_servers, "spinner", 30) as client:
         client.send(create_topic("t", 1))
@@ -114,7 +113,7 @@ def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
         assert charged is not None
         delays, used, asked = [], [], 0
         begun_ms = broker.clock.epoch_ms()
-        settled: tuple[int, float] | None = None  # when the first window was over, and what was charged by then
+        settled: tuple[int, float] | None = None  # end of the first window, and the time charged until then
         while (now_ms := broker.clock.epoch_ms()) - begun_ms < 2 * WINDOW_MS:
             client.fetch("t")
             asked += 1
@@ -128,7 +127,7 @@ def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
         elapsed_s = (broker.clock.epoch_ms() - settled[0]) / 1000
         mean = (charged.measure() - settled[1]) / elapsed_s
     assert len(delays) > 5
-    assert max(delays) <= 1000  # served one window at most
+    assert max(delays) <= 1000  # throttled for at most one window
     assert asked > 100
     assert quota * 0.9 < statistics.median(used[len(used) // 2 :]) < quota * 1.1
     assert quota * 0.8 < mean < quota * 1.1
@@ -136,7 +135,7 @@ def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
 
 @pytest.mark.soak
 def test_a_spinning_fetcher_hurts_no_other_client() -> None:
-    """Under its quota it raises another client's p99 by less than half: pairs with and without it, in turn."""
+    """A throttled client in a tight loop raises another client's p99 by less than half."""
     stop = threading.Event()
 
     def p99_ms(client: Client) -> float:

@@ -1,4 +1,4 @@
-"""`kbroker quotas explain` against a broker: why a client is slow, over real sockets."""
+"""`kbroker quotas explain`: the quotas, rates and throttles of a client, with and without an HTTP port."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def produce(broker: Broker, client_id: str, size_bytes: int) -> None:
 
 
 def test_why_is_my_client_slow(broker: Broker, tmp_path: Path) -> None:
-    """The quota and its level, the rate, what is left, who waits how long, the verdict, what another quota would do."""
+    """The output has the quota and its level, the rate, the throttled connection, and the compared quota."""
     entity, default = QuotaEntity.of({"user": "ANONYMOUS", "client-id": "slow"}), QuotaEntity.of({"client-id": None})
     plan = tmp_path / "wanted.yaml"
     plan.write_text("- {entity: {user: ANONYMOUS, client-id: slow}, quotas: {producer_byte_rate: 1 KiB/s}}\n")
@@ -87,7 +87,7 @@ def test_why_is_my_client_slow(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_only_connections_of_the_explained_client_are_examined(broker: Broker) -> None:
-    """An explanation takes no X-ray of the other connections. Long names are compared by the part that is kept."""
+    """An explanation examines only connections of its client; long names are compared up to the kept length."""
     long = "ü" * 50
     with ExitStack() as opened:
         for client_id in ("first", "first", "second", long):
@@ -108,7 +108,7 @@ def test_only_connections_of_the_explained_client_are_examined(broker: Broker) -
 
 
 def test_an_unknown_client(broker: Broker) -> None:
-    """It is not an error: what would hold is said, and that the broker has seen nothing of it."""
+    """For an unknown client, the output has the quotas that would apply, and no error."""
     found = " ".join(printed(broker, "--user", "no-one", "--client-id", "nothing").split())
     assert "the broker has seen nothing of this client" in found
     assert "no quota applies: producer_byte_rate" in found
@@ -124,7 +124,7 @@ def test_an_unknown_client(broker: Broker) -> None:
     ],
 )
 def test_what_cannot_be_explained_is_one_line(broker: Broker, args: list[str], status: int, text: str) -> None:
-    """No fall back to less where the question is wrong."""
+    """A wrong question is refused with one line, without a less precise answer."""
     result = explain(broker, *args)
     assert (result.exit_code, result.stdout) == (status, "")
     assert text in result.stderr
@@ -132,7 +132,7 @@ def test_what_cannot_be_explained_is_one_line(broker: Broker, args: list[str], s
 
 
 def test_control_characters_of_clients_never_reach_the_terminal(broker: Broker) -> None:
-    """A client id that moves the cursor is shown by its escapes, in text and in JSON."""
+    """Control characters in a client id are shown escaped, in text and in JSON."""
     with QuotaClient(broker.bootstrap_servers) as quotas:
         quotas.alter({QuotaEntity.of({"client-id": HOSTILE}): {RATE: 100.0}})
         produce(broker, HOSTILE, 10_000)
@@ -144,7 +144,7 @@ def test_control_characters_of_clients_never_reach_the_terminal(broker: Broker) 
 
 
 def test_a_broker_without_an_http_port(tmp_path: Path) -> None:
-    """As much as the protocol has, and how to get more."""
+    """Without an HTTP port, the output has the quotas of the protocol, and a hint."""
     with Broker() as bare:
         with QuotaClient(bare.bootstrap_servers) as quotas:
             quotas.alter({ANONYMOUS: {RATE: 1024.0}})

@@ -1,4 +1,4 @@
-"""A stranger who makes up client ids: memory stays bounded, and another client does not feel it."""
+"""Requests with made-up client ids: memory stays bounded, and another client is not affected."""
 
 import itertools
 import re
@@ -34,7 +34,7 @@ def scrape(url: str) -> dict[str, float]:
 
 
 def flood(bootstrap: str, first: int, count: int, enough: threading.Event | None = None) -> None:
-    """So many requests, each with a new client id, and more until ``enough``."""
+    """Send at least ``count`` requests, each with a new client id, until ``enough`` is set."""
     with Client(bootstrap, timeout=60) as stranger:
         for start in itertools.count(first, AT_ONCE):
             if start >= first + count and (enough is None or enough.is_set()):
@@ -46,10 +46,10 @@ def flood(bootstrap: str, first: int, count: int, enough: threading.Event | None
 
 
 def test_made_up_client_ids_take_bounded_memory(tmp_path: Path) -> None:
-    """Each had a counter for an hour, 7 KB when shown, and 10,500 of them stopped the broker at a scrape."""
+    """The sensors of 30,000 client ids stay within `kbroker.quota.max.counters`, and metrics can be scraped."""
     settings = {"kbroker.quota.max.counters": str(MOST), "kbroker.metrics.listener": "127.0.0.1:0"}
     broker = BrokerProcess(tmp_path / "data", settings)
-    enough = threading.Event()  # a fast machine is done before the victim's own throttle ends
+    enough = threading.Event()  # a fast machine would be done before the throttle of the other client ends
     try:
         broker.start()
         (url,) = {found[0] for line in broker.output if (found := re.search(r"http://[\d.:]+", line))}

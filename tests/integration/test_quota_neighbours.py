@@ -1,4 +1,4 @@
-"""Many throttled channels beside one client that is not: the bench of 10,000, reduced."""
+"""Many throttled channels beside a client without a throttle: the bench of 10,000 channels, reduced."""
 
 import statistics
 
@@ -12,10 +12,10 @@ MOST = 1.5
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_throttled_channels_cost_others_nothing() -> None:
-    """1,000 muted channels with a request in each socket: another client's p99 stays what it was with them idle.
+    """With requests in 1,000 muted channels, another client's p99 stays what it was with idle channels.
 
     A virtual machine may lose its processors for longer than three pairs last; then more pairs are measured, and the
-    median of all is judged.
+    median of all pairs counts.
     """
     ratios = measure(channels=1000, pairs=3, seconds=1.5)
     assert ratios

@@ -1,4 +1,4 @@
-"""Transactions of real clients: who reads committed sees whole transactions, in order, and nothing of aborted ones."""
+"""Transactions of librdkafka: read_committed consumers receive complete transactions, in order, and no aborted ones."""
 
 from collections.abc import Callable
 
@@ -33,12 +33,12 @@ def transaction(client: Producer, topic: str, *values: str, partition: int = 0, 
     if commit:
         client.commit_transaction(30)
     else:
-        assert client.flush(30) == 0  # they are in the log before they are aborted
+        assert client.flush(30) == 0  # the records are in the log before the abort
         client.abort_transaction(30)
 
 
 def values(broker: BrokerProcess, topic: str, *, isolation: str = "read_committed", partition: int = 0) -> list[str]:
-    """Return the values from the start to the end of what a consumer may read."""
+    """Return the values from the start to the end that a consumer may read."""
     how = {"isolation_level": isolation, "enable_partition_eof": True, "fetch_wait_max_ms": 50}
     client = librdkafka_consumer(broker.bootstrap, f"reader-{isolation}", **how)
     found: list[str] = []
@@ -56,7 +56,7 @@ def values(broker: BrokerProcess, topic: str, *, isolation: str = "read_committe
 
 
 def test_committed_and_aborted(start_broker: Callable[..., BrokerProcess]) -> None:
-    """Transactions of two producers side by side: an open one holds back what comes after its first record."""
+    """A read_committed consumer reads up to the first record of an open transaction of another producer."""
     broker = start_broker()
     create_topic(broker.bootstrap, "t", 1)
     one, two = producer(broker, "one"), producer(broker, "two")
@@ -80,7 +80,7 @@ def test_committed_and_aborted(start_broker: Callable[..., BrokerProcess]) -> No
 
 
 def test_many_aborted_transactions(start_broker: Callable[..., BrokerProcess]) -> None:
-    """Over many segments and fetches the list of aborted transactions is right for each."""
+    """Over many segments and fetches, exactly the records of committed transactions are read."""
     broker = start_broker()
     create_topic(broker.bootstrap, "t", 2, segment_bytes=str(1 << 20), index_interval_bytes="1000")
     clients = [producer(broker, f"many-{number}") for number in range(3)]
@@ -97,8 +97,9 @@ def test_many_aborted_transactions(start_broker: Callable[..., BrokerProcess]) -
 
 @pytest.mark.slow
 def test_kill_in_mid_transaction(start_broker: Callable[..., BrokerProcess]) -> None:
-    """After kill -9 an open transaction is open again: it holds readers back, goes on and commits; one that is left
-    open is aborted by the next producer of its name."""
+    """After kill -9, an open transaction blocks readers and can be committed; one that is left open is aborted by the
+    next producer with its id.
+    """
     broker = start_broker()
     create_topic(broker.bootstrap, "t", 1)
     one, two = producer(broker, "one"), producer(broker, "two")
@@ -129,7 +130,7 @@ def test_kill_in_mid_transaction(start_broker: Callable[..., BrokerProcess]) -> 
 
 
 def test_latest_of_read_committed(start_broker: Callable[..., BrokerProcess]) -> None:
-    """ListOffsets by isolation level while a transaction is open."""
+    """ListOffsets returns the end by isolation level while a transaction is open."""
     broker = start_broker()
     create_topic(broker.bootstrap, "t", 1)
     one = producer(broker, "one")

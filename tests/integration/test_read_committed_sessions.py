@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) of read_committed readers: what an incremental response says while transactions end."""
+"""Fetch sessions (KIP-227) of read_committed consumers: incremental responses while transactions end."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ UNCOMMITTED, COMMITTED = 0, 1
 
 
 class Writer:
-    """A transactional producer on partition 0 of t."""
+    """Transactional producer to partition 0 of t."""
 
     def __init__(self, broker: VirtualBroker, name: str) -> None:
         self._client = Client(broker.bootstrap_servers, name)
@@ -50,7 +50,7 @@ class Writer:
 
 
 class Reader:
-    """A fetch session over both partitions of t. ``version``: of its Fetch requests."""
+    """Fetch session over both partitions of t. ``version``: version of its Fetch requests."""
 
     def __init__(self, broker: VirtualBroker, version: int, isolation: int = COMMITTED) -> None:
         self._client = Client(broker.bootstrap_servers, "reader")
@@ -61,7 +61,7 @@ class Reader:
         self._id = self._epoch = 0
 
     def begin(self, *, max_wait_ms: int = 0, **offsets: int) -> None:
-        """Send a Fetch; ``p0``, ``p1``: from where on, of partitions that are new or have moved."""
+        """Send a Fetch; ``p0``, ``p1``: fetch offsets of the partitions that are new or have moved."""
         rows = [
             {"Partition": int(name[1:]), "FetchOffset": offset, "PartitionMaxBytes": 1 << 20}
             for name, offset in offsets.items()
@@ -94,7 +94,7 @@ class Reader:
 
 
 class Scene:
-    """A broker, and its clients, which are closed at the end."""
+    """Broker and its clients, which are closed at the end."""
 
     def __init__(self, broker: VirtualBroker, clients: ExitStack) -> None:
         self.broker = broker
@@ -119,7 +119,7 @@ def scene() -> Iterator[Scene]:
 
 
 def seen(row: Body) -> tuple[Any, ...]:
-    """High watermark, last stable offset, aborted transactions, and the values in a partition's response."""
+    """Return the high watermark, last stable offset, aborted transactions and values of a partition's response."""
     assert row["ErrorCode"] == 0
     aborted = row["AbortedTransactions"]
     transactions = None if aborted is None else [(one["ProducerId"], one["FirstOffset"]) for one in aborted]
@@ -130,31 +130,31 @@ def seen(row: Body) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_last_stable_offset_moves_between_two_fetches(scene: Scene, version: int) -> None:
-    """A partition is in the response again when it has something to say: a new end, or what was decided."""
+    """A partition is in a response when its high watermark or last stable offset has moved."""
     one, two = scene.writer("one"), scene.writer("two")
     reader = scene.reader(version)
-    one.write(b"a")  # 0
+    one.write(b"a")  # offset 0
     assert {index: seen(row) for index, row in reader.fetch(p0=0, p1=0).items()} == {
         0: (1, 0, [], []), 1: (0, 0, [], []),
     }  # fmt: skip
     assert reader.fetch() == {}, "nothing has changed"
-    two.write(b"b")  # 1
+    two.write(b"b")  # offset 1
     found = reader.fetch()
     assert {index: seen(row) for index, row in found.items()} == {0: (2, 0, [], [])}, "the end alone has moved"
     aborted = one.producer_id
-    one.end(commit=False)  # 2: the marker
+    one.end(commit=False)  # offset 2: the marker
     found = reader.fetch()
     assert {index: seen(row) for index, row in found.items()} == {0: (3, 1, [(aborted, 0)], [b"a"])}
     assert reader.fetch(p0=1) == {}, "all that is decided was read, and nothing is new"
-    two.end(commit=True)  # 3: the marker
+    two.end(commit=True)  # offset 3: the marker
     found = reader.fetch()
-    # the marker of the aborted one is read once more
+    # the marker of the aborted transaction is read again
     assert {index: seen(row) for index, row in found.items()} == {0: (4, 4, [(aborted, 0)], [b"b"])}
     assert reader.fetch(p0=4) == {}
 
 
 def test_offsets_of_aborted_transactions_are_those_of_what_is_read(scene: Scene) -> None:
-    """A session that goes on behind a marker hears no more of its transaction; one that goes back does."""
+    """A response lists the aborted transactions of the fetched offsets, also after a move of the fetch offset."""
     writer, reader = scene.writer(), scene.reader()
     aborted = []
     for number in range(3):  # offsets 0 and 1, 2 and 3, 4 and 5
@@ -170,7 +170,7 @@ def test_offsets_of_aborted_transactions_are_those_of_what_is_read(scene: Scene)
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_fetch_that_waits_ends_with_the_transaction(scene: Scene, commit: bool) -> None:
-    """Records of an open transaction do not complete an incremental fetch; its marker does."""
+    """Records of an open transaction do not complete a delayed incremental fetch; the marker does."""
     writer, reader = scene.writer(), scene.reader()
     assert reader.fetch(p0=0)[0]["LastStableOffset"] == 0
     reader.begin(max_wait_ms=30_000)
@@ -186,7 +186,7 @@ def test_a_fetch_that_waits_ends_with_the_transaction(scene: Scene, commit: bool
 
 
 def test_a_reader_of_everything_hears_of_no_transactions(scene: Scene) -> None:
-    """The same session with isolation level 0: records at once, no list, the end as soon as it moves."""
+    """A read_uncommitted session receives records at once, without a list of aborted transactions."""
     writer, reader = scene.writer(), scene.reader(isolation=UNCOMMITTED)
     writer.write(b"a")
     assert seen(reader.fetch(p0=0)[0])[2:] == (None, [b"a"])

@@ -1,4 +1,4 @@
-"""Folders of a cluster that a single kbroker cannot serve: refused in one sentence, and left as they were."""
+"""Folders of a cluster that a single kbroker cannot serve: refused with one sentence and left unchanged."""
 
 import json
 import uuid
@@ -78,7 +78,7 @@ def check_refused(
     ],
 )
 def test_metadata_that_cannot_be_served(tmp_path: Path, records: list[MetadataRecord], sentence: str) -> None:
-    """Newer or older metadata, replicas of other nodes and tiered storage; the mark keeps the epoch of the stop."""
+    """Metadata of other levels, with replicas on other nodes or with tiered storage is refused."""
     served(tmp_path, {})
     assert json.loads((tmp_path / ".kafka_cleanshutdown").read_text())["brokerEpoch"] > 0
     append(tmp_path, build_records(records, *_next(tmp_path)))
@@ -87,7 +87,7 @@ def test_metadata_that_cannot_be_served(tmp_path: Path, records: list[MetadataRe
 
 @pytest.mark.parametrize("settings", [{}, STATIC], ids=["dynamic", "static"])
 def test_voters_of_other_nodes(tmp_path: Path, settings: dict[str, str]) -> None:
-    """A quorum with other voters, of either kraft.version."""
+    """A quorum with other voters is refused, with each kraft.version."""
     served(tmp_path, settings)
     control: ControlRecord = LeaderChange(2, (1, 2, 3), (2, 3))
     if not settings:
@@ -106,13 +106,13 @@ def test_voters_of_other_nodes(tmp_path: Path, settings: dict[str, str]) -> None
     ],
 )
 def test_nodes_of_a_cluster(tmp_path: Path, settings: dict[str, str], sentence: str) -> None:
-    """The properties of a node that is only a broker, or one of several controllers."""
+    """The properties of a node that is only a broker, or one of several controllers, are refused."""
     served(tmp_path, {})
     check_refused(tmp_path, settings, sentence, ConfigError)
 
 
 def test_a_broker_of_a_cluster_without_its_metadata(tmp_path: Path) -> None:
-    """Partitions without a metadata log: the folder of a broker whose metadata is elsewhere."""
+    """A folder with partitions but without a metadata log is refused."""
     served(tmp_path, {})
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / f"{0:020}.log").touch()
@@ -129,6 +129,6 @@ def append(folder: Path, batch: bytes) -> None:
 
 
 def _next(folder: Path) -> tuple[int, int, int]:
-    """Return offset, epoch and time of the next batch of the metadata log."""
+    """Return the offset, epoch and timestamp of the next batch of the metadata log."""
     image = LoadedMetadata(LogFiles(folder)).image
     return image.offset + 1, image.epoch, 0

@@ -1,4 +1,4 @@
-"""A connection that is closed instead of being sent a response: a line in the log, a number in the metrics."""
+"""Connections that are closed without a response: lines in the log, metrics, and records of the request log."""
 
 import json
 import socket
@@ -35,7 +35,7 @@ def header(api_key: int, version: int) -> bytes:
 
 
 def closed_for(broker: BrokerProcess, sent: bytes) -> str:
-    """Send bytes, see the connection end without a response; return what the log says of it."""
+    """Send bytes and wait for the end of the connection; return the error in the log."""
     with socket.create_connection(("127.0.0.1", broker.port), timeout=20) as one:
         one.sendall(sent)
         port = one.getsockname()[1]
@@ -74,14 +74,14 @@ def closed_for(broker: BrokerProcess, sent: bytes) -> str:
     ],
 )
 def test_the_log_and_the_metrics_say_why(broker: BrokerProcess, sent: bytes, reason: str, expected: str) -> None:
-    """The client sees the end of its connection; the log names the client and the reason."""
+    """The log names the client and the reason, and a metric counts the reason."""
     before = refused(broker)[reason]
     assert expected in closed_for(broker, sent)
     assert refused(broker)[reason] == before + 1
 
 
 def test_a_flood_leaves_few_lines(broker: BrokerProcess) -> None:
-    """Ten a second at most, and the number of the others."""
+    """At most ten connections a second are logged, with the number of the others."""
     begun = time.monotonic()
     lines = len(broker.output)
     before = sum(refused(broker).values())
@@ -96,7 +96,7 @@ def test_a_flood_leaves_few_lines(broker: BrokerProcess) -> None:
 
 
 def test_the_request_log_has_each_of_them(broker: BrokerProcess, log_folder: Path) -> None:
-    """One by one with the connection, or as a number: not as requests, and as many as the metrics count."""
+    """The request log has each closed connection, or their number, and no request for them."""
     with socket.create_connection(("127.0.0.1", broker.port), timeout=20) as one:
         one.sendall(frame(header(999, 5)))
         port = one.getsockname()[1]
@@ -123,7 +123,7 @@ def test_the_request_log_has_each_of_them(broker: BrokerProcess, log_folder: Pat
 
 
 def refused(broker: BrokerProcess) -> dict[str, float]:
-    """Refused requests by reason, as the metrics have them."""
+    """Return the refused requests by reason in the metrics."""
     (url,) = {word.rstrip(",") for line in broker.output for word in line.split() if word.endswith("/metrics")}
     with urllib.request.urlopen(url, timeout=20) as response:
         text = response.read().decode()

@@ -1,4 +1,4 @@
-"""`tests/lint/repeat.py`: a test that fails once is unstable, one that fails twice is red, and no crash is forgiven."""
+"""`tests/lint/repeat.py`: a test that fails once is unstable, one that fails twice is red, and so is any crash."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 class Suite:
-    """A suite in a folder, run as `.ci/run` runs the project's."""
+    """Suite in a folder that is run as `.ci/run` runs the project's suite."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,7 +32,7 @@ class Suite:
         self.environment.pop("PYTEST_ADDOPTS", None)
 
     def run(self, tests: str, *options: str) -> tuple[int, list[str]]:
-        """Return the status of the second command and its lines."""
+        """Return the exit status and the lines of the second command."""
         (self.folder / "test_it.py").write_text(ONCE + textwrap.dedent(tests))
         command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.lint.repeat", "--verdicts", "verdicts.json"]
         status = self.call([*command, *options]).returncode
@@ -52,7 +52,7 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def closing(lines: list[str]) -> str:
-    """Return the closing line without its seconds."""
+    """Return the last line without its seconds."""
     return lines[-1].partition(" in ")[0]
 
 
@@ -62,7 +62,7 @@ def test_a_suite_without_failures_is_not_repeated(suite: Suite) -> None:
 
 
 def test_a_test_that_fails_once_is_unstable(suite: Suite) -> None:
-    """Odd ids too; the first error is shown, and only tests that failed run again."""
+    """Only failed tests are repeated, also with unusual ids; the first error is shown."""
     status, lines = suite.run(
         """
         @pytest.mark.parametrize("text", ["a b", "x::y[z]/@-k"])
@@ -121,7 +121,7 @@ def test_a_failure_that_a_repetition_cannot_refute_is_red(
 
 
 def test_a_process_that_fails_after_a_green_run_is_red(suite: Suite) -> None:
-    """The status of `make test` counts beside the verdicts."""
+    """The exit status of `make test` counts besides the verdicts."""
     suite.run("def test_a(): pass")
     done = suite.call([sys.executable, str(ROOT / "tests/lint/repeat.py"), "verdicts.json", "2"])
     assert done.returncode == 1

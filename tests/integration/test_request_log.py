@@ -1,4 +1,4 @@
-"""The request log over sockets: what a client did is in the log, and replayed offline it gives the broker's delays."""
+"""Request log of a running broker: records of requests, verdicts, and replayed throttle times."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ def client(broker: VirtualBroker) -> Iterator[Client]:
 
 
 def records(broker: EmbeddedBroker, topic: str = LOG) -> list[Record]:
-    """Everything in the topic, in the order of its numbers."""
+    """Return all records of the topic in the order of their sequence numbers."""
     broker.request_log.flush()
     view = broker.context.topics.get(topic)
     assert view is not None
@@ -64,7 +64,7 @@ def records(broker: EmbeddedBroker, topic: str = LOG) -> list[Record]:
 
 
 def of_client(broker: EmbeddedBroker, client_id: str = "app", count: int = 1, api: str = "") -> list[Record]:
-    """The records of a client, once there are so many: a request ends after its response has gone out."""
+    """Return the records of a client when there are `count`: a request ends after its response was sent."""
     found: list[Record] = []
 
     def enough() -> bool:
@@ -83,7 +83,7 @@ def of_client(broker: EmbeddedBroker, client_id: str = "app", count: int = 1, ap
 
 
 def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: Client) -> None:
-    """Produce, ApiVersions with the client's software, and a request that Python serves."""
+    """Requests of native and Python handlers are logged with sizes, client software and principal."""
     software = {"ClientSoftwareName": "my-client", "ClientSoftwareVersion": "1.2.3"}
     first = client.begin("ApiVersions", 3, software)
     client.end()
@@ -106,7 +106,7 @@ def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: C
 
 
 def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBroker, client: Client) -> None:
-    """Only the broker writes to it; reading it, or asking for its offsets, does not make it longer."""
+    """Clients cannot produce to the log's topic, and their reads of the topic are not logged."""
     client.produce(LOG, 10)
     assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 17
     client.fetch(LOG, max_wait_ms=0)
@@ -121,7 +121,7 @@ def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBr
 
 
 def tail(broker: EmbeddedBroker, *words: str) -> tuple[str, str]:
-    """Output and errors of `kbroker requests tail` about the requests that produced."""
+    """Return output and errors of `kbroker requests tail` for Produce requests."""
     command = ["requests", "tail", "-b", broker.bootstrap_servers, "--api", "Produce", *words]
     result = CliRunner().invoke(cli, command)
     assert result.exit_code == 0, result.output
@@ -129,7 +129,7 @@ def tail(broker: EmbeddedBroker, *words: str) -> tuple[str, str]:
 
 
 def test_produced_records_are_decoded_below_their_request() -> None:
-    """Read back by the logged offsets: at most ten, in the form that was chosen; removed ones are named as such."""
+    """At most ten records per request are read at the logged offsets and decoded; deleted records are reported."""
     with VirtualBroker({**SETTINGS, "kbroker.request.log.offsets": "true"}) as broker:
         with Connection(broker.bootstrap_servers) as admin:
             admin.ask(create_topic("t", 2))
@@ -182,7 +182,7 @@ def test_a_log_without_offsets_says_so_once(broker: VirtualBroker, client: Clien
 
 
 def test_idle_polls_are_one_record_a_second(broker: VirtualBroker, client: Client) -> None:
-    """A consumer that asks again at once and finds nothing does not flood the log."""
+    """Empty fetches of a consumer without a wait are logged once a second."""
     for _ in range(50):
         client.fetch("t", max_wait_ms=0)
         client.end()
@@ -192,7 +192,7 @@ def test_idle_polls_are_one_record_a_second(broker: VirtualBroker, client: Clien
 
 
 def replay(found: list[Record], quotas: ClientQuotaManagers) -> list[tuple[str, int, int]]:
-    """(type, time, delay asked) of every checked value that is over its quota, recorded into cold counters."""
+    """Return type, time and throttle time of every checked value over its quota, replayed into new sensors."""
     updates = [update for record in found for update in record["quota"]["updates"]]
     counters: dict[tuple[str, str, str], list[Record]] = {}
     for update in updates:
@@ -212,7 +212,7 @@ def replay(found: list[Record], quotas: ClientQuotaManagers) -> list[tuple[str, 
 
 
 def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: Client) -> None:
-    """Every value that went into a counter is in the log, in its order: cold counters ask for the same delays."""
+    """A replay of the logged values into new sensors gives the throttle times of the broker."""
     quotas = ((USER, "app", PRODUCER, 90), (None, "app", CONSUMER, 900), (USER, None, PERCENTAGE, 0.001))
     for quota in quotas:
         broker.context.quotas.update(*quota)
@@ -223,7 +223,7 @@ def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: Client
         else:
             client.produce("t", 300 * (turn % 7))
         throttles.append(client.end()["ThrottleTimeMs"])
-        of_client(broker, count=turn + 1)  # the network thread is done with it: what the clock moves is not its time
+        of_client(broker, count=turn + 1)  # the network thread has charged its time before the clock moves
         broker.advance_ms(throttles[-1] + 137 * (turn % 5))
     found = of_client(broker, count=30)
     assert [r["throttleTimeMs"] for r in found] == throttles
@@ -233,7 +233,9 @@ def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: Client
 
 
 def test_a_replay_gives_the_delays_of_real_time_too() -> None:
-    """Handlers and network threads take time there, which is charged after the response: it is in the log as well."""
+    """The times of handlers and network threads are logged, so that a replay gives the throttle times on the system
+    clock.
+    """
     settings = {**SETTINGS, "quota.window.num": "2"}
     quotas = ((USER, None, PRODUCER, 30_000), (None, "app", PERCENTAGE, 0.5))
     with EmbeddedBroker(settings) as broker, Client(broker.bootstrap_servers, "app") as client:
@@ -254,7 +256,7 @@ def test_a_replay_gives_the_delays_of_real_time_too() -> None:
 def assert_replay_agrees(
     found: list[Record], throttles: list[int], cold: ClientQuotaManagers, quotas: Iterable[tuple[Any, ...]]
 ) -> None:
-    """Cold counters, given the values of the log, ask for what the broker's asked for."""
+    """Check that a replay of the logged values gives the verdicts of the broker."""
     for quota in quotas:
         cold.update(*quota)
     verdicts = [(v, r) for r in found for v in r["quota"]["verdicts"]]
@@ -270,7 +272,7 @@ def assert_replay_agrees(
 
 
 def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: Client) -> None:
-    """Two quotas at once are two verdicts, of which one is served; both are in the ring too."""
+    """Two quotas that a request exceeds give two verdicts, of which the larger one throttles."""
     quotas = broker.context.quotas
     quotas.update(None, "app", "producer_byte_rate", 100)
     quotas.update(USER, None, "request_percentage", 1)
@@ -298,7 +300,7 @@ def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: Client) ->
 
 
 def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: Client) -> None:
-    """Error 89: what was let through is an update, what was refused a verdict, and its delay is served."""
+    """With THROTTLING_QUOTA_EXCEEDED, accepted mutations are an update and refused ones a verdict."""
     broker.context.quotas.update(USER, None, "controller_mutation_rate", 1)
     response = client.call("CreateTopics", 6, new_topics("m0", "m1", partitions=30))
     assert sorted(t["ErrorCode"] for t in response["Topics"]) == [0, 89]
@@ -318,7 +320,7 @@ def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: Client) 
 
 
 def test_connections_that_come_too_fast_are_rows_without_a_request(broker: VirtualBroker) -> None:
-    """The address, its rate, and nothing of a request."""
+    """A refused connection is logged with its address and rate, without a request."""
     broker.context.connection_quotas.update_ip_rate("127.0.0.1", 1)
     with Client(broker.bootstrap_servers), Client(broker.bootstrap_servers):
         held = [Client(broker.bootstrap_servers) for _ in range(12)]
@@ -337,7 +339,7 @@ def test_connections_that_come_too_fast_are_rows_without_a_request(broker: Virtu
 
 
 def test_a_restart_goes_on_in_the_same_topic_and_in_new_files(tmp_path: Path) -> None:
-    """Numbers begin again at 1; what was recorded before the stop is there."""
+    """After a restart, the topic is continued and a new file begun, whose sequence numbers start at 1."""
     folder = tmp_path / "files"
     settings = {
         "log.dirs": str(tmp_path / "data"), "kbroker.in.memory": "false", "kbroker.request.log.topic": LOG,
@@ -356,7 +358,7 @@ def test_a_restart_goes_on_in_the_same_topic_and_in_new_files(tmp_path: Path) ->
 
 
 def test_nothing_is_recorded_where_nothing_is_set() -> None:
-    """No topic, no thread, no notes."""
+    """Without settings there is no topic, and nothing is counted."""
     with VirtualBroker({"num.network.threads": "1"}) as broker, Client(broker.bootstrap_servers) as client:
         client.call("ListGroups", 0, {})
         assert not broker.request_log.settings.is_on
@@ -365,7 +367,7 @@ def test_nothing_is_recorded_where_nothing_is_set() -> None:
 
 
 def test_limits_for_clients_are_not_the_logs() -> None:
-    """A small message.max.bytes refuses no batch of the log, and LZ4 is the topic's own."""
+    """Limits for clients do not apply to the log's batches, whose compression is configured."""
     settings = {**SETTINGS, "message.max.bytes": "300", "kbroker.request.log.compression": "lz4"}
     with VirtualBroker(settings) as broker, Client(broker.bootstrap_servers, "app") as client:
         for _ in range(20):
@@ -378,7 +380,7 @@ def test_limits_for_clients_are_not_the_logs() -> None:
 
 
 def test_a_deleted_topic_is_made_again(broker: VirtualBroker, client: Client) -> None:
-    """A client that deletes it deletes its records, not the log."""
+    """A deleted topic of the log is created again for the next records."""
     client.call("ListGroups", 0, {})
     of_client(broker)
     broker.context.topics.delete(LOG)
@@ -388,7 +390,7 @@ def test_a_deleted_topic_is_made_again(broker: VirtualBroker, client: Client) ->
 
 
 def test_after_a_kill_the_files_have_whole_lines_but_for_the_last(tmp_path: Path) -> None:
-    """kill -9 under load: the broker starts again, and a reader drops one torn line a file at most."""
+    """After kill -9, each file has complete lines except for the last one."""
     folder = tmp_path / "files"
     process = BrokerProcess(
         tmp_path / "data", {"kbroker.request.log.topic": LOG, "kbroker.request.log.dir": str(folder)}
@@ -414,13 +416,13 @@ def test_after_a_kill_the_files_have_whole_lines_but_for_the_last(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["a b", "x/y", "."])
 def test_a_name_that_no_topic_can_have_stops_the_start(name: str) -> None:
-    """Before anything is built."""
+    """An invalid topic name prevents the start."""
     with pytest.raises(ValueError, match=r"kbroker\.request\.log\.topic"):
         EmbeddedBroker({"kbroker.request.log.topic": name}).start()
 
 
 def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
-    """With the setting, its value, and what is allowed."""
+    """A folder that cannot be created prevents the start with the setting, its value and the expected value."""
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "inside", tmp_path / "file", f"{tmp_path}/a\0b"):
         broker = EmbeddedBroker({"kbroker.request.log.dir": str(folder)})
@@ -432,7 +434,7 @@ def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_a_topic_with_other_records_stops_the_start(tmp_path: Path) -> None:
-    """Its clients could produce no more, and its readers would find what they cannot read."""
+    """A topic with other records prevents the start, as clients could no longer produce to it."""
     settings = {"log.dirs": str(tmp_path), "kbroker.in.memory": "false"}
     with EmbeddedBroker(settings) as broker, Client(broker.bootstrap_servers) as client:
         broker.create_topic("orders")
@@ -442,7 +444,7 @@ def test_a_topic_with_other_records_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"orders.*holds other records") as refused:
         EmbeddedBroker({**settings, "kbroker.request.log.topic": "orders"}).start()
     assert "a topic with nothing else in it" in refused.value.explain()
-    for _ in range(2):  # one that an operator has made, and then the log's own
+    for _ in range(2):  # an empty topic of an operator, then the topic with the log's records
         with EmbeddedBroker({**settings, "kbroker.request.log.topic": "empty"}) as broker:
             with Client(broker.bootstrap_servers) as client:
                 client.call("ListGroups", 0, {})
@@ -454,7 +456,7 @@ def test_a_topic_with_other_records_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_the_log_counts_itself(broker: VirtualBroker, client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """Written, dropped, bytes and what waits are metrics."""
+    """The metrics have the written and dropped records, the bytes and the queue of the log."""
     with caplog.at_level(logging.WARNING):
         client.call("ListGroups", 0, {})
         of_client(broker)

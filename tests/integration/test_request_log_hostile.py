@@ -1,4 +1,4 @@
-"""The request log and quotas under clients that mean harm: the log stays whole, and no other client suffers."""
+"""Request log and quotas with hostile clients: the log stays complete, and other clients are not affected."""
 
 import json
 import logging
@@ -23,12 +23,12 @@ from tests.support.wire_bodies import message_of, random_body
 
 LOG = "__request_log"
 USER = "ANONYMOUS"
-TARGET = "target"  # no name that a random body has
+TARGET = "target"  # a name that no random body contains
 SETTINGS = {
     "num.network.threads": "1",
     "log.flush.interval.messages": "9223372036854775807",
     "kbroker.request.log.topic": LOG,
-    # a burst of 64 connections overflows Kafka's 50 now and then, and the system lets such a client wait for a second
+    # a burst of 64 connections may exceed Kafka's 50, and the system delays such a client for a second
     "socket.listen.backlog.size": "256",
 }
 HUGE = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
@@ -36,7 +36,7 @@ Record = dict[str, Any]
 
 
 def in_topic(broker: EmbeddedBroker) -> list[Record]:
-    """Every record of the log's topic, whichever its form, in the order of its numbers."""
+    """Return every record of the log's topic in the order of the sequence numbers."""
     broker.request_log.flush()
     view = broker.context.topics.get(LOG)
     assert view is not None
@@ -49,7 +49,7 @@ def in_topic(broker: EmbeddedBroker) -> list[Record]:
 
 
 def mutated(rng: random.Random, frame: bytes) -> bytes:
-    """Flip, cut, stretch, double, or lie about a length; the frame's own length is made true again, mostly."""
+    """Flip, cut, extend or repeat bytes, or write a wrong length; mostly, the frame's length is corrected."""
     body = bytearray(frame[4:])
     for _ in range(rng.choice([1, 1, 2, 5])):
         at = rng.randrange(len(body) + 1) if body else 0
@@ -71,7 +71,7 @@ def mutated(rng: random.Random, frame: bytes) -> bytes:
 
 
 def valid_frames(rng: random.Random, ranges: dict[int, tuple[int, int]]) -> list[bytes]:
-    """One frame of each version of each API, and Produce and Fetch as clients really send them."""
+    """Return one frame of each version of each API, with the bodies of real clients for Produce and Fetch."""
     found = []
     for key, (first, last) in sorted(ranges.items()):
         served = codec.api(key).request_versions  # Produce 0 to 2 is advertised for old clients, and refused
@@ -88,7 +88,7 @@ def valid_frames(rng: random.Random, ranges: dict[int, tuple[int, int]]) -> list
 
 
 def send_all(broker: EmbeddedBroker, frames: list[bytes]) -> None:
-    """Each on a new connection; some get a response, some are closed, some wait."""
+    """Send each frame over a new connection, without waiting for responses."""
     with ExitStack() as connections:
         for frame in frames:
             one = connections.enter_context(Connection(broker.bootstrap_servers))
@@ -98,7 +98,7 @@ def send_all(broker: EmbeddedBroker, frames: list[bytes]) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_mutated_requests_leave_a_whole_log(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Each API's requests, damaged in every way: a neighbour is served, lines are whole, no number is lost."""
+    """Mutated requests of each API leave complete lines without gaps in the log, and another client is served."""
     rng = random.Random(seed)
     folder = tmp_path / "files"
     settings = {**SETTINGS, "kbroker.request.log.dir": str(folder)}
@@ -136,7 +136,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("form", ["json", "arrow"])
 def test_hostile_entities_keep_their_names(form: str) -> None:
-    """A client whose name is any text: its verdicts and updates name it, in both forms, letter for letter."""
+    """Verdicts and updates have the exact name of a client, in both formats."""
     with VirtualBroker({**SETTINGS, "kbroker.request.log.format": form}) as broker:
         broker.create_topic("t")
         for name in HOSTILE:
@@ -186,7 +186,7 @@ def names_in_arrow(broker: EmbeddedBroker) -> list[tuple[str, str, list[tuple[st
 
 
 def test_live_quota_changes_under_load_keep_log_and_clients_agreed() -> None:
-    """Quotas come, change and go while clients produce: every throttle is served by one verdict of the log."""
+    """While quotas change under load, every throttle time of a response is that of a verdict in the log."""
     throttles: list[int] = []
     lock = threading.Lock()
     with EmbeddedBroker(SETTINGS) as broker:

@@ -1,4 +1,4 @@
-"""The request log says which transactional id a request is about, over sockets; and whose request it is."""
+"""Transactional ids and client ids of requests in the request log."""
 
 import json
 import socket
@@ -28,7 +28,7 @@ def broker() -> Iterator[VirtualBroker]:
 
 
 def logged(broker: VirtualBroker, client_id: str, count: int) -> list[Body]:
-    """The records of a client, once there are so many."""
+    """Return the records of a client when there are at least `count`."""
     found: list[Body] = []
 
     def enough() -> bool:
@@ -62,7 +62,7 @@ def produce(name: str | None, producer: tuple[int, int], sequence: int, value: b
 
 
 def test_each_request_of_a_transaction_names_it(broker: VirtualBroker) -> None:
-    """All versions' shapes; a Produce with a request to the coordinator, and one without."""
+    """The transactional id is logged for each version's form, and for Produce with and without verification."""
     row = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": ""}
     with Client(broker.bootstrap_servers, "app") as client:
         assert client.call("FindCoordinator", 3, {"KeyType": 1, "Key": NAME})["ErrorCode"] == 0
@@ -93,7 +93,7 @@ def test_each_request_of_a_transaction_names_it(broker: VirtualBroker) -> None:
 
 
 def test_requests_without_a_transaction_name_none(broker: VirtualBroker) -> None:
-    """Also those of the same APIs: a group's coordinator, an idempotent producer, an empty list."""
+    """Requests without a transactional id have none in the log, also with APIs that may have one."""
     with Client(broker.bootstrap_servers, "app") as client:
         client.call("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": ["group"]})
         who = client.call("InitProducerId", 4, {"TransactionalId": None, "TransactionTimeoutMs": 60_000})
@@ -106,7 +106,7 @@ def test_requests_without_a_transaction_name_none(broker: VirtualBroker) -> None
 
 @pytest.mark.parametrize("value_bytes", [10, 300_000])
 def test_a_large_produce_keeps_its_transactional_id(broker: VirtualBroker, value_bytes: int) -> None:
-    """Its frame is freed before its record is made; a hostile id is cut."""
+    """A large Produce is logged with its transactional id, although its frame is freed before; long ids are cut."""
     name = "x" * 5000
     with Client(broker.bootstrap_servers, "app") as client:
         who = client.call("InitProducerId", 4, {"TransactionalId": name, "TransactionTimeoutMs": 60_000})
@@ -118,7 +118,7 @@ def test_a_large_produce_keeps_its_transactional_id(broker: VirtualBroker, value
 
 
 def test_a_large_request_keeps_its_client_id() -> None:
-    """Its frame has its own memory, which its handler frees with the next request, before the response is away."""
+    """A large request is logged with its client id, although its frame is freed before the response is sent."""
     settings = {**SETTINGS, "kbroker.python.threads": "1", "socket.send.buffer.bytes": "4096"}
     name = "a-client-that-reads-late"
     resource = {"ResourceType": 2, "ResourceName": "t", "ConfigurationKeys": None}

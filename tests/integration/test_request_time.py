@@ -1,7 +1,7 @@
-"""Load that request_percentage limits and byte rates do not: the time for TLS, opening, sending and tiny requests.
+"""Work that only request_percentage limits: TLS, decompression, sending of files, many small requests.
 
-Time is measured by the wall, so each piece of work is done several times and its cheapest run counts; the bounds are
-wide, and what is compared differs by much more.
+The times are measured on the system clock, so the fastest of several runs counts; the bounds are wide, and the compared
+times differ by much more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]
 
 
 class Charged:
-    """A client whose quota nothing reaches, and what its counter is charged, handlers and network threads together."""
+    """Client with a quota out of reach, and the request time that its sensor is charged."""
 
     def __init__(self, secured: SecuredBroker, connection: Client) -> None:
         client_id = connection.client_id
@@ -51,13 +51,13 @@ class Charged:
         self.connection = connection
 
     def time_ms(self, work: Callable[[Charged], object]) -> float:
-        """Thread time of the cheapest run, in milliseconds."""
+        """Return the thread time of the fastest run in milliseconds."""
         self.connection.call(API_VERSIONS, 0, {})
         found = []
         for _ in range(RUNS):
             before = self.metric.measure()
             work(self)
-            self.connection.call(API_VERSIONS, 0, {})  # is read when what went before is away, and charged
+            self.connection.call(API_VERSIONS, 0, {})  # served when the earlier requests have been charged
             found.append((self.metric.measure() - before) * 10)
         return min(found)
 
@@ -85,19 +85,19 @@ def fetch(offset: int, max_bytes: int) -> Callable[[Charged], None]:
 
 
 def test_tls_costs_more_than_plaintext(secured: SecuredBroker, plain: Charged) -> None:
-    """The same requests over TLS: what the network thread spends on it is the client's."""
+    """Requests over TLS are charged the network thread's time for the encryption."""
     work = produce(wire.batch([os.urandom(MIB // 2)]), 8)
     with secured.connect_tls("TLS", "over-tls") as connection:
         charged = Charged(secured, connection)
         pairs = [(charged.time_ms(work), plain.time_ms(work)) for _ in range(RUNS)]
     over_tls, in_plaintext = (min(column) for column in zip(*pairs, strict=True))
     print(f"8 x 512 KiB: {in_plaintext:.2f} ms in plaintext, {over_tls:.2f} ms over TLS")
-    # 1.2 to 2 times as much; with AES in hardware the copies that both need are the most of it
+    # 1.2 to 2 times as much; with AES in hardware, the copies that both need take most of the time
     assert over_tls > 1.05 * in_plaintext
 
 
 def test_opening_a_batch_is_charged(plain: Charged) -> None:
-    """A compressed batch of a few KiB that opens to 16 MiB, beside one of its size that needs no opening."""
+    """The decompression of a few KiB to 16 MiB is charged."""
     packed = gzip.compress(wire.record(0, bytes(16 * MIB)), 9)
     opened = plain.time_ms(produce(wire.batch([b""], records=packed, attributes=wire.CODECS["gzip"]), 4))
     as_it_is = plain.time_ms(produce(wire.batch([bytes(len(packed))]), 4))
@@ -106,7 +106,7 @@ def test_opening_a_batch_is_charged(plain: Charged) -> None:
 
 
 def network_ms(secured: SecuredBroker) -> float:
-    """Network threads' time for consumers' fetches so far."""
+    """Return the network threads' time for consumers' fetches so far."""
     for family, samples in secured.broker.exposition.collect():
         if family.name == "network-time-ns":
             return sum(float(s.value) for s in samples if s.labels == ("FetchConsumer",)) / 1e6  # type: ignore[arg-type, misc]
@@ -114,7 +114,7 @@ def network_ms(secured: SecuredBroker) -> float:
 
 
 def test_sending_from_files_is_charged(secured: SecuredBroker, plain: Charged) -> None:
-    """Sixteen MiB that go by sendfile pass no handler: the network thread's time is what they cost."""
+    """Sixteen MiB that are sent by sendfile are charged the network thread's time."""
     for _ in range(17):
         produce(wire.batch([os.urandom(MIB)]), 1)(plain)
     end = wire.end_offset(secured.address("PLAINTEXT"), "t")
@@ -128,7 +128,7 @@ def test_sending_from_files_is_charged(secured: SecuredBroker, plain: Charged) -
 
 
 def test_many_tiny_requests_cost_more_than_their_bytes(plain: Charged) -> None:
-    """10,000 requests weigh less than a MiB in bytes, and more in time."""
+    """10,000 small requests are charged more time than one of a MiB, although they have fewer bytes."""
     frame = codec.encode_request_frame(API_VERSIONS, 0, 0, plain.connection.client_id, {})
     assert 10_000 * len(frame) < MIB
 

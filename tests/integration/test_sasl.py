@@ -1,4 +1,4 @@
-"""SASL listeners, frame by frame over real sockets: who gets in, which errors others get, and who is cut off."""
+"""SASL listeners: logins, refused logins, limits before authentication, sessions and their renewal, users."""
 
 import logging
 import struct
@@ -44,7 +44,7 @@ def log_in(connection: Client, token: bytes = ALICE, version: int = 2) -> Body:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("user", PASSWORDS)
 def test_our_own_client_gets_in(secured: SecuredBroker, listener: str, mechanism: str, user: str) -> None:
-    """Each mechanism on each kind of SASL listener, and the broker knows who asks."""
+    """kbroker's client logs in with each mechanism on each SASL listener, and is its user for the broker."""
     seen = []
     secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
     try:
@@ -57,7 +57,7 @@ def test_our_own_client_gets_in(secured: SecuredBroker, listener: str, mechanism
 
 @pytest.mark.parametrize("listener", ["SASL", "BOTH"])
 def test_wrong_passwords_users_and_mechanisms(secured: SecuredBroker, listener: str) -> None:
-    """Each is refused with Kafka's code and words."""
+    """Wrong passwords, users and mechanisms are refused with Kafka's error codes and messages."""
     wrong = {"sasl.jaas.config": 'x.Y required username="alice" password="wrong";'}
     stranger = {"sasl.jaas.config": 'x.Y required username="stranger" password="wrong";'}
     for changes in (wrong, stranger):
@@ -74,7 +74,7 @@ def test_wrong_passwords_users_and_mechanisms(secured: SecuredBroker, listener: 
 
 
 def test_bare_tokens(secured: SecuredBroker) -> None:
-    """SaslHandshake version 0: tokens without headers; then requests as ever."""
+    """With SaslHandshake version 0, tokens have no request header; requests follow the login."""
     with secured.connect("SASL") as connection:
         assert ask(connection, HANDSHAKE, 0, Mechanism="PLAIN")["ErrorCode"] == 0
         assert connection.ask(ALICE) == b""
@@ -82,7 +82,7 @@ def test_bare_tokens(secured: SecuredBroker) -> None:
 
 
 def test_after_success_there_is_nothing_to_authenticate(secured: SecuredBroker) -> None:
-    """Without an end of sessions both requests are refused with 34, and the connection goes on."""
+    """After a login without an end of session, further authentication is refused, and the connection stays open."""
     with secured.connect("SASL") as connection:
         assert log_in(connection)["ErrorCode"] == 0
         assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == Errors.ILLEGAL_SASL_STATE
@@ -93,7 +93,7 @@ def test_after_success_there_is_nothing_to_authenticate(secured: SecuredBroker) 
 
 
 def test_software_announced_before_the_login(secured: SecuredBroker) -> None:
-    """A client that asks for ApiVersions before its handshake, and never after, is known by its software."""
+    """The client software of an ApiVersions request before the login is kept after it."""
     with secured.connect("SASL") as connection:
         announced = {"ClientSoftwareName": "before-login", "ClientSoftwareVersion": "1.0"}
         assert ask(connection, API_VERSIONS, 3, **announced)["ErrorCode"] == 0
@@ -104,7 +104,7 @@ def test_software_announced_before_the_login(secured: SecuredBroker) -> None:
 
 
 def test_a_long_name_of_software_is_held_for_no_client(secured: SecuredBroker) -> None:
-    """A client that has not logged in fills no memory: not the table of names, nor the page of metrics, nor the log."""
+    """Names of client software that are too long are stored neither in tables nor in metrics."""
     with secured.connect("SASL") as connection:
         announced = {"ClientSoftwareName": "n" * 4096, "ClientSoftwareVersion": "v" * 4097}
         assert ask(connection, API_VERSIONS, 3, **announced)["ErrorCode"] == 0
@@ -115,7 +115,7 @@ def test_a_long_name_of_software_is_held_for_no_client(secured: SecuredBroker) -
 
 
 def test_api_versions_before_and_after(secured: SecuredBroker) -> None:
-    """The same ranges, for any client on any listener."""
+    """ApiVersions returns the same ranges before and after a login, and on every listener."""
     with secured.connect("PLAINTEXT") as plain, secured.connect("SASL") as connection:
         expected = ask(plain, API_VERSIONS, 0)
         assert ask(connection, API_VERSIONS, 0) == expected
@@ -124,7 +124,7 @@ def test_api_versions_before_and_after(secured: SecuredBroker) -> None:
 
 
 def test_the_whole_conversation_in_one_packet(secured: SecuredBroker) -> None:
-    """A client that does not wait for responses gets them in order, and its first request is served."""
+    """A client that sends handshake, token and a request at once receives the responses in order."""
     frames = [
         codec.encode_request_frame(HANDSHAKE, 1, 1, "x", {"Mechanism": "PLAIN"}),
         codec.encode_request_frame(AUTHENTICATE, 1, 2, "x", {"AuthBytes": ALICE}),
@@ -150,7 +150,7 @@ def test_the_whole_conversation_in_one_packet(secured: SecuredBroker) -> None:
     ids=["http", "tls", "negative", "giant", "cut", "metadata", "token", "zeros"],
 )
 def test_garbage_before_authentication_is_cut_off(secured: SecuredBroker, data: bytes) -> None:
-    """There is no response; the limit is that of tokens, not that of requests."""
+    """Invalid data before a login closes the connection without a response; the size limit is that of tokens."""
     with secured.connect("SASL") as connection:
         connection.send_raw(data)
         with pytest.raises(Closed):
@@ -158,7 +158,7 @@ def test_garbage_before_authentication_is_cut_off(secured: SecuredBroker, data: 
 
 
 def test_frames_as_large_as_allowed_are_read(secured: SecuredBroker) -> None:
-    """A token of the largest size is judged, not cut off."""
+    """A token of the maximum size is checked, not refused by its size."""
     with secured.connect("SASL") as connection:
         ask(connection, HANDSHAKE, 0, Mechanism="PLAIN")
         connection.send_raw(struct.pack(">i", 524_288) + b"\0" * 524_288)
@@ -170,7 +170,7 @@ def test_frames_as_large_as_allowed_are_read(secured: SecuredBroker) -> None:
 
 
 def test_frames_before_authentication_do_not_touch_the_pool(certificates: Certificates) -> None:
-    """Strangers cannot use up the memory of requests: the pool stays whole while they hold half frames."""
+    """Incomplete frames before a login do not take memory from the pool of requests."""
     changes = {"queued.max.request.bytes": 1_000_000, "socket.request.max.bytes": 1_000_000}
     with SecuredBroker(certificates, changes) as secured:
         strangers = [secured.connect("SASL") for _ in range(10)]
@@ -185,7 +185,7 @@ def test_frames_before_authentication_do_not_touch_the_pool(certificates: Certif
 
 
 def test_a_failure_is_sent_after_the_delay_only(certificates: Certificates) -> None:
-    """By the broker's clock, while the same thread serves others; then the connection is closed."""
+    """The response to a failed login is sent after the delay on the broker's clock, and other clients are served."""
     clock = VirtualClock()
     changes = {"connection.failed.authentication.delay.ms": 5000, "num.network.threads": 1}
     with (
@@ -210,7 +210,7 @@ def test_a_failure_is_sent_after_the_delay_only(certificates: Certificates) -> N
 
 
 def test_the_default_delay_passes(secured: SecuredBroker) -> None:
-    """A tenth of a second of the system's clock."""
+    """The default delay of a failed login is 100 ms on the system clock."""
     with secured.connect("SASL") as connection:
         assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
         begun = time.monotonic()
@@ -219,7 +219,7 @@ def test_the_default_delay_passes(secured: SecuredBroker) -> None:
 
 
 def test_refused_clients_that_leave_take_nothing_along(secured: SecuredBroker) -> None:
-    """Closed while they wait for the bad news, or never reading it: every descriptor comes back."""
+    """The descriptors of clients that disconnect before the response to a failed login are closed."""
     before = socket_count()
     for number in range(40):
         connection = secured.connect("SASL")
@@ -244,7 +244,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def ending(certificates: Certificates, clock: VirtualClock) -> Iterator[SecuredBroker]:
-    """Sessions of a minute; PLAIN's of half a minute."""
+    """Broker with sessions of 60 s, and 30 s for PLAIN."""
     changes = {
         "connections.max.reauth.ms": 60_000,
         "listener.name.sasl.plain.connections.max.reauth.ms": 30_000,
@@ -256,7 +256,7 @@ def ending(certificates: Certificates, clock: VirtualClock) -> Iterator[SecuredB
 
 
 def test_a_session_ends(ending: SecuredBroker, clock: VirtualClock) -> None:
-    """The response has the lifetime; the first request after it closes the connection, and is counted."""
+    """The login's response has the session lifetime; the first later request closes the connection and is counted."""
     with ending.connect("SASL") as connection:
         assert log_in(connection)["SessionLifetimeMs"] == 30_000
         clock.advance_ms(30_000)
@@ -279,7 +279,7 @@ def test_a_session_ends(ending: SecuredBroker, clock: VirtualClock) -> None:
 
 
 def test_a_session_is_renewed_on_the_same_connection(ending: SecuredBroker, clock: VirtualClock) -> None:
-    """In time or late, between any two requests; another user or mechanism ends it."""
+    """A session can be renewed in time or with the first late request, but not by another user."""
     with ending.connect("SASL") as connection:
         log_in(connection)
         clock.advance_ms(29_000)
@@ -304,7 +304,7 @@ def test_a_session_is_renewed_on_the_same_connection(ending: SecuredBroker, cloc
 
 
 def test_a_renewal_in_a_packet_with_requests(ending: SecuredBroker, clock: VirtualClock) -> None:
-    """Requests before and after it are served, in order: a handshake never rides in the middle of a run."""
+    """Requests before and after a renewal in the same packet are served in order."""
     with ending.connect("SASL") as connection:
         log_in(connection)
         clock.advance_ms(10_000)
@@ -323,7 +323,7 @@ def test_a_renewal_in_a_packet_with_requests(ending: SecuredBroker, clock: Virtu
 
 
 def test_our_own_client_renews_its_session(ending: SecuredBroker, clock: VirtualClock) -> None:
-    """A tool that runs for longer than a session goes on over the same connection."""
+    """kbroker's client renews its session on the same connection."""
     with ending.cluster("BOTH", mechanism="SCRAM-SHA-256", clock=lambda: clock.now_ms() / 1000) as cluster:
         created = ending.counters()["connections_created"]
         for _ in range(5):
@@ -337,7 +337,7 @@ def test_our_own_client_renews_its_session(ending: SecuredBroker, clock: Virtual
 
 
 def test_scram_users_come_and_go(certificates: Certificates, tmp_path: Path) -> None:
-    """A new password counts at once, a removed user is out, the others survive a restart."""
+    """A removed user cannot log in; other users survive a restart."""
     changes = {"log.dirs": str(tmp_path / "data")}
     with SecuredBroker(certificates, changes) as secured:
         secured.add_scram_users()
@@ -360,7 +360,7 @@ def test_scram_users_come_and_go(certificates: Certificates, tmp_path: Path) -> 
 
 
 def test_no_secret_is_in_the_log(certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither the lines of any level, from start to stop, nor a file of the broker has a secret."""
+    """Neither log messages of any level nor files of the broker contain a password."""
     with caplog.at_level(logging.DEBUG), SecuredBroker(certificates, {"log.dirs": str(tmp_path / "data")}) as secured:
         secured.add_scram_users()
         for mechanism in ("PLAIN", "SCRAM-SHA-256"):
@@ -377,7 +377,7 @@ def test_no_secret_is_in_the_log(certificates: Certificates, tmp_path: Path, cap
 
 
 def test_quotas_go_by_who_logged_in(secured: SecuredBroker) -> None:
-    """A user's quota holds its connections, by any mechanism and on any listener, and no other user's."""
+    """A user's quota applies to the connections of that user only."""
     topic = secured.broker.create_topic("held-back")
     records = wire.batch([b"x" * 20_000])
     secured.broker.context.quotas.update("alice", None, "producer_byte_rate", 1000.0)
@@ -401,7 +401,7 @@ def test_quotas_go_by_who_logged_in(secured: SecuredBroker) -> None:
 
 
 def test_a_plaintext_client_on_a_secured_port(secured: SecuredBroker) -> None:
-    """It is cut off rather than left hanging."""
+    """A plaintext client is disconnected by a SASL listener."""
     from kbroker.client.cluster import Cluster
 
     with pytest.raises(BrokerConnectionError), Cluster(secured.address("SASL"), retry_timeout_s=0) as cluster:

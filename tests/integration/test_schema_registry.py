@@ -1,4 +1,4 @@
-"""A real Schema Registry: records of Confluent's serializers and in the formats of Apicurio's, decoded by it."""
+"""Schema Registry (Apicurio): records in the formats of Confluent's and Apicurio's serializers."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def apicurio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
 
 @pytest.fixture(scope="module")
 def by_confluent(apicurio: Apicurio) -> list[bytes]:
-    """The lines of registry_producer.py."""
+    """Values that registry_producer.py has serialized."""
     program = [python_with("registry"), str(HERE / "registry_producer.py"), apicurio.url]
     return [bytes.fromhex(line) for line in run_to_end(program).split()]
 
@@ -69,7 +69,7 @@ def test_values_of_confluents_serializers(apicurio: Apicurio, by_confluent: list
 
 
 def test_references(apicurio: Apicurio) -> None:
-    """A schema of several subjects is put together, from Confluent's API and from Apicurio's."""
+    """A schema with references to other subjects is resolved, by Confluent's and by Apicurio's API."""
     apicurio.register("geo-point", "AVRO", POINT)
     line = apicurio.register("geo-line", "AVRO", LINE, [{"name": "geo.Point", "subject": "geo-point", "version": 1}])
     apicurio.register("money", "PROTOBUF", MONEY)
@@ -89,7 +89,7 @@ def test_references(apicurio: Apicurio) -> None:
 
 
 def test_formats_of_apicurio(apicurio: Apicurio) -> None:
-    """Eight bytes of a global id, the headers, and the name of a Protobuf message."""
+    """Apicurio's formats are decoded: global ids of eight bytes, headers, and names of Protobuf messages."""
     made = {}
     for name, kind, text in (("point", "AVRO", POINT), ("money", "PROTOBUF", MONEY + " message Other {}")):
         headers = {"X_Registry_ArtifactId": name, "X_Registry_ArtifactType": kind, "Content_Type": "application/x"}
@@ -128,7 +128,7 @@ def test_subjects_and_versions(apicurio: Apicurio) -> None:
 
 
 def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None:
-    """Values of real serializers through a broker to `consume`, and what the registry holds about them."""
+    """The commands decode, check and encode values with the schemas of the registry."""
     with EmbeddedBroker() as broker:
         with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
             Admin(cluster).create_topics([ClientTopic(name, 1) for name in ("orders", "points", "prices", "notes")])
@@ -177,7 +177,7 @@ def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None
 
 
 def test_messages_of_the_console(apicurio: Apicurio, by_confluent: list[bytes]) -> None:
-    """The page detects the schema of each value, names it, and filters by what it decodes."""
+    """The page of messages detects and names the schema of each value, and filters by decoded values."""
     with served({**SETTINGS, "kbroker.console.registry.url": apicurio.url}) as broker:
         broker.context.topics.create(NewTopic("orders", 1))
         with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:

@@ -1,4 +1,4 @@
-"""Clients that others wrote, over TLS and SASL: they get in, write and read, and get an error when they do not."""
+"""Client libraries and tools over TLS and SASL: they produce and consume, and report refused logins."""
 
 import asyncio
 import json
@@ -89,7 +89,7 @@ def python(secured: SecuredBroker, way: tuple[str, str], client: Path) -> dict[s
     ("protocol", "expected"), [("TLS", "with TLS, got none"), ("SASL", "with SASL, got one without")]
 )
 def test_the_security_of_another_listener(secured: SecuredBroker, protocol: str, expected: str) -> None:
-    """TLS or a login on the plaintext listener: the error names the cause and the remedy."""
+    """TLS or a login at a plaintext listener is an error that names the cause and the remedy."""
     security = ClientSecurity(secured.properties(protocol))
     with (
         pytest.raises(
@@ -106,7 +106,7 @@ def test_the_security_of_another_listener(secured: SecuredBroker, protocol: str,
 
 
 def test_no_login_at_a_listener_that_requires_one(secured: SecuredBroker) -> None:
-    """The broker closes the connection; the error asks the question, until a response has shown that it is none."""
+    """The error of a closed connection asks whether the listener requires SASL, until a response was received."""
     with Cluster(secured.address("SASL")) as cluster:
         for _ in range(2):
             with pytest.raises(
@@ -119,7 +119,7 @@ def test_no_login_at_a_listener_that_requires_one(secured: SecuredBroker) -> Non
 
 
 def test_confluent_kafka(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:
-    """librdkafka writes and reads."""
+    """confluent-kafka produces and consumes."""
     topic = make_topic(secured, "confluent", way)
     config = librdkafka(secured, way, client)
     producer = confluent_kafka.Producer(config)
@@ -137,7 +137,7 @@ def test_confluent_kafka(secured: SecuredBroker, way: tuple[str, str], client: P
 
 
 def test_kafka_python(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:
-    """kafka-python writes and reads."""
+    """kafka-python produces and consumes."""
     topic = make_topic(secured, "python", way)
     config = python(secured, way, client)
     producer = kafka.KafkaProducer(**config)
@@ -155,7 +155,7 @@ def test_kafka_python(secured: SecuredBroker, way: tuple[str, str], client: Path
 
 
 def test_aiokafka(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:
-    """aiokafka writes and reads."""
+    """aiokafka produces and consumes."""
     topic = make_topic(secured, "aio", way)
     config = python(secured, way, client)
 
@@ -178,7 +178,7 @@ def test_aiokafka(secured: SecuredBroker, way: tuple[str, str], client: Path) ->
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 @pytest.mark.parametrize("listener", ["SASL", "BOTH"])
 def test_librdkafka_gets_the_error(secured: SecuredBroker, client: Path, listener: str, mechanism: str) -> None:
-    """A wrong password is an authentication failure to librdkafka, not a network fault that it tries again."""
+    """librdkafka reports a wrong password as an authentication failure, not as a network failure to retry."""
     failures: list[str] = []
     config = librdkafka(secured, (listener, mechanism), client, "wrong")
     producer = confluent_kafka.Producer({**config, "error_cb": lambda error: failures.append(str(error))})
@@ -191,7 +191,7 @@ def test_librdkafka_gets_the_error(secured: SecuredBroker, client: Path, listene
 
 
 def test_python_clients_get_the_error(secured: SecuredBroker, client: Path) -> None:
-    """kafka-python and aiokafka give up with an error."""
+    """kafka-python and aiokafka raise an error for a wrong password."""
     config = {**python(secured, ("SASL", "PLAIN"), client), "sasl_plain_password": "wrong"}
     with pytest.raises(PythonKafkaError):
         kafka.KafkaAdminClient(**config, api_version_auto_timeout_ms=3000, bootstrap_timeout_ms=3000)
@@ -209,7 +209,7 @@ def test_python_clients_get_the_error(secured: SecuredBroker, client: Path) -> N
 
 @pytest.mark.parametrize("way", [("SASL", "PLAIN"), ("BOTH", "SCRAM-SHA-256")], ids=["PLAIN", "SCRAM"])
 def test_librdkafka_renews_its_sessions(certificates: Certificates, client: Path, way: tuple[str, str]) -> None:
-    """Sessions of two seconds under a steady load: renewed on their connections in time, and nothing is lost."""
+    """Sessions of two seconds are renewed in time on their connections under load, and no record is lost."""
     with SecuredBroker(certificates, {"connections.max.reauth.ms": 2000}) as secured:
         secured.add_scram_users()
         topic = make_topic(secured, "renewed", way)
@@ -239,7 +239,7 @@ def test_librdkafka_renews_its_sessions(certificates: Certificates, client: Path
         assert counters["authenticated"] >= counters["connections_created"] + 2
 
 
-# ---- our own command line
+# ---- kbroker's command line
 
 
 def run(secured: SecuredBroker, listener: str, properties: Path, *words: str) -> str:
@@ -255,7 +255,7 @@ def write(path: Path, properties: dict[str, str]) -> Path:
 
 
 def test_our_command_line(secured: SecuredBroker, tmp_path: Path) -> None:
-    """A user is added over TLS, logs in, is listed and removed."""
+    """`kbroker users` adds a user over TLS, who logs in, lists users and is removed."""
     admin = write(tmp_path / "admin.properties", secured.properties("BOTH", "SCRAM-SHA-512"))
     (tmp_path / "password").write_text("carols secret\n")
     add = ("users", "add", "carol", "--mechanism", "SCRAM-SHA-256", "--password-file", str(tmp_path / "password"))
@@ -269,7 +269,7 @@ def test_our_command_line(secured: SecuredBroker, tmp_path: Path) -> None:
     assert "carol" not in run(secured, "BOTH", admin, "users", "list")
 
 
-# ---- Kafka's own tools
+# ---- Kafka's tools
 
 
 Java = Callable[[str, dict[str, str]], Tools]
@@ -277,7 +277,7 @@ Java = Callable[[str, dict[str, str]], Tools]
 
 @pytest.fixture
 def java(secured: SecuredBroker, tmp_path: Path) -> Java:
-    """Kafka's tools at a listener with a client's properties."""
+    """Function that returns Kafka's tools with a client's properties for a listener."""
     need.kafka_tools()
     return lambda listener, properties: Tools(
         secured.address(listener), write(tmp_path / f"{listener}.properties", properties)
@@ -287,7 +287,7 @@ def java(secured: SecuredBroker, tmp_path: Path) -> Java:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_kafka_configs_sets_lists_and_removes_scram_users(java: Java, secured: SecuredBroker) -> None:
-    """Kafka's own tool salts and sends; the user then logs in with Java over SASL_SSL."""
+    """kafka-configs sets SCRAM users, who log in with Java clients over SASL_SSL, and removes them."""
     admin = java("SASL", secured.properties("SASL", "PLAIN"))
     about = ("--entity-type", "users", "--entity-name", "dora")
     configs = "kafka.admin.ConfigCommand"
@@ -323,7 +323,7 @@ def test_kafka_configs_sets_lists_and_removes_scram_users(java: Java, secured: S
     ("listener", "mechanism"), [("TLS", ""), ("SASL", "PLAIN"), ("BOTH", "PLAIN")], ids=["TLS", "SASL", "BOTH"]
 )
 def test_java_console_tools(java: Java, secured: SecuredBroker, client: Path, listener: str, mechanism: str) -> None:
-    """The console consumer reads the console producer's records, over each kind of listener."""
+    """The console consumer reads the console producer's records over each kind of listener."""
     properties = secured.properties(listener, mechanism or "PLAIN")
     if listener == "TLS":
         properties["ssl.keystore.type"] = "PEM"

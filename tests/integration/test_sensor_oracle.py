@@ -1,4 +1,4 @@
-"""Scripts through our sensors and through Apache Kafka's own classes: every result equal, floats to the last bit."""
+"""Scripts of sensor operations with kbroker and with Apache Kafka's classes, whose results are equal bit by bit."""
 
 import itertools
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ CONTEXT_LINES = 12
 
 
 def kafkas(lines: Iterable[str]) -> list[str]:
-    """Return the results of Kafka's classes, for each line that has one."""
+    """Return the results of Kafka's classes, for each line that has a result."""
     need.program("java", "javac", "mvn")
     command = java_command(PROGRAM.stem, classes=compiled(PROGRAM), log_level="error")
     script = "".join(f"{line}\n" for line in lines)
@@ -26,12 +26,12 @@ def kafkas(lines: Iterable[str]) -> list[str]:
 
 
 def asked_in(lines: list[str]) -> list[int]:
-    """The numbers of the lines that have a result."""
+    """Return the numbers of the lines that have a result."""
     return [n for n, line in enumerate(lines) if line.split(" ")[0] not in WITHOUT_RESULT]
 
 
 def compare(lines: list[str], theirs: list[str] | None = None) -> int:
-    """Hold our results against Kafka's, which are `theirs` if they are known; return how many there were."""
+    """Compare kbroker's results with Kafka's, which `theirs` has if they are known; return their number."""
     asked = asked_in(lines)
     theirs = kafkas(lines) if theirs is None else theirs
     ours = list(SensorScript().results(lines))
@@ -46,7 +46,7 @@ def compare(lines: list[str], theirs: list[str] | None = None) -> int:
 
 @pytest.fixture(scope="module")
 def kafkas_results() -> list[list[str]]:
-    """Kafka's results of each scenario, all of them by one JVM."""
+    """Results of Kafka's classes for each scenario, all from one JVM."""
     scripts = [list(scenario()) for scenario in SCENARIOS]
     results = iter(kafkas(itertools.chain.from_iterable(scripts)))
     return [list(itertools.islice(results, len(asked_in(lines)))) for lines in scripts]
@@ -54,12 +54,12 @@ def kafkas_results() -> list[list[str]]:
 
 @pytest.mark.parametrize("number", range(len(SCENARIOS)), ids=lambda number: SCENARIOS[number].__name__)
 def test_scenarios_of_kafkas_tests(number: int, kafkas_results: list[list[str]]) -> None:
-    """The situations of Kafka's own tests of metrics and quotas."""
+    """The scenarios of Kafka's tests of metrics and quotas have Kafka's results."""
     assert compare(list(SCENARIOS[number]()), kafkas_results[number]) > 5
 
 
 def test_the_comparison_can_fail() -> None:
-    """The oracle sees one bit: a value that differs in the last place is found."""
+    """The comparison detects a difference in the last bit."""
     lines = ["fresh", "sensor s", "stat s m value", "record s 0.1", "value m"]
     assert kafkas(lines)[-1] == "3fb999999999999a"
     assert (
@@ -70,13 +70,13 @@ def test_the_comparison_can_fail() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_random_scripts() -> None:
-    """Random scripts: errors, delays and lists of samples included."""
+    """Random scripts have Kafka's results, including errors, throttle times and lists of samples."""
     assert compare([line for seed in range(250) for line in random_script(seed)]) > 50_000
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_many_random_scripts() -> None:
-    """Ten thousand random scripts."""
+    """Ten thousand random scripts have Kafka's results."""
     for first in range(10_000, 20_000, 1000):
         assert compare([line for seed in range(first, first + 1000) for line in random_script(seed)]) > 200_000

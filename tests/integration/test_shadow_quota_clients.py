@@ -1,4 +1,4 @@
-"""Shadow quotas as real clients meet them: not at all. kafka-python and librdkafka, far over their limits."""
+"""Shadow quotas with kafka-python and librdkafka, which are not affected far above their limits."""
 
 import time
 
@@ -15,7 +15,7 @@ LIMITS = {
     "shadow.controller_mutation_rate": 0.01,
 }
 RECORDS = 40
-VALUE = b"x" * 5000  # an enforced quota would delay each for most of a minute
+VALUE = b"x" * 5000  # an enforced quota would delay each record for most of a minute
 
 
 def shadowed(broker: EmbeddedBroker) -> None:
@@ -24,7 +24,7 @@ def shadowed(broker: EmbeddedBroker) -> None:
 
 
 def check(broker: EmbeddedBroker, took_s: float) -> None:
-    """All was fast, and the shadows have judged it."""
+    """Check that the clients were not delayed, and that there are shadow verdicts."""
     verdicts = broker.take_verdicts()
     assert {v.quota_type for v in verdicts} >= {"Produce", "Fetch", "Request"}
     assert all(v.is_shadow for v in verdicts)
@@ -36,7 +36,7 @@ def check(broker: EmbeddedBroker, took_s: float) -> None:
 
 
 def test_librdkafka_is_not_delayed() -> None:
-    """Its own callback reports every throttle time that a response has: it has none above 0."""
+    """The throttle callback, which reports every throttle time in a response, reports none above 0."""
     throttles: list[float] = []
     with EmbeddedBroker({"auto.create.topics.enable": "true"}) as broker:
         shadowed(broker)
@@ -62,7 +62,7 @@ def test_librdkafka_is_not_delayed() -> None:
 
 
 def test_kafka_python_is_not_delayed() -> None:
-    """Its metric of throttle times, the largest of all responses, stays 0; topics are created and deleted at once."""
+    """The metric of throttle times stays 0, and topics are created and deleted at once."""
     with EmbeddedBroker({"auto.create.topics.enable": "false"}) as broker:
         shadowed(broker)
         begun = time.monotonic()

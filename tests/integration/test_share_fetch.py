@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge over a connection: sessions, waits, limits, closed connections."""
+"""ShareFetch and ShareAcknowledge over connections: sessions, delayed fetches, limits, closed connections."""
 
 import time
 import uuid
@@ -28,7 +28,7 @@ def closed_clients() -> Iterator[None]:
 
 
 class Member:
-    """A member of group g with its own connection, without heartbeats: a share fetch needs a session only."""
+    """Member of group g with its own connection, without heartbeats, as a share fetch needs only a session."""
 
     def __init__(self, broker: Broker, group: str = "g") -> None:
         self.broker = broker
@@ -76,7 +76,7 @@ class Member:
         self.epoch = self.epoch + 1 if self.epoch >= 0 else self.epoch
 
     def end(self) -> tuple[int, dict[int, Body]]:
-        """Return the error, and the partitions by number."""
+        """Return the error code, and the rows of the partitions by number."""
         body = self.client.end()
         self.throttle_ms = body["ThrottleTimeMs"]
         return body["ErrorCode"], {row["PartitionIndex"]: row for one in body["Responses"] for row in one["Partitions"]}
@@ -197,7 +197,7 @@ def test_the_final_epoch_ends_the_session(broker: Broker) -> None:
 
 
 def test_share_partitions_are_seen(broker: Broker) -> None:
-    """The X-ray and the metrics show records in flight, locks and waiting fetches."""
+    """The X-ray and the metrics have the records in flight, the locks and the waiting fetches."""
     produce(broker, 3)
     member = Member(broker)
     assert member.acquired(0) == [(0, 2, 1)]
@@ -241,7 +241,7 @@ def test_a_renewal_keeps_the_lock_and_fetches_nothing(broker: Broker) -> None:
     error, rows = member.fetch(acks={0: [(0, 0, RENEW)]}, **nothing)
     assert (error, rows[0]["AcknowledgeErrorCode"], acquired(rows[0])) == (0, 0, [])
     assert member.fetch(acks={0: [(0, 0, RENEW)]}, IsRenewAck=True)[0] == Errors.INVALID_REQUEST
-    member.epoch -= 1  # that request changed nothing
+    member.epoch -= 1  # the refused request did not change the epoch
     assert member.acknowledge(p0=[(0, 0, RENEW)])[1][0]["ErrorCode"] == 0
 
 
@@ -252,11 +252,11 @@ def test_sessions_are_limited() -> None:
         Member(broker).fetch(0)
         begun = time.monotonic()
         assert Member(broker).fetch(0, MaxWaitMs=200)[0] == Errors.SHARE_SESSION_LIMIT_REACHED
-        assert time.monotonic() - begun > 0.15  # clients repeat it at once
+        assert time.monotonic() - begun > 0.15  # clients repeat the request at once
 
 
 def test_a_throttled_response_has_its_records(broker: Broker) -> None:
-    """The quota of fetches limits the bytes of a response, and throttles the connection after it."""
+    """The fetch quota limits the bytes of a response, and throttles the connection after the response."""
     produce(broker, 30)
     member = Member(broker)
     broker.context.quotas.update(None, "client", "consumer_byte_rate", 100)

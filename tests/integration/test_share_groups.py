@@ -1,4 +1,4 @@
-"""Share groups: kill -9, Kafka's own tools, and the records of both internal topics as Kafka's tool reads them."""
+"""Share groups: kill -9, Kafka's kafka-share-groups, and Kafka's decoders of both internal topics."""
 
 import json
 import re
@@ -24,7 +24,7 @@ SETTINGS = {"group__share__assignment__interval__ms": "0", "offsets__topic__num_
 
 
 class Member:
-    """A member of group g that reads topic t."""
+    """Member of group g that subscribes to topic t."""
 
     def __init__(self, bootstrap: str) -> None:
         self.member_id = str(uuid.uuid4())
@@ -69,7 +69,7 @@ def described(bootstrap: str) -> tuple[GroupDescription, dict[TopicPartition, Sh
 
 @pytest.mark.timeout(180)
 def test_kill_9(broker: BrokerProcess) -> None:
-    """Members, epochs, assignments and start offsets are as before; members go on with their epochs."""
+    """After kill -9, members, epochs, assignments and start offsets are as before, and members continue."""
     with Cluster(broker.bootstrap) as cluster:
         alter_share_offsets(Groups(cluster), "g", {("t", 0): 0, ("t", 1): 7})
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_kill_9(broker: BrokerProcess) -> None:
 
 @pytest.mark.timeout(180)
 def test_kafkas_own_tool(broker: BrokerProcess) -> None:
-    """kafka-share-groups: reset, list, describe, delete offsets, delete."""
+    """kafka-share-groups resets, lists and describes offsets, and deletes offsets and the group."""
     tools = Tools(broker.bootstrap)
     fill_partitions(broker.bootstrap, "t", 9, partitions=3)
     tools(SHARE_GROUPS, "--group", "g", "--topic", "t", "--reset-offsets", "--to-earliest", "--execute")
@@ -121,7 +121,7 @@ def offsets_of(tools: Tools) -> str:
 
 @pytest.mark.timeout(180)
 def test_kafka_reads_the_records_of_both_topics(broker: BrokerProcess) -> None:
-    """Key and value of each record are equal in Kafka's tool and in ours."""
+    """Kafka's decoder reads the same key and value of each record as kbroker's."""
     with Cluster(broker.bootstrap) as cluster:
         alter_share_offsets(Groups(cluster), "g", {("t", 0): 0})
     member = Member(broker.bootstrap)

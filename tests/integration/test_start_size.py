@@ -1,4 +1,4 @@
-"""Modules and memory of an import and a `--help`; and processes that end, or fork, with a broker in them."""
+"""Imported modules and start time of kbroker, and the end or fork of a process with a running broker."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ IN_MEMORY = repr(SETTINGS)
 
 
 def seconds(*arguments: str) -> float:
-    """CPU time of an interpreter, the least of five runs: what else the machine does is not a slow start."""
+    """Return the CPU time of an interpreter, the least of five runs, as a busy machine adds time."""
     taken = []
     for _ in range(5):
         begun = os.times()
@@ -29,7 +29,7 @@ def seconds(*arguments: str) -> float:
 
 
 def loaded(program: str) -> set[str]:
-    """Modules that a program loads beyond the interpreter's own."""
+    """Return the modules that a program imports in addition to those of the interpreter."""
     bare = subprocess.run(
         [sys.executable, "-c", "import sys; print(*sys.modules)"], check=True, capture_output=True, text=True
     )
@@ -43,13 +43,13 @@ def loaded(program: str) -> set[str]:
 
 
 def test_import_is_next_to_nothing() -> None:
-    """`import kbroker` loads its own package file alone: 30 ms are promised, it takes less than one."""
+    """`import kbroker` loads its own package file only, and takes less than 1 ms of the promised 30 ms."""
     assert loaded("import kbroker") == {"kbroker"}
     assert seconds("-c", "import kbroker") - seconds("-c", "pass") < 0.1
 
 
 def test_help_loads_no_broker() -> None:
-    """`kbroker --help` is 150 ms at most on an idle machine: it loads no broker, client or compiled module."""
+    """`kbroker --help` loads no broker, client or compiled module, to end within 150 ms on an idle machine."""
     modules = loaded("from kbroker.cli import cli\ntry:\n    cli(['--help'])\nexcept SystemExit:\n    pass")
     heavy = ("kbroker.broker", "kbroker.client", "kbroker._core", "kbroker.protocol", "kbroker.log", "numpy", "asyncio")
     assert sorted(m for m in modules if m.startswith(heavy)) == []
@@ -60,7 +60,7 @@ def test_help_loads_no_broker() -> None:
     "ending", ["pass", "sys.exit(0)", "raise SystemExit(0)", "del broker; import gc; gc.collect()"]
 )
 def test_the_interpreter_ends_with_a_running_broker(ending: str) -> None:
-    """No hang above 5 s and no crash, with connections open and a request waiting."""
+    """The interpreter ends without a crash or an error while connections are open."""
     program = f"""
 import socket, sys, time
 from kbroker.broker import Broker
@@ -75,7 +75,7 @@ clients[0].sendall(b"\\0\\0\\1\\0half")
 
 
 def test_the_end_takes_less_than_five_seconds() -> None:
-    """Measured inside: from the last statement to the end of the exit handlers."""
+    """The exit handlers with two running brokers take less than five seconds."""
     program = f"""
 import atexit, sys, time
 atexit.register(lambda: print(time.perf_counter() - began))
@@ -90,7 +90,7 @@ began = time.perf_counter()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_a_forked_child_runs_and_ends() -> None:
-    """A child of a busy broker's process runs Python, makes its own broker and exits; the parent serves on."""
+    """A forked child of a busy broker's process can run a broker and exit, and the parent continues to serve."""
     program = f"""
 import os, socket, struct, sys, threading
 from kbroker._core.timer.timing_wheel import Timer
@@ -129,7 +129,7 @@ broker.stop()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_a_forked_child_keeps_no_client_connected() -> None:
-    """While a child lived, clients of a broker that had stopped saw no end of file, and its ports stayed taken."""
+    """After a stop, clients read the end of the stream and the ports are free, although a forked child still runs."""
     program = f"""
 import os, signal, socket, struct, sys
 from kbroker.broker import Broker
@@ -143,7 +143,7 @@ def ask():
 ask()
 child = os.fork()
 if child == 0:
-    broker.stop()       # it is not the child's: no client may notice
+    broker.stop()       # the broker is the parent's: no client is disconnected
     signal.pause()
 try:
     for _ in range(20): ask()

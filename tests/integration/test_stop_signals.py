@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C at any moment end a command in order: the status is right, and there is no traceback."""
+"""SIGTERM and Ctrl-C at any moment end a command with the right status and without a traceback."""
 
 import random
 import re
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("sigint_is_not_ignored")
 
 
 def has_handlers(process: subprocess.Popen[str]) -> bool:
-    """Return whether a process runs and has its own handler for SIGTERM, as the interpreter alone has not."""
+    """Return whether a process runs and has its own handler for SIGTERM, which the interpreter alone lacks."""
     if process.poll() is not None:
         return False
     status = Path(f"/proc/{process.pid}/status").read_text()
@@ -42,7 +42,7 @@ def start(*words: str) -> subprocess.Popen[str]:
 def interrupted(process: subprocess.Popen[str], number: int) -> tuple[int, str, str, bool]:
     """Send a signal; return the status, the output, the error output, and whether kbroker had handlers before it.
 
-    The interpreter discards a Ctrl-C that arrives where its start cannot raise. The signal is sent again then, as soon
+    The interpreter discards a Ctrl-C that arrives where its start cannot raise. The signal is then sent again, as soon
     as kbroker has set its handlers.
     """
     was_ours = has_handlers(process)
@@ -62,14 +62,16 @@ def interrupted(process: subprocess.Popen[str], number: int) -> tuple[int, str, 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only /proc says which signals are caught")
 def test_a_signal_at_any_moment_ends_serve(tmp_path: Path, soak: bool) -> None:
-    """End `serve` 0 to 500 ms after its start: status 0 after the ready line, else that of the signal."""
+    """A signal 0 to 500 ms after the start ends `serve` with status 0 after the ready line, else with that of the
+    signal.
+    """
     chance = random.Random(20261122)
     for turn in range(96 if soak else 12):
         number = NUMBERS[turn % 2]
         process = start("serve", "--listener", "127.0.0.1:0", "--data-dir", str(tmp_path))
-        time.sleep(chance.uniform(0, 0.5))  # what is tested is the moment, no condition
+        time.sleep(chance.uniform(0, 0.5))  # the moment is the subject of the test
         status, out, errors, was_ours = interrupted(process, number)
-        if was_ours:  # else it was the interpreter that ended
+        if was_ours:  # otherwise the interpreter ended the process
             wanted = {0} if READY.match(out) else {-number, 128 + number}
             assert status in wanted, (turn, status, out, errors)
             assert errors.strip() == "", turn  # click ends the line of ^C
@@ -79,7 +81,7 @@ def test_a_signal_at_any_moment_ends_serve(tmp_path: Path, soak: bool) -> None:
 
 @pytest.mark.slow
 def test_a_signal_right_after_the_ready_line(soak: bool) -> None:
-    """A signal between the ready line and the wait for signals stops the broker too."""
+    """A signal between the ready line and the wait for signals stops the broker."""
     for turn in range(24 if soak else 6):
         process = start("serve", "--in-memory", "--listener", "127.0.0.1:0")
         assert process.stdout is not None
@@ -89,7 +91,7 @@ def test_a_signal_right_after_the_ready_line(soak: bool) -> None:
 
 
 def test_no_signal_is_lost_before_the_wait() -> None:
-    """A signal that another thread handles, and that interrupts no read, ends the wait too."""
+    """A signal that another thread handles without interrupting a read ends the wait."""
     with StopSignals() as stop:
         given_up = threading.Timer(PATIENCE_S, stop.ask)
         given_up.start()
@@ -102,7 +104,7 @@ def test_no_signal_is_lost_before_the_wait() -> None:
 
 
 def test_a_signal_before_the_wait_ends_it_at_once() -> None:
-    """Afterwards the handlers and the wake-up descriptor are restored."""
+    """After the wait, the signal handlers and the wake-up descriptor are restored."""
     before = [signal.getsignal(number) for number in NUMBERS]
     seen = []
     with StopSignals() as stop:
@@ -111,7 +113,7 @@ def test_a_signal_before_the_wait_ends_it_at_once() -> None:
         signal.raise_signal(signal.SIGTERM)
         stop.wait()
         assert (seen, stop.number, stop.has_come()) == (["first"], signal.SIGTERM, True)
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL  # a second Ctrl-C does not wait
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL  # a second Ctrl-C ends the process at once
     assert before == [signal.getsignal(number) for number in NUMBERS]
     descriptor = signal.set_wakeup_fd(-1)
     assert descriptor == -1
@@ -120,7 +122,7 @@ def test_a_signal_before_the_wait_ends_it_at_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("consume", "t"), ("produce", "t"), ("topics", "list")], ids=lambda words: words[0])
 def test_ctrl_c_shows_no_traceback(words: tuple[str, ...], soak: bool) -> None:
-    """The status is 130, or that of a process which the signal ended, at any moment of a command."""
+    """At any moment, the status of an interrupted command is 130, or that of the signal."""
     chance = random.Random(20261122)
     with Broker() as broker:
         create = [*PROGRAM, "topics", "create", "t", "-b", broker.bootstrap_servers]
@@ -135,7 +137,7 @@ def test_ctrl_c_shows_no_traceback(words: tuple[str, ...], soak: bool) -> None:
 
 
 def test_ctrl_c_during_an_import_is_not_lost(tmp_path: Path) -> None:
-    """The initialization of a compiled module discards exceptions, KeyboardInterrupt too; the command went on then."""
+    """The command ends although the import of a compiled module discards KeyboardInterrupt."""
     (tmp_path / "discards.py").write_text(
         "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    pass\n"
     )
@@ -161,17 +163,17 @@ def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
 
 
 CONSOLE_SCRIPT = Path(sys.executable).with_name("kbroker")
-# A traceback that names a file of kbroker. Until `__main__` has set its handler, its first lines may be interrupted.
+# A traceback with a file of kbroker. Until `__main__` has set its handler, its first lines may be interrupted.
 OUR_TRACEBACK = re.compile(r'/kbroker/(?!__init__\.py"|__main__\.py", line \d+, in (<module>|leave_on)\n)[\w/]+\.py"')
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [[str(CONSOLE_SCRIPT)], PROGRAM], ids=["script", "module"])
 def test_ctrl_c_at_any_millisecond_of_the_start_shows_no_traceback_of_ours(command: list[str], soak: bool) -> None:
-    """Interrupt the start after 10 to 150 ms.
+    """A Ctrl-C 10 to 150 ms after the start shows no traceback of kbroker's files.
 
-    Before kbroker has set its handler, the interpreter ends as it does for every program: with a KeyboardInterrupt, or
-    a fatal error during initialization. Or it reports that it has discarded the exception, and continues.
+    Before kbroker has set its handler, the interpreter ends as for every program: with a KeyboardInterrupt or a fatal
+    error during initialization. Or it reports that it has discarded the exception, and continues.
     """
     if not Path(command[0]).exists():
         pytest.skip("needs the script that an installation makes")
@@ -180,7 +182,7 @@ def test_ctrl_c_at_any_millisecond_of_the_start_shows_no_traceback_of_ours(comma
             [*command, "serve", "--in-memory", "--listener", "127.0.0.1:0"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        time.sleep(moment_ms / 1000)  # what is tested is the moment, no condition
+        time.sleep(moment_ms / 1000)  # the moment is the subject of the test
         status, out, errors, was_ours = interrupted(process, signal.SIGINT)
         if errors.strip():
             assert not was_ours, (moment_ms, errors)
@@ -192,7 +194,7 @@ def test_ctrl_c_at_any_millisecond_of_the_start_shows_no_traceback_of_ours(comma
 
 
 def test_ctrl_c_between_the_import_and_main_shows_no_traceback(tmp_path: Path) -> None:
-    """An installed script has lines between the two; a signal there showed a traceback."""
+    """A signal between the import and the call of `main` in an installed script shows no traceback."""
     script = tmp_path / "kbroker"
     script.write_text(
         "import signal, sys\nfrom kbroker.__main__ import main\nsignal.raise_signal(signal.SIGINT)\nsys.exit(main())\n"

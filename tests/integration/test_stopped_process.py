@@ -1,4 +1,4 @@
-"""A broker whose process is stopped (SIGSTOP) for a while: nothing is lost, and its clients go on."""
+"""Broker whose process is stopped by SIGSTOP for some time: no record is lost, and its clients continue."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_process_that_is_stopped_goes_on(start_broker: Callable[..., BrokerProcess], soak: bool) -> None:
-    """A request sent meanwhile gets its response on the same connection, and all records are there after a kill."""
+    """A request sent meanwhile has its response on the same connection, and all records are kept after a kill."""
     broker = start_broker(log__flush__interval__messages="1")
     with Connection(broker.bootstrap, timeout=SOAK_STOPPED_S + 30) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic("t", 1))) == 0

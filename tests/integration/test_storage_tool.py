@@ -32,7 +32,7 @@ IDS = ("JEXY6aqzQY-32P5TStzaFg", "MvDxzVmcRsaTz33bUuRU6A", "07R5amHmR32VDA6jHkGb
 USER = "SCRAM-SHA-256=[name=alice,password=alice-secret,salt=MWx2NHBkbnc0ZndxN25vdGN4bTB5eTFrN3E=]"
 SALTED = 'SCRAM-SHA-512=[name=bob,iterations=8192,salt="N3E=",saltedpassword="YCE="]'
 
-#: Properties, and the options after --config and --cluster-id; `@` in them is the folder of the test.
+# : Properties, and the options after --config and --cluster-id; `@` is the folder of the test.
 FORMATTED: Sequence[tuple[Mapping[str, str], str]] = (
     (COMBINED, "--standalone"),
     (COMBINED, "-s -S " + USER),
@@ -127,7 +127,7 @@ REFUSED: Sequence[tuple[Mapping[str, str], str]] = (
     ({**BROKER, "listeners": COMBINED["listeners"]}, ""),
     ({**CONTROLLER, "listeners": COMBINED["listeners"]}, "-s"),
 )
-#: Wrong usage: only the exit status is compared.
+# : Wrong usage, for which only the exit statuses are compared.
 USAGE = (
     ("format",),
     ("format", "--cluster-id", "c"),
@@ -152,7 +152,7 @@ class Twins:
         self.config.write_text(text.replace("@/", f"{self.folder}/"))
 
     def kafka(self, *words: str) -> tuple[int, str, str]:
-        """Return status, output and the message of a failure."""
+        """Return the status, the output and the message of a failure."""
         done = run_tool("kafka.tools.StorageTool", *words)
         lines = [line for line in done.stderr.splitlines() if line and not line.startswith("\t")]
         message = "" if done.returncode == 0 or not lines else lines[0]
@@ -190,7 +190,7 @@ def visible(output: str) -> str:
 
 @pytest.mark.parametrize(("properties", "options"), FORMATTED)
 def test_formatted_folders_are_the_same(twins: Twins, properties: Mapping[str, str], options: str) -> None:
-    """The same lines and the same files, but for times and random ids; then both show and refuse the same."""
+    """Both tools print the same lines and write the same files, except for times and random ids."""
     twins.configure(properties)
     words = words_of(twins, options)
     theirs, kafka_files = twins.kafka(*words), twins.folders()
@@ -208,7 +208,7 @@ def test_formatted_folders_are_the_same(twins: Twins, properties: Mapping[str, s
 
 @pytest.mark.parametrize(("properties", "options"), REFUSED)
 def test_refusals_are_the_same(twins: Twins, properties: Mapping[str, str], options: str) -> None:
-    """The exit status, and the sentence; nothing is written."""
+    """Both tools refuse the options with the same exit status and sentence, and write nothing."""
     twins.configure(properties)
     words = words_of(twins, options)
     theirs = twins.kafka(*words)
@@ -235,7 +235,7 @@ def test_options_that_exclude_each_other(twins: Twins) -> None:
 
 
 def test_faulty_folders(twins: Twins) -> None:
-    """Folders that are missing, not formatted, of other nodes or clusters, or not readable."""
+    """Both tools report folders that are missing, not formatted, of another node or cluster, or in legacy mode."""
     twins.configure(COMBINED)
     info, words = ("info", "--config", str(twins.config)), words_of(twins, "-s -g")
     first, second = twins.data / "a", twins.data / "b"

@@ -1,4 +1,4 @@
-"""A folder that an earlier version left is served: its topics with their records, its configs and quotas."""
+"""Folders of earlier versions: their topics with records, configs and quotas are taken over."""
 
 import shutil
 import uuid
@@ -20,7 +20,7 @@ METADATA_LOG = "__cluster_metadata-0"
 
 
 def as_of_an_earlier_version(folder: Path, *topics: str) -> None:
-    """Replace the metadata log of a stopped broker by the file that an earlier version had."""
+    """Replace the metadata log of a stopped broker by the metadata file of an earlier version."""
     owner = checkpoints.read_meta_properties(folder)
     assert owner is not None
     shutil.rmtree(folder / METADATA_LOG)
@@ -39,7 +39,7 @@ def as_of_an_earlier_version(folder: Path, *topics: str) -> None:
 def test_a_folder_of_an_earlier_version_is_served(
     tmp_path: Path, start_broker: Callable[..., BrokerProcess], kills: bool
 ) -> None:
-    """Records, leader epochs, configs, quotas and producer ids go on where they were; also after a kill."""
+    """Records, configs, quotas and producer ids of an earlier version's folder continue, also after a kill."""
     folder = tmp_path / "data"
     broker = start_broker(folder=folder)
     client = Administrator(broker)

@@ -1,8 +1,8 @@
-"""Figures that the timer guarantees: lateness with a million pending tasks, and asyncio beside it.
+"""Guarantees of the timer: lateness with a million pending tasks, and speed beside asyncio.
 
-Other users of the machine delay everybody, so time here is what this thread itself used: a clock that follows its CPU
-time. What the timer does late (a cascade that takes too long, a bucket forgotten) shows all the same. The same on real
-time is measured by bench/bench_timing_wheel.py.
+The time is the CPU time of the test's thread, as other processes delay the machine; delays by the timer itself (a long
+cascade, a forgotten bucket) are measured nevertheless. bench/bench_timing_wheel.py measures the same on the system
+clock.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def nothing() -> None:
 
 
 def lateness_ms(timer: Timer, clock: VirtualClock, tasks: int) -> list[float]:
-    """Return the lateness of tasks that end within 200 ms of this thread's CPU time, sorted; negative: early."""
+    """Return the sorted lateness of tasks due within 200 ms of this thread's CPU time; negative values are early."""
     late: list[float] = []
     begun, start_ms = time.thread_time(), clock.now_ms()
 
@@ -50,25 +50,25 @@ def lateness_ms(timer: Timer, clock: VirtualClock, tasks: int) -> list[float]:
 
 
 def test_lateness_with_a_million_pending() -> None:
-    """While a million tasks wait, 99 % of those that run are at most two ticks late, and none is a tick early."""
+    """With a million pending tasks, 99 % of the tasks are at most two ticks late, and none is a tick early."""
     clock, chance = VirtualClock(), random.Random(1)
     timer = Timer(clock)
     for _ in range(PENDING):
         timer.add(chance.randrange(600_000, 7_200_000), nothing)
     gc.collect()
-    gc.disable()  # a look at a million Python handles takes the interpreter 0.1 s, whatever they are handles of
+    gc.disable()  # a collection would visit a million Python handles in 0.1 s
     try:
         late = lateness_ms(timer, clock, 5000)
     finally:
         gc.enable()
-    assert late[0] > -TICK_MS  # the clock shows whole milliseconds
+    assert late[0] > -TICK_MS  # the clock has whole milliseconds
     assert late[len(late) * 99 // 100] <= 2 * TICK_MS
     assert timer.size == PENDING
     timer.close()
 
 
 def test_lateness_by_the_tick() -> None:
-    """On a clock that moves tick by tick no task of a crowded timer is late at all, and none is early."""
+    """On a clock that moves tick by tick, no task of a crowded timer is late or early."""
     clock = VirtualClock()
     timer, chance = Timer(clock), random.Random(2)
     for _ in range(100_000):
@@ -93,7 +93,7 @@ def pairs_per_second(add: Callable[..., object], delay: float, pairs: int) -> fl
 
 
 def test_ten_times_asyncio() -> None:
-    """Add and cancel, the timer and asyncio in turn: the median of the pairs' ratios is ten at least."""
+    """The median ratio of additions with cancellations per second is at least ten times that of asyncio."""
     timer, loop = Timer(), asyncio.new_event_loop()
     try:
         ratios = [

@@ -1,4 +1,4 @@
-"""TLS over real sockets: certificates, slow and broken handshakes, bytes that must not be lost or delayed."""
+"""TLS listeners: certificates, slow and broken handshakes, and data at the limits of records."""
 
 import contextlib
 import logging
@@ -35,7 +35,7 @@ def client(certificates: Certificates) -> Path:
 
 @pytest.fixture(scope="module", params=["OpenSSL", "buffers"])
 def secured(certificates: Certificates, request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
-    """A broker whose records pass through OpenSSL, and one that does not find its library."""
+    """Broker that encrypts with OpenSSL directly, and one that does not find OpenSSL's library."""
     with SecuredBroker(certificates) as broker:
         if request.param == "buffers":
             for name in ("TLS", "BOTH"):
@@ -46,7 +46,7 @@ def secured(certificates: Certificates, request: pytest.FixtureRequest) -> Itera
 
 
 class WithoutLibrary:
-    """An ``SSLObject`` without the attribute that leads to OpenSSL's own object."""
+    """``SSLObject`` without the attribute that leads to OpenSSL's object."""
 
     def __init__(self, connection: ssl.SSLObject) -> None:
         self._connection = connection
@@ -64,7 +64,7 @@ def hide_openssl(context: ssl.SSLContext) -> None:
 
 @contextlib.contextmanager
 def principals(secured: SecuredBroker) -> Iterator[list[str]]:
-    """Yield the principals of ApiVersions requests, in order."""
+    """Yield the principals of ApiVersions requests in order."""
     seen: list[str] = []
     secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
     try:
@@ -74,7 +74,7 @@ def principals(secured: SecuredBroker) -> Iterator[list[str]]:
 
 
 def client_hello(context: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
-    """A client that shakes hands through buffers, so that a test can do what it likes with the bytes."""
+    """Return a client in a handshake through buffers, which the test transfers."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -82,11 +82,11 @@ def client_hello(context: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.MemoryBIO,
     return client, incoming, outgoing
 
 
-# ---- who it is
+# ---- principals
 
 
 def test_a_client_certificate_names_the_client(secured: SecuredBroker, client: Path) -> None:
-    """By its distinguished name, last part first; without one it is anonymous."""
+    """The principal is the distinguished name of the client's certificate, or ANONYMOUS."""
     with principals(secured) as seen:
         secured.cluster("TLS", {"ssl.keystore.location": str(client)}).close()
         secured.cluster("TLS").close()
@@ -95,7 +95,7 @@ def test_a_client_certificate_names_the_client(secured: SecuredBroker, client: P
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_versions(secured: SecuredBroker, client: Path, version: ssl.TLSVersion) -> None:
-    """TLS 1.2 and 1.3, with a client's certificate."""
+    """TLS 1.2 and 1.3 are served, with a client's certificate."""
     context = secured.tls_context(client)
     context.minimum_version = context.maximum_version = version
     with principals(secured) as seen, secured.connect("TLS") as connection:
@@ -106,7 +106,7 @@ def test_versions(secured: SecuredBroker, client: Path, version: ssl.TLSVersion)
 
 
 def test_a_certificate_may_be_demanded_and_mapped(certificates: Certificates, client: Path, tmp_path: Path) -> None:
-    """Without one, or with one of another authority, there is no connection; a rule makes a short name."""
+    """Without a certificate of the right authority that a mapping rule matches, the connection is refused."""
     changes = {
         "listener.name.tls.ssl.client.auth": "required",
         "ssl.principal.mapping.rules": "RULE:^CN=(.*?),OU=Clients.*$/$1/U",
@@ -127,14 +127,14 @@ def test_a_certificate_may_be_demanded_and_mapped(certificates: Certificates, cl
 
 
 def test_a_broker_is_known_by_its_certificate(secured: SecuredBroker, tmp_path: Path) -> None:
-    """A client that trusts another authority does not connect, and says why in a line."""
+    """A client that does not trust the broker's certificate raises an error with the reason."""
     other = Certificates(tmp_path)
     with pytest.raises(BrokerConnectionError, match="certificate verify failed"):
         secured.cluster("TLS", {"ssl.truststore.location": str(other.ca)})
 
 
 def test_keys_and_certificates_in_the_settings(certificates: Certificates) -> None:
-    """PEM given inline, its ends of lines lost as a properties file loses them."""
+    """Inline PEM may have spaces instead of line ends, as in a properties file."""
 
     def inline(name: str) -> str:
         return (certificates.folder / name).read_text().replace("\n", " ")
@@ -171,7 +171,7 @@ def test_keys_and_certificates_in_the_settings(certificates: Certificates) -> No
     ],
 )
 def test_settings_that_cannot_be(certificates: Certificates, changes: dict[str, object], text: str) -> None:
-    """Refused at start, with what is allowed and without a secret."""
+    """Invalid settings are refused at the start with the allowed values, and without a secret."""
     with pytest.raises(ConfigError) as refused, SecuredBroker(certificates, changes):
         pass
     assert text in refused.value.explain()
@@ -182,7 +182,7 @@ def test_settings_that_cannot_be(certificates: Certificates, changes: dict[str, 
 
 
 def test_a_slow_handshake(secured: SecuredBroker) -> None:
-    """Byte by byte it comes to its end, and meanwhile others are served by the same listener."""
+    """A handshake that arrives byte by byte completes, and meanwhile others are served by the same listener."""
     with secured.connect("TLS") as slow:
         hello, incoming, outgoing = client_hello(secured.tls_context())
         dribble(slow.socket, outgoing.read()[:-1])
@@ -209,7 +209,7 @@ def test_a_slow_handshake(secured: SecuredBroker) -> None:
 
 
 def test_request_in_the_packet_that_ends_the_handshake(secured: SecuredBroker) -> None:
-    """Bytes that arrive with the last bytes of the handshake are read."""
+    """A request in the packet that ends the handshake is read."""
     with secured.connect("TLS") as connection:
         hello, incoming, outgoing = client_hello(secured.tls_context())
         held = b""
@@ -230,7 +230,7 @@ def test_request_in_the_packet_that_ends_the_handshake(secured: SecuredBroker) -
 
 
 def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a TLS handshake each connection is closed, with one line a minute in the log: clients retry often."""
+    """Connections whose TLS session cannot begin are closed, and logged once a minute."""
 
     def refuse(*_: object, **__: object) -> None:
         raise MemoryError("no buffers")
@@ -255,7 +255,7 @@ def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: p
     [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">i", 11) + header(18, 0), bytes(50), b"\x16\x03\x01\xff\xff" + bytes(9)],
 )
 def test_what_is_no_handshake(secured: SecuredBroker, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Plaintext on a TLS port is cut off, and a line says whose it was."""
+    """Plaintext on a TLS listener closes the connection, and the log names the client."""
     with caplog.at_level(logging.INFO):
         connection = secured.connect("TLS")
         host, port = connection.socket.getsockname()
@@ -267,7 +267,7 @@ def test_what_is_no_handshake(secured: SecuredBroker, data: bytes, caplog: pytes
 def test_broken_records_are_logged_ten_times_a_second(
     secured: SecuredBroker, client: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client that breaks connection after connection, its handshake complete, cannot fill a log at level DEBUG."""
+    """Clients that send invalid records after the handshake are logged at most ten times a second."""
     host, port = secured.address("TLS").rsplit(":", 1)
     context = secured.tls_context(client)
     began = int(time.time())
@@ -277,7 +277,7 @@ def test_broken_records_are_logged_ten_times_a_second(
                 socket.create_connection((host, int(port)), 10) as plain,
                 context.wrap_socket(plain, server_hostname=host) as connection,
             ):
-                os.write(connection.fileno(), b"\x17\x03\x03\x00\x20" + b"x" * 32)  # no key has sealed this record
+                os.write(connection.fileno(), b"\x17\x03\x03\x00\x20" + b"x" * 32)  # a record that no key has sealed
                 with contextlib.suppress(OSError):
                     assert connection.recv(1) == b""
     lines = [line for line in caplog.messages if line.startswith("closing the connection of 127.0.0.1:")]
@@ -285,7 +285,7 @@ def test_broken_records_are_logged_ten_times_a_second(
 
 
 def test_a_half_open_handshake_is_given_up(certificates: Certificates) -> None:
-    """After the time a frame may take, whether nothing came or half of it; who is done may stay."""
+    """An incomplete handshake is closed after the frame timeout; a connection after its handshake stays open."""
     clock = VirtualClock()
     with SecuredBroker(certificates, {"kbroker.frame.timeout.ms": 30_000}, clock) as secured:
         silent, half, done = secured.connect("TLS"), secured.connect("TLS"), secured.connect_tls("TLS")
@@ -304,7 +304,7 @@ def test_a_half_open_handshake_is_given_up(certificates: Certificates) -> None:
 
 
 def test_clients_killed_in_mid_handshake(secured: SecuredBroker) -> None:
-    """At every step, by close and by reset: every descriptor comes back, and the listener serves on."""
+    """Clients that close or reset a connection at any step of the handshake leave no descriptor open."""
     before = socket_count()
     for steps in range(3):
         for reset in (True, False):
@@ -325,18 +325,18 @@ def test_clients_killed_in_mid_handshake(secured: SecuredBroker) -> None:
 
 
 def test_the_end_is_announced(secured: SecuredBroker) -> None:
-    """A connection that the broker closes ends with TLS's own goodbye, not with a cut."""
+    """A connection that the broker closes ends with TLS's close_notify."""
     with secured.connect_tls("TLS") as connection:
         connection.send_raw(struct.pack(">i", -1))
         assert connection.socket.recv(1) == b""
 
 
-# ---- bytes
+# ---- data
 
 
 @pytest.fixture(scope="module")
 def filled(secured: SecuredBroker) -> tuple[str, bytes]:
-    """A topic of 24 MiB in one segment, and its bytes on the disk."""
+    """Topic of 24 MiB in one segment, and its bytes on the disk."""
     topic = secured.broker.create_topic("filled")
     with secured.connect("PLAINTEXT") as plain:
         for number in range(24):
@@ -363,7 +363,7 @@ def last_offset(records: bytes) -> int:
 
 @pytest.mark.parametrize("listener", ["TLS", "BOTH"])
 def test_file_regions_arrive_whole_under_load(secured: SecuredBroker, filled: tuple[str, bytes], listener: str) -> None:
-    """Several readers of many megabytes at once, one of them slow: each gets exactly the bytes of the log."""
+    """Several readers, one of them slow, receive exactly the bytes of the log."""
     topic, whole = filled
     failures: list[str] = []
     others_done = threading.Event()
@@ -376,7 +376,7 @@ def test_file_regions_arrive_whole_under_load(secured: SecuredBroker, filled: tu
             request = wire.fetch(topic, max_bytes=1 << 25, partition_max_bytes=1 << 25)
             for _ in range(2):
                 connection.send(request)
-                if number == 0:  # the kernel's buffers fill up: what was encrypted must wait
+                if number == 0:  # the kernel's buffers are full, so that encrypted data must wait
                     others_done.wait(60)
                 response = connection.receive()
                 got = wire.fetched(response).records
@@ -396,7 +396,7 @@ def test_file_regions_arrive_whole_under_load(secured: SecuredBroker, filled: tu
 
 @pytest.mark.parametrize("request_batch_max", [1, 16])
 def test_many_requests_in_one_record(certificates: Certificates, request_batch_max: int) -> None:
-    """Bytes decrypted ahead of their turn are handed over when it comes, without another byte from the client."""
+    """Requests that were decrypted with earlier ones are executed without further bytes from the client."""
     count = 500
     frames = b"".join(struct.pack(">i", 13) + header(API_VERSIONS, 0, number, "raw") for number in range(count))
     with (
@@ -409,7 +409,7 @@ def test_many_requests_in_one_record(certificates: Certificates, request_batch_m
 
 
 def test_a_login_and_requests_in_one_record(secured: SecuredBroker) -> None:
-    """A login is read frame by frame; what lies behind it in the same record waits for its turn, not for more bytes."""
+    """Requests in the same record as a login are executed after the login, without further bytes from the client."""
     token = b"\0alice\0alice-secret"
     frames = [header(17, 0, 1) + wire.text("PLAIN"), token]
     frames += [header(API_VERSIONS, 0, number, "raw") for number in range(3, 40)]
@@ -422,8 +422,8 @@ def test_a_login_and_requests_in_one_record(secured: SecuredBroker) -> None:
 
 
 def test_bytes_in_tls_are_not_stuck_when_memory_is_short(certificates: Certificates) -> None:
-    """Requests larger than the pool together, over TLS: all get responses, muted or not, and none is forgotten."""
-    size = 300_000  # several requests, and parts of requests, are in one read of a socket
+    """Requests over TLS that exceed the memory pool together all have responses."""
+    size = 300_000  # several requests and parts of requests are in one read of a socket
     changes = {
         "queued.max.request.bytes": 1_000_000,
         "socket.request.max.bytes": 1_000_000,
@@ -456,7 +456,7 @@ def test_bytes_in_tls_are_not_stuck_when_memory_is_short(certificates: Certifica
 
 
 def test_any_poller_will_do(certificates: Certificates) -> None:
-    """TLS and SASL over Python's selectors, as on Windows: a login, a request, file regions, a client that leaves."""
+    """TLS and SASL work with Python's selectors, as on Windows."""
     with SecuredBroker(certificates, {"kbroker.poller": "selectors"}) as secured:
         topic = secured.broker.create_topic("portable")
         batch = wire.batch([os.urandom(1000)] * 900)
@@ -474,7 +474,7 @@ def test_any_poller_will_do(certificates: Certificates) -> None:
 
 
 def test_clients_that_do_not_read(secured: SecuredBroker, filled: tuple[str, bytes]) -> None:
-    """Closed with megabytes encrypted and unsent: no descriptor stays, the listener serves on."""
+    """Clients that reset a connection with unsent encrypted data leave no descriptor open."""
     topic, _ = filled
     before = socket_count()
     connections = [secured.connect_tls("TLS") for _ in range(5)]
@@ -488,7 +488,7 @@ def test_clients_that_do_not_read(secured: SecuredBroker, filled: tuple[str, byt
 
 
 def test_a_stop_with_tls_connections(certificates: Certificates) -> None:
-    """A broker with connections in every state stops, and closes all of them."""
+    """A stop closes connections in every state."""
     secured = SecuredBroker(certificates)
     with secured:
         connections = [secured.connect("TLS"), secured.connect_tls("TLS"), secured.connect_tls("BOTH")]
@@ -498,7 +498,7 @@ def test_a_stop_with_tls_connections(certificates: Certificates) -> None:
 
 
 def test_a_broker_without_secured_listeners_loads_no_openssl(tmp_path: Path) -> None:
-    """Start-up and memory of a plaintext broker are what they were."""
+    """A broker without secured listeners does not import ssl."""
     program = (
         "import sys, kbroker.cli\n"
         "from kbroker.broker import Broker\n"

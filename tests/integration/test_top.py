@@ -1,4 +1,4 @@
-"""`kbroker top` in a real terminal, `kbroker requests tail`, `kbroker xray`: against a broker that serves."""
+"""`kbroker top` in a terminal, `kbroker requests tail` and `kbroker xray` with a running broker."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def broker(port: int, tmp_path: Path) -> Iterator[Broker]:
 
 
 class Terminal:
-    """A command in a pseudo-terminal of 80 columns and 24 lines."""
+    """Command in a pseudo-terminal of 80 columns and 24 lines."""
 
     def __init__(self, *arguments: str) -> None:
         import fcntl
@@ -60,7 +60,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(slave)
         self._slave = slave
-        self._has_output = select.poll()  # select() takes no descriptor above 1023
+        self._has_output = select.poll()  # select() accepts no descriptor above 1023
         self._has_output.register(self.master, select.POLLIN)
         environment = {**os.environ, "TERM": "xterm-256color"}
         self.process = subprocess.Popen(
@@ -69,13 +69,13 @@ class Terminal:
         self.output = b""
 
     def read(self) -> str:
-        """All that was written so far, without colours."""
+        """Return all output so far, without colours."""
         while self._has_output.poll(0):
             self.output += os.read(self.master, 1 << 16)
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.output.decode("utf-8", "replace"))
 
     def see(self, text: str) -> None:
-        """Wait until a text is drawn, from now on."""
+        """Wait until a text is drawn."""
         wait_for(f"{text!r} is drawn", lambda: text in self.read(), 40)
         self.output = b""
 
@@ -83,11 +83,11 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def ended(self) -> int:
-        """Wait for the end; what the terminal is set to must be as before."""
+        """Wait for the end of the command, which must restore the terminal's attributes; return the exit status."""
         import termios
 
         def is_over() -> bool:
-            self.read()  # so that a full buffer holds nothing up
+            self.read()  # a full buffer would block the command
             return self.process.poll() is not None
 
         wait_for("the command ends", is_over)
@@ -120,7 +120,7 @@ def test_top_draws_sorts_survives_a_restart_and_leaves_a_clean_terminal(
         terminal.see("busy-client")
         terminal.press("3")
         terminal.see("orders")
-        terminal.press("1\x1b[C")  # the arrow to the right
+        terminal.press("1\x1b[C")  # the right arrow key
         terminal.see("OUT B/S▼")
         terminal.press("p")
         terminal.see("paused")

@@ -1,4 +1,4 @@
-"""kill -9 under transactions: each is whole or absent, offsets are committed with their records, nothing is doubled."""
+"""kill -9 under transactions: each is complete or absent, with its offsets, and no record is duplicated."""
 
 import random
 import time
@@ -39,7 +39,7 @@ class TransactionLog(Notes):
 
 
 def committed_values(bootstrap: str, topic: str, partition: int) -> list[str]:
-    """Return the records of a partition that a read_committed consumer sees, in order."""
+    """Return the records of a partition that a read_committed consumer receives, in order."""
     consumer = librdkafka_consumer(bootstrap, isolation_level="read_committed", enable_partition_eof=True)
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
@@ -67,7 +67,7 @@ def committed_offsets(bootstrap: str, topic: str) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """After many kills: all records of a transaction in all partitions, or none; and the offset says which."""
+    """After many kills, all records of a transaction are in all partitions, or none, as the committed offset says."""
     kills = kill_count(6, 200)
     rng = random.Random(random_seed())
     broker = start_broker(transaction__state__log__num__partitions="4", offsets__topic__num__partitions="4")
@@ -85,7 +85,7 @@ def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_
             assert load.poll() is None
             if done == kills:
                 break
-            time.sleep(rng.uniform(0, 0.3))  # the moment of the kill is what is random here
+            time.sleep(rng.uniform(0, 0.3))  # the moment of the kill is random
             broker.kill()
             broker.start()
         finish(load, 120)

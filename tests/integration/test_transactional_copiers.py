@@ -1,4 +1,4 @@
-"""Kafka's own TransactionalMessageCopier, unmodified: input equals output over aborts and kill -9 of the broker."""
+"""Kafka's TransactionalMessageCopier: the output equals the input after aborts and kill -9 of the broker."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Copier:
-    """A copier in a separate JVM; ``output`` is what it printed."""
+    """Copier in a separate JVM; ``output`` has its printed lines."""
 
     def __init__(self, bootstrap: str, index: int) -> None:
         command = java_command(
@@ -51,7 +51,7 @@ class Copier:
         self.output.extend(self.process.stdout)
 
     def copied(self) -> int:
-        """The records in transactions that it committed."""
+        """Return the number of records in committed transactions."""
         lines = [json.loads(line) for line in self.output if line.startswith("{")]
         return max((line.get("totalProcessed", 0) for line in lines), default=0)
 
@@ -67,13 +67,15 @@ class Copier:
 
 
 def read(bootstrap: str, isolation: str) -> list[int]:
-    """All values of the output."""
+    """Return all values of the output."""
     rows = read_to_end(bootstrap, "out", COPIERS, isolation)
     return [int(value) for index in rows for _, value in rows[index]]
 
 
 def test_the_output_is_the_input(broker: BrokerProcess) -> None:
-    """Three copiers, a third of their transactions aborted, the broker killed twice: each record once."""
+    """Three copiers that abort a third of their transactions copy each record once, although the broker is killed
+    twice.
+    """
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(RECORDS):
         producer.produce("in", str(number), partition=number % COPIERS)

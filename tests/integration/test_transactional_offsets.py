@@ -1,4 +1,4 @@
-"""Consumed offsets in transactions, with real clients: commit, abort, restarts, kill -9, a rebalance."""
+"""Offsets in transactions with client libraries: commit, abort, restarts, kill -9, rebalances."""
 
 import functools
 import json
@@ -73,7 +73,7 @@ def read(bootstrap: str, topic: str, count: int, group: str) -> list[str]:
 
 @pytest.mark.parametrize("how", ["commit", "abort"])
 def test_offsets_follow_the_transaction(broker: BrokerProcess, how: str) -> None:
-    """While it is open read_committed clients wait for it, others see the old offset; then all see the outcome."""
+    """During a transaction, read_committed clients wait for its offsets and others read the old ones, until it ends."""
     source, sink, group = "in", "out", "g"
     topics(broker.bootstrap, source, sink)
     fill(broker.bootstrap, source, 10)
@@ -99,7 +99,7 @@ def test_offsets_follow_the_transaction(broker: BrokerProcess, how: str) -> None
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_open_transactions_survive_kill_9(broker: BrokerProcess, commits: bool) -> None:
-    """The offsets wait on after the restart; the producer ends its transaction, or its next life does."""
+    """After kill -9, the offsets of an open transaction stay pending until their producer or the next one ends it."""
     topics(broker.bootstrap, "in", "out")
     fill(broker.bootstrap, "in", 10)
     consumer = consumer_of(broker.bootstrap, "g")
@@ -127,7 +127,7 @@ def test_open_transactions_survive_kill_9(broker: BrokerProcess, commits: bool) 
 
 
 def test_a_member_that_was_replaced_cannot_commit(broker: BrokerProcess) -> None:
-    """Zombies are fenced by the group's generation (KIP-447), whatever transactional id they have."""
+    """A former member is fenced by the generation of its group, with any transactional id (KIP-447)."""
     topics(broker.bootstrap, "in", "out")
     fill(broker.bootstrap, "in", 10)
     old = consumer_of(broker.bootstrap, "g")
@@ -149,7 +149,7 @@ def test_a_member_that_was_replaced_cannot_commit(broker: BrokerProcess) -> None
 
 
 def test_kafka_python_sends_offsets(broker: BrokerProcess) -> None:
-    """The classic protocol: AddOffsetsToTxn, then TxnOffsetCommit."""
+    """kafka-python commits offsets in transactions with AddOffsetsToTxn and TxnOffsetCommit."""
     from kafka.structs import OffsetAndMetadata
     from kafka.structs import TopicPartition as Place
 
@@ -199,13 +199,13 @@ while True:
         sender.commit_transaction(60)
     except KafkaException as error:
         print("again", error, flush=True)
-        sys.exit(3)  # as if it had crashed: its next life aborts, and reads from the committed offset
+        sys.exit(3)  # like a crash: the next process aborts, and reads from the committed offset
 """
 
 
 @pytest.mark.slow
 def test_output_is_exactly_once_over_kills(broker: BrokerProcess, tmp_path: Path, soak: bool) -> None:
-    """Records are copied in transactions while broker and program are killed with -9: each one is there once."""
+    """Records that are copied in transactions are stored once, although broker and program are killed."""
     count, kills = 600, 20 if soak else 4
     topics(broker.bootstrap, "in", "out")
     fill(broker.bootstrap, "in", count)
@@ -224,7 +224,7 @@ def test_output_is_exactly_once_over_kills(broker: BrokerProcess, tmp_path: Path
     try:
         for number in range(kills):
             wait_for(f"a running copy after {number} kills", lambda: lives and lives[-1].poll() is None, 60)
-            time.sleep(0.7 + 0.37 * (number % 3))  # the moments of the kills are what differs
+            time.sleep(0.7 + 0.37 * (number % 3))  # the moments of the kills differ
             if number % 2:
                 lives[-1].kill()
             else:

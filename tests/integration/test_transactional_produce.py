@@ -1,4 +1,4 @@
-"""Transactional batches on the wire: verified once, appended natively, and read by those who read committed."""
+"""Transactional batches: verified once, appended by native handlers, and read by read_committed consumers."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ PRODUCE, ALL = 0, range(3, 14)
 
 
 class Coordinator:
-    """Returns the errors it was given, and remembers what it was asked."""
+    """Coordinator that returns the given errors and keeps the requests."""
 
     def __init__(self, *responses: Errors | Exception) -> None:
         self.responses = list(responses)
@@ -95,7 +95,7 @@ def put(broker: VirtualBroker, connection: Connection, version: int, data: bytes
 
 @pytest.mark.parametrize("version", ALL)
 def test_only_the_first_batch_is_asked_about(broker: VirtualBroker, connection: Connection, version: int) -> None:
-    """Once per transaction and partition; what follows is native. From version 12 on the partition is added."""
+    """Only the first batch of a transaction in a partition is verified, from version 12 on by adding the partition."""
     coordinator = use(broker, Coordinator(Errors.NONE))
     before = declined(broker)
     for sequence in range(5):
@@ -143,7 +143,7 @@ NOT_ADDED = "Partition was not added to the transaction"
 def test_errors_by_version(
     broker: VirtualBroker, connection: Connection, error: Errors | Exception, version: int, code: int, text: str | None
 ) -> None:
-    """Each refusal in the form its clients understand; nothing is written; the next try is asked about again."""
+    """Each error has the form for its version, nothing is appended, and a retry is verified again."""
     coordinator = use(broker, Coordinator(error))
     row = put(broker, connection, version, of_transaction())
     assert (row["ErrorCode"], row["BaseOffset"], row["LogStartOffset"], row["ErrorMessage"]) == (code, -1, -1, text)
@@ -154,8 +154,10 @@ def test_errors_by_version(
 
 
 def test_transaction_that_is_still_ending_is_tried_again(broker: VirtualBroker, connection: Connection) -> None:
-    """While CONCURRENT_TRANSACTIONS is the response the broker asks every 20 ms, for 100 ms, and then says so; the
-    connection's other requests wait, those of others do not."""
+    """After CONCURRENT_TRANSACTIONS, the broker retries the verification every 20 ms for 100 ms.
+
+    The error is returned afterwards. Other requests of the connection wait, those of other connections do not.
+    """
     coordinator = use(broker, Coordinator(Errors.CONCURRENT_TRANSACTIONS))
     connection.send(request(broker, 12, {0: of_transaction()}))
     for asked in range(1, 7):
@@ -169,7 +171,7 @@ def test_transaction_that_is_still_ending_is_tried_again(broker: VirtualBroker, 
 
 
 def test_try_after_the_marker_succeeds(broker: VirtualBroker, connection: Connection) -> None:
-    """The end marker of the transaction before comes between two tries: the batch is verified anew, and appended."""
+    """After the end marker of the previous transaction, a retry of the verification succeeds."""
     log = broker.context.topics.partition("t", 0)
     coordinator = use(broker, Coordinator(Errors.NONE))
     put(broker, connection, 12, of_transaction(epoch=1))
@@ -185,7 +187,7 @@ def test_try_after_the_marker_succeeds(broker: VirtualBroker, connection: Connec
 
 
 def test_marker_between_response_and_append(broker: VirtualBroker, connection: Connection) -> None:
-    """A transaction that is aborted while a batch of it is verified does not come to life again."""
+    """A batch whose transaction was aborted during the verification is refused."""
     log = broker.context.topics.partition("t", 0)
     coordinator = use(broker, Coordinator(Errors.NONE))
     coordinator.before = lambda: log.append_end_marker(77, 0, 0, False)
@@ -194,8 +196,7 @@ def test_marker_between_response_and_append(broker: VirtualBroker, connection: C
 
 
 def test_partition_that_is_made_meanwhile(broker: VirtualBroker, connection: Connection) -> None:
-    """While the coordinator is asked about some partitions another one of the request comes to be: about it nothing was
-    asked, so nothing is written to it without a transaction that is known to be open."""
+    """A partition that is created during the verification is refused, as it was not verified."""
     coordinator = use(broker, Coordinator(Errors.NONE))
 
     def create() -> None:
@@ -214,7 +215,7 @@ def test_partition_that_is_made_meanwhile(broker: VirtualBroker, connection: Con
 
 
 def test_who_may_write_what(broker: VirtualBroker, connection: Connection) -> None:
-    """Transactional records need a transactional id, and all are of one producer; a plain batch is none of them."""
+    """Transactional batches need a transactional id and one producer; other batches are not verified."""
     coordinator = use(broker, Coordinator(Errors.NONE))
     assert put(broker, connection, 9, of_transaction(), name=None)["ErrorCode"] == 53
     assert put(broker, connection, 9, of_transaction(attributes=0))["ErrorCode"] == 0
@@ -251,14 +252,14 @@ def test_older_epoch_is_refused_without_a_question(broker: VirtualBroker, connec
 
 
 def test_first_sequence(broker: VirtualBroker, connection: Connection) -> None:
-    """With transaction version 2 the first sequence is 0; older clients begin anywhere."""
+    """With transaction version 2, the first sequence number is 0; for older clients it is arbitrary."""
     use(broker, Coordinator(Errors.NONE))
     assert put(broker, connection, 12, of_transaction(5))["ErrorCode"] == 45
     assert put(broker, connection, 11, of_transaction(5, producer_id=78))["ErrorCode"] == 0
 
 
 def test_verification_can_be_switched_off(broker: VirtualBroker, connection: Connection) -> None:
-    """Then clients below version 12 are trusted; those from 12 on still add their partitions by writing."""
+    """Without verification, clients below version 12 are not verified, and later ones still add their partitions."""
     coordinator = use(broker, Coordinator(Errors.NONE))
     switch(broker, "false")
     assert put(broker, connection, 11, of_transaction())["ErrorCode"] == 0
@@ -276,7 +277,7 @@ def switch(broker: VirtualBroker, value: str) -> None:
 
 @pytest.mark.parametrize("acks", [0, 1])
 def test_acks(broker: VirtualBroker, connection: Connection, acks: int) -> None:
-    """Kafka leaves acks to the client; without any there is no response, and an error closes the connection."""
+    """With acks=0 there is no response, and an error closes the connection."""
     use(broker, Coordinator(Errors.NONE))
     data = request(broker, 12, {0: of_transaction()}, acks=acks)
     if acks:
@@ -290,7 +291,7 @@ def test_acks(broker: VirtualBroker, connection: Connection, acks: int) -> None:
 
 
 def test_read_committed_waits_for_the_marker(broker: VirtualBroker, connection: Connection) -> None:
-    """A delayed fetch counts bytes up to the last stable offset, and the marker's append wakes it."""
+    """A delayed read_committed fetch counts bytes up to the last stable offset, and the marker completes it."""
     use(broker, Coordinator(Errors.NONE))
     log = broker.context.topics.partition("t", 0)
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as other:
@@ -308,7 +309,7 @@ def test_read_committed_waits_for_the_marker(broker: VirtualBroker, connection: 
 
 
 def test_with_the_coordinator(broker: VirtualBroker, connection: Connection) -> None:
-    """With the broker's own coordinator: begun by writing, committed, and the next one aborted; read committed."""
+    """With the broker's coordinator, a commit and an abort move the last stable offset; the abort is in the index."""
     transactions = broker.context.transactions
     transactions.runtime.prepare()
     producer = transactions.init_producer_id("tx", 60_000)
@@ -324,7 +325,7 @@ def test_with_the_coordinator(broker: VirtualBroker, connection: Connection) -> 
 
 
 def test_late_transactions_are_counted(broker: VirtualBroker, connection: Connection) -> None:
-    """PartitionsWithLateTransactionsCount: open for longer than transaction.max.timeout.ms and five minutes."""
+    """A transaction is counted as late after transaction.max.timeout.ms and five minutes."""
     use(broker, Coordinator(Errors.NONE))
 
     late = broker.parts.logs.tasks.late_transactions
@@ -346,7 +347,7 @@ def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def test_a_response_that_waits_for_a_sync_frees_the_verification_once() -> None:
-    """The request may have its response, and be freed, before the thread that appended its batches continues."""
+    """The verification is freed once, although the response may be sent before the appending thread continues."""
     count = 3000
     with VirtualBroker({"log.flush.interval.messages": 1, "num.io.threads": 2}) as broker:
         broker.create_topic("t", 1)

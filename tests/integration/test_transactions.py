@@ -1,4 +1,4 @@
-"""Transactions of a real client over a real socket: what commits is read, what aborts is not, kill -9 or none."""
+"""Transactions of librdkafka: committed records are read, aborted ones are not, also after kill -9."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,7 +43,7 @@ def transact(producer: Producer, values: list[str], *, commit: bool = True, name
 
 
 def read(broker: BrokerProcess, count: int, isolation: str = "read_committed") -> list[str]:
-    """The first ``count`` values, and those that come right behind them."""
+    """Return the first ``count`` values and any that follow shortly after."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any", "isolation.level": isolation})
     consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
     found: list[str] = []
@@ -65,7 +65,7 @@ def values(number: int) -> list[str]:
 
 
 def test_commits_are_read_and_aborts_are_not(broker: BrokerProcess) -> None:
-    """And a second producer of the same id fences the first."""
+    """A read_committed consumer reads committed records only, and a second producer with the id fences the first."""
     first = producer(broker)
     for number in range(4):
         transact(first, values(number), commit=number % 2 == 0)
@@ -79,7 +79,7 @@ def test_commits_are_read_and_aborts_are_not(broker: BrokerProcess) -> None:
 
 
 def test_offsets_are_part_of_a_transaction(broker: BrokerProcess) -> None:
-    """They move with a commit, and stay with an abort."""
+    """Offsets in a transaction are committed with it, and not changed by an abort."""
     mine = producer(broker)
     transact(mine, values(0))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
@@ -99,7 +99,7 @@ def test_offsets_are_part_of_a_transaction(broker: BrokerProcess) -> None:
 
 
 def test_kill_9_between_transactions_and_inside_one(broker: BrokerProcess) -> None:
-    """Committed data exists after each kill; an open transaction is aborted when its producer returns."""
+    """Committed records are kept after each kill; an open transaction is aborted when its producer returns."""
     for number in range(5):
         mine = producer(broker)
         transact(mine, values(number))
@@ -108,14 +108,14 @@ def test_kill_9_between_transactions_and_inside_one(broker: BrokerProcess) -> No
         mine.flush(TIMEOUT_S)
         broker.kill()
         broker.start()
-        producer(broker)  # aborts what is open
+        producer(broker)  # aborts the open transaction
         done = [one for count in range(number + 1) for one in values(count)]
         assert read(broker, len(done)) == done
     assert read(broker, 35, "read_uncommitted").count("open") == 5
 
 
 def test_an_open_transaction_times_out(start_broker: Start) -> None:
-    """Its records are never read, and those behind them are."""
+    """The records of a transaction that timed out are never read, and later records are."""
     broker = start_broker(transaction__abort__timed__out__transaction__cleanup__interval__ms="100")
     create_topic(broker.bootstrap, TOPIC, PARTITIONS)
     slow = producer(broker, "slow", **{"transaction.timeout.ms": 1000})

@@ -1,4 +1,4 @@
-"""No import needs a module that Windows lacks, and neither does a record's path on the portable loop."""
+"""kbroker without the modules that Windows lacks: imports, and records through the portable network loop."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the real thing runs the other tests")
 def test_without_posix(tmp_path: Path) -> None:
-    """No module of ours imports fcntl and its like; a broker keeps its folder locked and its records without them."""
+    """No module imports fcntl and its like at its import; a broker without them locks its folder and keeps records."""
     (tmp_path / "data").mkdir()
     output = run_to_end(
         [sys.executable, "-m", "tests.support.no_posix", str(tmp_path / "data")],

@@ -1,4 +1,4 @@
-"""An installation without the extra `spark`, as when wheels are tested: fast tests and the command line still run."""
+"""Installation without the extra `spark`, as in the tests of wheels: fast tests and the command line work."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def test_fast_tests_of_the_pipeline() -> None:
 
 
 def test_a_command_names_the_missing_package() -> None:
-    """A command of the pipeline ends with one line, like a session that is built without the extra."""
+    """A command of the pipeline ends with one line that names the missing package and the extra."""
     program = """
 from click.testing import CliRunner
 from kbroker.cli import cli
@@ -43,7 +43,7 @@ for words in (["usage", "T"], ["compact", "T"], ["ingest", "T", "a.log"]):
 
 
 def test_help_of_every_command() -> None:
-    """`kbroker pipeline ... --help` loads nothing of Spark."""
+    """`kbroker pipeline ... --help` does not import Spark."""
     program = """
 from click.testing import CliRunner
 from kbroker.cli import cli
@@ -57,7 +57,7 @@ for name in sorted(pipeline.commands):
 
 
 def test_the_lag_of_a_local_checkpoint_needs_no_package(tmp_path: Path) -> None:
-    """`kbroker pipeline lag` reads a folder itself: here it holds no checkpoint."""
+    """`kbroker pipeline lag` reads a local folder, here one without a checkpoint, without further packages."""
     program = f"""
 from click.testing import CliRunner
 from kbroker.cli import cli

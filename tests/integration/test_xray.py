@@ -1,4 +1,4 @@
-"""The X-ray of a running broker: connections, purgatories, memory, threads, requests; exact on the virtual clock."""
+"""X-ray of a running broker: connections, purgatories, memory, threads, requests; exact on a virtual clock."""
 
 import json
 import socket
@@ -51,7 +51,7 @@ def purgatory_of(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_a_throttled_connection_with_its_quota_and_the_time_left(broker: VirtualBroker) -> None:
-    """To the millisecond, from the response on to its end; then nothing is muted."""
+    """A throttled connection has its quota type and the exact time left, until the throttle ends."""
     fill(broker, 5000)
     broker.context.quotas.update(None, "slow", FETCH, 501)
     with Client(broker.bootstrap_servers, "slow") as slow, Client(broker.bootstrap_servers, "other") as other:
@@ -80,9 +80,9 @@ def test_a_throttled_connection_with_its_quota_and_the_time_left(broker: Virtual
 
 
 def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
-    """The connection with the longer wait is first, and its time is the client's; each of the two has its own.
+    """A client has the longest throttle of its connections, which are sorted by the time left, before others.
 
-    Both are before one whose request has waited longer.
+    Both are before a connection whose request has waited longer.
     """
     fill(broker, 5000)
     address = broker.bootstrap_servers
@@ -108,7 +108,7 @@ def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
 
 
 def test_a_client_that_does_not_read_its_response() -> None:
-    """Bytes that are ready and do not fit the socket are shown, and the connection is not read meanwhile."""
+    """Bytes that do not fit the socket are shown as unsent, until the client reads them."""
     sizes = {"queued.max.request.bytes": -1, "socket.request.max.bytes": 64 << 20, "message.max.bytes": 32 << 20}
     with Broker({**REAL, **sizes}) as broker:
         with Connection(broker.bootstrap_servers) as admin:
@@ -130,7 +130,7 @@ def test_a_client_that_does_not_read_its_response() -> None:
 
 
 def test_a_login_that_has_failed_and_the_time_until_it_knows() -> None:
-    """The response is delayed, to the millisecond on the virtual clock."""
+    """A failed login has the exact time until its delayed response."""
     settings = {
         **SETTINGS,
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -184,7 +184,7 @@ def test_delayed_fetches_with_keys_age_and_whose_they_are(broker: VirtualBroker)
 
 
 def test_members_of_groups_that_wait(broker: VirtualBroker) -> None:
-    """Operations in Python's purgatories are shown too, by the group's name."""
+    """Operations in the Python purgatories are shown with the group's id."""
     with Client(broker.bootstrap_servers, "member") as member:
         body = {
             "GroupId": "a-group", "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 5000, "MemberId": "",
@@ -206,7 +206,7 @@ def test_members_of_groups_that_wait(broker: VirtualBroker) -> None:
 
 
 def test_requests_with_their_time_line(broker: VirtualBroker) -> None:
-    """The latest from the first look on; the slowest always, and a fetch is not slow for its wait."""
+    """Finished requests are listed from the first X-ray on; the slowest ones always, without the wait of a fetch."""
     with Client(broker.bootstrap_servers, "worker") as worker:
         worker.fetch("t", max_wait_ms=700)
         wait_for("the fetch waits", lambda: broker.waiting_fetches == 1)
@@ -229,7 +229,7 @@ def test_requests_with_their_time_line(broker: VirtualBroker) -> None:
 
 
 def test_memory_of_the_pool_by_connection() -> None:
-    """A frame's memory is its connection's until the handler releases it; a connection without memory is muted."""
+    """The memory of a frame belongs to its connection until it is released; a connection without memory is muted."""
     with Broker(REAL) as broker:
         first, second = (socket.create_connection(address_of(broker)) for _ in range(2))
         with first, second:
@@ -306,7 +306,7 @@ def test_hostile_names_are_text(broker: VirtualBroker) -> None:
 
 
 def test_looks_while_connections_come_and_go_and_the_broker_stops() -> None:
-    """Under load, with a connection for each request: every look is answered, none hangs in the stop."""
+    """X-rays of a broker under load succeed, and do not delay its stop."""
     with Broker(REAL) as broker:
         over = threading.Event()
         failures: list[BaseException] = []
@@ -353,7 +353,7 @@ sys.stdin.read()
 
 @pytest.mark.soak
 def test_ten_thousand_connections_and_waiting_fetches() -> None:
-    """A look takes a bounded time, shows what it was asked for, and counts all."""
+    """An X-ray of 10,000 connections takes a bounded time, shows as many as requested, and counts all."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 12_000:
