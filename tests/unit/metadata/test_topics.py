@@ -220,7 +220,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_request(bench: Bench, monkeypatch:
 
 
 def test_topics_of_one_request_are_remembered_and_synced_together(bench: Bench) -> None:
-    """All topics of a request share a metadata batch and a sync; one of each per topic took 14 s for 5,000 topics."""
+    """All topics of a request share a batch and a sync; one of each per topic took 14 s for 5,000 partitions."""
     rows = [{"Name": f"t{number}", "NumPartitions": 20, "ReplicationFactor": 1} for number in range(50)]
     response = bench.ask("CreateTopics", 7, {"Topics": rows})
     assert {row["ErrorCode"] for row in response["Topics"]} == {0}

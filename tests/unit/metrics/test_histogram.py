@@ -15,7 +15,6 @@ def test_a_value_is_in_the_first_bucket_that_reaches_it() -> None:
 
 
 def test_threads_lose_no_value() -> None:
-    """Each value that several threads record is counted once."""
     histogram = Histogram((1.0,))
     threads = [threading.Thread(target=lambda: [histogram.record(2.0) for _ in range(1000)]) for _ in range(4)]  # type: ignore[func-returns-value]
     for thread in threads:

@@ -131,7 +131,6 @@ def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, Vir
 
 @pytest.mark.parametrize("target", [b"http://[::1/metrics", b"http://[/ready", b"x://]/"])
 def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
-    """An invalid target gets status 400."""
     exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
     server = metrics_server(exposition, lambda: True)
     server.start()

@@ -24,7 +24,6 @@ def test_flexible_request_header_keeps_the_old_client_id() -> None:
 
 
 def test_old_request_header_has_no_tags() -> None:
-    """Request header 1 has no tagged section."""
     assert codec.encode_request_header(0, 8, -2, None) == bytes.fromhex("0000 0008 fffffffe ffff")
     assert codec.decode_request_header(bytes.fromhex("0000 0008 fffffffe ffff 00")) == ((0, 8, -2, ""), 10)
 
@@ -39,7 +38,6 @@ def test_api_versions_response_always_has_header_0() -> None:
 
 
 def test_other_flexible_responses_have_header_1() -> None:
-    """Response header 1 has a tagged section."""
     assert codec.response_header_version(3, 9) == 1
     assert codec.response_header_version(3, 8) == 0
     assert codec.encode_response_frame(12, 4, 1, {}) == bytes.fromhex("0000000c 00000001 00 00000000 0000 00")
@@ -248,7 +246,6 @@ def test_bytes_after_a_body_are_accepted() -> None:
 
 
 def test_records_are_a_view_of_the_frame() -> None:
-    """Records are a view of the frame, not a copy."""
     topic = {"Topic": "t", "Partitions": [{"Records": b"abc" * 1000}]}
     data = codec.encode_response(1, 4, {"Responses": [topic]})
     records = codec.decode_response(1, 4, data)["Responses"][0]["Partitions"][0]["Records"]

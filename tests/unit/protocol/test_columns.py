@@ -192,7 +192,6 @@ def damaged(at: int, value: int) -> bytes:
     ],
 )
 def test_damage_is_an_error_that_names_the_batch(data: bytes, message: str) -> None:
-    """Damage is an error that names the batch, and no damaged record is returned."""
     with pytest.raises(ProtocolError) as caught:
         ArrowColumns(ALL).append(data, 0, 0, END)
     assert caught.value.error is Errors.CORRUPT_MESSAGE
@@ -216,7 +215,6 @@ def test_a_bomb_ends_at_its_cap() -> None:
 
 
 def test_a_position_outside_is_refused() -> None:
-    """A position outside the buffer is a ValueError."""
     for position in (-1, 2):
         with pytest.raises(ValueError, match="outside the 1 bytes"):
             ArrowColumns(ALL).append(b"x", position, 0, END)

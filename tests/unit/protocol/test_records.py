@@ -260,7 +260,6 @@ def test_damaged_compression_is_refused(case: str) -> None:
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_unknown_codecs_are_refused(codec: int) -> None:
-    """An undefined codec is refused."""
     with pytest.raises(ProtocolError, match="decompressed"):
         columns(with_payload(codec, plain_records(1), 1))
 

@@ -39,7 +39,7 @@ def test_they_are_what_all_of_them_are(codec: CompressionType) -> None:
 
 
 def test_limits() -> None:
-    """Rows are limited by number, and bytes by the record that reaches the limit. Dropped headers are still counted."""
+    """Reading stops at the number of rows or with the record that reaches the byte limit; all headers are counted."""
     batch = batch_of(*(Record(b"k", b"v" * 9, 5, HEADERS) for _ in range(5)))
     size = (batch.size_bytes - 61) // 5
     for limits, count in (((2, ALL), 2), ((9, ALL), 5), ((5, 0), 1), ((5, size), 2), ((5, size - 1), 1)):

@@ -435,7 +435,7 @@ def test_bad_entities_are_refused(bench: Bench) -> None:
 
 
 def test_handles_that_no_manager_made_do_no_harm(bench: Bench) -> None:
-    """A manager without managers and arguments of a wrong type are refused with an error."""
+    """A manager that ClientQuotaManagers did not create, and arguments of wrong types, are refused."""
     orphan = type(bench.produce).__new__(type(bench.produce))
     for call in (
         lambda: orphan.is_enabled,

@@ -92,7 +92,7 @@ def test_bad_values_are_refused_with_what_is_allowed(bench: Bench, key: str, val
     ],
 )
 def test_values_that_kafka_takes(bench: Bench, key: str, value: float) -> None:
-    """Accepted are fractions for keys that are not whole numbers, rounding errors, and the largest LONG as a double."""
+    """Kafka accepts fractions for some keys, rounding errors for whole numbers, and the maximum LONG as a double."""
     assert bench.alter(ALICE, (key, value)) is None
     assert bench.all() == {"user alice": {key: value}}
     assert bench.stored == {ALICE: {key: value}}

@@ -248,7 +248,7 @@ def test_software_is_known_from_its_request_on(bench: Bench) -> None:
 
 
 def test_what_no_handler_has_seen_is_not_recorded(bench: Bench) -> None:
-    """Omitted are requests that no handler received, requests for the log's own topic, and unknown APIs."""
+    """Requests that no handler received, requests for the log's own topic, and unknown APIs are not recorded."""
     one = bench.connect()
     one.record(dequeue_ns=0)
     one.record(leave_out=True)

@@ -126,7 +126,6 @@ def test_what_a_delayed_fetch_is_given_back() -> None:
 
 
 def test_batches_keep_what_the_counters_hold() -> None:
-    """Two batches give the delays of one batch."""
     values = [(0, START_MS + i * 7, 500.0, JUDGED, 0) for i in range(100)]
     whole, halves = Counters(), Counters()
     whole.add("Produce", 2_000)

@@ -50,7 +50,6 @@ def test_a_limit_by_time_cuts_all_partitions_at_one_time(times: list[list[int]],
 
 
 def test_equal_partitions_are_cut_alike() -> None:
-    """With twice as many tasks as partitions, each partition is halved."""
     ranges = [OffsetRange("t", i, 0, 100) for i in range(2)]
     assert [(r.partition, r.from_offset, r.until_offset) for r in split(ranges, 4)] == [
         (0, 0, 50),
@@ -61,7 +60,6 @@ def test_equal_partitions_are_cut_alike() -> None:
 
 
 def test_small_partitions_stay_whole() -> None:
-    """Only large partitions are split."""
     found = split([OffsetRange("t", 0, 0, 1000), OffsetRange("t", 1, 0, 10)], 4)
     assert [r.size for r in found] == [333, 333, 334, 10]
 

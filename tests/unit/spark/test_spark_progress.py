@@ -91,7 +91,7 @@ def test_nothing_new_is_the_same_offset(start: Start) -> None:
 
 
 def test_limits(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
-    """The maximum limits a batch, the minimum delays one until maxTriggerDelay, and one option ignores both."""
+    """The maximum limits a batch, the minimum delays one until maxTriggerDelay, and the trigger once ignores both."""
     progress = start(startingOffsets="earliest", maxOffsetsPerTrigger="4")
     assert progress.next_end(None).offsets == {A: 4, B: 0}
     assert progress.next_end(None, all_there_is=True).offsets == {A: 10, B: 0}

@@ -130,7 +130,6 @@ def test_an_unreachable_endpoint(clock: VirtualClock, scheduler: Scheduler, capl
 
 
 def test_nothing_is_taken_after_the_stop(endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler) -> None:
-    """A push after the stop is dropped."""
     forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
     assert forwarder.stop(5)
     forwarder.put(b"a")

@@ -73,7 +73,6 @@ def test_bounds() -> None:
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x7f", b"no metrics at all"])
 def test_other_data(data: bytes) -> None:
-    """Other data is refused with one type of error."""
     with pytest.raises(ValueError, match="expected metrics in OTLP"):
         parse(data)
 

@@ -118,7 +118,7 @@ def test_an_expired_client_leaves_no_values(rig: Rig) -> None:
 
 
 def test_a_folder_that_is_deleted_is_made_again(rig: Rig) -> None:
-    """A push is accepted even if it cannot be logged, and the folder is created again."""
+    """A push is accepted even if it cannot be logged, and a missing folder is created again."""
     assert rig.push(gauges({"a": 1}).SerializeToString()) is Errors.NONE
     for file in rig.folder.iterdir():
         file.unlink()

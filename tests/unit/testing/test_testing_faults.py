@@ -153,7 +153,6 @@ def test_a_failing_block_keeps_its_own_error(rules: FaultRules) -> None:
 
 
 def test_assert_hit_counts(rules: FaultRules) -> None:
-    """A given number of hits is exact."""
     fault = rules.add("Produce", drop=True, count=3)
     for _ in range(2):
         meets(rules, 0)

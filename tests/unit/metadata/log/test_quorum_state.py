@@ -11,7 +11,6 @@ from kbroker.metadata.log.quorum_state import FILE_NAME, QuorumState, read_quoru
 
 @pytest.mark.parametrize("kraft_version", [0, 1])
 def test_what_was_written_is_read(tmp_path: Path, kraft_version: int) -> None:
-    """A written state is read back. Without a file, no state is returned."""
     assert read_quorum_state(tmp_path) is None
     state = QuorumState(3, 17)
     write_quorum_state(tmp_path, state, kraft_version)

@@ -484,7 +484,6 @@ def with_unknown_type(batch: bytes) -> bytes:
 
 
 def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
-    """Recovery of a folder that a broker uses is refused."""
     lose(folder)
     lock = FolderLock(folder)
     status, said = run(str(folder))

@@ -228,7 +228,6 @@ def test_what_was_written_is_compared_with_the_file(
 
 
 def test_folders_without_a_topic_are_no_obstacle(tmp_path: Path) -> None:
-    """Folders of partitions without a topic do not prevent the takeover."""
     write_metadata_file(tmp_path, {})
     (tmp_path / "old-0").mkdir()
     checkpoints.write_partition_metadata(tmp_path / "old-0", EMPTY)

@@ -46,7 +46,6 @@ def test_the_bytes_of_a_record(record: ControlRecord, number: int, value: str) -
 
 
 def test_voters_keep_their_order() -> None:
-    """Voters, endpoints and the levels of kraft.version are decoded as encoded."""
     voters = Voters((VOTER, VOTER._replace(id=1, endpoints=())))
     assert decode_control(*encode_control(voters)) == voters
 

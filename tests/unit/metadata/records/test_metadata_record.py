@@ -25,7 +25,6 @@ ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
 
 def test_the_types_are_those_of_the_tables() -> None:
-    """Each table has one type."""
     assert list(RECORD_TYPES.values()) == list(TABLES)
     assert list(RECORD_TYPES) == sorted(RECORD_TYPES)
 

@@ -91,7 +91,7 @@ def test_a_flood_of_refused_requests_does_not_fill_a_disk(rig: Rig) -> None:
 
 
 def test_allowed_requests_are_logged_when_the_level_asks(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """Allowed requests are logged while the level is DEBUG, from the check after the change on, after the refusals."""
+    """Allowed requests are logged after the refusals while the level is DEBUG, from the check after its change on."""
     allowing = rule("g", kind=ResourceType.GROUP)
     rig.authorizer.create([allowing])
     assert rig.ask("g")
