@@ -1,9 +1,9 @@
-"""An archive of the classes that Spark loads: with it a JVM starts in half the time, and tests start some sixty.
+"""Archive of the classes that Spark loads, with which a JVM starts in half the time; the tests start some sixty JVMs.
 
     python -m tests.spark.class_archive FILE
 
-Without the file, or with one of another Java or Spark, a JVM loads its classes one by one. So does it with a file
-that was written in another folder: its name contains a hash of the folder's.
+Without the file, or with a file of another Java or Spark, a JVM loads its classes one by one, and so it does with a
+file that was written in another folder: the name contains a hash of the folder's name.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from tests.spark.day import make_day
 
 _ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = _ROOT / "build" / f"spark-classes-{hashlib.sha256(os.fsencode(_ROOT)).hexdigest()[:8]}.jsa"
-# Less start-up, less memory: tests run short programs.
+# Fewer optimizations and threads: tests run short programs.
 _SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 JVM = (*_SHORT, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable") if ARCHIVE.exists() else _SHORT
 
-# A JVM writes the archive as it ends, which is after the command.
+# A JVM writes the archive at its end, which is after the command.
 _PROGRAM = """
 from kbroker.cli import cli
 from pyspark import SparkContext
@@ -36,7 +36,7 @@ finally:
 
 
 def write(archive: Path) -> None:
-    """Run a job and keep the classes it needed."""
+    """Run a job and keep the classes that it loaded."""
     kept = archive.with_suffix(".part")
     options = (*_SHORT, f"-XX:ArchiveClassesAtExit={kept}", "-Xlog:disable")
     given = {**os.environ, "SPARK_SUBMIT_OPTS": " ".join(options), "PYSPARK_PYTHON": sys.executable}

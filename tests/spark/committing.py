@@ -1,9 +1,9 @@
-"""A program for the tests: what a stream does with a table at each batch, without Spark, and what a compaction does.
+"""Program for the tests: the commits of a stream's batches to a table without Spark, and compactions of the table.
 
-python -m tests.spark.committing TABLE write APP BATCHES [wait]
-python -m tests.spark.committing TABLE compact TIMES [wait]
+    python -m tests.spark.committing TABLE write APP BATCHES [wait]
+    python -m tests.spark.committing TABLE compact TIMES [wait]
 
-With `wait` it begins after a line of input, so that several processes begin at once.
+With `wait` it starts after a line of input, so that several processes start at the same time.
 """
 
 import sys
@@ -25,12 +25,12 @@ BUCKETS = 2
 
 
 def day_of_batches() -> Day:
-    """The day whose first rows are those of a batch."""
+    """Return the day whose first rows are the rows of a batch."""
     return make_day(ROWS)
 
 
 def two_hours() -> pa.Table:
-    """The rows of one batch, of the day's first two hours: few files. Each batch writes all of them again."""
+    """Return the rows of each batch, those of the day's first two hours, which take few files."""
     import pyarrow.compute as pc
 
     rows = day_of_batches().rows
@@ -38,7 +38,7 @@ def two_hours() -> pa.Table:
 
 
 def placed(rows: pa.Table) -> pa.RecordBatch:
-    """Rows as executors get them: sorted by hour and bucket, which stand beside them."""
+    """Return rows as executors get them: sorted by hour and bucket, with a column for each."""
     hours = [int(time) // HOUR_US for time in rows["time"].cast(pa.int64()).to_pylist()]
     names = zip(rows["principal"].to_pylist(), rows["client_id"].to_pylist(), strict=True)
     buckets = [bucket_of(principal, client_id, BUCKETS) for principal, client_id in names]
@@ -50,7 +50,7 @@ def placed(rows: pa.Table) -> pa.RecordBatch:
 
 
 def write(table: Table, app: str, number: int, rows: pa.RecordBatch) -> bool:
-    """A batch of a stream; whether it was committed here."""
+    """Write a batch of a stream, and return whether this call committed it."""
     found = write_files(table.place, REQUEST_LOG, f"{number:08d}", [rows])
     files = [data_file(row, REQUEST_LOG, 0) for batch in found for row in batch.to_pylist()]
     return table.commit(files, (app, number))

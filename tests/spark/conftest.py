@@ -1,7 +1,8 @@
-"""One Spark session for all tests of this folder, and brokers of a test's own.
+"""One Spark session for all tests of this folder, and brokers for single tests.
 
-A test that imports PySpark, pandas or Arrow belongs here, not into `unit`: that one also runs where they are not
-installed. The session starts with the first test that asks for it and ends, JVM and all, before other folders' tests.
+A test that imports PySpark, pandas or Arrow belongs here, not in `unit`, whose tests also run where these packages are
+not installed. The session starts with the first test that requests it, and ends with its JVM before other folders'
+tests.
 """
 
 from __future__ import annotations
@@ -41,20 +42,23 @@ TIMEOUT_S = 900
 
 
 class Sessions:
-    """Starts the session when it is first asked for. Jars count at its start only, so those of the connector and of
-    Delta Lake are given to it whenever they can be had."""
+    """Starts the session at the first request.
+
+    Jars can be added only at the start of a session, so those of the connector and of Delta Lake are added whenever
+    they are available.
+    """
 
     def __init__(self) -> None:
         self._session: SparkSession | None = None
-        self.no_connector: str | None = None  # why the session goes without
+        self.no_connector: str | None = None  # reason for a session without it
         self.no_delta: str | None = None
 
     def get(self) -> SparkSession:
-        """Return the session; the test lacks something if it cannot start."""
+        """Return the session; a test lacks a prerequisite if it cannot start."""
         if self._session is None:
             need.spark()
             self.no_connector, self.no_delta = self._fetch(CONNECTOR), self._fetch(DELTA)
-            from kbroker.spark.tables import table_stream  # PySpark is here by now
+            from kbroker.spark.tables import table_stream  # PySpark is installed at this point
 
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
             self._interrupt = signal.getsignal(signal.SIGINT)
@@ -85,14 +89,14 @@ class Sessions:
         if self._session is not None:
             session, self._session = self._session, None
             stop_session(session)
-            signal.signal(signal.SIGINT, self._interrupt)  # PySpark has put its own handler in its place
+            signal.signal(signal.SIGINT, self._interrupt)  # PySpark has replaced the handler
 
 
 _sessions = Sessions()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A JVM beside other work takes minutes to start, and whichever test is the first waits for it."""
+    """Set a long time-out: a JVM beside other work takes minutes to start, and any test may be the first."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
@@ -100,20 +104,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the session with the last test of this folder: half a gigabyte that the tests after it may need."""
+    """End the session after the last test of this folder, since later tests may need its half gigabyte."""
     if nextitem is None or HERE not in nextitem.path.parents:
         _sessions.close()
 
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
-    """The session of all tests: local[2], two shuffle partitions, no adaptive planning."""
+    """Return the session of all tests: local[2], two shuffle partitions, no adaptive planning."""
     return _sessions.get()
 
 
 @pytest.fixture(scope="module")
 def connector(spark: SparkSession) -> SparkSession:
-    """The session, with the official Kafka connector in it."""
+    """Return the session with the official Kafka connector."""
     if _sessions.no_connector is not None:
         need.lack(_sessions.no_connector)
     return spark
@@ -121,7 +125,7 @@ def connector(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture(scope="module")
 def delta(spark: SparkSession) -> SparkSession:
-    """The session, with Delta Lake in it."""
+    """Return the session with Delta Lake."""
     if _sessions.no_delta is not None:
         need.lack(_sessions.no_delta)
     return spark
@@ -129,7 +133,7 @@ def delta(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def by_consumer(connector: SparkSession) -> Iterator[SparkSession]:
-    """The session, whose driver learns offsets as a member of a consumer group: deprecated, and still to be had."""
+    """Return the session with a driver that reads offsets as a member of a consumer group, which is deprecated."""
     name = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
     connector.conf.set(name, "true")
     yield connector
@@ -138,7 +142,7 @@ def by_consumer(connector: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run a command of the pipeline other than `watch` in the session of the tests, which it must not stop."""
+    """Return a function that runs a command of the pipeline, except `watch`, in the session of the tests."""
 
     class Kept:
         def __getattr__(self, name: str) -> Any:
@@ -157,13 +161,13 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    """A broker for the test in a process, on port 0, with its own folder."""
+    """Return a broker in a process for the test, on port 0, with its own folder."""
     return start_broker(group__initial__rebalance__delay__ms="0", log__retention__ms="-1")
 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedBroker]:
-    """A broker in this process for the tests of a module: what it holds and was asked for can be looked at."""
+    """Yield a broker in this process for the tests of a module, whose state and requests can be inspected."""
     from kbroker.testing import EmbeddedBroker
 
     settings = {"auto.create.topics.enable": False, "log.retention.ms": -1}  # records of 1970 are kept

@@ -1,4 +1,4 @@
-"""A Spark Connect server on two cores of this machine."""
+"""Spark Connect server on two cores of this machine."""
 
 import os
 import re
@@ -20,7 +20,7 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 @contextmanager
 def connect_server(folder: Path, python: Path | None = None) -> Iterator[str]:
-    """The URL of a server that runs meanwhile. Args: `python`: its Python, by default this one."""
+    """Run a server and yield its URL; `python` is the server's Python, by default this one."""
     need.spark()
     try:
         require_connect()

@@ -1,8 +1,8 @@
-"""A separate Spark driver, to be killed: copies a topic into Parquet files, fifty records to a batch, until it ends.
+"""Spark driver in its own process, to be killed: copies a topic into Parquet files in batches of fifty records.
 
     python -m tests.spark.copying_driver BOOTSTRAP TOPIC FOLDER
 
-Prints `jvm PID` when the session stands.
+Prints `jvm PID` when the session has started, and runs until its end.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""A day of request-log rows with known results: seeded, the same on every machine, computed without Spark.
+"""Day of request-log rows with known results: seeded, the same on every machine, computed without Spark.
 
-`make_day()` gives the rows (a flat Arrow table in the order in which they arrive), the same rows as JSON lines, and
-what the jobs must say about them. In it: thirty entities, the first of which sent `hot_share` of all rows; idle fetches
-folded into one row; delays of one and of two quotas, refusals, refused connections; mutations; rows exactly on the
-borders of hours; rows that arrive hours late; rows of version 0, which lack the newer columns; rows of a real Kafka,
-which have neither sizes nor verdicts.
+`make_day()` returns the rows (a flat Arrow table in their order of arrival), the same rows as JSON lines, and the
+results expected of the jobs. The day has: thirty entities, the first of which sent `hot_share` of all rows; idle
+fetches folded into one row; delays of one and of two quotas, refusals, refused connections; mutations; rows exactly on
+the borders of hours; rows that arrive hours late; rows of version 0, which lack the newer columns; rows of a real
+Kafka, which have neither sizes nor verdicts.
 """
 
 import functools
@@ -23,17 +23,17 @@ from kbroker.spark.tables.log_schema import arrow_schema, is_milliseconds
 DATE = "2026-01-02"
 START_US = int(datetime(2026, 1, 2, tzinfo=timezone.utc).timestamp()) * 1_000_000
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
-# what a row is: of this version, of version 0, of Kafka, a lone verdict, a refusal
+# Kinds of rows: of this version, of version 0, of Kafka, a lone verdict, a refusal.
 OURS, OLD, KAFKA, CONNECTION, REFUSAL = 0, 1, 2, 3, 4
 APIS = ((0, "PRODUCE"), (1, "FETCH"), (3, "METADATA"), (19, "CREATE_TOPICS"))
-#: Version 0 had not these.
+#: Columns that version 0 lacks.
 NEWER = (
     *("network_time_us", "sampling", "repeated", "software_name", "software_version", "listener"),
     "transactional_id",
 )
-#: Of refusals alone.
+#: Columns of refusals alone.
 REFUSED = ("refusal", "refused_api_key", "refused_api_version")
-#: What a real Kafka does not log.
+#: Columns that a real Kafka does not log.
 NOT_KAFKA = (
     *("broker", "sequence", "address", "request_bytes", "response_bytes", "network_time_us", "error_code"),
     *("error_count", "sampling", "repeated", "verdicts", "updates"),
@@ -42,24 +42,24 @@ NOT_KAFKA = (
 
 @dataclass(frozen=True)
 class Day:
-    """`rows` in order of arrival; `kinds` says of each what it is; `late` which come hours after their time."""
+    """Rows in order of arrival, and the kind of each; `late` marks rows that arrive hours after their time."""
 
     rows: pa.Table
     kinds: np.ndarray
     late: np.ndarray
 
     def lines(self) -> Iterator[str]:
-        """Each row as a file has it: JSON, or the line of a real Kafka's log4j."""
+        """Yield each row as a line of a file: JSON, or the line of a real Kafka's log4j."""
         for row, kind in zip(self.rows.to_pylist(), self.kinds, strict=True):
             yield to_line(row, int(kind))
 
     def lines_before(self, hour: int) -> list[str]:
-        """Lines of the day's first hours, which take few files of a table."""
+        """Return the lines of the day's first hours, which take few files of a table."""
         return [line for line, time in zip(self.lines(), self.columns["time"], strict=True) if time.hour < hour]
 
     @functools.cached_property
     def columns(self) -> dict[str, Any]:
-        """Every column as a list."""
+        """Return every column as a list."""
         return dict(self.rows.to_pydict())
 
     @functools.cached_property
@@ -106,9 +106,9 @@ class Day:
 
     @functools.cached_property
     def throttles(self) -> dict[tuple[Any, ...], dict[str, int]]:
-        """By (quota type, user, client id, ip): verdicts, refusals, delay asked, served and the longest served, in ms.
+        """Return counts of verdicts and refusals and sums of delays in ms, by (quota type, user, client id, ip).
 
-        A delay that a real Kafka's row has without a verdict counts under quota type None.
+        A delay of a real Kafka's row, which has no verdict, counts under quota type None.
         """
         found: dict[tuple[Any, ...], dict[str, int]] = {}
         c = self.columns
@@ -142,7 +142,7 @@ class Day:
 
 @functools.lru_cache(maxsize=2)
 def make_day(rows: int = 20_000, seed: int = 7, entities: int = 30, hot_share: float = 0.6) -> Day:
-    """The day. Args: `rows`: at least 1,000; `hot_share`: of the first entity, 0..1."""
+    """Return the day; `rows` is at least 1,000, and `hot_share` the first entity's share, 0..1."""
     rng = np.random.default_rng(seed)
     who = np.where(rng.random(rows) < hot_share, 0, rng.integers(1, entities, rows))
     api = rng.choice(4, rows, p=[0.45, 0.4, 0.13, 0.02])
@@ -184,7 +184,7 @@ _SPANS = (
 
 
 def _row(i: int, who: int, api: int, kind: int, time: int, chance: float, delay: int) -> dict[str, Any]:
-    """A row of this version, but for its sizes and times."""
+    """Return a row of this version without its sizes and times."""
     user, client_id = f"team-{who % 7}", f"app-{who:02d}"
     verdicts: list[dict[str, Any]] = []
     quota = ("Produce", "Fetch", "Request", "ControllerMutation")[api]
@@ -194,7 +194,7 @@ def _row(i: int, who: int, api: int, kind: int, time: int, chance: float, delay:
         verdicts = [verdict(quota, user, "", delay, 0, refused=True)]
     elif chance < 0.02:
         verdicts = [verdict(quota, user, client_id, delay, min(delay, 1_000))]
-    elif chance < 0.03:  # two quotas judge it: the longer delay is served, the other one adds nothing
+    elif chance < 0.03:  # of two quotas, the longer delay is served and the other adds nothing
         verdicts = [verdict("Request", user, "", delay // 2, 0, level=3), verdict(quota, user, client_id, delay, delay)]
     values = [("Request", chance * 5)] if api == 2 else [(quota, float(i % 4 + 1) if api == 3 else chance * 1e5)]
     return {
@@ -245,7 +245,7 @@ def verdict(
     level: int = 1,
     refused: bool = False,
 ) -> dict[str, Any]:
-    """One entry of `verdicts`."""
+    """Return one entry of `verdicts`."""
     return {
         "quota_type": quota_type,
         "user": user,
@@ -264,7 +264,7 @@ def verdict(
 
 
 def _as(row: dict[str, Any], kind: int) -> dict[str, Any]:
-    """The row as one of its kind has it: what that kind lacks is null."""
+    """Return the row as a row of its kind, with null for the columns that the kind lacks."""
     if kind == OLD:
         return {**row, **dict.fromkeys(NEWER)}
     if kind == KAFKA:
@@ -283,7 +283,7 @@ def _as(row: dict[str, Any], kind: int) -> dict[str, Any]:
 
 
 def to_line(row: dict[str, Any], kind: int = OURS) -> str:
-    """A row as the line of a file."""
+    """Return a row as the line of a file."""
     record: dict[str, Any] = {} if kind == KAFKA else {"version": 0 if kind == OLD else 3}
     for column in COLUMNS:
         if row[column.name] is not None and not (kind == KAFKA and column.name == "time"):

@@ -1,9 +1,10 @@
-"""A separate Spark driver: copies topic `in` to topic `out` exactly once, and dies in a phase of a batch if asked to.
+"""Spark driver in its own process: copies topic `in` to topic `out` exactly once, and is killed in a phase of a batch.
 
     python -m tests.spark.exactly_once_driver BOOTSTRAP FOLDER MASTER PHASE [OPTION=VALUE ...]
 
-PHASE is one of PHASES or "". Ends with 0 when all of `in` is copied. What dies is the task's Java process, which is the
-driver's with the master `local[...]` and an executor's with `local-cluster[...]`, or the task's Python worker.
+PHASE is one of PHASES, or "" for no kill. The status is 0 when all of `in` is copied. The killed process is the task's
+Java process, which is the driver's with the master `local[...]` and an executor's with `local-cluster[...]`, or the
+task's Python worker.
 """
 
 import os
@@ -30,7 +31,7 @@ DONE = "died"
 
 
 def java_process() -> int:
-    """The Java process that this Python worker belongs to: the first one among its ancestors."""
+    """Return the Java process of this Python worker: the first one among its ancestors."""
     pid = os.getppid()
     while "java" not in Path(f"/proc/{pid}/comm").read_text():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -38,7 +39,7 @@ def java_process() -> int:
 
 
 class DyingWriter(KbrokerStreamWriter):
-    """Kills in a phase of batch BATCH, once."""
+    """Writer that kills a process in a phase of batch BATCH, once."""
 
     def __init__(self, whole: KbrokerStreamWriter, folder: Path, phase: str) -> None:
         super().__init__(whole.options)
@@ -59,7 +60,7 @@ class DyingWriter(KbrokerStreamWriter):
         try:
             self.arm(*before)
             return super().write(iterator)
-        finally:  # Spark uses the worker again
+        finally:  # Spark reuses the worker
             TransactionalProducer.send_offsets, TransactionalProducer.commit_transaction = before  # type: ignore[method-assign]
 
     def arm(self, send_offsets: Callable[..., None], commit: Callable[..., None]) -> None:
@@ -90,7 +91,7 @@ class DyingWriter(KbrokerStreamWriter):
 
 
 class DyingSource(KbrokerDataSource):
-    """``format("kbroker")`` with a writer that dies."""
+    """``format("kbroker")`` with a writer that is killed."""
 
     @classmethod
     def name(cls) -> str:

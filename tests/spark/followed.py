@@ -1,8 +1,8 @@
-"""A program for the tests: run `watch --json` until a line has a text, press Ctrl-C, print the summary.
+"""Program for the tests: run `watch --json` until a line contains a text, press Ctrl-C, print the summary.
 
-python -m tests.spark.followed TEXT PROGRAM -m kbroker pipeline watch TABLE ...
+    python -m tests.spark.followed TEXT PROGRAM -m kbroker pipeline watch TABLE ...
 
-Its JSON has `requests` beside what `watch` prints: those of all usage in the table, by its data files.
+The JSON has `requests` in addition to the output of `watch`: the requests of all usage rows in the table's data files.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Common parts of the tests against clusters of Kafka brokers: their settings, and the events during them."""
+"""Common parts of the tests against clusters of Kafka brokers: settings, and events during a test."""
 
 import glob
 import os
@@ -28,7 +28,7 @@ BATCHES_OF_A_STEP = 2
 
 
 def start(count: int, certificates: Certificates) -> KafkaCluster:
-    """Brokers with a SASL_SSL listener each, which write their request log as Kafka's own logger prints it."""
+    """Start brokers with a SASL_SSL listener each, which write request logs in the format of Kafka's logger."""
     users = PLAIN.format(" ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items()))
     settings = {
         "sasl.enabled.mechanisms": "PLAIN",
@@ -46,7 +46,7 @@ def start(count: int, certificates: Certificates) -> KafkaCluster:
 
 
 def secured(certificates: Certificates) -> dict[str, str]:
-    """The settings of a client of the SASL_SSL listener."""
+    """Return the settings of a client of the SASL_SSL listener."""
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {
         "security.protocol": "SASL_SSL",
@@ -58,14 +58,14 @@ def secured(certificates: Certificates) -> dict[str, str]:
 
 
 def create(kafka: KafkaCluster, *topics: str, partitions: int = 4) -> None:
-    """Topics with a replica on each broker, which keep records of any age."""
+    """Create topics with a replica on each broker, which keep records of any age."""
     kept = {"retention.ms": "-1"}
     with Cluster(kafka.bootstrap) as cluster:
         Admin(cluster).create_topics([NewTopic(name, partitions, len(kafka.brokers), kept) for name in topics])
 
 
 def fill(kafka: KafkaCluster, topic: str, count: int, partitions: int = 4, *, first: int = 0) -> None:
-    """Values `first`, `first` + 1 ... in turn over the partitions; all are acknowledged, and there once."""
+    """Send the values `first`, `first` + 1 ... in turn to the partitions, each acknowledged and stored once."""
     with Cluster(kafka.bootstrap) as cluster, Producer(cluster, idempotent=True) as producer:
         for number in range(first, first + count):
             producer.send(topic, b"%d" % number, partition=number % partitions, timestamp_ms=1_000_000 + number)
@@ -83,13 +83,13 @@ def values(kafka: KafkaCluster, topic: str, partitions: int = 4) -> list[int]:
 
 
 def logged(kafka: KafkaCluster) -> list[str]:
-    """The whole lines of all request logs until now."""
+    """Return the complete lines of all request logs until now."""
     found = [(broker.folder / REQUEST_LOG).read_text(encoding="utf-8") for broker in kafka.brokers]
     return [line for text in found for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Disturbance:
-    """Events of a cluster while jobs run, one step after the other; `done`: the steps that are complete."""
+    """Events of a cluster while jobs run, one step after the other; `done` lists the complete steps."""
 
     def __init__(self, kafka: KafkaCluster, topics: Iterable[str], partitions: int = 4) -> None:
         self.kafka, self.topics, self.partitions = kafka, tuple(topics), partitions
@@ -97,7 +97,7 @@ class Disturbance:
         self._admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap.split(","))
 
     def close(self) -> None:
-        """Start again what was killed, and wait until it leads its share."""
+        """Start the killed brokers again."""
         for broker in self.kafka.brokers:
             if not broker.is_running:
                 broker.start()
@@ -109,7 +109,7 @@ class Disturbance:
         return {one.partition: one.leader for one in described.partitions}
 
     def move_leaders(self) -> None:
-        """Each partition's leader becomes the next of its replicas: a reassignment, and a preferred election."""
+        """Move each partition's leadership to its next replica, by a reassignment and a preferred election."""
         for topic in self.topics:
             with Cluster(self.kafka.bootstrap) as cluster:
                 (described,) = Admin(cluster).describe_topics([topic])
@@ -146,7 +146,7 @@ class Disturbance:
         self.done.append("kill_third")
 
     def restart(self) -> None:
-        """Start what was killed, and wait until each partition has all its replicas in sync."""
+        """Start the killed brokers, and wait until each partition has all its replicas in sync."""
         for broker in self.kafka.brokers:
             if not broker.is_running:
                 broker.start()
@@ -160,10 +160,10 @@ class Disturbance:
 
 
 def while_running(start_query: Callable[[], Any], steps: list[Callable[[], None]], seconds: float = 600) -> None:
-    """Run a query to its end, begun again if a Python worker of Spark never comes.
+    """Run a query to its end, and restart it if a Python worker of Spark never starts.
 
-    Args: `steps`: each is taken, and leaves the list, when three more batches have ended; what the query was too fast
-    for stays. Raises: StreamingQueryException.
+    Args: `steps`: each is called and removed when more batches have ended; steps for which the query was too fast are
+    left. Raises: StreamingQueryException.
     """
     until = time.monotonic() + seconds
     query = start_query()

@@ -1,4 +1,4 @@
-"""Common parts of the tests of the official connector: topics with known records, and frames over them."""
+"""Common parts of the tests of the official connector: topics with known records, and frames of them."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def fill(address: str, topic: str, count: int, partitions: int, *, first: int = 
 
 
 def load(spark: SparkSession, address: str, **options: str) -> DataFrame:
-    """A batch frame over a topic."""
+    """Return a batch frame of a topic."""
     return spark.read.format("kafka").option("kafka.bootstrap.servers", address).options(**options).load()
 
 
 def stream(spark: SparkSession, address: str, **options: str) -> DataFrame:
-    """A streaming frame from the beginning of a topic, unless the options say otherwise."""
+    """Return a streaming frame from the beginning of a topic, or from the position in the options."""
     given = {"startingOffsets": "earliest", **options}
     return spark.readStream.format("kafka").option("kafka.bootstrap.servers", address).options(**given).load()
 
 
 def places(frame: DataFrame) -> list[Place]:
-    """Partition, offset and value of each record, in order."""
+    """Return partition, offset and value of each record, in order."""
     found = frame.selectExpr("partition", "offset", "cast(value as string) value").collect()
     return sorted((row.partition, row.offset, row.value) for row in found)
 
 
 def values(frame: DataFrame) -> list[str]:
-    """The values of a frame as text, in order of their numbers."""
+    """Return the values of a frame as text, in numeric order."""
     return sorted((row.value for row in frame.selectExpr("cast(value as string) value").collect()), key=int)
 
 
@@ -57,7 +57,7 @@ def write(frame: DataFrame, address: str, **options: str) -> None:
 
 
 def drain(frame: DataFrame, folder: Path) -> list[int]:
-    """Take all there is now into Parquet files below `folder`, continuing at its checkpoint; return rows per batch."""
+    """Copy all available records to Parquet files below `folder`, from its checkpoint on; return the rows per batch."""
     query = (
         frame.selectExpr("partition", "offset", "cast(value as string) value")
         .writeStream.format("parquet")
@@ -71,7 +71,7 @@ def drain(frame: DataFrame, folder: Path) -> list[int]:
 
 
 def batch_sizes(query: StreamingQuery) -> list[int]:
-    """Rows of each batch so far that had any."""
+    """Return the rows of each batch so far that had any."""
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
@@ -82,27 +82,27 @@ def table(spark: SparkSession, folder: Path) -> list[Place]:
 
 
 def offsets(topic: str, by_partition: Iterable[int]) -> str:
-    """The connector's JSON of offsets (or times), one for each partition from 0 on."""
+    """Return the connector's JSON of offsets (or times), one for each partition from 0 on."""
     return json.dumps({topic: {str(index): offset for index, offset in enumerate(by_partition)}})
 
 
 def in_turn(count: int, partitions: int) -> list[Place]:
-    """The places of `fill`'s first `count` values."""
+    """Return the places of the first `count` values of `fill`."""
     return sorted((number % partitions, number // partitions, str(number)) for number in range(count))
 
 
 def unused_address() -> str:
-    """An address of this machine where no server listens."""
+    """Return an address of this machine on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def served(broker: EmbeddedBroker) -> Counter[tuple[str, int]]:
-    """Requests that a broker has completed until now, by API and version."""
+    """Return the requests that a broker has completed until now, by API and version."""
     found: Counter[tuple[str, int]] = Counter()
     for metrics in broker.parts.server.request_metrics:
         for key, figures in metrics.snapshot().items():
-            if key in broker.apis.entries:  # not the two kinds of Fetch once more
+            if key in broker.apis.entries:  # excludes the two kinds of Fetch, which are counted in Fetch
                 for version, count in figures["versions"].items():
                     found[broker.apis.entries[key].name, version] += count
     return found

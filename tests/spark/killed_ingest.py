@@ -1,4 +1,4 @@
-"""A program for the tests: ingest a folder of logs, and kill this process (-9) when a phase is reached.
+"""Program for the tests: ingest a folder of logs, and kill this process (-9) in a phase.
 
 python -m tests.spark.killed_ingest LOGS TABLE BUDGET [PHASE]
 """

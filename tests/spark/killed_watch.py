@@ -1,4 +1,4 @@
-"""A program for the tests: watch a folder of logs until all is read, and kill this process (-9) in a phase.
+"""Program for the tests: watch a folder of logs until all is read, and kill this process (-9) in a phase.
 
 python -m tests.spark.killed_watch LOGS TABLE PAGE [PHASE TIMES]
 """

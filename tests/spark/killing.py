@@ -1,4 +1,4 @@
-"""Run an ingest in a separate process that kills itself in a phase."""
+"""Ingest in a separate process that kills itself in a phase."""
 
 import subprocess
 import sys
@@ -9,9 +9,9 @@ from tests.support import need
 
 
 def kill_ingest(logs: Path, table: Path, budget: int, phase: str) -> int:
-    """Ingest with `budget` bytes per batch until `phase`, or to the end if that is empty; the process's exit code.
+    """Ingest with `budget` bytes per batch until `phase`, or to the end if it is empty; return the exit code.
 
-    What it said is in the test's output.
+    The process's output is printed as the test's output.
     """
     need.spark()
     words = [str(logs), str(table), str(budget), phase]

@@ -1,4 +1,4 @@
-"""A request log as a broker's quota managers would leave it: requests judged one after the other on a virtual clock."""
+"""Request log of a broker's quota managers: requests are judged one after the other on a virtual clock."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ MANAGERS = {"Produce": "produce", "Fetch": "fetch", "Request": "request", "Contr
 
 @dataclass
 class Request:
-    """One request as it happens, whatever the quotas are."""
+    """One request, independent of the quotas."""
 
     time_ms: int
     principal: str
@@ -39,7 +39,7 @@ class Request:
 
 @dataclass
 class LoggedBroker:
-    """Judges requests by a broker's own managers, and writes down what its request log would say."""
+    """Broker that judges requests by its own managers, and keeps the rows of its request log."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     delays: list[Delay] = field(default_factory=list)
@@ -49,7 +49,7 @@ class LoggedBroker:
         clock = VirtualClock(START_MS)
         self.managers = ClientQuotaManagers(clock, Metrics(clock=clock, expires=True))
         self._sequences: dict[tuple[str, str, str], int] = {}
-        self._sending: list[tuple[int, Callable[[], object]]] = []  # network time is known when a response is away
+        self._sending: list[tuple[int, Callable[[], object]]] = []  # network time is charged once a response is sent
 
     def set(self, quotas: Quotas) -> None:
         for entity, values in quotas.items():
@@ -133,12 +133,12 @@ class LoggedBroker:
         )
 
     def send(self, until_ms: int) -> None:
-        """Responses that are away by then are charged their network time."""
+        """Charge the network time of the responses that are sent by then."""
         while self._sending and self._sending[0][0] <= until_ms:
             self._sending.pop(0)[1]()
 
     def forget(self, now_ms: int) -> None:
-        """All counters were idle for an hour by now, so the broker forgets them."""
+        """Expire all counters, which were idle for an hour."""
         self.managers.expire_inactive(now_ms)
         self._sequences.clear()
 
@@ -149,7 +149,7 @@ class LoggedBroker:
 def traffic(
     count: int, seed: int, users: Sequence[str] = ("ann", "bob"), clients: Sequence[str] = ("a", "b", "")
 ) -> list[Request]:
-    """Random requests of all kinds; several in one millisecond, and gaps."""
+    """Return random requests of all kinds, several in one millisecond, and with gaps."""
     rng = random.Random(seed)
     now, made = START_MS, []
     for _ in range(count):
@@ -165,7 +165,7 @@ def traffic(
 
 
 def logged(requests: Sequence[Request], quotas: Quotas) -> LoggedBroker:
-    """The log of a broker with these quotas, cold at first."""
+    """Return the log of a broker with these quotas and without earlier records."""
     broker = LoggedBroker()
     broker.set(quotas)
     for request in requests:
@@ -175,7 +175,7 @@ def logged(requests: Sequence[Request], quotas: Quotas) -> LoggedBroker:
 
 
 def lacking(log: pa.Table, dropped: Sequence[int]) -> pa.Table:
-    """The log of as many brokers, numbered from 0, each without one of the records (by `sequence`)."""
+    """Return the log of several brokers, numbered from 0, each without one of the records (by `sequence`)."""
     place = log.schema.get_field_index("broker")
     parts = []
     for number, sequence in enumerate(dropped):
@@ -185,5 +185,5 @@ def lacking(log: pa.Table, dropped: Sequence[int]) -> pa.Table:
 
 
 def in_order(found: pa.Table) -> list[dict[str, Any]]:
-    """Rows in an order that is the same however they came."""
+    """Return rows in an order that does not depend on the order of arrival."""
     return sorted(found.to_pylist(), key=lambda row: [str(value) for value in row.values()])

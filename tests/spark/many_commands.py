@@ -1,10 +1,9 @@
-"""A program for the tests: commands of the pipeline, one after the other, in one Spark session.
+"""Program for the tests: commands of the pipeline, one after the other, in one Spark session.
 
-python -m tests.spark.many_commands < [[WORD, ...], ...] as JSON > [{"status": 0, "out": "", "err": ""}, ...]
+    python -m tests.spark.many_commands < [[WORD, ...], ...] as JSON > [{"status": 0, "out": "", "err": ""}, ...]
 
-Words NAME=VALUE before a command are its environment, which neither the JVM nor executors have. The session is that of
-the first command; the others use it, whatever they say of a master. `watch`, which has no end, is stopped when its
-table has rows.
+Words NAME=VALUE before a command are its environment, which neither the JVM nor executors have. All commands use the
+session of the first one and ignore another master. `watch`, which has no end, is stopped when its table has rows.
 """
 
 import itertools
@@ -41,11 +40,11 @@ def _session(common: dict[str, Any]) -> Any:
 
 
 def _until_rows(run: Callable[..., Any], common: dict[str, Any], doing: str) -> Any:
-    """Run a stream until it is asked to end, or its table has rows."""
+    """Run a stream until it is stopped, or its table has rows."""
     place = pipeline_options.place_of(_kept["words"][1], common)
 
     def has_rows() -> bool:
-        table = Table(place)  # anew: one keeps the version that it has read
+        table = Table(place)  # a new instance, since a table keeps the version that it has read
         return table.exists() and bool(table.files())
 
     def until(spark: Any, *, stopping: Callable[[], bool], **more: Any) -> Any:
@@ -56,7 +55,7 @@ def _until_rows(run: Callable[..., Any], common: dict[str, Any], doing: str) -> 
 
 def main() -> None:
     table_stream.STARTS = failures.TRIES = WORKER_STARTS
-    pipeline_session.EXECUTOR_SECONDS = 600.0  # beside other tests a cluster starts one late
+    pipeline_session.EXECUTOR_SECONDS = 600.0  # on a busy machine a cluster starts an executor late
     for module in (pipeline_jobs, pipeline_views, pipeline_whatif):
         module.session = _session  # type: ignore[attr-defined]
     pipeline_watch.run_stream = _until_rows  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Commands of the pipeline that work in each place, as `docs/pipeline-cluster.md` lists them, and their words."""
+"""Commands of the pipeline and their words for each place of `docs/pipeline-cluster.md`."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ STORES = (DISK, HDFS, S3)
 HERE, SHARED, CONNECT = "this machine", "a cluster with shared disks", "Spark Connect"
 ALONE = "a cluster without shared disks"
 PLACES = (HERE, SHARED, ALONE, CONNECT)
-#: All but `jars`, which reads and writes no table.
+#: All commands except `jars`, which reads and writes no table.
 COMMANDS = (
     "ingest", "usage", "throttles", "watch", "archive", "lag", "compact", "replay", "recommend", "report",
 )  # fmt: skip
@@ -30,7 +30,7 @@ QUOTAS = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate
 
 
 def refusal(place: str, store: str, command: str) -> str | None:
-    """The sentence with which a command is refused there; None where it works."""
+    """Return the error with which a command is refused in a place; None where it works."""
     if place == ALONE and store == DISK and command not in BY_DRIVER:
         return "than this machine: tables and logs must lie in a folder"
     if (place, store, command) == (ALONE, S3, "watch"):
@@ -38,8 +38,8 @@ def refusal(place: str, store: str, command: str) -> str | None:
     return None
 
 
-#: Commands that have been run there and gave their results; the page names the others as not run. `test_every_command`
-#: runs them all: what it has shown is to be added here.
+#: Commands whose results `test_every_command` has verified; the page lists the others as not run. A command that is
+# verified in another place is to be added.
 RUN = {
     (HERE, DISK): COMMANDS,
     (HERE, HDFS): COMMANDS,
@@ -56,7 +56,7 @@ RUN = {
 
 
 def table() -> str:
-    """The matrix as the page shows it."""
+    """Return the matrix in the form of the page."""
     lines = [f"| Spark runs on | {' | '.join(STORES)} |", "|---|" + "---|" * len(STORES)]
     return "\n".join(lines + [f"| {one} | {' | '.join(_cell(one, store) for store in STORES)} |" for one in PLACES])
 
@@ -75,9 +75,9 @@ def _cell(place: str, store: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """Places of the data of a run of all commands, and its settings for Spark.
+    """Places of the data of a run of all commands, and Spark's settings for it.
 
-    `base`: of tables and logs; `driver`: a folder of the driver's own; `spark`: words after a command that uses Spark.
+    `base`: of tables and logs; `driver`: a folder for the driver alone; `spark`: words after a command that uses Spark.
     """
 
     place: str
@@ -94,7 +94,7 @@ class Cell:
         return [word for pair in self.base.options for word in ("--storage-option", "=".join(pair))]
 
     def prepare(self, lines: Sequence[str]) -> None:
-        """Write the log, a table for those that only read, and what they are given on the driver's disk."""
+        """Write the log, a table for commands that only read, and the files on the driver's disk."""
         for number, part in enumerate((lines[: len(lines) // 2], lines[len(lines) // 2 :]), 1):
             self.base.write(f"logs/requests-{number}.jsonl", ("\n".join(part) + "\n").encode())
         found = Table(self.base.within("ready"))
@@ -105,7 +105,7 @@ class Cell:
         (self.driver / "quotas.yaml").write_text(QUOTAS)
 
     def words(self) -> dict[str, list[str]]:
-        """Each command, in the order in which they are to run."""
+        """Return each command, in the order of their runs."""
         ready = self.base.file("ready")
         new, kept = self.base.file("table"), self.base.file("archive")
         inside = self.store != S3
@@ -149,7 +149,7 @@ class Cell:
         }
 
     def judge(self, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Each command has done its work, or has said in one sentence why not; all that have not are named at once."""
+        """Assert that each command has done its work or was refused with one sentence."""
         assert {name: done for name, done in found.items() if not self._is_right(name, done)} == {}
 
     def _is_right(self, name: str, done: Mapping[str, Any]) -> bool:
@@ -183,7 +183,7 @@ class Cell:
 def run_commands(several: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, Any]], str]:
     """Run commands in one session of a separate process.
 
-    Returns: status, out and err of each, and the lines on stderr that are of none of them: Spark's own.
+    Returns: status, out and err of each, and the lines on stderr that are Spark's own.
     """
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.many_commands"],

@@ -1,4 +1,4 @@
-"""Real clients against a broker with quotas and a request log, and what they know of it themselves."""
+"""Real clients against a broker with quotas and a request log, and the clients' own counts."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.support.client import Body, Client, new_topics
 
 LOG = "__request_log"
 USER_NAME = "ANONYMOUS"
-SAMPLES = 2  # of one second: a client is over its quota soon, and for a short time
+SAMPLES = 2  # of one second: a client exceeds its quota soon, and for a short time
 SETTINGS = {
     "num.network.threads": 1,  # so that the last record is of the last request
     "quota.window.num": SAMPLES,
@@ -41,7 +41,7 @@ QUOTAS: dict[QuotaEntity, dict[str, float]] = {
 }
 
 
-#: Tried beside them, and exceeded too: nothing of these may be taken for a throttle.
+#: Shadow quotas that are exceeded too; none of their verdicts may count as a throttle.
 SHADOWS: dict[QuotaEntity, dict[str, float]] = {
     entity(user=USER_NAME): {"shadow.producer_byte_rate": 3_000.0, "shadow.controller_mutation_rate": 1.0},
     entity(client_id="raw-reader"): {"shadow.consumer_byte_rate": 5_000.0},
@@ -57,8 +57,10 @@ def set_quotas(broker: EmbeddedBroker) -> None:
 
 @dataclass
 class Known:
-    """Counts of one client: requests, their bytes, those of the responses, mutations that were let through, and
-    the delays in its responses."""
+    """Counts of one client.
+
+    They are requests, the bytes of requests and responses, accepted mutations, and the delays in responses.
+    """
 
     requests: int = 0
     request_bytes: int = 0
@@ -69,18 +71,16 @@ class Known:
 
 @dataclass
 class Traffic:
-    """Counts of all clients, and the broker's verdicts, those of shadow quotas apart."""
+    """Counts of all clients, the broker's verdicts, and the verdicts of shadow quotas."""
 
     known: dict[str, Known] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     shadows: list[Verdict] = field(default_factory=list)
-    librdkafka: Counter[str] = field(
-        default_factory=Counter
-    )  # its own statistics: Produce requests, bytes of all it sent
+    librdkafka: Counter[str] = field(default_factory=Counter)  # its statistics: Produce requests, bytes of all requests
 
 
 class CountingClient(Client):
-    """A raw client that keeps count."""
+    """Raw client that counts."""
 
     def __init__(self, broker: EmbeddedBroker, client_id: str, traffic: Traffic) -> None:
         super().__init__(broker.bootstrap_servers, client_id)
@@ -107,7 +107,7 @@ class CountingClient(Client):
 
 
 def make_traffic(broker: EmbeddedBroker) -> Traffic:
-    """Every kind of quota is exceeded; returns when all of it is in the log."""
+    """Exceed every kind of quota; return when the log has all requests."""
     traffic = Traffic()
     broker.create_topic("t", 1)
     set_quotas(broker)
@@ -127,7 +127,7 @@ def make_traffic(broker: EmbeddedBroker) -> Traffic:
 
 
 def _librdkafka_writes(broker: EmbeddedBroker, traffic: Traffic) -> None:
-    """A producer over its byte quota, whose own statistics say how much it has sent."""
+    """Run a producer over its byte quota, whose statistics have the bytes sent."""
     seen: list[Counter[str]] = []
 
     def take(text: str) -> None:
@@ -160,7 +160,7 @@ def _librdkafka_writes(broker: EmbeddedBroker, traffic: Traffic) -> None:
 
 
 def _librdkafka_reads(broker: EmbeddedBroker, traffic: Traffic) -> None:
-    """A consumer over its byte quota that reads all there is."""
+    """Run a consumer over its byte quota that reads all records."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "reader", "group.id": "readers"})
     consumer.assign([TopicPartition("t", 0, 0)])
     read = 0
@@ -173,7 +173,7 @@ def _librdkafka_reads(broker: EmbeddedBroker, traffic: Traffic) -> None:
 
 
 def _raw_writes(broker: EmbeddedBroker, traffic: Traffic) -> None:
-    """Over two quotas at once: of bytes and of time."""
+    """Exceed two quotas at once, of bytes and of time."""
     with CountingClient(broker, "raw-writer", traffic) as client:
         for turn in range(30):
             client.produce("t", 100 * turn)
@@ -188,7 +188,7 @@ def _raw_reads(broker: EmbeddedBroker, traffic: Traffic) -> None:
 
 
 def _busy(broker: EmbeddedBroker, traffic: Traffic) -> None:
-    """Forty requests, and as many more as it takes to be delayed, however fast the machine is."""
+    """Send forty requests, and then until one is delayed, on a machine of any speed."""
     with CountingClient(broker, "busy", traffic) as client:
         while client.known.requests < 40 or client.known.throttle_ms == 0:
             assert client.known.requests < 100_000
@@ -196,9 +196,9 @@ def _busy(broker: EmbeddedBroker, traffic: Traffic) -> None:
 
 
 def _mutations(broker: EmbeddedBroker, traffic: Traffic) -> None:
-    """One bucket for clients that know error 89 and for others: refused, overdrawn, and refused again."""
+    """Refuse, overdraw and refuse again in one bucket, for clients with error 89 and without."""
     with CountingClient(broker, "strict", traffic) as strict, CountingClient(broker, "old", traffic) as old:
-        strict.create(6, "s0", "s1", partitions=40)  # there are 20 tokens: the second one is refused
+        strict.create(6, "s0", "s1", partitions=40)  # there are 20 tokens: the second topic is refused
         strict.create(6, "s2", partitions=1)
         assert old.create(5, "o0", "o1", "o2", partitions=3) == [0, 0, 0]
         strict.create(6, "s3", "s4", partitions=1)
@@ -217,7 +217,7 @@ def _mutations(broker: EmbeddedBroker, traffic: Traffic) -> None:
 
 
 def _connections(broker: EmbeddedBroker) -> None:
-    """More new connections of one address than it may make, then the quota is taken away again."""
+    """Open more connections from one address than its quota allows, then remove the quota."""
     quotas = broker.context.connection_quotas
     quotas.update_ip_rate("127.0.0.1", 1)
     quotas.update_ip_rate("127.0.0.1", 2, shadow=True)
@@ -230,7 +230,7 @@ def _connections(broker: EmbeddedBroker) -> None:
 
 
 def clients_in_log(broker: EmbeddedBroker) -> list[str | None]:
-    """The client id of each record in the topic."""
+    """Return the client id of each record in the topic."""
     broker.request_log.flush()
     found: list[str | None] = []
     for record in broker.records(LOG):

@@ -12,16 +12,16 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.spark.errors import NO_WORKER
 
-WORKER_STARTS = 60  # beside other tests it takes more than the few that a job tries
+WORKER_STARTS = 60  # on a busy machine more starts are needed than a job attempts
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
-    """A topic that keeps records of any age."""
+    """Create a topic that keeps records of any age."""
     Admin(cluster).create_topics([NewTopic(topic, partitions, configs={"retention.ms": "-1"})])
 
 
 def fill(cluster: Cluster, topic: str, count: int, partition: int = 0, codec: str = "none", first: int = 0) -> None:
-    """Values `first`, `first` + 1 ... as decimal numbers to one partition."""
+    """Send the values `first`, `first` + 1 ... as decimal numbers to one partition."""
     with Producer(cluster, codec=codec) as producer:
         for i in range(first, first + count):
             producer.send(topic, b"%d" % i, partition=partition, timestamp_ms=1_000_000 + i)
@@ -35,17 +35,17 @@ def refusal(action: Callable[[], Any]) -> str:
 
 
 def values(frame: Any) -> list[int]:
-    """Column value as sorted numbers."""
+    """Return the column value as sorted numbers."""
     return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
 
 
 def plan_of(frame: Any) -> str:
-    """The plan that Spark's optimizer has made of a query."""
+    """Return the optimized plan of a query."""
     return str(frame._jdf.queryExecution().optimizedPlan().toString())
 
 
 def run_to_its_end(start: Callable[[], Any]) -> Any:
-    """Start a query and wait for its end; again if Spark's Python worker never comes. Return the query.
+    """Start a query, wait for its end, and repeat it if Spark's Python worker never starts; return the query.
 
     Raises: StreamingQueryException.
     """
@@ -65,7 +65,7 @@ def run_to_its_end(start: Callable[[], Any]) -> Any:
 
 
 class Stream:
-    """A streaming query that can be run again and again from one checkpoint; `seen` is what its batches held."""
+    """Streaming query that can be run repeatedly from one checkpoint; `seen` has the values of its batches."""
 
     def __init__(self, spark: Any, bootstrap: str, checkpoint: Path, **options: str) -> None:
         self.spark = spark
@@ -75,7 +75,7 @@ class Stream:
             **{k.replace("__", "."): v for k, v in options.items()},
         }
         self.seen: list[list[int]] = []
-        self.fails_at: int | None = None  # a batch that raises after it was seen
+        self.fails_at: int | None = None  # batch that raises after it was seen
 
     def take(self, frame: Any, batch_id: int) -> None:
         found = values(frame)
@@ -84,7 +84,7 @@ class Stream:
         self.seen.append(found)
 
     def start(self, **trigger: Any) -> Any:
-        """Start it and wait for its first batch; once more if Spark's Python worker never comes."""
+        """Start the query and wait for its first batch, and repeat it if Spark's Python worker never starts."""
         query = self._start(**trigger)
         while query.isActive and not self.seen:
             time.sleep(0.02)
@@ -104,7 +104,7 @@ class Stream:
         )
 
     def run(self) -> Any:
-        """Read what is there; return the query. Raises: StreamingQueryException."""
+        """Read all available records; return the query. Raises: StreamingQueryException."""
         return run_to_its_end(lambda: self._start(availableNow=True))
 
     def rows(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on this machine, whose workers may have another view of the disk than the driver."""
+"""Standalone cluster of Spark on this machine, whose workers may have another view of the disk than the driver."""
 
 import contextlib
 import os
@@ -16,10 +16,10 @@ from tests.support import need
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_START = ROOT / "tests" / "spark" / "python_start"
-#: Compiling the code of each query takes a fifth of the CPU time of short jobs; other commands and Spark Connect do it.
+#: Generated code costs a fifth of the CPU time of short jobs; other commands and Spark Connect generate it.
 NO_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-#: Name of a folder that does not exist, in place of this machine's settings of Spark. An existing one would be in the
-#: class path, and a JVM leaves out an archive of classes that was written with another class path.
+#: Name of a folder that does not exist, in place of this machine's settings of Spark. An existing folder would be in
+# the class path, and a JVM ignores an archive of classes that was written with another class path.
 NO_CONF = "conf"
 START_S = 120
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -28,7 +28,7 @@ _HIDE = 'mount -t tmpfs none "$0" && exec "$@"'
 
 
 class Standalone:
-    """A master, and workers of one core; ended by `close`."""
+    """Master and workers of one core; `close` ends them."""
 
     def __init__(self, folder: Path) -> None:
         need.spark()
@@ -43,7 +43,7 @@ class Standalone:
         self.url = self._said(listening, _MASTER)[1]
 
     def add_worker(self, hidden: Path | None = None) -> None:
-        """Start a worker; `hidden`: a folder in whose place it sees an empty one."""
+        """Start a worker; in place of the folder `hidden` the worker has an empty one."""
         before: list[str] = []
         if hidden is not None:
             if shutil.which("unshare") is None:
@@ -59,7 +59,7 @@ class Standalone:
         self.workers.append(self.processes[-1])
 
     def kill_worker(self, number: int) -> None:
-        """End a worker as a machine that loses its power does: its executors end too."""
+        """Kill a worker with its executors, as a power cut does."""
         worker = self.workers.pop(number)
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
@@ -67,21 +67,21 @@ class Standalone:
     def run(
         self, *words: str | Path, code: str | None = None, python: str | Path = sys.executable
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of the pipeline with this cluster as its master, unless it names one.
+        """Run a command of the pipeline with this cluster as its master, unless the command names another.
 
-        Args: `code`: run before it; `python`: that of executors.
+        Args: `code`: runs before the command; `python`: the executors' Python.
         """
         call, given = self.call(*words, code=code), {**environment(), "PYSPARK_PYTHON": str(python)}
         return subprocess.run(call, env=given, capture_output=True, text=True, check=False, cwd=ROOT)
 
     def call(self, *words: str | Path, code: str | None = None) -> list[str]:
-        """The program and its arguments that `run` runs."""
+        """Return the program and the arguments that `run` uses."""
         python = [sys.executable, "-c", f"{code or ''}\nfrom kbroker.cli import cli\ncli()", "pipeline"]
         return [*python, str(words[0]), *self.options, *map(str, words[1:])]
 
     @property
     def options(self) -> list[str]:
-        """With which a command has this cluster as its master."""
+        """Return the options of a command that has this cluster as its master."""
         settings = {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -92,7 +92,7 @@ class Standalone:
         return ["--master", self.url, *(word for pair in settings.items() for word in ("--conf", "=".join(pair)))]
 
     def close(self) -> None:
-        """End all processes, workers first: they end their executors."""
+        """End all processes, workers first, since they end their executors."""
         for process in reversed(self.processes):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -134,7 +134,7 @@ class Standalone:
 
 
 def environment() -> dict[str, str]:
-    """For processes of Spark: this interpreter and these sources, also on executors."""
+    """Return the environment of Spark's processes, executors included: this interpreter and these sources."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(PYTHON_START), str(ROOT), *sys.path]),

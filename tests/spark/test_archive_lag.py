@@ -1,4 +1,4 @@
-"""Topics as Parquet, and how far readers are behind: over a broker, by the source without jars."""
+"""Topics as Parquet files and the lag of their readers, over a broker and with the source that needs no jars."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_topic_is_kept_byte_for_byte(
 def test_json_values_become_columns(
     spark: SparkSession, broker: BrokerProcess, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """A value that does not fit is kept aside, a tombstone is null; columns can be added, and not be removed."""
+    """Invalid values are stored as rejected, a tombstone is null, and columns can be added but not removed."""
     source = LogSource.of_topic(broker.bootstrap, "orders")
     bad = (b"k5", b'{"id": "no number"}')
     send(
@@ -113,7 +113,7 @@ def test_json_values_become_columns(
 
 
 def test_an_object_is_parsed_once(spark: SparkSession) -> None:
-    """Spark's optimizer repeats a parser for each use of a column."""
+    """Spark's optimizer would repeat a parser for each use of a column."""
     text = [f"cast(cast(id as string) as binary) {part}" for part in ("key", "value")]
     place = ["'t' topic", "0 partition", "id offset", "timestamp_micros(id) timestamp", "0 timestampType"]
     records = spark.range(9).selectExpr(*text, *place, "array() headers")
@@ -124,7 +124,7 @@ def test_an_object_is_parsed_once(spark: SparkSession) -> None:
 def test_a_log_topic_with_both_kinds_of_records(
     spark: SparkSession, broker: BrokerProcess, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """JSON records, a Kafka's line, an Arrow batch, rubbish of either kind: each good row once, bad ones reported."""
+    """JSON records, Kafka's lines and Arrow batches give each row once, and invalid records are reported."""
     day = make_day(1_000)
     lines = list(day.lines())
     sink = pa.BufferOutputStream()
@@ -148,7 +148,7 @@ def test_a_log_topic_with_both_kinds_of_records(
 
 
 def test_lag_of_groups(broker: BrokerProcess, cluster: Cluster) -> None:
-    """The committed offsets of a group against the end; a partition of a deleted topic has no end."""
+    """The lag is the end offset minus the committed offset; a partition of a deleted topic has no end offset."""
     send(cluster, "orders", *[(None, b"v")] * 10)
     Groups(cluster).commit("readers", {("orders", 0): 2, ("orders", 1): 5})
     assert (
@@ -172,7 +172,7 @@ def write_checkpoint(folder: Path, committed: list[int], **batches: str) -> Path
 
 
 def test_a_checkpoint_counts_what_was_committed(tmp_path: Path) -> None:
-    """Not what is planned: the batch in work may fail. Entries of a source's own are not topics."""
+    """The planned offsets of a batch in progress do not count, and a source's own entries are not topics."""
     first = 'v1\n{"conf":{}}\n{"t":{"0":5,"1":7}}\n{"u":{"0":1}}'
     second = 'v1\n{"conf":{}}\n{"t":{"0":50,"1":70},"#topicIds":{"t":"x"},"#start":{"t":{"0":0}}}\n-'
     assert read_checkpoint(write_checkpoint(tmp_path / "a", [0], b0=first, b1=second)) == {

@@ -1,4 +1,4 @@
-"""Arrow batches of a request log of any version, good and bad."""
+"""Valid and invalid Arrow batches of a request log, of any version."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_a_batch_of_this_version_keeps_every_value() -> None:
 
 
 def test_columns_of_other_versions_are_null_or_left_out() -> None:
-    """Older batches lack columns, newer ones have more; types may be narrower, strings dictionaries."""
+    """Columns that older batches lack are null, unknown columns are dropped, and narrower types are converted."""
     batch = pa.record_batch(
         {
             "sequence": pa.array([1, 2], pa.int32()),
@@ -57,7 +57,7 @@ def test_columns_of_other_versions_are_null_or_left_out() -> None:
 
 
 def test_messages_keep_their_kind() -> None:
-    """Arrow becomes rows, what is not Arrow passes as text, each with its origin."""
+    """Arrow batches become rows and other messages pass as text, each with its origin."""
     batch = pa.record_batch({"sequence": pa.array([7, 8], pa.int64())})
     found = decode((b'{"a": 1}', False), (stream(batch), True), (b"{}", False))
     rows = sorted((row["position"], row["text"], row["sequence"]) for row in found)
@@ -77,7 +77,7 @@ def test_messages_keep_their_kind() -> None:
     ids=["empty", "no stream", "cut off", "another table", "wrong type", "too large"],
 )
 def test_a_message_that_cannot_be_read_is_one_row_that_says_why(value: bytes, why: str) -> None:
-    """It ends no task: the good message after it is read."""
+    """An invalid message ends no task, and the message after it is read."""
     good = stream(pa.record_batch({"sequence": pa.array([7], pa.int64())}))
     bad, fine = decode((value, True), (good, True))
     assert why in bad["reason"]
@@ -85,7 +85,7 @@ def test_a_message_that_cannot_be_read_is_one_row_that_says_why(value: bytes, wh
 
 
 def test_offsets_that_point_outside_are_refused() -> None:
-    """A hostile batch: its string offsets run past the data; reading it would read foreign memory."""
+    """String offsets beyond the data of a batch are rejected, since they would read foreign memory."""
     good = stream(pa.record_batch({"client_id": ["abc"]}))
     offsets = (0).to_bytes(4, "little") + (3).to_bytes(4, "little")
     at = good.rindex(offsets)

@@ -1,4 +1,4 @@
-"""`kbroker pipeline clients`: pushed latencies beside the broker's, exactly on lines of a test, and on real traffic."""
+"""`kbroker pipeline clients`: pushed latencies beside the broker's, exact for given lines, and with real traffic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def push(client_id: str, instance: str, metrics: dict[str, float], principal: st
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Day]:
-    """A request log and pushes in one folder, with lines that are neither."""
+    """Return the folder of a request log, pushes, and lines of other kinds, and its day."""
     found, day = tmp_path_factory.mktemp("logs"), make_day(1_000)
     (found / "requests-1.jsonl").write_text("\n".join(day.lines()) + "\n")
     pushes = [
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Day]:
 
 
 def test_latencies(spark: SparkSession, folder: tuple[Path, Day]) -> None:
-    """Averages without intervals in which nothing was sent; a client that the broker's log lacks has no figures."""
+    """Averages exclude intervals without requests, and a client that the broker's log lacks has no figures."""
     source = LogSource.of_files(folder[0])
     rows = good(read_log(spark, source)).cache()
     found = {row["client_id"]: row.asDict() for row in compare(read_pushes(spark, source), rows).collect()}
@@ -71,7 +71,7 @@ def test_latencies(spark: SparkSession, folder: tuple[Path, Day]) -> None:
 
 
 def test_the_command(command: Callable[..., Result], folder: tuple[Path, Day], tmp_path: Path) -> None:
-    """A table, and JSON; pushes may be elsewhere."""
+    """The command prints a table or JSON, and pushes may be in another folder."""
     seen = command("pipeline", "clients", folder[0], "--quiet")
     header, first, second = seen.stdout.splitlines()
     assert header.split()[:4] == ["PRINCIPAL", "CLIENT", "ID", "INSTANCES"]
@@ -86,7 +86,7 @@ def test_the_command(command: Callable[..., Result], folder: tuple[Path, Day], t
 
 @pytest.mark.slow
 def test_real_clients(command: Callable[..., Result], tmp_path: Path) -> None:
-    """librdkafka measures no less than the broker needs."""
+    """librdkafka's latencies are at least those of the broker."""
     logs = str(tmp_path / "logs")
     settings = {"kbroker.request.log.dir": logs, "kbroker.telemetry.log.dir": logs}
     with EmbeddedBroker(settings) as broker:

@@ -1,4 +1,4 @@
-"""The jobs on a standalone cluster, one worker of which has an empty disk where the driver has a table."""
+"""Jobs on a standalone cluster, one worker of which has an empty disk where the driver has a table."""
 
 import json
 import subprocess
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder that all machines share, with a log in it, and one in whose place a worker has its own disk.
+    """Return a folder that all machines share, with a log in it, and one in whose place a worker has its own disk.
 
-    Of the latter's folder `own` the other worker has its own, too.
+    In place of the latter's folder `own` the other worker has its own disk too.
     """
     folder = tmp_path_factory.mktemp("places")
     shared, private = folder / "shared", folder / "private"
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path])
 def test_a_python_without_kbroker_is_named_before_the_job(
     cluster: Standalone, places: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """It has neither kbroker nor pyarrow, and is not a Python of the driver's machine: a task that looks says so."""
+    """A Python without kbroker and pyarrow, which is not on the driver's machine, is found by a task."""
     bare = python_without(tmp_path / "bare")
     done = cluster.run("ingest", places[0] / "bare", places[0] / "requests-1.jsonl", "--quiet", python=bare)
     assert (done.returncode, done.stdout) == (1, "")
@@ -66,7 +66,7 @@ def test_a_python_without_kbroker_is_named_before_the_job(
 
 @pytest.mark.soak
 def test_a_python_of_another_version_is_named(cluster: Standalone, places: tuple[Path, Path], tmp_path: Path) -> None:
-    """Spark's own worker finds it; the sentence says what to do."""
+    """Spark's worker detects the version, and the message has the remedy."""
     others = other_pythons()
     if not others:
         need.lack("needs a second version of Python")
@@ -80,7 +80,7 @@ def test_a_python_of_another_version_is_named(cluster: Standalone, places: tuple
 
 @pytest.mark.soak
 def test_a_python_is_sent_to_executors(cluster: Standalone, places: tuple[Path, Path], tmp_path: Path) -> None:
-    """Tasks run the Python of the archive; the driver, on which no such path is, its own."""
+    """Tasks use the Python of the archive, and the driver, which lacks that path, its own."""
     table = places[0] / "sent"
     done = cluster.run(
         "ingest", table, places[0] / "requests-1.jsonl", "--buckets", "2", "--py-env", packed(tmp_path), "--json"
@@ -91,7 +91,7 @@ def test_a_python_is_sent_to_executors(cluster: Standalone, places: tuple[Path, 
 
 @pytest.mark.skipif(not ARCHIVE.exists(), reason="needs build/spark-classes-*.jsa, which `make spark-classes` writes")
 def test_the_jvms_use_the_archive_of_classes(cluster: Standalone) -> None:
-    """A JVM that cannot use it says nothing and takes 2 s of CPU more to start."""
+    """A JVM that cannot use the archive reports nothing and takes 2 s more of CPU to start."""
     unused = [one.args for one in cluster.processes if str(ARCHIVE) not in Path(f"/proc/{one.pid}/maps").read_text()]
     assert unused == [], f"written by another Java or Spark? Then delete {ARCHIVE}"
 
@@ -103,12 +103,12 @@ def without_options(words: list[str]) -> list[str]:
 
 
 def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tuple[Path, Path]) -> None:
-    """A folder that all share, and a store, where driver and executors share nothing else.
+    """A shared folder and a store are filled and read, where driver and executors share nothing else.
 
     Workers in other processes write, the driver commits, and no line of Spark's own is shown. Credentials of options
     and of the command's environment reach executors; those of a profile do not, and one sentence names what executors
-    lack. Of a folder that is not shared a task finds another one: one sentence, and nothing is begun. All in one
-    session: each would take three JVMs.
+    lack. A folder that is not shared is detected by a task: one sentence reports it, and nothing is written. All
+    commands use one session, since each would take three JVMs.
     """
     shared, private = places
     lines = make_day(1_000).lines_before(2)
@@ -130,7 +130,7 @@ def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tu
             *(one for one in variables if "KEY" not in one),
             *("AWS_PROFILE=work", f"AWS_SHARED_CREDENTIALS_FILE={profile}"),
             *without_options(words["usage"]),
-            *("--storage-option", "AWS_FORCE_CREDENTIAL_LOAD=true"),  # else not with an address of a store
+            *("--storage-option", "AWS_FORCE_CREDENTIAL_LOAD=true"),  # otherwise not with an address of a store
         ]
         refused = ["ingest", str(private / "table"), str(log), "--quiet", *cluster.options]
         filled = ["ingest", str(shared / "table"), str(log), "--buckets", "2", "--json", *cluster.options]
@@ -163,7 +163,7 @@ def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tu
 
 @pytest.mark.soak
 def test_rows_that_do_not_arrive_are_not_committed(cluster: Standalone, places: tuple[Path, Path]) -> None:
-    """Without the look: what an executor wrote to its own disk is missed, and the stream goes no further."""
+    """Without the check, files that an executor wrote to its own disk are missed, and the stream stops."""
     table = places[1] / "unprobed"
     done = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--buckets", "4", code=UNPROBED)
     assert done.returncode == 1
@@ -174,7 +174,7 @@ def test_rows_that_do_not_arrive_are_not_committed(cluster: Standalone, places: 
 
 @pytest.mark.soak
 def test_another_file_of_the_same_name_is_not_read(cluster: Standalone, places: tuple[Path, Path]) -> None:
-    """A log on the driver's disk that an executor has not, or not this one, is named before anything is read."""
+    """A log of the driver that an executor lacks, or has with other content, is reported before anything is read."""
     log = places[1] / "requests-1.jsonl"
     log.write_bytes((places[0] / "requests-1.jsonl").read_bytes())
     done = cluster.run("ingest", places[0] / "other", log)
@@ -183,7 +183,7 @@ def test_another_file_of_the_same_name_is_not_read(cluster: Standalone, places: 
 
 
 def test_a_cluster_that_starts_no_executor_is_reported(cluster: Standalone, places: tuple[Path, Path]) -> None:
-    """Spark waits for one without end and says nothing: a line says so after a while."""
+    """Spark waits without end and prints nothing, so a line reports it after a while."""
     too_large = ("--conf", "spark.executor.memory=900g")
     call = cluster.call("usage", places[0] / "requests-1.jsonl", *too_large, code=IMPATIENT)
     with subprocess.Popen(call, env=environment(), stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
@@ -198,7 +198,7 @@ def test_a_cluster_that_starts_no_executor_is_reported(cluster: Standalone, plac
 
 @pytest.mark.soak
 def test_watch(cluster: Standalone, places: tuple[Path, Path]) -> None:
-    """Executors keep the state in the shared checkpoint; a folder that is not shared is refused."""
+    """Executors keep the state in the shared checkpoint, and a folder that is not shared is rejected."""
     folder = places[0] / "watched"
     folder.mkdir()
     watch_two_runs(cluster.call("watch"), TablePlace.of(folder))

@@ -1,4 +1,4 @@
-"""Processes that die while a batch is in one of its phases, on a cluster that shares only a store with its driver."""
+"""Processes that are killed in a phase of a batch, on a cluster that shares only a store with its driver."""
 
 import os
 import signal
@@ -28,8 +28,8 @@ from tests.support.object_store import FaultyStore, ObjectStore, as_words
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 ROWS = 300
 KEY = ["time", "connection", "correlation_id", "address"]
-COMPACTING = "before the checkpoint"  # of the second batch of two, when hours have two files to be put together
-#: In which phase of a batch the store holds its answer while something dies: what it is asked for then.
+COMPACTING = "before the checkpoint"  # of the second of two batches, when hours have two files to compact
+#: The request of each phase of a batch that the store delays while a process is killed.
 PHASES: dict[str, dict[str, Any]] = {
     "reading": {"kinds": ["hold"], "method": "GET", "path": r"/logs/"},
     "writing": {"kinds": ["hold"], "method": "PUT", "path": r"/batch-\d+-\w+\.parquet"},
@@ -42,7 +42,7 @@ PATIENCE_S = 900
 
 @dataclass
 class Scene:
-    """A cluster of two workers, and a store with faults before it."""
+    """Cluster of two workers, and a store with faults in front of it."""
 
     cluster: Standalone
     store: FaultyStore
@@ -53,7 +53,7 @@ class Scene:
         return TablePlace.of(f"s3://tables/{name}", self.store.options)
 
     def put_log(self, name: str, lines: Sequence[str], files: int = 1) -> int:
-        """Each file has lines of all hours. Returns: how many bytes a batch may have so that it is about one file."""
+        """Write files with lines of all hours; return the bytes per batch with which a batch is about one file."""
         texts = [("\n".join(lines[number::files]) + "\n").encode() for number in range(files)]
         for number, text in enumerate(texts):
             self.behind.put(f"{name}/logs/requests-{number + 1}.jsonl", text)
@@ -69,7 +69,7 @@ class Scene:
         )  # fmt: skip
 
     def finish(self, name: str, process: subprocess.Popen[str], *source: str) -> None:
-        """Wait for a run; one that failed has said why in one sentence and is exact when it runs again."""
+        """Wait for a run; if it failed, its error is one sentence, and a second run succeeds."""
         out, said = process.communicate(timeout=PATIENCE_S)
         print(name, process.returncode, out, said)
         if process.returncode:
@@ -93,7 +93,7 @@ class Scene:
 
 
 def processes(parent: int) -> dict[int, str]:
-    """All that descend from a process, with their command lines."""
+    """Return all descendants of a process with their command lines."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -114,7 +114,7 @@ def processes(parent: int) -> dict[int, str]:
 
 
 def kill_executor(scene: Scene) -> None:
-    """One of them, with its Python workers."""
+    """Kill one executor, with its Python workers."""
     for worker in scene.cluster.workers:
         for pid, command in processes(worker.pid).items():
             if "CoarseGrainedExecutorBackend" in command:
@@ -166,7 +166,7 @@ def test_what_dies(scene: Scene, victim: str, phase: str) -> None:
 
 @pytest.mark.parametrize("phase", list(PHASES)[1:])
 def test_the_broker_dies(scene: Scene, phase: str, tmp_path: Path) -> None:
-    """The log is a topic; its broker is killed and started again in each phase."""
+    """The log is a topic, whose broker is killed and restarted in each phase."""
     name = f"broker-{phase}".replace(" ", "-")
     day = make_day(ROWS)
     broker = BrokerProcess(tmp_path / "broker", {"log.retention.ms": "-1"})
@@ -204,7 +204,7 @@ def test_the_broker_dies(scene: Scene, phase: str, tmp_path: Path) -> None:
     ids=["slow down", "errors", "down for 20 s", "silence"],
 )
 def test_a_store_that_fails(scene: Scene, rule: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    """Some requests fail all through the job, or all for a while: the job completes."""
+    """The job completes although some requests fail all the time, or all requests for a while."""
     name = request.node.callspec.id.replace(" ", "-")
     day = make_day(ROWS)
     scene.put_log(name, list(day.lines()))

@@ -1,4 +1,4 @@
-"""The commands through a Spark Connect server, without a JVM of the client's."""
+"""Commands through a Spark Connect server, without a JVM in the client."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def remotely(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of the pipeline where there is no Java."""
+    """Run a command of the pipeline without Java."""
     call = [sys.executable, "-m", "kbroker", "pipeline", *map(str, words)]
     given = {**environment(), "JAVA_HOME": "/nowhere"}
     return subprocess.run(call, env=given, capture_output=True, text=True, check=False)
@@ -46,7 +46,7 @@ QUOTAS = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate
 
 
 def test_ingest(url: str, tmp_path: Path) -> None:
-    """Rows are ingested once, over two runs; each batch is written by the client's process."""
+    """Rows are ingested once, over two runs; the client's process writes each batch."""
     lines = make_day(1_000).lines_before(2)
     log, table = tmp_path / "requests-1.jsonl", tmp_path / "table"
     log.write_text("\n".join([*lines[:40], "no record"]) + "\n")
@@ -63,7 +63,7 @@ def test_ingest(url: str, tmp_path: Path) -> None:
     assert (found["run"]["rows"], found["table"]["rows"]) == (len(lines) - 40, len(lines))
 
 
-#: A batch on offer in one session of a server, taken in another, as Spark 4.3 runs `foreachBatch` in a cloned session.
+#: A batch offered in one session of a server and taken in another, since Spark 4.3 runs `foreachBatch` in a clone.
 OFFERED_ELSEWHERE = """
 import sys
 from pyspark.sql import SparkSession
@@ -76,25 +76,25 @@ for number, rows in ((3, 7), (4, 0)):
 taker.close()
 print(taken, [one.name for one in client.catalog.listTables("global_temp")])
 for session in (client, server):
-    session.stop()  # its threads would keep the process
+    session.stop()  # threads of a session would keep the process
 """
 
 
 def test_a_batch_is_taken_in_another_session(url: str) -> None:
-    """Settings and temporary views of one session are unknown in the other; nothing is left on the server."""
+    """Two sessions share no settings and temporary views, and no view is left on the server."""
     call = [sys.executable, "-c", OFFERED_ELSEWHERE, url]
     done = subprocess.run(call, env=environment(), capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout) == (0, "[(3, 7), (4, 0)] []\n"), done.stderr
 
 
 def numbers(text: str) -> Any:
-    """JSON, its numbers as exact as a sum is whose order is not."""
+    """Parse JSON with numbers rounded to the precision of a sum in any order."""
     return json.loads(text, parse_float=lambda digits: round(float(digits), 9))
 
 
 @pytest.mark.soak
 def test_views_and_what_if(url: str, command: Callable[..., Result], tmp_path: Path) -> None:
-    """Each job gives over Spark Connect what it gives on this machine."""
+    """Each job has the same results over Spark Connect as on this machine."""
     log, table, quotas = tmp_path / "requests-1.jsonl", tmp_path / "table", tmp_path / "q.yaml"
     log.write_text("\n".join(make_day(300).lines()) + "\n")
     quotas.write_text(QUOTAS)
@@ -119,7 +119,7 @@ def test_views_and_what_if(url: str, command: Callable[..., Result], tmp_path: P
 
 @pytest.mark.soak
 def test_a_topic_is_archived(url: str, broker: BrokerProcess, tmp_path: Path) -> None:
-    """Its JSON becomes columns, in two runs; `lag` and `compact`, which need no Spark, go on from there."""
+    """JSON values become columns in two runs; `lag`, which needs no Spark, uses the checkpoint."""
     table = tmp_path / "table"
     with Cluster(broker.bootstrap) as cluster:
         create(cluster, "t", 2)
@@ -147,7 +147,7 @@ def test_a_topic_is_archived(url: str, broker: BrokerProcess, tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_is_refused(url: str, tmp_path: Path, words: tuple[str, ...], status: int, said: str) -> None:
-    """One sentence each; of a server in a separate process."""
+    """Each invalid combination is refused with one sentence."""
     log = tmp_path / "a.jsonl"
     log.touch()
     given = [{"URL": url, "LOG": str(log)}.get(word, word) for word in words]
@@ -164,7 +164,7 @@ def test_what_cannot_be_is_refused(url: str, tmp_path: Path, words: tuple[str, .
 
 @pytest.mark.soak
 def test_a_python_is_sent_through_the_server(tmp_path: Path) -> None:
-    """To executors, not to the server itself: what that one plans is refused, what executors alone do is done."""
+    """The Python is sent to executors only: a job that the server plans in Python is refused, others run."""
     log, table, folder = tmp_path / "requests-1.jsonl", tmp_path / "table", tmp_path / "server"
     log.write_text("\n".join(make_day(100).lines()) + "\n")
     found = Table(table)
@@ -184,5 +184,5 @@ def test_a_python_is_sent_through_the_server(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_watch(url: str, tmp_path: Path) -> None:
-    """The state is the server's, the table is written by the client's process, and Ctrl-C ends both."""
+    """The server keeps the state, the client's process writes the table, and Ctrl-C ends both."""
     watch_two_runs([sys.executable, "-m", "kbroker", "pipeline", "watch", "--remote", url], TablePlace.of(tmp_path))

@@ -1,4 +1,4 @@
-"""The APIs and versions that Spark's own Kafka connector needs: with those alone everything works."""
+"""APIs and versions that are sufficient for Spark's own Kafka connector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.spark.kafka_io import drain, load, offsets, places, served, stream, w
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# kafka-clients 3.9.2, as recorded between the connector and Apache Kafka 4.3.1.
+# Requests of kafka-clients 3.9.2, as recorded between the connector and Apache Kafka 4.3.1.
 ALWAYS = {
     ("ApiVersions", 4),
     ("Metadata", 12),
@@ -24,16 +24,16 @@ ALWAYS = {
     ("InitProducerId", 5),
     ("Produce", 11),
 }
-# With spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true the driver joins a group to learn its partitions.
+# With spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true the driver joins a group to find its partitions.
 BY_GROUP = {("FindCoordinator", 6), ("JoinGroup", 9), ("SyncGroup", 5), ("OffsetFetch", 9), ("LeaveGroup", 5)}
-BY_GROUP_IN_TIME = {("Heartbeat", 4)}  # a member that stays for more than three seconds
-BY_ADMIN = {("DescribeCluster", 1), ("DescribeTopicPartitions", 0)}  # which it does without
+BY_GROUP_IN_TIME = {("Heartbeat", 4)}  # from a member of more than three seconds
+BY_ADMIN = {("DescribeCluster", 1), ("DescribeTopicPartitions", 0)}  # not used with a group
 COUNT = 100
 
 
 @contextmanager
 def broker_that_serves(apis: Iterable[tuple[str, int]]) -> Iterator[EmbeddedBroker]:
-    """A broker that advertises and serves these APIs in these versions and closes the connection on any other."""
+    """Yield a broker that serves these APIs and versions only, and closes the connection on any other."""
     broker = EmbeddedBroker({"auto.create.topics.enable": False, "log.retention.ms": -1})
     versions = dict(apis)
     broker.apis.entries = {
@@ -49,13 +49,13 @@ def broker_that_serves(apis: Iterable[tuple[str, int]]) -> Iterator[EmbeddedBrok
 
 
 def _fill(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
-    """With the connector itself: another client would ask for other versions."""
+    """Fill a topic with the connector, since another client would use other versions."""
     frame = spark.range(0, COUNT, numPartitions=1)
     write(frame.selectExpr("cast(id as string) value", "int(id % 2) partition"), broker.bootstrap_servers, topic=topic)
 
 
 def test_the_default_path(connector: SparkSession, tmp_path: Path) -> None:
-    """Batches, streams and sinks of every kind on exactly eight APIs, one version of each."""
+    """Batches, streams and sinks of every kind use exactly eight APIs, one version of each."""
     with broker_that_serves(ALWAYS) as broker:
         address = broker.bootstrap_servers
         for name in ("source", "target"):
@@ -85,7 +85,7 @@ def test_the_default_path(connector: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_deprecated_path(by_consumer: SparkSession, tmp_path: Path) -> None:
-    """The deprecated way to learn offsets needs five APIs of groups instead of the two that describe."""
+    """The deprecated way to find offsets uses five APIs of groups instead of the two that describe."""
     with broker_that_serves(ALWAYS | BY_GROUP | BY_GROUP_IN_TIME) as broker:
         broker.create_topic("source", 2)
         _fill(by_consumer, broker, "source")

@@ -1,4 +1,4 @@
-"""A failure of Spark's own Kafka connector is a sentence within seconds, or ends by itself."""
+"""Failures of Spark's own Kafka connector, which are one sentence within seconds, or recover."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 PATIENCE_MS = 4000
 SOON_S = 60.0
-START_S = 240.0  # another JVM, on a machine that has other work
+START_S = 240.0  # another JVM, on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def patient(spark: SparkSession, address: str, topic: str, **more: str) -> DataFrame:
-    """A stream with the timeouts under test."""
+    """Return a stream with the time-outs under test."""
     options = {**source_options(address, patience_ms=PATIENCE_MS), "startingOffsets": "earliest", **more}
     return spark.readStream.format("kafka").options(**options, subscribe=topic).load()
 
 
 def running(frame: DataFrame, folder: Path) -> StreamingQuery:
-    """The same query as `drain` runs, but without end."""
+    """Start the query of `drain` without an end."""
     return (
         frame.selectExpr("partition", "offset", "cast(value as string) value")
         .writeStream.format("parquet")
@@ -50,14 +50,14 @@ def running(frame: DataFrame, folder: Path) -> StreamingQuery:
 
 
 def failure(action: Callable[[], object], address: str) -> str:
-    """The sentence that an action fails with."""
+    """Return the sentence with which an action fails."""
     with pytest.raises(PipelineError) as caught, clear_failures(address):
         action()
     return str(caught.value)
 
 
 def test_no_broker(connector: SparkSession, tmp_path: Path) -> None:
-    """No server at the address: read, stream and write say so after seconds, not minutes."""
+    """Without a server at the address, read, stream and write fail after seconds, not minutes."""
     address = unused_address()
     begun = time.monotonic()
     options = source_options(address, patience_ms=2000)
@@ -73,7 +73,7 @@ def test_no_broker(connector: SparkSession, tmp_path: Path) -> None:
 
 
 def test_no_topic(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """A topic that does not exist is named as the reason, for reads and for writes."""
+    """The error of reads and of writes names a topic that does not exist."""
     address = kafka.bootstrap_servers
     write = connector.range(1).selectExpr("'x' value").write.format("kafka").option("topic", "nowhere")
     for action in (
@@ -84,7 +84,7 @@ def test_no_topic(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path
 
 
 def test_the_broker_goes(connector: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    """A broker killed in mid-stream ends the query with a sentence; a restart goes on without loss or double."""
+    """A broker killed in mid-stream ends the query with a sentence; a second run loses and repeats no record."""
     address = broker.bootstrap
     create(address, "t", 2)
     fill(address, "t", 200, 2)
@@ -107,7 +107,7 @@ def test_the_broker_goes(connector: SparkSession, broker: BrokerProcess, tmp_pat
 
 
 def test_the_broker_comes_back(connector: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    """A broker that is away for less than the patience is not noticed: the query goes on by itself."""
+    """A query continues after a broker's absence that is shorter than the patience."""
     address = broker.bootstrap
     create(address, "t", 2)
     fill(address, "t", 200, 2)
@@ -127,7 +127,7 @@ def test_the_broker_comes_back(connector: SparkSession, broker: BrokerProcess, t
 
 
 def test_a_topic_made_anew(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """A topic deleted and made anew in mid-stream ends the query; so does its checkpoint afterwards."""
+    """A topic deleted and created again in mid-stream ends the query, and its checkpoint is rejected afterwards."""
     address = kafka.bootstrap_servers
     topic = kafka.create_topic("anew")
     fill(address, topic, 100, 1)
@@ -171,7 +171,7 @@ def test_wrong_checkpoints(connector: SparkSession, kafka: EmbeddedBroker, tmp_p
 
 
 def test_offsets_that_cannot_be(connector: SparkSession, kafka: EmbeddedBroker) -> None:
-    """A starting offset behind the end of the log is named with its partition."""
+    """A starting offset beyond the end of the log is named with its partition."""
     address = kafka.bootstrap_servers
     kafka.create_topic("brief")
     fill(address, "brief", 10, 1)
@@ -182,7 +182,7 @@ def test_offsets_that_cannot_be(connector: SparkSession, kafka: EmbeddedBroker) 
 
 @pytest.mark.soak
 def test_the_driver_is_killed(connector: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    """kill -9 of the driver in mid-stream, and another driver with its checkpoint: each record once."""
+    """After kill -9 of the driver in mid-stream, a driver with its checkpoint continues: each record is copied once."""
     address, count = broker.bootstrap, 3000
     create(address, "t", 2)
     fill(address, "t", count, 2)

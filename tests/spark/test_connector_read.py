@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, unmodified, reads batches: what to read, from where, to where, and how it is split."""
+"""Spark's own Kafka connector, unmodified, reads batches: topics, starting and ending offsets, splits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def numbers(kafka: EmbeddedBroker) -> str:
-    """A topic of 200 values over two partitions, at 1,000 to 1,199 ms."""
+    """Return a topic of 200 values over two partitions, at 1,000 to 1,199 ms."""
     kafka.create_topic("numbers", PARTITIONS)
     fill(kafka.bootstrap_servers, "numbers", COUNT, PARTITIONS)
     return "numbers"
@@ -38,12 +38,12 @@ def numbers(kafka: EmbeddedBroker) -> str:
     ids=lambda what: " ".join(what),
 )
 def test_all_of_a_topic(connector: SparkSession, kafka: EmbeddedBroker, numbers: str, what: dict[str, str]) -> None:
-    """However it is named, each record comes once, at its place."""
+    """Each way to name the topic reads every record once, at its offset."""
     assert places(load(connector, kafka.bootstrap_servers, **what)) == in_turn(COUNT, PARTITIONS)
 
 
 def test_offsets_by_a_consumer(by_consumer: SparkSession, kafka: EmbeddedBroker, numbers: str) -> None:
-    """The deprecated way to learn offsets, as a member of a group on the driver, finds the same records."""
+    """The deprecated way to find offsets, as a member of a group on the driver, reads the same records."""
     address = kafka.bootstrap_servers
     for what in ({"subscribe": numbers}, {"subscribePattern": "num.*"}, {"assign": '{"numbers":[0,1]}'}):
         assert places(load(by_consumer, address, **what)) == in_turn(COUNT, PARTITIONS)
@@ -52,7 +52,7 @@ def test_offsets_by_a_consumer(by_consumer: SparkSession, kafka: EmbeddedBroker,
 
 
 def test_some_partitions(connector: SparkSession, kafka: EmbeddedBroker, numbers: str) -> None:
-    """An assigned partition brings no record of another."""
+    """An assigned partition returns no record of another."""
     found = places(load(connector, kafka.bootstrap_servers, assign='{"numbers":[1]}'))
     assert found == [place for place in in_turn(COUNT, PARTITIONS) if place[0] == 1]
 
@@ -69,7 +69,7 @@ def test_offsets(
     connector: SparkSession, kafka: EmbeddedBroker, numbers: str,
     start: tuple[int, int], end: tuple[int, int], expected: range,
 ) -> None:  # fmt: skip
-    """Starting offsets are read, ending ones are not; -2 is the earliest, -1 the latest."""
+    """The starting offset is inclusive and the ending one exclusive; -2 is the earliest, -1 the latest."""
     frame = load(
         connector, kafka.bootstrap_servers, subscribe=numbers,
         startingOffsets=offsets(numbers, start), endingOffsets=offsets(numbers, end),
@@ -78,7 +78,7 @@ def test_offsets(
 
 
 def test_times(connector: SparkSession, kafka: EmbeddedBroker, numbers: str) -> None:
-    """A time stands for the first record at or after it, for all partitions or for each its own."""
+    """A time means the first record at or after it, for all partitions or for single ones."""
     address = kafka.bootstrap_servers
     frame = load(connector, address, subscribe=numbers, startingTimestamp="1050", endingTimestamp="1060")
     assert values(frame) == [str(number) for number in range(50, 60)]
@@ -91,7 +91,7 @@ def test_times(connector: SparkSession, kafka: EmbeddedBroker, numbers: str) -> 
 
 
 def test_times_behind_the_last_record(connector: SparkSession, kafka: EmbeddedBroker, numbers: str) -> None:
-    """No record at or after an ending time: all there is; after a starting time: an error, or nothing if so set."""
+    """An ending time after the last record means the end; a starting time is an error, or with a setting no record."""
     address = kafka.bootstrap_servers
     frame = load(connector, address, subscribe=numbers, startingTimestamp="1198", endingTimestamp="9999")
     assert values(frame) == ["198", "199"]
@@ -102,14 +102,14 @@ def test_times_behind_the_last_record(connector: SparkSession, kafka: EmbeddedBr
 
 
 def test_more_tasks_than_partitions(connector: SparkSession, kafka: EmbeddedBroker, numbers: str) -> None:
-    """minPartitions splits the ranges of partitions: more tasks, the same records."""
+    """minPartitions splits partitions over more tasks, with the same records."""
     frame = load(connector, kafka.bootstrap_servers, subscribe=numbers, minPartitions="6")
     assert frame.rdd.getNumPartitions() >= 6
     assert values(frame) == [str(number) for number in range(COUNT)]
 
 
 def test_what_a_record_carries(connector: SparkSession, kafka: EmbeddedBroker) -> None:
-    """Key, value, headers with repeated names and null values, time and its type; null keys and values stay null."""
+    """Key, value, headers, time and time type are those of the record, with duplicate headers and null values."""
     topic = kafka.create_topic("whole")
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     headers = [("a", b"1"), ("a", b"\x00\xff"), ("b", None)]
@@ -137,7 +137,7 @@ def test_time_of_the_log(connector: SparkSession, kafka: EmbeddedBroker) -> None
 
 
 def test_codecs(connector: SparkSession, kafka: EmbeddedBroker) -> None:
-    """Compressed batches, one codec beside the other, are read with the libraries that Spark brings."""
+    """Batches of several codecs in one topic are read with Spark's libraries."""
     topic = kafka.create_topic("packed", PARTITIONS)
     for number, codec in enumerate(CODECS):
         fill(kafka.bootstrap_servers, topic, COUNT, PARTITIONS, first=number * COUNT, codec=codec)
@@ -146,7 +146,7 @@ def test_codecs(connector: SparkSession, kafka: EmbeddedBroker) -> None:
 
 
 def test_many_topics(connector: SparkSession, kafka: EmbeddedBroker) -> None:
-    """A pattern and a list take several topics into one frame, each record with its topic."""
+    """A pattern and a list read several topics into one frame, each record with its topic."""
     for name in ("day-1", "day-2", "night-1"):
         kafka.create_topic(name)
         fill(kafka.bootstrap_servers, name, 3, 1)
@@ -156,7 +156,7 @@ def test_many_topics(connector: SparkSession, kafka: EmbeddedBroker) -> None:
 
 
 def test_records_that_are_deleted(connector: SparkSession, kafka: EmbeddedBroker) -> None:
-    """Deleted records fail a read that names their offsets; failOnDataLoss=false reads what is left."""
+    """Deleted records fail a read that names their offsets; failOnDataLoss=false reads the remaining ones."""
     topic = kafka.create_topic("short")
     fill(kafka.bootstrap_servers, topic, 100, 1)
     _delete_before(kafka, topic, 40)

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, unmodified, writes: where records go, what they carry, the idempotent producer."""
+"""Spark's own Kafka connector, unmodified, writes: destinations and content of records, the idempotent producer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_columns_say_where(connector: SparkSession, kafka: EmbeddedBroker) -> None:
-    """The columns topic, partition, key, value and headers are what arrives."""
+    """The records have the columns topic, partition, key, value and headers."""
     for name in ("one", "two"):
         kafka.create_topic(name, 2)
     frame = connector.createDataFrame(
@@ -41,7 +41,7 @@ def test_columns_say_where(connector: SparkSession, kafka: EmbeddedBroker) -> No
     ("idempotence", "codec", "asked"), [("true", "zstd", True), ("true", "none", True), ("false", "lz4", False)]
 )
 def test_producers(connector: SparkSession, kafka: EmbeddedBroker, idempotence: str, codec: str, asked: bool) -> None:
-    """An idempotent producer asks for an id, another does not; all that was sent is there once."""
+    """Only an idempotent producer requests an id, and every record is stored once."""
     topic = kafka.create_topic(f"sent-{idempotence}-{codec}", 2)
     before = served(kafka)
     frame = connector.range(0, 500, numPartitions=2).selectExpr("cast(id as string) value")
@@ -53,7 +53,7 @@ def test_producers(connector: SparkSession, kafka: EmbeddedBroker, idempotence: 
 
 
 def test_a_refused_record(connector: SparkSession, kafka: EmbeddedBroker) -> None:
-    """A record above max.message.bytes fails the write with Kafka's own words, and the topic goes on."""
+    """A record above max.message.bytes fails the write with Kafka's message, and the topic can be written further."""
     topic = kafka.create_topic("narrow", configs={"max.message.bytes": "1000"})
     frame = connector.sql("select repeat('x', 5000) value")
     with pytest.raises(Exception, match="RecordTooLargeException"):

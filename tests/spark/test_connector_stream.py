@@ -21,7 +21,7 @@ SOON_S = 60.0
 
 
 def test_batches_of_a_limited_size(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """availableNow takes all there is, in batches of maxOffsetsPerTrigger; a restart takes what came since, once."""
+    """availableNow reads all records in batches of maxOffsetsPerTrigger; a restart reads later records once."""
     topic = kafka.create_topic("limited", 2)
     fill(kafka.bootstrap_servers, topic, 1000, 2)
     frame = stream(connector, kafka.bootstrap_servers, subscribe=topic, maxOffsetsPerTrigger="300")
@@ -43,7 +43,7 @@ def test_batches_of_a_limited_size(connector: SparkSession, kafka: EmbeddedBroke
 def test_kinds_of_streams(
     connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path, options: dict[str, str]
 ) -> None:
-    """However a topic is named and its offsets are looked up: each record once."""
+    """Each way to name the topic reads every record once."""
     if "kinds" not in kafka.topics:
         kafka.create_topic("kinds", 3)
         fill(kafka.bootstrap_servers, "kinds", 90, 3)
@@ -52,7 +52,7 @@ def test_kinds_of_streams(
 
 
 def test_offsets_by_a_consumer(by_consumer: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """With the deprecated way to learn offsets a stream carries on where it stopped, too."""
+    """With the deprecated way to find offsets a stream continues at its checkpoint, too."""
     topic = kafka.create_topic("old-way", 2)
     for count in (20, 10):
         fill(kafka.bootstrap_servers, topic, count, 2, first=0)
@@ -61,7 +61,7 @@ def test_offsets_by_a_consumer(by_consumer: SparkSession, kafka: EmbeddedBroker,
 
 
 def test_where_a_stream_starts(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """At offsets, at a time, or at the end: and there only the first time, for the checkpoint knows better."""
+    """A first run starts at offsets, at a time, or at the end; later runs start at the checkpoint."""
     topic = kafka.create_topic("starts", 2)
     fill(kafka.bootstrap_servers, topic, 100, 2)
     address = kafka.bootstrap_servers
@@ -77,7 +77,7 @@ def test_where_a_stream_starts(connector: SparkSession, kafka: EmbeddedBroker, t
 
 
 def test_a_batch_waits_until_it_is_worth_it(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """minOffsetsPerTrigger holds a batch back until so many records are there."""
+    """minOffsetsPerTrigger delays a batch until it has that many records."""
     topic = kafka.create_topic("worth")
     address = kafka.bootstrap_servers
     fill(address, topic, 10, 1)
@@ -89,7 +89,7 @@ def test_a_batch_waits_until_it_is_worth_it(connector: SparkSession, kafka: Embe
         .start()
     )
     try:
-        # the first batch is taken whatever its size; the next waits
+        # the first batch has any size; the next one waits
         wait_until(lambda: batch_sizes(query) == [10], SOON_S, "the first batch")
         fill(address, topic, 30, 1, first=10)
         asked = served(kafka)["ListOffsets", 9]
@@ -125,7 +125,7 @@ def test_partitions_that_come_later(connector: SparkSession, kafka: EmbeddedBrok
 
 
 def test_continuous(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """The continuous trigger copies a topic record by record, and goes on after a restart where it stopped."""
+    """The continuous trigger copies a topic record by record, and continues after a restart."""
     source, target = kafka.create_topic("from", 2), kafka.create_topic("to", 1)
     address = kafka.bootstrap_servers
 
@@ -149,7 +149,7 @@ def test_continuous(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Pa
                 fill(address, source, 100, 2, first=total)
                 total += 100
                 wait_until(lambda: len(set(copied())) == total, SOON_S, f"{total} copied records")  # noqa: B023
-            # epochs lag behind the copying; one that ends at the last record makes the restart exact
+            # epochs lag behind the copying; an epoch that ends at the last record makes the restart exact
             wait_until(lambda: _committed(tmp_path) == [total // 2] * 2, SOON_S, "the last epoch")  # noqa: B023
         finally:
             query.stop()
@@ -157,7 +157,7 @@ def test_continuous(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Pa
 
 
 def _committed(checkpoint: Path) -> list[int]:
-    """Offsets by partition of the last epoch that was committed."""
+    """Return the offsets by partition of the last committed epoch."""
     epochs = [int(file.name) for file in (checkpoint / "commits").glob("[0-9]*")]
     if not epochs:
         return []
@@ -167,7 +167,7 @@ def _committed(checkpoint: Path) -> list[int]:
 
 
 def test_a_topic_copied_by_micro_batches(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """A stream from topic to topic by the default trigger brings each record to the other side."""
+    """A stream from topic to topic with the default trigger copies each record."""
     source, target = kafka.create_topic("left", 2), kafka.create_topic("right", 3)
     address = kafka.bootstrap_servers
     fill(address, source, 100, 2)

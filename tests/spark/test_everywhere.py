@@ -1,6 +1,6 @@
-"""Each command wherever Spark runs and wherever its data lie, as a soak, and one of the combinations always.
+"""Each command wherever Spark runs and its data are stored, as a soak, and one of the combinations always.
 
-Another, a store and a cluster that shares nothing else with its driver, is in `test_cluster.py`.
+Another combination, a store and a cluster that shares nothing else with its driver, is in `test_cluster.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,14 +28,14 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipeline-cluster.md"
 
 
 class World:
-    """Stores, clusters and a broker, each started when a test first asks for it."""
+    """Stores, clusters and a broker, each started at its first use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open = ExitStack()
         self._made: dict[str, object] = {}
         self._folders = 0
-        self.private = folder / "private"  # the driver's own: workers of ALONE see empty folders there
+        self.private = folder / "private"  # the driver's own: workers of ALONE have empty folders there
         self.private.mkdir()
         (folder / "shared").mkdir()
 
@@ -45,7 +45,7 @@ class World:
         return self._made[name]
 
     def base(self, place: str, store: str) -> TablePlace:
-        """A new folder of a store."""
+        """Return a new folder of a store."""
         self._folders += 1
         name = f"{self._folders}-{place}".replace(" ", "-").lower()
         if store == DISK:
@@ -59,7 +59,7 @@ class World:
         return TablePlace.of(f"s3://tables/{name}", s3.options)
 
     def spark(self, place: str) -> list[str]:
-        """Words for a command that uses Spark."""
+        """Return the words for a command that uses Spark."""
         if place == HERE:
             return ["--master", "local[2]"]
         if place == CONNECT:
@@ -77,7 +77,7 @@ class World:
         return found
 
     def broker(self) -> EmbeddedBroker:
-        """With a topic of a hundred records."""
+        """Return a broker with a topic of a hundred records."""
 
         def make() -> EmbeddedBroker:
             broker = self._open.enter_context(EmbeddedBroker({"log.retention.ms": -1}))
@@ -116,7 +116,7 @@ def cell(world: World, place: str, store: str, lines: Sequence[str]) -> Cell:
 
 @pytest.mark.slow
 def test_a_store_in_which_spark_keeps_offsets(world: World, command: Callable[..., Result]) -> None:
-    """Logs, tables and results: of the commands those that reach the store in different ways."""
+    """Logs, tables and results are in HDFS, for the commands that reach it in different ways."""
     made = cell(world, HERE, HDFS, make_day(1_000).lines_before(2))
     found = {}
     for name in ("ingest", "compact"):
@@ -129,12 +129,12 @@ def test_a_store_in_which_spark_keeps_offsets(world: World, command: Callable[..
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("place", PLACES)
 def test_every_command(world: World, place: str, store: str) -> None:
-    """A command that works gives its result, any other is refused in one sentence."""
+    """A command that works has its result, and any other is refused in one sentence."""
     made = cell(world, place, store, list(make_day(ROWS).lines()))
     found, _ = run_commands(made.words())
     made.judge(found)
 
 
 def test_the_page_says_so() -> None:
-    """The table of the documentation is the one that is tested."""
+    """The table of the documentation is the tested one."""
     assert table() in PAGE.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A disk without space, of the table, the driver's checkpoint or the shuffles: one sentence, exact rows."""
+"""Full disks of the table, the driver's checkpoint or the shuffles: one sentence, and exact rows afterwards."""
 
 import json
 import os
@@ -23,8 +23,8 @@ ROWS = 2_000
 def in_a_small_disk(folder: Path, steps: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[int, str, str]]:
     """Run commands with another disk at `folder`.
 
-    Args: `steps`: the disk's size, as mount has it, and the command to run then; "full": without a byte left.
-    Returns: of each command its status, output and errors.
+    Args: `steps`: the disk's size in mount's form, or "full" for a disk without a free byte, and the command for it.
+    Returns: status, output and errors of each command.
     """
     if shutil.which("unshare") is None:
         need.lack("needs unshare; on Debian: apt-get install util-linux")
@@ -59,7 +59,7 @@ def command(*words: object) -> list[str]:
 
 
 def test_a_table_on_a_full_disk(tmp_path: Path) -> None:
-    """A batch or a compaction that finds no space is not in the table, and is when there is space again."""
+    """A batch or a compaction without space is not committed, and succeeds when there is space again."""
     table = tmp_path / "disk" / "table"
     steps = [
         ("32m", program(table, "write", "a", 2)),
@@ -82,7 +82,7 @@ def test_a_table_on_a_full_disk(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("what", ["table", "checkpoint", "shuffles"])
 def test_an_ingest_on_a_full_disk(what: str, tmp_path: Path) -> None:
-    """A full disk of the driver or of the executors: one sentence, nothing half done, and the next run has all rows."""
+    """An ingest on a full disk fails with one sentence and no partial batch, and the next run has all rows."""
     disk = tmp_path / "disk"
     log = tmp_path / "requests-1.jsonl"
     log.write_text("".join(f"{line}\n" for line in make_day(ROWS).lines()))
@@ -105,7 +105,7 @@ def test_an_ingest_on_a_full_disk(what: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("what", "size"), [("table", "64k"), ("checkpoint", "full"), ("checkpoint", "64k")])
 def test_a_watch_on_a_full_disk(what: str, size: str, tmp_path: Path) -> None:
-    """A full disk of the views, or of the state: one sentence, and the next run writes each minute once."""
+    """A watch on a full disk fails with one sentence, and the next run writes each minute once."""
     disk, logs = tmp_path / "disk", tmp_path / "logs"
     lines = list(make_day(ROWS).lines())
     put(logs, 1, [*lines, closing_line()])
@@ -128,7 +128,7 @@ def test_a_watch_on_a_full_disk(what: str, size: str, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_page_on_a_full_disk(tmp_path: Path) -> None:
-    """The views go on without it, and one line says so."""
+    """The views continue without the page, and one line reports it."""
     disk, logs = tmp_path / "disk", tmp_path / "logs"
     put(logs, 1, [*make_day(ROWS).lines(), closing_line()])
     words = ["watch", tmp_path / "table", logs, "--page", disk / "page.html", "--master", "local[2]", "--json"]
@@ -142,5 +142,5 @@ def test_a_page_on_a_full_disk(tmp_path: Path) -> None:
 
 
 def following(text: str, watch: Sequence[str]) -> list[str]:
-    """A program that runs a `watch`, presses Ctrl-C when that has said something, and prints what it has done."""
+    """Return a program that runs a `watch`, presses Ctrl-C after the text, and prints its summary."""
     return [sys.executable, "-m", "tests.spark.followed", text, *watch]

@@ -1,4 +1,4 @@
-"""Made-up request logs of bench/pipeline: the same seed makes the same rows, and no value of a counter is missing."""
+"""Generated request logs of bench/pipeline: the same rows for the same seed, and complete values of counters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log() -> pa.Table:
 
 
 def test_as_many_requests_as_asked_for(log: pa.Table) -> None:
-    """Any numbers of requests and entities are met exactly; the columns are those of the log, in the order of time."""
+    """Any numbers of requests and entities are exact; the columns are those of the log, ordered by time."""
     assert log.schema.equals(arrow_schema())
     assert log["sequence"].to_pylist() == list(range(1, SHAPE.requests + 1))
     time = np.asarray(log["time"].cast(pa.int64()))
@@ -69,7 +69,7 @@ def test_another_seed_is_another_log(log: pa.Table) -> None:
 
 
 def test_counters_lack_nothing(log: pa.Table) -> None:
-    """Each counter's values are numbered from 1; verdicts name a value of theirs, with a delay by the formula."""
+    """Each counter's values are numbered from 1; verdicts refer to such a value, with a delay by the formula."""
     numbers: dict[Any, list[int]] = defaultdict(list)
     kinds = set()
     for row in log.to_pylist():
@@ -94,7 +94,7 @@ def test_counters_lack_nothing(log: pa.Table) -> None:
 
 
 def test_a_table_and_files_have_the_same_rows(spark: SparkSession, log: pa.Table, tmp_path: Path) -> None:
-    """The number of processes makes no difference; the jobs read both."""
+    """The number of processes has no effect on the rows, and the jobs read tables and files."""
     rows, files, size = generate_table(tmp_path / "t", SHAPE, processes=2)
     assert (rows, files) == (SHAPE.requests, 4)
     assert size > 0

@@ -1,4 +1,4 @@
-"""Arrow in a topic of a request log that no broker has written: passed over, whatever its offsets point at."""
+"""Arrow records of a request log topic that no broker has written, with any offsets: they are skipped."""
 
 import struct
 from datetime import datetime, timezone
@@ -36,10 +36,10 @@ def test_a_record_of_a_broker() -> None:
 
 
 def with_offsets(first: int, behind: int) -> bytes:
-    """A record of a broker, but for the offsets of its texts."""
+    """Return a broker's record with other offsets of its texts."""
     value = stream(ROW)
     written = struct.pack("<ii", 0, len(NAME))
-    assert value.count(written) == 2 * len(TEXTS), "in what describes the buffers, and then in them"
+    assert value.count(written) == 2 * len(TEXTS), "in the metadata of the buffers, and in the buffers"
     at = 0
     for _ in TEXTS:
         at = value.index(written, at) + 1
@@ -47,7 +47,7 @@ def with_offsets(first: int, behind: int) -> bytes:
 
 
 def test_offsets_beyond_the_data() -> None:
-    """To follow them is to read memory that is another's, or none: it ended the broker."""
+    """Offsets beyond the data, which would read foreign memory and once crashed the broker, are rejected."""
     assert read(with_offsets(0, len(NAME))) == (1, 1)
     assert read(with_offsets(0, len(NAME) + 100)) == (0, 0)
     assert read(with_offsets(0x7FFF0000, 0x7FFFFFF0)) == (0, 0)
@@ -60,6 +60,6 @@ def test_what_is_torn(cut: int) -> None:
 
 @pytest.mark.parametrize("name", ["time", "api_name", "throttle_time_ms"])
 def test_values_of_other_types(name: str) -> None:
-    """They are not a record, or one without that value."""
+    """A value of another type makes the record invalid, or is left out."""
     for other in ("x", 5, 1.5, [1], {"a": 1}, b"\xff", True, float("inf")):
         read(stream({**ROW, name: other}))

@@ -1,4 +1,4 @@
-"""Spark's official source over a topic that its broker keeps for itself: it is read, and not passed over in silence."""
+"""Spark's official source reads the records of an internal topic instead of skipping them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 
 @pytest.fixture
 def logging(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    """A broker whose request log is a topic, with fifty requests in it at least."""
+    """Return a broker whose request log is a topic with at least fifty requests."""
     broker = start_broker(kbroker__request__log__topic=LOG, group__initial__rebalance__delay__ms="0")
     with Cluster(broker.bootstrap) as cluster:
         create(cluster, "t")
@@ -40,7 +40,7 @@ def logging(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 def test_the_official_source_reads_the_request_log(
     connector: SparkSession, logging: BrokerProcess, tmp_path: Path
 ) -> None:
-    """In a batch, into a table, and into an archive."""
+    """The log is read in a batch, into a table, and into an archive."""
     source = LogSource.of_topic(logging.bootstrap, LOG, connector=KAFKA)
     try:
         assert good(read_log(connector, source)).count() >= 50

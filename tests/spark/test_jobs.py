@@ -1,4 +1,4 @@
-"""The jobs over a synthetic day whose responses are known: every figure exactly."""
+"""Jobs over a synthetic day with known results: every figure is exact."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def day() -> Day:
 
 @pytest.fixture(scope="module")
 def logs(day: Day, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first half of the day in a file of ours, the second in a Kafka's; what is not a record in between."""
+    """Return a folder with the first half of the day in our file, the second in Kafka's, and invalid lines between."""
     folder = tmp_path_factory.mktemp("logs")
     lines = list(day.lines())
     half = [*lines[: ROWS // 2], *NOT_RECORDS]
@@ -69,7 +69,7 @@ def logs(day: Day, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def night(day: Day, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A log of the day's first two hours with what is not a record, for tests that ingest it twice; its records."""
+    """Return a folder with the day's first two hours and invalid lines, and the number of records."""
     folder = tmp_path_factory.mktemp("night")
     lines = day.lines_before(2)
     (folder / "requests-1.jsonl").write_text("\n".join([*lines, *NOT_RECORDS]) + "\n")
@@ -78,7 +78,7 @@ def night(day: Day, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The day, ingested in two batches."""
+    """Return the table of the day, ingested in two batches."""
     path = tmp_path_factory.mktemp("table") / "requests"
     size = (logs / "requests-1.jsonl").stat().st_size
     options = replace(SMALL, max_per_batch=size, watermark_ms=100 * 3_600_000)
@@ -92,19 +92,19 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 
 def of_table(path: Path) -> pa.Table:
-    """The live rows, read without Spark."""
+    """Return the live rows, read without Spark."""
     files = [path / one.path for one in Table(path).files()]
     return pa.concat_tables([pq.ParquetFile(file).read() for file in files]).cast(arrow_schema())
 
 
 def test_the_table_holds_the_day(table: Path, day: Day) -> None:
-    """Every column of every row, of our log and a real Kafka's, of old records and new; none twice."""
+    """The table has every column of every row once, of our log and a real Kafka's, of old records and new."""
     found, wanted = in_order(of_table(table)), in_order(day.rows)
     assert [name for name in wanted.column_names if found[name].to_pylist() != wanted[name].to_pylist()] == []
 
 
 def test_rows_lie_where_they_belong(table: Path) -> None:
-    """By date, hour and entity; within a file sorted as replay reads them."""
+    """Rows are partitioned by date, hour and entity, and sorted within a file in replay's order."""
     for one in Table(table).files():
         assert one.path.startswith(f"date={one.date}/hour={one.hour}/bucket={one.bucket}/{PREFIX}0000000")
         rows = pq.ParquetFile(table / one.path).read(["time", "principal", "client_id", "sequence"]).to_pylist()
@@ -120,7 +120,7 @@ def test_rows_lie_where_they_belong(table: Path) -> None:
 
 
 def test_what_is_no_record_is_kept_aside(table: Path, spark: SparkSession, logs: Path) -> None:
-    """With its place and the reason; an empty line is nothing."""
+    """Rejected lines are kept with their position and the reason, and empty lines are ignored."""
     (file,) = (table / "_rejected").iterdir()
     kept = spark.read.json(str(file)).orderBy("position").collect()
     assert [row["raw"] for row in kept] == [line for line in NOT_RECORDS if line]
@@ -144,7 +144,7 @@ ODD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("form", ["json", "arrow"])
 def test_a_number_that_no_broker_writes(form: str, spark: SparkSession, day: Day, tmp_path: Path) -> None:
-    """One such record ended `usage` of the whole log with an overflow of Spark's, or made sums negative."""
+    """A record with an invalid number is rejected, since it makes sums overflow or negative."""
     row = day.rows.filter(pc.equal(day.rows["api_name"], "PRODUCE")).slice(0, 1).to_pylist()[0]
     row |= {"sampling": 1.0, "repeated": 1, "request_bytes": 7, "time": datetime(2026, 1, 2, tzinfo=timezone.utc)}
     names = {"sampling": "sampling", "repeated": "repeated", "requestBytes": "request_bytes"}
@@ -167,7 +167,7 @@ def test_a_number_that_no_broker_writes(form: str, spark: SparkSession, day: Day
 
 @pytest.mark.parametrize("form", ["json", "arrow"])
 def test_a_delay_that_no_broker_writes(form: str, spark: SparkSession, day: Day, tmp_path: Path) -> None:
-    """Three such lines ended `throttles` with an overflow: their sum is not a number of 64 bits."""
+    """A delay that is too large is rejected, since sums of delays have 64 bits."""
     row = day.rows.filter(pc.greater(pc.list_value_length(day.rows["verdicts"]), 0)).slice(0, 1).to_pylist()[0]
     (verdict, *_) = row["verdicts"]
     fine, odd = ({**row, "verdicts": [{**verdict, "delay_served_ms": delay}]} for delay in (5, 1 << 62))
@@ -184,7 +184,7 @@ def test_a_delay_that_no_broker_writes(form: str, spark: SparkSession, day: Day,
 
 
 def test_usage_is_exact(spark: SparkSession, table: Path, day: Day) -> None:
-    """Sums and highest seconds of every entity."""
+    """Sums and highest seconds of every entity are exact."""
     found = {(row["principal"], row["client_id"]): row.asDict() for row in usage(read_table(spark, table)).collect()}
     assert found.keys() == day.usage.keys()
     for entity, wanted in day.usage.items():
@@ -211,14 +211,14 @@ def test_the_first_are_those_with_most(spark: SparkSession, table: Path, day: Da
 
 
 def test_a_sample_counts_for_what_was_left_out(spark: SparkSession, day: Day) -> None:
-    """A sample of one request in four counts four times; a folded row as often as it was repeated."""
+    """A sample of one request in four counts four times, and a folded row as often as it was repeated."""
     row: dict[str, Any] = {**day.rows.slice(0, 1).to_pylist()[0], "sampling": 0.25, "repeated": 3, "request_bytes": 10}
     (found,) = usage(spark.createDataFrame(pa.Table.from_pylist([row], arrow_schema()))).collect()
     assert (found["requests"], found["request_bytes"], found["connections"]) == (12, 40, 1)
 
 
 def test_throttles_are_exact(spark: SparkSession, table: Path, day: Day) -> None:
-    """Throttled clients, their quotas, numbers and delays; and each quota's share of all delay."""
+    """Throttled clients, their quotas, counts and delays, and each quota's share of all delays are exact."""
     rows = throttles(read_table(spark, table))
     found = {tuple(row[key] for key in ("quota_type", "user", "client_id", "ip")): row for row in rows.collect()}
     assert found.keys() == day.throttles.keys()
@@ -234,7 +234,7 @@ def test_throttles_are_exact(spark: SparkSession, table: Path, day: Day) -> None
 
 
 def test_jobs_read_a_log_as_it_is(spark: SparkSession, logs: Path, day: Day) -> None:
-    """Without a table: the same figures from the lines of a file, by either way of reading them."""
+    """Jobs that read the lines of files without a table have the same figures, with both parsers."""
     for form in ("json", "auto"):
         parsed = read_log(spark, LogSource.of_files(logs, format=form))
         found = usage(good(parsed)).selectExpr("sum(requests)", "sum(response_bytes)").first()
@@ -245,7 +245,7 @@ def test_jobs_read_a_log_as_it_is(spark: SparkSession, logs: Path, day: Day) -> 
 
 @pytest.mark.parametrize("form", ["json", "auto"])
 def test_a_line_is_parsed_once(form: str, spark: SparkSession, logs: Path) -> None:
-    """Spark's optimizer had repeated the parser for each use of a column, which took six times the CPU."""
+    """Spark's optimizer would repeat the parser for each use of a column, which takes six times the CPU."""
     rows = good(read_log(spark, LogSource.of_files(logs, format=form)))
     assert plan_of(rows).count("from_json(") == 1
 
@@ -259,7 +259,7 @@ def test_arrow_files_hold_the_same(spark: SparkSession, day: Day, tmp_path: Path
 
 
 def test_a_hot_entity_is_written_by_several_tasks(table: Path) -> None:
-    """With 60 % of the rows one entity would keep one task busy: after the first batch its bucket is split."""
+    """After the first batch the bucket of an entity with 60 % of the rows is split over several tasks."""
     hot = bucket_of("User:team-0", "app-00", 2)
     second = [one for one in Table(table).files() if f"{PREFIX}00000001-" in one.path]
     assert max(Counter((one.hour, one.bucket) for one in second if one.bucket == hot).values()) > 1
@@ -270,11 +270,11 @@ def test_a_hot_entity_is_written_by_several_tasks(table: Path) -> None:
 
 
 def test_hours_are_compacted_when_they_are_closed(spark: SparkSession, day: Day, tmp_path: Path) -> None:
-    """By the watermark; what comes later is added; nothing is lost, and files that are not needed any more go."""
+    """Hours before the watermark are compacted, late rows are added, no row is lost, and replaced files are deleted."""
     timed = [(t.hour, line) for line, t in zip(day.lines(), day.columns["time"], strict=True) if t.hour < 3]
     late = [line for hour, line in timed if hour == 0][-10:]
     rest = [line for _, line in timed if line not in late]
-    lines = [*rest[::2], *rest[1::2], *late]  # two batches over the same hours, then what comes late
+    lines = [*rest[::2], *rest[1::2], *late]  # two batches over the same hours, then the late rows
     log, path, clock = tmp_path / "requests-1.jsonl", tmp_path / "table", VirtualClock(LATER_MS)
 
     def run(retention_ms: int) -> int:
@@ -289,14 +289,14 @@ def test_hours_are_compacted_when_they_are_closed(spark: SparkSession, day: Day,
     assert run(3_600_000) > 0
     assert describe_table(path)["rows"] == len(lines) - 10
     live = {one.path for one in Table(path).files()}
-    assert live < names()  # those that were replaced are kept
+    assert live < names()  # replaced files are kept
     compacted = [one for one in Table(path).files() if PREFIX not in one.path]
     assert {one.hour for one in compacted} == {0, 1}
     assert len({(one.hour, one.bucket) for one in compacted}) == len(compacted)
 
     with log.open("a") as opened:
         opened.write("\n".join(lines[-10:]) + "\n")
-    assert run(0) == 0  # a few late rows are not a reason
+    assert run(0) == 0  # a few late rows cause no compaction
     assert describe_table(path)["rows"] == len(lines)
     assert names() == {one.path for one in Table(path).files()}
 
@@ -309,7 +309,7 @@ def test_hours_are_compacted_when_they_are_closed(spark: SparkSession, day: Day,
 
 
 def test_columns_that_older_files_lack_are_null(spark: SparkSession, day: Day, tmp_path: Path) -> None:
-    """A table that an older version made is read, and written on, with the columns of this one, at any depth."""
+    """A table of an older version is read and written with the columns of this version, at any depth."""
     old = json.loads(spark_schema().json())
     old["fields"] = [
         one for one in old["fields"] if one["name"] not in ("network_time_us", "transactional_id", "sampling")
@@ -354,7 +354,7 @@ REQUESTS = (
 
 
 def test_a_transactional_id_is_found_in_kafkas_lines(spark: SparkSession, tmp_path: Path) -> None:
-    """Each request of a transaction has it elsewhere; a group's name is none."""
+    """The id is found in each request of a transaction, and a group's name is not an id."""
     header = '{"requestApiKey":0,"requestApiVersion":9,"requestApiKeyName":"PRODUCE","correlationId":1,"clientId":"c"}'
     stamp = "[2026-01-02 03:04:05,678] DEBUG"
     with (tmp_path / "kafka-request.log").open("w") as log:
@@ -367,7 +367,7 @@ def test_a_transactional_id_is_found_in_kafkas_lines(spark: SparkSession, tmp_pa
 
 
 def test_a_newer_table_is_written_and_read(spark: SparkSession, day: Day, tmp_path: Path) -> None:
-    """One with columns that this version does not know keeps them; rows of this version have null there."""
+    """A table keeps columns unknown to this version, with null in rows of this version."""
     newer = json.loads(spark_schema().json())
     newer["fields"].append({"name": "later", "type": "long", "nullable": True, "metadata": {}})
     Table(tmp_path / "t").open(TableInfo(buckets=2, schema_version=VERSION + 1, columns=newer))
@@ -386,7 +386,7 @@ def test_a_transaction_is_written_once(spark: SparkSession, day: Day, tmp_path: 
 
 
 def test_a_table_as_it_was(spark: SparkSession, day: Day, tmp_path: Path) -> None:
-    """By version and by time, also after a compaction; never to be changed."""
+    """A table can be read by version and by time, also after a compaction, and not be changed then."""
     for start in (0, 50):
         write_table(spark.createDataFrame(day.rows.take(list(range(start, start + 50)))), tmp_path, buckets=2)
     compact_table(tmp_path)
@@ -404,9 +404,9 @@ def test_a_table_as_it_was(spark: SparkSession, day: Day, tmp_path: Path) -> Non
 def test_other_rows_than_were_read_are_not_committed(
     spark: SparkSession, night: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of a batch is in the table that has lost or doubled rows, and it comes again.
+    """A batch with lost or duplicate rows is not committed, and is repeated.
 
-    It fails with both numbers, or the name of a file that the driver does not see, of an executor with its own disk.
+    The error has both numbers, or the name of a file that the driver does not find, of an executor with its own disk.
     """
     table, source, rows = tmp_path / "table", LogSource.of_files(night[0]), night[1]
     refusal = rf"of {rows + 4} records 4 were rejected and (?!{rows} )[\d,]+ written: the batch was not committed"
@@ -433,7 +433,7 @@ def test_other_rows_than_were_read_are_not_committed(
 
 
 class CountedTwice(Observation):
-    """Metrics that Spark reports after it has run a task twice."""
+    """Metrics that Spark reports after running a task twice."""
 
     @property
     def get(self) -> dict[str, Any]:
@@ -443,14 +443,14 @@ class CountedTwice(Observation):
 def test_a_task_that_ran_twice_is_no_lost_row(
     spark: SparkSession, night: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows were counted twice and written once: they are counted again before the batch is refused."""
+    """Rows counted twice and written once are counted again before the batch is refused."""
     monkeypatch.setattr(table_stream, "Observation", CountedTwice)
     done = ingest(spark, LogSource.of_files(night[0]), tmp_path / "table", SMALL, clock=VirtualClock(LATER_MS))
     assert (done.rows, done.rejected) == (night[1], 4)
 
 
 def test_another_checkpoint_does_not_double_a_log(spark: SparkSession, table: Path, logs: Path, tmp_path: Path) -> None:
-    """Another checkpoint would start again; another source is another stream."""
+    """A table rejects another checkpoint of its source, which would start again, and another source."""
     with pytest.raises(TableError, match="was filled from files with another checkpoint"):
         ingest(spark, LogSource.of_files(logs), table, replace(SMALL, checkpoint=tmp_path / "other"))
     part = LogSource.of_files(logs / "requests-1.jsonl")
@@ -461,7 +461,7 @@ def test_another_checkpoint_does_not_double_a_log(spark: SparkSession, table: Pa
 
 
 def test_a_time_without_an_hour_is_rejected(spark: SparkSession) -> None:
-    """A record of a client's wrong clock, or an Arrow batch without times, is kept aside."""
+    """A record with the time of a wrong clock, or without a time, is rejected."""
     times = [
         None,
         -62_135_596_800_000_001,

@@ -1,4 +1,4 @@
-"""Source, sink and jobs against clusters of real Kafka brokers whose leaders move, and one of which is killed."""
+"""Source, sink and jobs against clusters of real Kafka brokers with moving leaders and a killed broker."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def kafka(certificates: Certificates) -> Iterator[KafkaCluster]:
-    """Two brokers, of which the second can be killed."""
+    """Yield two brokers, of which the second can be killed."""
     need.program("java", "mvn")
     with start(2, certificates) as cluster:
         yield cluster
 
 
 def copy(spark: SparkSession, bootstrap: str, folder: Path, sink: dict[str, str], at_once: int) -> Any:
-    """Start a query from `in`, `at_once` records to a batch, that ends when all is copied."""
+    """Start a query from `in`, with `at_once` records per batch, that ends when all is copied."""
     servers = {"kafka.bootstrap.servers": bootstrap}
     return (
         spark.readStream.format("kbroker")
@@ -81,9 +81,9 @@ def copy(spark: SparkSession, bootstrap: str, folder: Path, sink: dict[str, str]
 def run_disturbed(
     spark: SparkSession, kafka: KafkaCluster, folder: Path, rows: int, at_once: int, steps: Sequence[str]
 ) -> None:
-    """Copy a topic exactly once and archive it at the same time while each of `steps` happens, `rows` by `rows`.
+    """Copy a topic exactly once and archive it, in rounds of `rows`, while each of `steps` is executed.
 
-    One round will do, unless the copy is faster than what happens to the brokers.
+    One round is enough, unless the copy is faster than the events of the brokers.
     """
     create(kafka, "in", "out")
     happens = Disturbance(kafka, ("in", "out"))
@@ -92,7 +92,7 @@ def run_disturbed(
     try:
         while left:
             if not all(broker.is_running for broker in kafka.brokers):
-                left.pop(0)()  # the restart that follows a kill
+                left.pop(0)()  # the restart after a kill
             fill(kafka, "in", rows, first=copied)
             copied += rows
             copy_and_archive(spark, kafka, folder, at_once, left)
@@ -107,7 +107,7 @@ def run_disturbed(
 def copy_and_archive(
     spark: SparkSession, kafka: KafkaCluster, folder: Path, at_once: int, left: list[Callable[[], None]]
 ) -> None:
-    """Both to the end of what is there, while the steps that are left happen."""
+    """Copy and archive to the end of the topic, while the remaining steps are executed."""
     failures: list[BaseException] = []
 
     def keep() -> None:
@@ -129,13 +129,13 @@ def copy_and_archive(
 def test_rows_are_there_once_whatever_happens_to_the_brokers(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Leaders move, a broker is killed and comes back: an exactly-once copy and an archive have each row once."""
+    """A copy and an archive have each row once while leaders move and a broker is killed and restarted."""
     run_disturbed(spark, kafka, tmp_path, ROWS, AT_ONCE, ("move_leaders", "kill", "restart"))
 
 
 @pytest.mark.soak
 def test_rows_are_there_once_on_three_brokers(spark: SparkSession, certificates: Certificates, tmp_path: Path) -> None:
-    """Each broker is killed once, the controller's leader among them, and leaders move in between."""
+    """Each broker is killed once, the active controller included, and leaders move in between."""
     need.program("java", "mvn")
     with start(3, certificates) as three:
         run_disturbed(spark, three, tmp_path, SOAK_ROWS, SOAK_AT_ONCE, THREE)
@@ -145,7 +145,7 @@ def test_rows_are_there_once_on_three_brokers(spark: SparkSession, certificates:
 def test_a_batch_is_read_and_written_while_leaders_move(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """The source gives each record once; the sink without transactions each at least once."""
+    """The source reads each record once, and the sink without transactions writes each at least once."""
     create(kafka, "many", "loose")
     fill(kafka, "many", SOAK_ROWS)
     happens = Disturbance(kafka, ("many", "loose"))
@@ -167,7 +167,7 @@ def test_a_batch_is_read_and_written_while_leaders_move(
 def test_a_secured_listener(
     spark: SparkSession, kafka: KafkaCluster, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Source, sink and archive over SASL_SSL; a wrong password is one sentence."""
+    """Source, sink and archive work over SASL_SSL, and a wrong password is one sentence."""
     create(kafka, "safe")
     safe = {f"kafka.{name}": value for name, value in secured(certificates).items()}
     servers = {"kafka.bootstrap.servers": kafka.secured}
@@ -187,7 +187,7 @@ def test_a_secured_listener(
 
 
 def test_quotas_of_two_brokers(kafka: KafkaCluster, certificates: Certificates) -> None:
-    """The library reaches the secured listeners; commands say on stderr and in JSON that each broker enforces."""
+    """The library uses the secured listeners; commands report that each broker enforces quotas by itself."""
     entity = QuotaEntity.of({"user": "carol", "client-id": None})
     with QuotaClient(kafka.secured, secured(certificates)) as quotas:
         assert quotas.broker_count() == 2
@@ -216,7 +216,7 @@ def lines(kafka: KafkaCluster) -> list[str]:
 def test_the_request_log_of_kafka_goes_through_the_jobs(
     command: Callable[..., Result], spark: SparkSession, lines: list[str], tmp_path: Path
 ) -> None:
-    """Each line that Kafka's own logger printed is a row; requests and delays are those of the lines."""
+    """Each line of Kafka's logger is a row, and the jobs have the requests and delays of the lines."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / REQUEST_LOG).write_text("".join(lines))
     records = [json.loads(line[line.index("{") : line.rindex("}") + 1]) for line in lines]
@@ -248,7 +248,7 @@ def test_the_request_log_of_kafka_goes_through_the_jobs(
 def test_the_request_log_of_kafka_in_a_topic(
     command: Callable[..., Result], spark: SparkSession, kafka: KafkaCluster, lines: list[str], tmp_path: Path
 ) -> None:
-    """The same lines as records of a topic; recommend and report take their table."""
+    """The same lines as records of a topic fill a table that recommend and report accept."""
     with Cluster(kafka.bootstrap) as cluster, Producer(cluster) as producer:
         for number, line in enumerate(lines):
             producer.send("lines", line.encode(), partition=number % 4)

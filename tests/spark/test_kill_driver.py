@@ -1,6 +1,6 @@
-"""The driver ends in each phase of a batch and of a compaction: after the restart each row is there once.
+"""End of the driver in each phase of a batch and of a compaction: after the restart each row is there once.
 
-By a failure in one session, or by `kill -9` of a process, which takes a JVM per phase.
+The end is a failure in one session, or `kill -9` of a process, which takes a JVM per phase.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tests.spark.killing import kill_ingest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: In the order of a run, so that each restart has the work of a run before to take up. The first two meet batch 0
-#: before its commit, the next ones have it in the table before Spark knows.
+#: In the order of a run, so that each restart has unfinished work of a run before. The first two end batch 0 before its
+#: commit, the next ones after the table's commit and before Spark's.
 PHASES = ("written", "rejected", "committed", "compacted", "done")
 KEY = ["time", "connection", "correlation_id", "address"]
 
 
 def rows_of(table: Path) -> Counter[tuple[Any, ...]]:
-    """Live rows by what distinguishes them, read without Spark; none of a table that is not there yet."""
+    """Count live rows by key, read without Spark; a table that does not exist has none."""
     found: Counter[tuple[Any, ...]] = Counter()
     known = Table(table)
     if known.exists():
@@ -50,7 +50,7 @@ def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None])
     lines = [(line, row) for line, row in zip(day.lines(), day.rows.select(KEY).to_pylist(), strict=True)]
     early = [pair for pair in lines if pair[1]["time"].hour < 2]
     closing = next(pair for pair in lines if pair[1]["time"].hour == 12)
-    rest = early[1::2]  # two batches over the same hours; the last rows come when these are compacted
+    rest = early[1::2]  # two batches over the same hours; the last rows arrive when these are compacted
     parts = [[*early[::2], closing], rest[:-5], rest[-5:]]
     logs, table = folder / "logs", folder / "table"
     logs.mkdir()
@@ -85,12 +85,12 @@ def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None])
     assert any(not one.path.rpartition("/")[2].startswith(PREFIX) for one in files)  # the first hours were compacted
     Table(table).delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     present = {file.relative_to(table).as_posix() for file in table.glob("date=*/hour=*/bucket=*/*.parquet")}
-    assert present == {one.path for one in files}  # what killed runs left behind can be distinguished from the rest
+    assert present == {one.path for one in files}  # files left by killed runs can be distinguished from the others
     assert rows_of(table) == known(3)
 
 
 def fail_in(spark: SparkSession, logs: Path, table: Path, budget: int, phase: str) -> None:
-    """Nothing after the failure happens, nothing is cleaned up: what a kill leaves, but for the process."""
+    """Ingest up to a failure in a phase without clean-up, which leaves the files of a kill."""
 
     def fail(reached: str) -> None:
         if reached == phase:
@@ -109,7 +109,7 @@ def fail_in(spark: SparkSession, logs: Path, table: Path, budget: int, phase: st
 
 @pytest.mark.slow
 def test_no_end_loses_or_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
-    """By a failure in every phase, and by `kill -9` where the table's commit is done and Spark's is not."""
+    """Rows are exact after a failure in each phase, and after `kill -9` between the table's commit and Spark's."""
 
     def run(logs: Path, table: Path, budget: int, phase: str) -> None:
         if phase == "committed":

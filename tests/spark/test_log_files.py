@@ -1,4 +1,4 @@
-"""The source of log files that are still being written: what it reads, and how far."""
+"""Source of log files that are still being written: its lines, and its end offsets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(found: Files, start: dict[str, int], end: dict[str, int]) -> list[str]:
 
 
 def test_what_is_appended_is_read_by_the_next_batch(tmp_path: Path) -> None:
-    """Spark's own source reads a file once and never sees what is appended."""
+    """Appended lines are read by the next batch, whereas Spark's own source reads a file once."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("a\nb\n")
     found = files(tmp_path)
@@ -45,7 +45,7 @@ def test_what_is_appended_is_read_by_the_next_batch(tmp_path: Path) -> None:
         opened.write("c\n")
     second = found.ends(first, None)
     assert read(found, first, second) == ["c"]
-    assert read(found, {}, first) == ["a", "b"]  # a batch that is repeated reads the same
+    assert read(found, {}, first) == ["a", "b"]  # a repeated batch reads the same lines
 
 
 def test_a_half_written_line_is_left_for_later(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_half_written_line_is_left_for_later(tmp_path: Path) -> None:
 
 
 def test_a_kafka_log_is_known_again_after_it_was_renamed(tmp_path: Path) -> None:
-    """log4j renames the full file and starts a new one of the old name: neither is read twice, neither is missed."""
+    """log4j renames the full file and starts another with the old name: both are read once."""
     log = tmp_path / "kafka-request.log"
     log.write_text("one\ntwo\n")
     found = files(tmp_path)
@@ -72,7 +72,7 @@ def test_a_kafka_log_is_known_again_after_it_was_renamed(tmp_path: Path) -> None
 
 
 def test_a_kafka_log_that_is_renamed_while_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at the folder and that at the file, or for a batch: it is not read again from its start."""
+    """A file renamed between the listing and its opening, or for a batch, is not read again from its start."""
     log, old = tmp_path / "kafka-request.log", tmp_path / "kafka-request.log.2026-01-02-03"
     log.write_text("one\ntwo\n")
     found = files(tmp_path)
@@ -96,7 +96,7 @@ def test_a_kafka_log_that_is_renamed_while_it_is_looked_for(tmp_path: Path, monk
 
 
 def test_a_kafka_log_that_is_renamed_before_it_is_read(tmp_path: Path) -> None:
-    """The new file of the old name is longer than what was planned; a task looks for the one that was meant."""
+    """The new file with the old name is longer than the plan, and the task finds the renamed one."""
     log = tmp_path / "kafka-request.log"
     log.write_text("one\ntwo\n")
     found = files(tmp_path)
@@ -111,7 +111,7 @@ def test_a_kafka_log_that_is_renamed_before_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:
-    """As a link `current` that goes with the newest file; a link to elsewhere is a file like any other."""
+    """A link such as `current` and its file in the same folders are one file; a link to elsewhere is another file."""
     log, other = tmp_path / "logs" / "requests-1.jsonl", tmp_path / "other.jsonl"
     log.parent.mkdir()
     log.write_text("a\n")
@@ -126,7 +126,7 @@ def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:
 
 
 def test_a_name_with_the_signs_of_a_pattern(tmp_path: Path) -> None:
-    """A file that is there is meant, not a pattern that does not fit it."""
+    """A name of an existing file is not a pattern."""
     log = tmp_path / "requests[1].jsonl"
     log.write_text("a\n")
     found = files(log)
@@ -134,7 +134,7 @@ def test_a_name_with_the_signs_of_a_pattern(tmp_path: Path) -> None:
 
 
 def test_a_batch_takes_about_what_it_may(tmp_path: Path) -> None:
-    """Bytes are counted over all files, lines stay whole, and one line that is too long is taken all the same."""
+    """Bytes are counted over all files, lines are not split, and a line above the limit is a batch."""
     (tmp_path / "requests-1.jsonl").write_text("aaaa\nbbbb\ncccc\n")
     (tmp_path / "requests-2.jsonl").write_text("d" * 100 + "\n" + "e\n")
     found = files(tmp_path)
@@ -159,7 +159,7 @@ def test_large_files_are_read_by_several_tasks(tmp_path: Path, monkeypatch: pyte
 
 
 def test_positions_are_bytes_of_the_file(tmp_path: Path) -> None:
-    """They lead from a rejected line back to its place."""
+    """The position of a rejected line is its byte in the file."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("ab\ncdé\nf\n")
     (batch,) = read_piece(Piece(str(log), 3, log.stat().st_size))
@@ -168,7 +168,7 @@ def test_positions_are_bytes_of_the_file(tmp_path: Path) -> None:
 
 
 def test_an_arrow_file_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
-    """The batch that the broker is writing just now is left for later."""
+    """An incomplete batch, which the broker is writing, is left for later."""
     log = tmp_path / "requests-1.arrows"
     batches = [pa.record_batch({"sequence": [n, n + 1]}) for n in (1, 3, 5)]
     with pa.OSFile(str(log), "wb") as sink, pa.ipc.new_stream(sink, batches[0].schema) as writer:
@@ -200,7 +200,7 @@ def test_a_deleted_file_with_unread_records_is_no_silent_loss(tmp_path: Path) ->
 
 @pytest.mark.timeout(30)
 def test_a_file_that_is_shorter_than_planned_is_an_error(tmp_path: Path) -> None:
-    """Cut short, or another machine's file of that name: no endless loop, and no batch that lacks rows."""
+    """A truncated file, or another machine's file of that name, causes no endless loop and no batch without rows."""
     lines, arrow = tmp_path / "requests-1.jsonl", tmp_path / "requests-1.arrows"
     lines.write_text("a\nb\n")
     with pytest.raises(PipelineError, match=r"requests-1.jsonl ends at byte 4 on .*, expected byte 6 as the driver"):
@@ -221,7 +221,7 @@ def test_hidden_and_empty_files_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_records(spark: SparkSession, tmp_path: Path) -> None:
-    """A log that is still to come has no rows, as a whole and as a stream; one that is nowhere is named."""
+    """A log without records has no rows, in a batch and as a stream; a path without a log is an error."""
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "empty.jsonl").touch()
     assert read_log(spark, LogSource.of_files(tmp_path / "log")).count() == 0
@@ -233,7 +233,7 @@ def test_a_folder_without_records(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_file_that_has_shrunk_is_an_error(tmp_path: Path) -> None:
-    """Cut short, or replaced: what it has now would be passed over until it is as long as the one before."""
+    """A truncated or replaced file is an error, since new lines up to the old length would be skipped."""
     log, arrow = tmp_path / "requests-1.jsonl", tmp_path / "requests-1.arrows"
     log.write_text("a\nb\nc\n")
     batch = pa.record_batch({"sequence": [1]})
@@ -251,7 +251,7 @@ def test_a_file_that_has_shrunk_is_an_error(tmp_path: Path) -> None:
 
 
 def test_executors_are_asked_for_a_log_that_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are for one that is ingested: else a task fails with a file that is there, as the user sees."""
+    """As for an ingest, executors are checked first: otherwise a task fails with a file that exists on the driver."""
     (tmp_path / "requests-1.jsonl").write_text("a\n")
     asked: list[object] = []
 

@@ -1,4 +1,4 @@
-"""A command whose JVM has been killed: one sentence, and none of the traces that py4j and PySpark print."""
+"""Command whose JVM has been killed: one sentence, without the traces of py4j and PySpark."""
 
 import logging
 import signal
@@ -18,7 +18,7 @@ from kbroker.spark.setup import gateway
 
 @pytest.fixture
 def jvm(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the place of PySpark's JVM."""
+    """Yield a process in place of PySpark's JVM."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
         yield process
@@ -26,7 +26,7 @@ def jvm(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def failing(error: Exception) -> None:
-    """A command that fails when it has no session yet."""
+    """Run a command that fails before it has a session."""
     common: dict[str, Any] = {"verbose": False, "quiet": True}
 
     def start(common: dict[str, Any]) -> Any:
@@ -43,7 +43,7 @@ def test_the_sentence_says_what_became_of_it(jvm: subprocess.Popen[bytes]) -> No
 
 
 def test_a_jvm_that_is_about_to_end_is_waited_for(jvm: subprocess.Popen[bytes]) -> None:
-    """Its connections are lost a little before its process has ended."""
+    """The JVM's connections are lost shortly before its process ends."""
     assert jvm.stdin is not None
     jvm.stdin.close()
     with pytest.raises(PipelineError, match="JVM has ended with status 1:"):
@@ -51,7 +51,7 @@ def test_a_jvm_that_is_about_to_end_is_waited_for(jvm: subprocess.Popen[bytes]) 
 
 
 def test_other_failures_stay_what_they_are(jvm: subprocess.Popen[bytes]) -> None:
-    """The JVM runs: a table's file that is missing, or a refusal of ours, is not its end."""
+    """While the JVM runs, a missing file and an error of ours are unchanged."""
     for error in (FileNotFoundError("a"), PipelineError("b")):
         with pytest.raises(type(error), match=str(error)):
             failing(error)

@@ -1,6 +1,6 @@
-"""A checkpoint that was deleted in part, is an older copy, or belongs to another table: refused before the first batch.
+"""Checkpoints that are incomplete, older copies, or another table's, which are rejected before the first batch.
 
-A table knows a batch by its number, so records of a new batch with an old number would be left out.
+A table identifies a batch by its number, so records of a new batch with an old number would be left out.
 """
 
 import json
@@ -25,7 +25,7 @@ READS = Stream(paths=("/logs",))
 
 
 def checkpoint_of(folder: Path, planned: int, committed: int) -> Path:
-    """As Spark leaves one, with the sums of Hadoop's local file system beside the files."""
+    """Create a checkpoint in Spark's form, with the checksums of Hadoop's local file system."""
     for name, last in (("offsets", planned), ("commits", committed)):
         (folder / name).mkdir(parents=True)
         for number in range(last + 1):
@@ -37,7 +37,7 @@ def checkpoint_of(folder: Path, planned: int, committed: int) -> Path:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """With batches 0 to 2 of a stream, whose checkpoint is inside."""
+    """Return a table with batches 0 to 2 of a stream, whose checkpoint is inside."""
     found = Table(tmp_path / "table")
     found.open(INFO)
     found.add_stream(ID, READS)
@@ -58,7 +58,7 @@ def opened(table: Path, reads: Stream = READS, **options: Any) -> TableStream:
 
 
 def test_a_checkpoint_that_knows_the_last_batch(table: Table, tmp_path: Path) -> None:
-    """A batch that Spark has committed, a further planned one, and a lost list of commits."""
+    """A committed batch, a planned one after it, and missing commits are accepted."""
     checkpoint = tmp_path / "table" / "_checkpoint"
     opened(tmp_path / "table")
     (checkpoint / "commits" / "2").unlink()
@@ -70,7 +70,7 @@ def test_a_checkpoint_that_knows_the_last_batch(table: Table, tmp_path: Path) ->
 
 
 def test_a_checkpoint_without_its_last_batch(table: Table, tmp_path: Path) -> None:
-    """The next batch would have the number of one that is in the table."""
+    """The next batch would have the number of a batch in the table."""
     checkpoint = tmp_path / "table" / "_checkpoint"
     (checkpoint / "offsets" / "2").unlink()
     with pytest.raises(TableError, match=r"_checkpoint ends with batch 1 and .*/table has batch 2 of its stream: the"):
@@ -81,7 +81,7 @@ def test_a_checkpoint_without_its_last_batch(table: Table, tmp_path: Path) -> No
 
 
 def test_a_checkpoint_of_another_table(table: Table, tmp_path: Path) -> None:
-    """By mistake, or because the table was deleted and its checkpoint was not."""
+    """The checkpoint was named by mistake, or the table was deleted without it."""
     kept = tmp_path / "table" / "_checkpoint"
     said = "is the checkpoint of a stream into another table than .*/new, or this one was deleted since"
     with pytest.raises(TableError, match=said):
@@ -91,9 +91,9 @@ def test_a_checkpoint_of_another_table(table: Table, tmp_path: Path) -> None:
 
 
 def test_another_log_with_the_same_checkpoint(table: Table, tmp_path: Path) -> None:
-    """Its offsets say how far each file that is read was read, so the files of before would be read again another time.
+    """A run must name all logs of its checkpoint, which would otherwise lose their offsets.
 
-    A log may be added to those of before; then these are all that must be named.
+    A log may be added to the earlier ones; from then on all of them must be named.
     """
     said = "is filled from /logs with the checkpoint .*/_checkpoint, which would forget how far that was read: name it"
     with pytest.raises(TableError, match=said):
@@ -106,7 +106,7 @@ def test_another_log_with_the_same_checkpoint(table: Table, tmp_path: Path) -> N
 
 
 def test_a_plan_is_on_the_disk_before_its_batch(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark syncs neither: after a power cut the table would have a batch that the checkpoint does not know."""
+    """Spark syncs neither file: after a power cut the table would have a batch that the checkpoint lacks."""
     synced: list[str] = []
     monkeypatch.setattr(table_place, "_sync", lambda path: synced.append(path.relative_to(tmp_path).as_posix()))
     opened(tmp_path / "table")._keep_offsets(2)

@@ -1,4 +1,4 @@
-"""The commands as a user meets them: ingest, look, and the sentences for what is wrong."""
+"""Commands as a user runs them: ingest, views, and the sentences of errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None:
-    """A real Kafka's log and ours into a table; who used most, and who was throttled."""
+    """A real Kafka's log is ingested; the views list the largest and the throttled clients."""
     day = make_day(1_000)
     log, table = tmp_path / "kafka-request.log", tmp_path / "table"
     log.write_text("no record\n" + "\n".join(day.lines()) + "\n")
@@ -44,7 +44,7 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
 
 
 def test_what_is_no_log_is_an_error(command: Callable[..., Result], tmp_path: Path) -> None:
-    """An empty log is one without records; a folder without files, or with other files, is not a log."""
+    """An empty log is a log without records; a folder without files, or with other files, is not a log."""
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     with pytest.raises(AssertionError, match=f"no file of a log in {folder}: expected files of lines or Arrow batches"):
@@ -62,7 +62,7 @@ def test_what_is_no_log_is_an_error(command: Callable[..., Result], tmp_path: Pa
 def test_a_failure_in_a_session_is_one_line(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Spark's own sentence without its trace; of a process in `test_start.py`, as a soak."""
+    """The line is Spark's sentence without its trace; `test_start.py` has the soak of a process."""
     (tmp_path / "requests-1.jsonl").touch()
 
     def start(common: dict[str, Any]) -> SparkSession:
@@ -110,11 +110,11 @@ def test_a_failure_in_a_session_is_one_line(
 def test_what_is_wrong_is_said_at_once(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, before Spark starts where it can be known by then."""
+    """The error is one line, before Spark starts if possible."""
     monkeypatch.chdir(tmp_path)
     for module in (pipeline_jobs, pipeline_views):
         monkeypatch.setattr(module, "session", lambda common: pytest.fail("Spark was started"))
     done = CliRunner().invoke(cli, ["pipeline", *words])
     assert said in " ".join(done.output.split())
     assert done.exit_code in (1, 2)
-    assert list(tmp_path.iterdir()) == []  # nothing was made of a name
+    assert list(tmp_path.iterdir()) == []  # no folder was created with such a name

@@ -1,4 +1,4 @@
-"""The output on docs/pipeline.md is real."""
+"""Output of the programs on docs/pipeline.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pipeline.md").read_text(
 
 
 def test_read_and_write(connector: SparkSession, broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    """The program of the page prints what stands below it."""
+    """The program of the page prints the output below it."""
     found = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None
     program, printed = found.groups()
@@ -28,6 +28,6 @@ def test_read_and_write(connector: SparkSession, broker: BrokerProcess, capsys: 
 
 
 def test_the_jars() -> None:
-    """The page names the jars that are fetched."""
+    """The page lists the jars that are fetched."""
     rows = re.findall(r"^\| ([\w.]+):([\w.-]+) \| ([\d.]+)", PAGE, re.MULTILINE)
     assert rows == [(jar.group, jar.artifact, jar.version) for jar in CONNECTOR]

@@ -1,4 +1,4 @@
-"""Messages of commands on a terminal, on a pipe, and with --quiet, by separate processes."""
+"""Messages of commands on a terminal, on a pipe, and with --quiet, in separate processes."""
 
 import json
 import os
@@ -30,7 +30,7 @@ say("done")
 
 
 def run(words: list[str], *, terminal: bool) -> tuple[str, str]:
-    """Standard output, and what was written to stderr, which is a terminal of 80 columns or a pipe."""
+    """Return standard output and the text on stderr, which is a terminal of 80 columns or a pipe."""
     ours, theirs = pty.openpty() if terminal else os.pipe()
     given = {**environment(), "TERM": "xterm", "COLUMNS": "80"}
     process = subprocess.Popen([sys.executable, *words], env=given, stdout=subprocess.PIPE, stderr=theirs)
@@ -39,7 +39,7 @@ def run(words: list[str], *, terminal: bool) -> tuple[str, str]:
     while True:
         try:
             some = os.read(ours, 65_536)
-        except OSError:  # a terminal ends so
+        except OSError:  # the end of a terminal
             break
         if not some:
             break
@@ -51,7 +51,7 @@ def run(words: list[str], *, terminal: bool) -> tuple[str, str]:
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_plain_lines() -> None:
-    """The bar is erased at the end; nothing that a terminal would have to understand goes into a pipe."""
+    """The bar is erased at the end, and a pipe gets no escape sequences."""
     _, shown = run(["-c", STEP], terminal=True)
     assert len(BAR.findall(shown)) == 10
     assert max(len(line) for line in re.split(r"\r\x1b\[2K|\n", shown)) < 80
@@ -67,7 +67,7 @@ def test_a_terminal_gets_a_bar_and_a_pipe_plain_lines() -> None:
 
 @pytest.mark.soak
 def test_commands_on_a_terminal_and_quiet(tmp_path: Path) -> None:
-    """Stages of Spark are bars, the table is printed below them; with --quiet stderr has not a byte."""
+    """Stages of Spark are bars above the table's lines, and with --quiet stderr is empty."""
     table, quotas = str(tmp_path / "table"), tmp_path / "quotas.yaml"
     quotas.write_text(
         "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate: 20000}\n", encoding="utf-8"

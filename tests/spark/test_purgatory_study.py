@@ -1,4 +1,4 @@
-"""The purgatory study as a job: a row for every point from its own task, failures that name their point, a page."""
+"""Purgatory study as a Spark job: a task and a row for every point, failures that name their point, a page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.spark.test_report import Checker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Short, and no limit that a machine which stands still for a while could run into.
+# Short points, without a limit that a stalled machine could exceed.
 SHORT: dict[str, Any] = {"n": 3_000, "timeout_ms": 20, "memory_mb": 0, "limit_s": 3600.0}
 MIX = (2.0, 6.0)
 NOW = datetime(2026, 1, 3, tzinfo=timezone.utc)
@@ -40,7 +40,7 @@ def rows(spark: SparkSession, points: list[Point]) -> list[dict[str, Any]]:
 
 
 def test_a_row_for_every_point(points: list[Point], rows: list[dict[str, Any]]) -> None:
-    """In the order of the plan, with its columns; every request of each is accounted for."""
+    """Rows have the plan's order and columns, and account for every request of their points."""
     assert [measurements.point(row) for row in rows] == points
     assert len(rows) == 16
     for row in rows:
@@ -68,13 +68,13 @@ def test_a_seed_draws_the_same_in_every_executor(rows: list[dict[str, Any]]) -> 
 
 
 def test_each_point_is_a_task(spark: SparkSession, points: list[Point]) -> None:
-    """A partition holds one point, the first one the first."""
+    """A partition holds one point, in the order of the plan."""
     held = plan(spark, points).rdd.glom().collect()
     assert [[point_of(row.asDict()) for row in partition] for partition in held] == [[point] for point in points]
 
 
 def test_a_plan_may_be_any_dataframe(spark: SparkSession) -> None:
-    """Some of the columns are enough, in any order and partitions; more than there are is an error."""
+    """Some of the columns are enough, in any order and partitions; unknown columns and an empty plan are errors."""
     wanted = spark.createDataFrame(
         [(500, 100_000.0, 20, 2.0, 6.0, 1), (700, 0.0, 20, 2.0, 6.0, 5)],
         "n int, rate double, timeout_ms int, p50_ms double, p75_ms double, seed int",
@@ -91,7 +91,7 @@ def test_a_plan_may_be_any_dataframe(spark: SparkSession) -> None:
 
 
 def test_a_plan_that_cannot_be(spark: SparkSession) -> None:
-    """A point twice, and one that cannot be, are named before anything runs."""
+    """Duplicate and invalid points are named before any point runs."""
     point = Point("mine", *MIX, 10.0)
     with pytest.raises(PipelineError, match="mine mix at 10/s, seed 1, repetition 1: the plan has it twice"):
         plan(spark, [point, point])
@@ -102,7 +102,7 @@ def test_a_plan_that_cannot_be(spark: SparkSession) -> None:
 
 
 def test_a_point_that_fails_is_a_row(spark: SparkSession) -> None:
-    """It says what it failed with; the others give their figures."""
+    """The failed point's row has the error, and the other rows their figures."""
     points = points_of(["2/6"], [100_000], seeds=(1, 2, 3), **SHORT)
 
     def fails_for_two(point: Point) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_a_point_that_fails_is_a_row(spark: SparkSession) -> None:
 
 
 def test_a_point_whose_process_ends_is_named(spark: SparkSession) -> None:
-    """As when the system kills it for its memory."""
+    """The system may end a process for its memory."""
     points = points_of(["2/6"], [100_000], seeds=(1, 2), **SHORT)
 
     def ends_for_two(point: Point) -> dict[str, Any]:
@@ -136,12 +136,12 @@ def test_a_point_whose_process_ends_is_named(spark: SparkSession) -> None:
 
 
 def test_progress_is_printed(spark: SparkSession, tmp_path: Path) -> None:
-    """While points run, and of this plan's points only; the session's own settings are left alone."""
+    """Progress is printed while points run, for this plan's points only, and the session's settings are unchanged."""
     go_on = tmp_path / "go-on"
     heard: list[str] = []
 
     def until_allowed(point: Point) -> dict[str, Any]:
-        """The last point waits until somebody heard of the first one."""
+        """Wait in the last point until the first one is reported."""
         import threading
 
         while point.seed == 3 and not go_on.exists():
@@ -166,7 +166,7 @@ def test_progress_is_printed(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["study.parquet", "study.json"])
 def test_files_keep_rows(rows: list[dict[str, Any]], spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Written and read, by us and by Spark, they are what they were; nothing else is left in the folder."""
+    """Files read back equal the rows written, also in Spark, and no other file is left in the folder."""
     path = tmp_path / name
     measurements.write_rows(rows, path)
     measurements.write_rows(rows, path)
@@ -178,7 +178,7 @@ def test_files_keep_rows(rows: list[dict[str, Any]], spark: SparkSession, tmp_pa
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and nothing more", b'{"mix": "low"}\n', b"[]\n", b"\xff\xfe", b"no"])
 def test_a_file_that_is_no_study(tmp_path: Path, content: bytes) -> None:
-    """The error names the kind of file that was expected."""
+    """The error names the expected kind of file."""
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(PipelineError, match=r"file is not a file that the purgatory study wrote"):
@@ -186,7 +186,7 @@ def test_a_file_that_is_no_study(tmp_path: Path, content: bytes) -> None:
 
 
 def test_the_page_of_a_study(rows: list[dict[str, Any]]) -> None:
-    """Curves for both mixes, crosses for what could not follow, a table, notes of what failed; it stands alone."""
+    """The page has curves for both mixes, crosses for saturated points, a table and notes of failures."""
     failed = {
         **dict.fromkeys(measurements.FIGURES),
         **{name: rows[0][name] for name in measurements.PLAN},
@@ -211,7 +211,6 @@ def test_the_page_of_a_study(rows: list[dict[str, Any]]) -> None:
 
 
 def test_a_page_of_failures_only(rows: list[dict[str, Any]]) -> None:
-    """Nothing to draw is not an error."""
     failed = {
         **dict.fromkeys(measurements.FIGURES),
         **{name: rows[0][name] for name in measurements.PLAN},
@@ -222,7 +221,7 @@ def test_a_page_of_failures_only(rows: list[dict[str, Any]]) -> None:
 
 @pytest.fixture
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A command in the session of the tests, which it must not stop."""
+    """Return a function that runs a command in the session of the tests."""
 
     class Kept:
         def __getattr__(self, name: str) -> Any:
@@ -236,7 +235,7 @@ WORDS = ("--mix", "2/6", "--n", 2_000, "--timeout-ms", 20, "--warmup", 500, "--m
 
 
 def test_the_command(run: Callable[..., Any], tmp_path: Path) -> None:
-    """It prints figures by mix and rate, keeps rows, draws them, then or later, and prints the same as JSON."""
+    """The command prints figures by mix and rate or as JSON, stores rows, and draws them at once or later."""
     path, page = tmp_path / "study.parquet", tmp_path / "page.html"
     done = run(*WORDS, "--rate", 50_000, "--rate", 0, "--repeat", 2, "-o", path, "--page", page)
     assert done.exit_code == 0, done.output
@@ -269,7 +268,7 @@ def test_the_command(run: Callable[..., Any], tmp_path: Path) -> None:
     ],
 )
 def test_bad_options(run: Callable[..., Any], words: tuple[Any, ...], said: str) -> None:
-    """One sentence, before Spark starts."""
+    """The error is one sentence, before Spark starts."""
     done = run(*words)
     assert done.exit_code in (1, 2)
     assert said in done.output
@@ -280,7 +279,7 @@ def test_bad_options(run: Callable[..., Any], words: tuple[Any, ...], said: str)
 def test_a_command_with_a_failure(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rows: list[dict[str, Any]]
 ) -> None:
-    """The others' figures are kept and printed, and then what failed, with an exit code."""
+    """The figures of the other points are stored and printed, then the failure, and the status is 1."""
     failed = {
         **dict.fromkeys(measurements.FIGURES),
         **{name: rows[0][name] for name in measurements.PLAN},
@@ -295,7 +294,7 @@ def test_a_command_with_a_failure(
 
 
 def test_the_program_of_the_page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/pipeline-study.md, as it stands: a sweep, and a plan of wheels."""
+    """The program of docs/pipeline-study.md runs a sweep and a plan of wheel sizes."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "pipeline-study.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     here: dict[str, Any] = {"spark": spark}
@@ -309,7 +308,6 @@ def test_the_program_of_the_page(spark: SparkSession, tmp_path: Path, monkeypatc
 
 
 def test_the_page_names_every_option_and_figure() -> None:
-    """Each option of the command, and each column."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "pipeline-study.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"`(--[\w-]+|\w+)`", page))
     words = {word for option in study.study.params for word in option.opts if word.startswith("--")}

@@ -1,4 +1,4 @@
-"""The pipeline on the log of a real broker: what clients and broker know themselves, the jobs say exactly."""
+"""Pipeline on the log of a real broker: the jobs' results equal the counts of clients and broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RAW = ("raw-writer", "raw-reader", "busy", "strict", "old", "last")
 
 @dataclass
 class Scene:
-    """A broker whose log was ingested, as JSON or Arrow, and what is known of its clients."""
+    """Broker whose log was ingested, as JSON or Arrow, with the counts of its clients."""
 
     form: str
     broker: EmbeddedBroker
@@ -78,7 +78,7 @@ def rows(spark: SparkSession, scene: Scene) -> DataFrame:
 
 
 def test_usage_is_what_the_clients_have_counted(scene: Scene, rows: DataFrame) -> None:
-    """Requests, bytes of requests and responses, mutations: of raw clients and of librdkafka, by its own statistics."""
+    """Requests, bytes and mutations equal the counts of raw clients and the statistics of librdkafka."""
     assert scene.first.rejected == 0
     found = {row.client_id: row for row in usage(rows).collect()}
     written = (
@@ -87,7 +87,7 @@ def test_usage_is_what_the_clients_have_counted(scene: Scene, rows: DataFrame) -
     assert written is not None
     assert written[0] == scene.traffic.librdkafka["requests"]
     sent, counted = scene.traffic.librdkafka["request_bytes"], found["writer"].request_bytes
-    assert written[1] < sent <= counted  # it asks for metadata now and then, also after its last statistics
+    assert written[1] < sent <= counted  # a producer also requests metadata, even after its last statistics
     for client_id, known in scene.traffic.known.items():
         row = found[client_id]
         assert (row.requests, row.request_bytes, row.response_bytes, row.mutations) == (
@@ -99,7 +99,7 @@ def test_usage_is_what_the_clients_have_counted(scene: Scene, rows: DataFrame) -
 
 
 def test_throttles_are_the_brokers_verdicts(scene: Scene, rows: DataFrame) -> None:
-    """Numbers, refusals, delays asked and served, by quota and counter; clients' throttle times are the sum served."""
+    """Counts, refusals and delays by quota and counter are the verdicts', and served delays the throttle times."""
     expected: dict[Any, Counter[str]] = {}
     for v in scene.traffic.verdicts:
         ip = v.address if v.quota_type == "ConnectionRate" else None
@@ -123,7 +123,7 @@ def test_throttles_are_the_brokers_verdicts(scene: Scene, rows: DataFrame) -> No
 
 
 def test_verdicts_of_shadows_stand_apart(scene: Scene, rows: DataFrame) -> None:
-    """Every one is in its own list, and in none that throttles and replays read; a log of before has null there."""
+    """Shadow verdicts are in their own list, which throttles and replays do not read, or null in an older log."""
 
     def named(kind: str, user: str, client_id: str, asked_ms: int, served_ms: int, refused: bool) -> tuple[Any, ...]:
         return kind, user, client_id, asked_ms, served_ms, refused
@@ -141,7 +141,7 @@ def test_verdicts_of_shadows_stand_apart(scene: Scene, rows: DataFrame) -> None:
 
 
 def test_a_replay_gives_the_verdicts_to_the_millisecond(scene: Scene, rows: DataFrame) -> None:
-    """From cold counters: bytes, request time, and mutations of clients that know error 89 and that do not."""
+    """From cold counters a replay decides bytes, request time, and mutations of clients with and without error 89."""
     judged = [v for v in scene.traffic.verdicts if v.quota_type != "ConnectionRate"]
     exact = replay_exact(rows, QuotaSet(QUOTAS), windows=WINDOWS).cache()
     assert check(exact) == (len(judged), 0, 0, 0, 0, 0, 0)
@@ -160,7 +160,7 @@ def test_a_replay_gives_the_verdicts_to_the_millisecond(scene: Scene, rows: Data
 
 
 def test_a_replay_without_any_one_record(spark: SparkSession, rows: DataFrame) -> None:
-    """As many brokers as records, each without another one: values that are missing, row by row as without Spark."""
+    """A replay of many logs, each without one record, equals the replay without Spark row by row."""
     log = rows.toArrow()
     logs = lacking(log, log["sequence"].to_pylist())
     exact = replay_exact(spark.createDataFrame(logs), QuotaSet(QUOTAS), windows=WINDOWS).toArrow()
@@ -169,7 +169,7 @@ def test_a_replay_without_any_one_record(spark: SparkSession, rows: DataFrame) -
 
 
 def test_what_if_and_recommendation(spark: SparkSession, scene: Scene, rows: DataFrame) -> None:
-    """The log's own requests and delays by client; without quotas no client waits, with those recommended few."""
+    """The results have the log's requests and delays by client, no delays without quotas, and few if recommended."""
     freed = by_client(replay_table(spark, scene.table, QuotaSet({}), windows=WINDOWS)).collect()
     by_name = {row.client_id: row for row in freed}
     for client_id in RAW:
@@ -193,11 +193,11 @@ def test_what_if_and_recommendation(spark: SparkSession, scene: Scene, rows: Dat
 
 
 def test_the_next_run_goes_on_and_lag_says_how_far(spark: SparkSession, scene: Scene, rows: DataFrame) -> None:
-    """Records that Spark's own reading has added to the log are read once, none twice; then no partition is behind."""
+    """Records added by Spark's own reading are read once, and no partition lags afterwards."""
     with Cluster(scene.broker.bootstrap_servers) as cluster:
         before = checkpoint_lag(cluster, scene.table)
         assert {(lag.topic, lag.partition) for lag in before} == {(LOG, 0), (LOG, 1)}
-        if scene.form == "json":  # a Kafka record each
+        if scene.form == "json":  # each row is a Kafka record
             assert sum(lag.offset or 0 for lag in before) == scene.first.rows
         scene.broker.request_log.flush()
         done = ingest(spark, scene.source, scene.table, StreamOptions(buckets=2))
@@ -210,7 +210,7 @@ def test_the_next_run_goes_on_and_lag_says_how_far(spark: SparkSession, scene: S
 
 
 def test_files_hold_what_the_topic_holds(spark: SparkSession, scene: Scene, rows: DataFrame, tmp_path: Path) -> None:
-    """The rolling files, ingested while the broker writes them, give the same rows, to the last column."""
+    """The rolling files, ingested while the broker writes them, give the same rows with all columns."""
     scene.broker.request_log.flush()
     done = ingest(spark, LogSource.of_files(scene.files), tmp_path / "table", StreamOptions(buckets=2))
     assert done.rejected == 0
@@ -228,7 +228,7 @@ def is_written(broker: EmbeddedBroker, count: int) -> bool:
 
 
 def test_counters_that_expire_or_are_evicted_begin_anew(spark: SparkSession, tmp_path: Path) -> None:
-    """When a counter's numbers begin at 1 again, the replay begins with a new counter too."""
+    """When a counter's numbers start at 1 again, the replay starts another counter too."""
     settings = {"num.network.threads": 1, "kbroker.request.log.dir": str(tmp_path), "kbroker.quota.max.counters": 2}
     names, requests = ("a", "b", "c"), 0
     with VirtualBroker(settings) as broker:
@@ -258,6 +258,6 @@ def test_counters_that_expire_or_are_evicted_begin_anew(spark: SparkSession, tmp
     )
     firsts = log.selectExpr("inline(updates)").where("sequence = 1").groupBy("quota_type", "client_id").count()
     lives = {(r.quota_type, r.client_id): r["count"] for r in firsts.collect()}
-    assert lives["ControllerMutation", "m"] == 2  # it expired, overdrawn as it was
-    assert max(lives["Produce", name] for name in names) > 2  # others were evicted too
+    assert lives["ControllerMutation", "m"] == 2  # it expired while overdrawn
+    assert max(lives["Produce", name] for name in names) > 2  # other counters were evicted
     assert check(replay_exact(log, quotas)) == (verdicts, 0, 0, 0, 0, 0, 0)

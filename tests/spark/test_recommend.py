@@ -1,4 +1,4 @@
-"""Recommended quotas: no smaller one would have done, the cost is that of a replay, and a broker takes the file."""
+"""Recommended quotas: they are the smallest ones, their cost is that of a replay, and a broker accepts the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def log(seed: int, count: int = 2_500) -> pa.Table:
 
 
 def throttled_seconds(table: pa.Table, need: Need, limit: float) -> int:
-    """In how many seconds a quota of this entity alone would have delayed it."""
+    """Return the number of seconds in which a quota of this entity alone would have delayed it."""
     quotas = QuotaSet({need.entity: {KEY_OF[need.quota_type]: limit}})
     verdicts = verdict_rows(Replay(quotas).feed(table)).to_pylist()
     return len({v["time_ms"] // 1000 for v in verdicts})
@@ -37,7 +37,7 @@ def throttled_seconds(table: pa.Table, need: Need, limit: float) -> int:
 @pytest.mark.parametrize("by", ["user,client-id", "user", "client-id"])
 @pytest.mark.parametrize("share", [0.001, 0.05, 0.4])
 def test_no_smaller_quota_would_do(by: str, share: float) -> None:
-    """The limit keeps its entity below the share, as a replay of it says; one step less does not."""
+    """The limit keeps its entity below the share according to a replay, and a limit one step lower does not."""
     table = log(21)
     needs = _needs([(table, None)], share, by, Windows())
     assert {need.quota_type for need in needs} == set(KEY_OF)
@@ -65,7 +65,7 @@ def need(name: str, limit: float) -> Need:
 
 
 def test_defaults_and_outliers() -> None:
-    """The default is enough for all but the top ones; those that need no more than it get no separate quota."""
+    """The default is enough for all but the top entities, and no other entity gets a separate quota."""
     needs = [need(f"c{i}", limit) for i, limit in enumerate([10, 20, 900, 30, 5_000])]
     found = recommend(needs, share=0.02, by="client-id", top=2)
     assert found.defaults == {"Produce": 30}
@@ -79,7 +79,7 @@ def test_defaults_and_outliers() -> None:
 
 
 def test_the_file_is_one_for_apply(tmp_path: Path) -> None:
-    """`kbroker quotas apply` reads it back as it was meant, names with all kinds of characters too; so an empty one."""
+    """`kbroker quotas apply` reads the file back, with any characters in names, and also an empty one."""
     path = tmp_path / "quotas.yaml"
     for names in (['a "b" : {c} # d', "naïve\n☃", "null", "~", "123"], []):
         needs = [need(name, 100.0 + i) for i, name in enumerate(names)]
@@ -90,7 +90,7 @@ def test_the_file_is_one_for_apply(tmp_path: Path) -> None:
 
 
 def test_arguments_that_cannot_be(spark: SparkSession, tmp_path: Path) -> None:
-    """A share of 0 and an unknown kind of entity are refused."""
+    """A share of 0 and an unknown kind of entity are rejected."""
     with pytest.raises(PipelineError, match="share"):
         needs_of_table(spark, tmp_path, share=0)
     with pytest.raises(PipelineError, match="got 'ip'"):

@@ -1,4 +1,4 @@
-"""The replay job over tables and DataFrames: the same results wherever the rows are."""
+"""Replay job over tables and DataFrames, with the same results for both."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def broker() -> LoggedBroker:
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, broker: LoggedBroker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its log in a table, in two batches."""
+    """Return a table of the broker's log, written in two batches."""
     path = tmp_path_factory.mktemp("table")
     rows = broker.table()
-    for part in (range(1_700), range(1_700, len(rows))):  # copies: createDataFrame takes no slice of lists with nulls
+    for part in (range(1_700), range(1_700, len(rows))):  # copies: createDataFrame accepts no slice of lists with nulls
         write_table(spark.createDataFrame(rows.take(list(part))), path, buckets=4)
     return path
 
@@ -50,7 +50,7 @@ def of_spark(found: DataFrame) -> list[tuple[int, str, str, str, int]]:
 def test_a_table_gives_what_one_process_gives(
     spark: SparkSession, broker: LoggedBroker, table: Path, name: str
 ) -> None:
-    """Counters whose clients lie in several buckets are judged as one, those of one bucket in it."""
+    """Counters whose clients are in several buckets are judged as one, and the others in their bucket."""
     quotas = QuotaSet(SETS[name])
     expected = verdicts_of(Replay(quotas).feed(broker.table()))
     assert len(expected) > 20
@@ -59,7 +59,7 @@ def test_a_table_gives_what_one_process_gives(
 
 
 def test_sums_by_client(spark: SparkSession, broker: LoggedBroker, table: Path) -> None:
-    """Before and after, of each client, in seconds and milliseconds; from the table and from a DataFrame alike."""
+    """The logged and the replayed delays of each client are equal for the table and a DataFrame."""
     quotas = QuotaSet(SETS["mixed"])
     outcome = Replay(quotas).feed(broker.table())
     rows = by_client(replay_table(spark, table, quotas)).collect()
@@ -74,7 +74,7 @@ def test_sums_by_client(spark: SparkSession, broker: LoggedBroker, table: Path) 
 
 
 def test_a_log_against_its_own_verdicts(spark: SparkSession, broker: LoggedBroker, table: Path) -> None:
-    """Its updates give its verdicts; under other quotas they do not, and the check says so."""
+    """The log's updates give its verdicts; with other quotas they do not, which the check counts."""
     rows = read_table(spark, table)
     exact = replay_exact(rows, QuotaSet(SETS["users"])).toArrow().to_pylist()
     delays = sorted((r["sequence"], r["quota_type"], r["user"], r["client_id"], r["delay_ms"]) for r in exact)
@@ -85,7 +85,7 @@ def test_a_log_against_its_own_verdicts(spark: SparkSession, broker: LoggedBroke
 
 
 def test_logs_that_lack_a_record(spark: SparkSession, broker: LoggedBroker) -> None:
-    """Logs of many brokers, each without another record, with verdicts or several values: as without Spark."""
+    """Logs of many brokers, each without one record with verdicts or several values, are replayed as without Spark."""
     judged = [row for row in broker.rows if len(row["updates"]) > 2 or row["verdicts"]]
     refused = [row for row in judged if any(verdict["refused"] for verdict in row["verdicts"])]
     dropped = [row["sequence"] for row in (*judged[:3], *refused[:3], *judged[-200::40], refused[-1])]
@@ -97,7 +97,7 @@ def test_logs_that_lack_a_record(spark: SparkSession, broker: LoggedBroker) -> N
 
 
 def test_a_name_that_is_missing_is_empty(spark: SparkSession) -> None:
-    """A null and a missing value mean the same: a verdict belongs to the values of the same counter."""
+    """A null and a missing value are equal: a verdict belongs to the values of the same counter."""
     broker = logged(traffic(2_000, 12), SETS["client ids"])
     assert {delay[2] for delay in broker.delays} == {""}
     for row in broker.rows:
@@ -109,7 +109,7 @@ def test_a_name_that_is_missing_is_empty(spark: SparkSession) -> None:
 
 
 def test_a_log_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
-    """One that grows has no verdicts yet on values that are not there yet: nothing is missing."""
+    """A log that grows has no verdicts on values that are still missing, so that none counts as missing."""
     broker = logged(traffic(2_000, 11), SETS["users"])
     refusals = [row for row, kind, *_ in broker.delays if kind == "ControllerMutation"]
     assert refusals[-1] > 1_000
@@ -127,7 +127,7 @@ def test_a_log_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_who_belongs_together() -> None:
-    """Clients that share something by way of others are one unit; only units of several buckets are spread."""
+    """Clients that share a counter are one unit, also through others; only units of several buckets are spread."""
 
     def shared(user: str | None, client_id: str | None) -> list[str]:
         return [f"user {user}"] if client_id != "alone" else []

@@ -1,4 +1,4 @@
-"""Replay of tables in one process, beside the quota managers of a broker."""
+"""Replay of tables in one process, compared with the quota managers of a broker."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def without(table: pa.Table, *names: str) -> pa.Table:
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_quotas_in_force_give_the_brokers_delays(name: str, seed: int) -> None:
-    """Fed its own updates, a replay decides as the broker did, to the millisecond; so does a what-if of no change."""
+    """A replay of a broker's updates decides as the broker did, to the millisecond, and so does an unchanged what-if."""
     broker = logged(traffic(3_000, seed), SETS[name])
     found = replay_updates(broker.table(), QuotaSet(SETS[name])).to_pylist()
     delays = sorted((r["sequence"], r["quota_type"], r["user"], r["client_id"], r["delay_ms"]) for r in found)
@@ -57,14 +57,14 @@ def test_the_quotas_in_force_give_the_brokers_delays(name: str, seed: int) -> No
     assert len(delays) > 50
     unrefused = without(broker.table(), "verdicts")
     outcome = Replay(QuotaSet(SETS[name])).feed(unrefused)
-    mutations = [d for d in broker.delays if d[1] == "ControllerMutation"]  # refused ones leave no value to feed
+    mutations = [d for d in broker.delays if d[1] == "ControllerMutation"]  # refused mutations leave no value to replay
     assert verdicts_of(outcome) == sorted(d for d in broker.delays if d not in mutations)
 
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("how", ["updates", "sizes and times"])
 def test_other_quotas_give_what_a_broker_with_them_would_do(name: str, how: str) -> None:
-    """Under proposed quotas, with other counters too, each request is delayed as a broker that had them would."""
+    """Under proposed quotas each request is delayed as a broker with these quotas would delay it."""
     requests = [r for r in traffic(3_000, 3) if r.api_key != 19]
     in_force = {entity(user=None): dict.fromkeys(ALL, 4_000.0)} if how == "updates" else {}
     before, after = logged(requests, in_force), logged(requests, SETS[name])
@@ -80,7 +80,7 @@ def test_other_quotas_give_what_a_broker_with_them_would_do(name: str, how: str)
 def test_tables_one_after_the_other() -> None:
     """The values of the counters are kept from one table to the next."""
     requests = traffic(2_000, 4)
-    while requests[1_000].time_ms <= requests[999].time_ms + 1:  # network time is counted a millisecond later
+    while requests[1_000].time_ms <= requests[999].time_ms + 1:  # network time is charged a millisecond later
         for request in requests[1_000:]:
             request.time_ms += 1
     table = without(logged(requests, SETS["mixed"]).table(), "verdicts")
@@ -91,7 +91,7 @@ def test_tables_one_after_the_other() -> None:
 
 
 def test_rows_in_any_order() -> None:
-    """The order of a table's rows says nothing: times and sequences do."""
+    """Times and sequences determine the order, not the position of rows."""
     table = without(logged(traffic(2_000, 6), SETS["mixed"]).table(), "verdicts")
     shuffled = table.take(pa.array([(i * 7919) % 2_000 for i in range(2_000)]))
     assert verdicts_of(Replay(QuotaSet(SETS["mixed"])).feed(shuffled)) == verdicts_of(
@@ -100,7 +100,7 @@ def test_rows_in_any_order() -> None:
 
 
 def test_seconds_add_up() -> None:
-    """By client and second: all requests, all delays, those of the log beside those of the replay."""
+    """Seconds by client have all requests, and the delays of the log and of the replay."""
     broker = logged(traffic(2_000, 7), SETS["each client"])
     outcome = Replay(QuotaSet(SETS["users"])).feed(broker.table())
     seconds = second_rows(outcome).to_pylist()
@@ -111,7 +111,7 @@ def test_seconds_add_up() -> None:
 
 
 def test_rows_without_requests_or_names() -> None:
-    """A verdict without a request, clients without a name, an empty table, quotas of addresses: nothing breaks."""
+    """Verdicts without a request, clients without a name, an empty table and quotas of addresses are accepted."""
     quotas = QuotaSet({**SETS["mixed"], entity(ip=None): {"connection_creation_rate": 1.0}})
     broker = LoggedBroker()
     table = broker.table()
@@ -126,7 +126,7 @@ def test_rows_without_requests_or_names() -> None:
 
 
 def test_whose_counter_it_is() -> None:
-    """The eight levels as the broker has them, and the limit of a counter by its name."""
+    """The eight levels are the broker's, and a counter's name gives its limit."""
     quotas = QuotaSet(SETS["mixed"])
     judge = quotas.judge("Produce", "User:ann", "a")
     assert judge == (Tags("Produce", "ann", "a"), 700.0, 1)
@@ -144,13 +144,13 @@ def delays_of(found: list[dict[str, Any]]) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["each client", "mixed"])
 def test_a_counter_that_was_forgotten_begins_anew(name: str) -> None:
-    """After an hour without a value, and after a restart, its numbers begin at 1: these are other, cold counters."""
+    """After an hour without a value, and after a restart, numbers start at 1 and belong to other, cold counters."""
     requests, later, last = traffic(1_000, 21), traffic(1_000, 22), traffic(1_000, 23)
     hours = 3_600_000
     for request in later:
         request.time_ms += 3 * hours
     for request in last:
-        request.time_ms += 3 * hours + later[-1].time_ms - requests[0].time_ms + 10  # a restart: no hour between
+        request.time_ms += 3 * hours + later[-1].time_ms - requests[0].time_ms + 10  # a restart, with no hour between
     broker = logged(requests, SETS[name])
     broker.forget(later[0].time_ms - hours // 2)
     for request in later:
@@ -164,7 +164,7 @@ def test_a_counter_that_was_forgotten_begins_anew(name: str) -> None:
 
 
 def test_brokers_have_counters_of_their_own() -> None:
-    """The logs of two brokers in one table."""
+    """The logs of two brokers may be in one table."""
     parts = []
     for number in (1, 2):
         table = logged(traffic(1_000, 30 + number), SETS["users"]).table()
@@ -176,7 +176,7 @@ def test_brokers_have_counters_of_their_own() -> None:
 
 
 def test_verdicts_after_values_that_are_missing_are_unknown() -> None:
-    """The number of counters with missing values is reported; other verdicts are equal, and none is mistaken."""
+    """The number of missing values is reported, their counters' verdicts are unknown, and the others are equal."""
     broker = logged(traffic(2_000, 24), SETS["each client"])
     whole = broker.table()
     dropped = range(900, 905)
@@ -199,7 +199,7 @@ def test_verdicts_after_values_that_are_missing_are_unknown() -> None:
 
 
 def test_a_refusal_by_a_counter_that_the_log_does_not_know_is_unknown() -> None:
-    """Its values were in records that are not there; and a log without numbers of verdicts is read by their times."""
+    """The values were in missing records; verdicts without sequences are matched by their times."""
     broker = logged(traffic(3_000, 25), SETS["each client"])
     refusals = [row for row, kind, *_ in broker.delays if kind == "ControllerMutation"]
     alone = broker.table().take(pa.array([refusals[0]]))
@@ -223,13 +223,13 @@ def test_a_refusal_by_a_counter_that_the_log_does_not_know_is_unknown() -> None:
         ([(1, 0), (2, 0), (3, 1)], [0, 0, 0]),
         ([(2, 1), (1, 2), (3, 3)], [0, 0, 0]),  # a clock that was read before the lock was taken
         ([(1, 0), (2, 1), (1, 5), (2, 6), (3, 7)], [0, 0, 1, 1, 1]),
-        ([(1, 0), (2, 1), (1, 5), (3, 6), (2, 7), (3, 8)], [0, 0, 1, 0, 1, 1]),  # a response that was late away
+        ([(1, 0), (2, 1), (1, 5), (3, 6), (2, 7), (3, 8)], [0, 0, 1, 0, 1, 1]),  # a response that was sent late
         ([(1, 0), (2, 1), (1, 5), (2, 5), (1, 9)], [0, 0, 1, 1, 2]),
-        ([(4, 0), (5, 1), (4, 5), (5, 6), (7, 7)], [0, 0, 1, 1, 1]),  # neither begins at 1, and one has a gap
+        ([(4, 0), (5, 1), (4, 5), (5, 6), (7, 7)], [0, 0, 1, 1, 1]),  # neither starts at 1, and one has a gap
     ],
 )
 def test_lives_of_a_counter(values: list[tuple[int, int]], lives: list[int]) -> None:
-    """By number and time; a second counter beside it is not touched."""
+    """Epochs follow number and time, and a second counter is not affected."""
     mixed = [(0, *value) for value in values] + [(1, number, number) for number in range(1, 9)]
     order = sorted(range(len(mixed)), key=lambda i: (mixed[i][1], mixed[i][2]))
     counter, sequence, times = (np.array([mixed[i][part] for i in order]) for part in range(3))

@@ -1,4 +1,4 @@
-"""The report: complete HTML that needs no other file or server; clients' names are not markup in it."""
+"""Report: complete HTML that needs no other file or server, and whose names are never markup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NASTY = '<script>alert("x")</script>'
 
 
 class Checker(HTMLParser):
-    """Every element is closed, and nothing is loaded."""
+    """Parser that asserts that every element is closed and nothing is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Checker(HTMLParser):
 
 
 def test_the_page_stands_alone(spark: SparkSession, tmp_path: Path) -> None:
-    """All plots and tables are there, well formed, without a script or an address, whatever clients are called."""
+    """All plots and tables are well formed, without a script or an address, with any names of clients."""
     quotas = {QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 2_000.0}}
     log = logged(traffic(1_500, 31, ("ann", "bob"), ("a", NASTY, "")), quotas).table()
     write_table(spark.createDataFrame(log), tmp_path / "t", buckets=2)
@@ -80,7 +80,7 @@ def test_the_page_stands_alone(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_scales() -> None:
-    """Round ticks from nothing to beyond the highest; nothing to draw is not an error."""
+    """Ticks are round numbers from 0 to beyond the highest value, and an empty plot is not an error."""
     assert ticks(0) == [0, 1]
     assert ticks(7) == [0, 2, 4, 6, 8]
     assert ticks(1e-3)[-1] >= 1e-3
@@ -98,7 +98,7 @@ def marks(plot: Plot) -> list[Mark]:
 
 
 def test_every_value_is_text(tmp_path: Path) -> None:
-    """In each macro, as an attribute and between tags, a value shows the characters it has."""
+    """In each macro, as an attribute and between tags, a value shows its own characters."""
     nasty = '"><script>&amp;'
     (tmp_path / "all.html").write_text(
         '{% extends "page.html" %}{% from "parts.html" import legend, plot, table %}{% block body %}'
@@ -123,12 +123,12 @@ def test_every_value_is_text(tmp_path: Path) -> None:
 
 
 def test_a_share_of_nothing() -> None:
-    """An entity that sent nothing has no share to divide."""
+    """An entity without traffic has a share of 0."""
     assert Need("u", None, "Produce", 1.0, 0, 0, 0.0).share == 0
 
 
 def page_of(start_s: int, clients: list[Client], current: dict[QuotaEntity, dict[str, float]] | None) -> str:
-    """A page of two seconds, with quotas recommended for all and for one."""
+    """Return a page of two seconds, with quotas recommended for all and for one client."""
     sums = dict.fromkeys(MEASURES, 0)
     found = Recommendation("client-id", 0.01, {"Produce": 50.0}, [Need(None, "a", "Produce", 90.0, 9, 0, 80.0)], [])
     data = ReportData(
@@ -139,7 +139,7 @@ def page_of(start_s: int, clients: list[Client], current: dict[QuotaEntity, dict
 
 
 def cells_of(row: str) -> str:
-    """The texts of a table's row."""
+    """Return the texts of a table's row."""
     return re.sub(r"\|+", "|", re.sub(r"<.*?>", "|", row)).strip("|")
 
 
@@ -150,7 +150,7 @@ def client(name: str, received: float, sent: float) -> Client:
 
 
 def test_a_client_has_one_colour() -> None:
-    """In every plot over time, whatever its rank there."""
+    """A client has one colour in every plot over time, independent of its rank."""
     text = page_of(0, [client("first", 9, 1), client("second", 8, 2), client("third", 0, 3)], {})
     named = re.findall(r'class="line c(\d)" points="[^"]*"><title>(\w+)</title>', text)
     assert {name: {colour for colour, other in named if other == name} for _, name in named} == {
@@ -161,7 +161,7 @@ def test_a_client_has_one_colour() -> None:
 
 
 def test_who_has_a_quota_now_is_compared() -> None:
-    """One that gets no separate quota any more comes under the default; other kinds of entities have no counterpart."""
+    """An entity without a separate quota any more gets the default; other kinds of entities are not compared."""
     ids = {name: QuotaEntity.of({"client-id": name}) for name in ("a", "b")}
     current = {
         ids["b"]: {"producer_byte_rate": 30.0, "consumer_byte_rate": 7.0},
@@ -176,7 +176,7 @@ def test_who_has_a_quota_now_is_compared() -> None:
 
 
 def test_unknown_quotas_are_not_said_to_be_missing() -> None:
-    """Without --current or a broker the page cannot know them, even where the log has clients that they throttled."""
+    """Without --current or a broker the current quotas are unknown, even if the log has clients that they throttled."""
     text = page_of(0, [], None)
     assert "client-id a|producer_byte_rate|not known|90 B/s|" in "".join(
         cells_of(row) for row in re.findall(r"<tr>(.*?)</tr>", text)
@@ -186,13 +186,13 @@ def test_unknown_quotas_are_not_said_to_be_missing() -> None:
 
 
 def test_a_short_log_has_its_seconds() -> None:
-    """Two seconds are not from a minute to the same; a log over midnight names both days."""
+    """The title of a log of two seconds has seconds, and that of a log over midnight both days."""
     assert "<h1>Quotas and usage, 1970-01-01 00:00:00 to 00:00:02 UTC</h1>" in page_of(0, [], {})
     assert "1970-01-01 23:59:59 to 1970-01-02 00:00:01 UTC" in page_of(86_399, [], {})
 
 
 def test_phones_have_plots_of_their_own() -> None:
-    """Each plot is there for a desk and for a phone, and the style shows one of them."""
+    """Each plot exists for desktops and for phones, and the style shows one of them."""
     text = page_of(0, [client("first", 9, 1)], {})
     assert text.count('<svg class="wide"') == text.count('<svg class="narrow"') > 2
     shown = r"\.wide \{ display: none \} \.narrow \{ display: block \}"

@@ -1,4 +1,4 @@
-"""The report in words and for eyes: sentences, badges, names, axes, contrast, phones, a thousand clients."""
+"""Report in words and for readers: sentences, badges, names, axes, contrast, phones, a thousand clients."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def throttles(*rows: Throttled) -> Throttles:
 
 
 def test_the_first_paragraph() -> None:
-    """The throttled clients, the quotas that throttled them, and the delays."""
+    """The paragraph has the throttled clients, the quotas that throttled them, and the delays."""
     assert (
         lead(Throttles((), 0, 0, 0, 0, {})) == "No client was throttled: no request was delayed or refused by a quota."
     )
@@ -85,7 +85,7 @@ def test_the_first_paragraph() -> None:
     ],
 )
 def test_what_to_do(row: Throttled, said: str) -> None:
-    """One sentence for each of the first, which names its quota."""
+    """Each of the first throttled clients has one sentence, which names its quota."""
     (sentence,) = advice(throttles(row))
     assert said in sentence
     assert sentence.endswith(".")
@@ -107,16 +107,16 @@ def needs(*limits: float) -> list[Need]:
     [
         ((1000.0, 20.0, 10.0, 5.0), None, True, "takes 100 times as much as half of the others do"),
         ((1000.0, 20.0, 10.0, 5.0), 50.0, False, "takes 100 times as much as half of the others do"),
-        ((1000.0, 20.0, 10.0, 5.0), None, False, None),  # it may be right
-        ((1000.0, 20.0, 10.0, 5.0), 2000.0, False, None),  # it would get less
+        ((1000.0, 20.0, 10.0, 5.0), None, False, None),  # its use may be right
+        ((1000.0, 20.0, 10.0, 5.0), 2000.0, False, None),  # its limit would be lower
         ((90.0, 20.0, 10.0, 5.0), None, True, None),
         ((50.0, 50.0, 40.0, 30.0), 5.0, True, "takes 10 times as much as its quota allows"),
         ((50.0, 50.0, 40.0, 30.0), 6.0, True, None),
-        ((1000.0, 5.0), None, True, None),  # of two it is not known which one is strange
+        ((1000.0, 5.0), None, True, None),  # of two it is unknown which one is the outlier
     ],
 )
 def test_an_outlier(limits: tuple[float, ...], now: float | None, throttled: bool, said: str | None) -> None:
-    """It takes far more than others or than its quota, and was throttled or would get more."""
+    """An outlier takes far more than others or than its quota, and was throttled or would get more."""
     found = Recommendation("client-id", 0.01, {"Produce": min(limits)}, needs(*limits)[:1], needs(*limits))
     rows = [FETCH._replace(quota_type="Produce", client_id="c0")] if throttled else [FETCH]
     reasons = outliers(found, lambda entity, quota_type: now, rows)
@@ -141,7 +141,7 @@ def test_an_outlier(limits: tuple[float, ...], now: float | None, throttled: boo
     ],
 )
 def test_names(name: str, shown: str) -> None:
-    """Nothing that is not seen, turns text or leaves its line."""
+    """Characters that are invisible, reverse text or break the line are escaped."""
     assert shown_name(name) == shown
     shown_name(name).encode()
 
@@ -156,7 +156,7 @@ def test_a_long_name_is_cut_in_its_middle() -> None:
 
 
 def texts_at(plot: Plot, width: int) -> dict[str, str]:
-    """The times of a plot's axis, by their text, and where they are."""
+    """Return the times of a plot's axis with their positions."""
     (drawing,) = [one for one in plot.drawings if one.width == width]
     bottom = max(float(str(mark.attributes["y"])) for mark in drawing.marks if mark.tag == "text")
     return {
@@ -168,7 +168,7 @@ def texts_at(plot: Plot, width: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("width", [920, 400])
 def test_axes_of_time_are_aligned(width: int) -> None:
-    """The same time is at the same place in lines and in cells: a page is read from top to bottom."""
+    """A time has the same position in lines and in cells, since a page is read from top to bottom."""
     values = [0.0, 0.0, 9.0, 0.0]
     line = line_plot([Line("a", values, 1)], 0, 86_400, str, "t")
     cells = heat_map(["a"], [values], 0, 86_400, str, "t")
@@ -188,19 +188,19 @@ def test_axes_of_time_are_aligned(width: int) -> None:
 
 @pytest.mark.parametrize("hours", [0.4, 2, 23, 30, 47, 60, 100, 400, 5_000])
 def test_no_two_times_of_an_axis_read_the_same(hours: float) -> None:
-    """Over three days each tick was a day, twice."""
+    """Two ticks of a log of days never have the same text."""
     start, end = 3_600 * 7, 3_600 * (7 + hours)
     for about in (3, 4, 7):
         shown, day = [], ""
         for tick in time_ticks(start, end, about):
             text = clock_text(tick, end - start)
-            day = day if ":" in text else text  # a day's name holds until the next one
+            day = day if ":" in text else text  # a day's name applies until the next one
             shown.append((day, text))
         assert len(shown) == len(set(shown)) > 0
 
 
 def test_a_log_of_one_moment_has_a_line() -> None:
-    """A line needs two points to be seen."""
+    """A line needs two points to be visible."""
     plot = line_plot([Line("a", [5.0], 1)], 0, 1, str, "t")
     for drawing in plot.drawings:
         (points,) = [mark.attributes["points"] for mark in drawing.marks if mark.tag == "polyline"]
@@ -214,7 +214,7 @@ def client(name: str, received: float = 9.0) -> Client:
 
 
 def data(limits: list[float], current: dict[str, float], rows: tuple[Throttled, ...] = ()) -> ReportData:
-    """Clients c0, c1, ... that need these limits; quotas in force by client id."""
+    """Return data of clients c0, c1, ... that need these limits, with the current quotas by client id."""
     found = Recommendation("client-id", 0.01, {"Produce": min(limits)}, needs(*limits)[:-1], needs(*limits))
     by_entity = {QuotaEntity.of({"client-id": name}): {"producer_byte_rate": q} for name, q in current.items()}
     one = client("c0")
@@ -235,7 +235,7 @@ def test_the_badge_is_beside_the_quota_and_explained() -> None:
 
 
 def test_a_silent_client_is_in_no_plot() -> None:
-    """It has a quota and sent nothing: a row of the table, and no bar."""
+    """A client with a quota and without requests is a row of the table and no bar."""
     text = render(data([30.0, 20.0, 10.0], {"retired": 5.0, "c1": 7.0}), NOW)
     drawn = re.findall(r"<text [^>]*>(client-id [^<]*)</text>", text)
     assert "client-id c1" in drawn
@@ -245,13 +245,13 @@ def test_a_silent_client_is_in_no_plot() -> None:
 
 
 def test_a_thousand_clients() -> None:
-    """All are in the tables, folded away behind the first; no plot has more than fits."""
+    """All clients are in the tables, collapsed after the first ones, and a plot has a limited number."""
     one = data([float(number) for number in range(2_000, 1_000, -1)], {f"c{n}": 5.0 for n in range(1_000)})
     text = render(one, NOW)
     assert len(text) < 1_500_000
     assert all(f"<bdi>c{number}</bdi>" in text for number in range(1_000))
     assert "999 more clients</summary>" in text
-    assert len(re.findall(r"<text [^>]*>client-id ", text)) == 2 * MAX_BARS  # for desks and for phones
+    assert len(re.findall(r"<text [^>]*>client-id ", text)) == 2 * MAX_BARS  # for desktops and for phones
     assert "more entities are in the table only." in text
     assert text.count("<details>") == 2
 
@@ -268,7 +268,7 @@ def test_wide_tables_scroll_with_a_sign_and_by_keyboard() -> None:
 
 
 def test_plots_have_their_legends() -> None:
-    """Right above each, also those of bars and of shades."""
+    """Each plot has a legend directly above, also with bars and shades."""
     text = render(replace(data([30.0, 20.0], {}), held=[("c0", [0.0, 470.0])]), NOW)
     for figure in re.findall(r"<figure>(.*?)</figure>", text, re.DOTALL):
         assert '<p class="legend">' in figure[: figure.index("<svg")]
@@ -288,7 +288,7 @@ def contrast(a: str, b: str) -> float:
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast(theme: int) -> None:
-    """Text 4.5 to 1, lines and bars 3 to 1, as WCAG asks of both."""
+    """Text has a contrast of 4.5 to 1, lines and bars of 3 to 1, as WCAG requires."""
     block = re.findall(r":root \{(.*?)\}", STYLE.read_text(), re.DOTALL)[theme]
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
     for text, ground in (("fg", "bg"), ("soft", "bg"), ("fg", "empty"), ("soft", "empty"), ("warn", "warn-bg")):
@@ -298,7 +298,7 @@ def test_contrast(theme: int) -> None:
 
 
 def test_paper_is_light_and_says_where_folded_rows_are() -> None:
-    """Nothing can be unfolded on paper, and a dark theme is for screens."""
+    """Printed pages cannot be unfolded, and the dark theme applies to screens only."""
     style = STYLE.read_text()
     assert re.findall(r"@media ([^{]*prefers-color-scheme[^{]*) {", style) == [
         "screen and (prefers-color-scheme: dark)"
@@ -308,7 +308,7 @@ def test_paper_is_light_and_says_where_folded_rows_are() -> None:
 
 
 def test_a_page_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """A reader has the old page or the new one; a link stays a link, and a failure leaves the old page."""
+    """A reader gets the old page or the new one; a link is kept, and a failure keeps the old page."""
     real, link = tmp_path / "real.html", tmp_path / "link.html"
     link.symlink_to(real)
     real.write_text("old")
@@ -317,14 +317,14 @@ def test_a_page_is_replaced_as_a_whole(tmp_path: Path) -> None:
         assert write_page(link, "new") == 3
         assert reading.read() == "old"
     assert (real.read_text(), link.is_symlink(), real.stat().st_mode & 0o777) == ("new", True, 0o640)
-    (tmp_path / ".real.html.new").mkdir()  # what cannot be written to
+    (tmp_path / ".real.html.new").mkdir()  # a folder, which cannot be written to
     with pytest.raises(OSError, match="directory"):
         write_page(real, "newer")
     assert real.read_text() == "new"
 
 
 def test_a_page_into_a_pipe(tmp_path: Path) -> None:
-    """As -o /dev/stdout: it is written to, not replaced."""
+    """A pipe such as /dev/stdout is written to, not replaced."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     found: list[str] = []

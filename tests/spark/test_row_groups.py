@@ -1,4 +1,4 @@
-"""Files with several row groups, which Parquet files of many rows have, are read as any other."""
+"""Parquet files of several row groups, which have many rows, are read like others."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.spark.committing import BUCKETS, placed, two_hours, write
 
 
 def with_updates(rows: pa.Table) -> pa.Table:
-    """Each row has updated the counters of its client, and of a user."""
+    """Return rows that have updated the counters of their client and of a user."""
     clients = zip(rows["principal"].to_pylist(), rows["client_id"].to_pylist(), strict=True)
     updates = [
         [{"quota_type": "Produce", "user": user, "client_id": client}, {"quota_type": "Fetch", "user": user}]
@@ -32,7 +32,7 @@ def with_updates(rows: pa.Table) -> pa.Table:
 def test_names_of_lists_are_read_as_dictionaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
 ) -> None:
-    """As `replay` and `recommend` read them: each row group has its own dictionaries."""
+    """Columns are read as in `replay` and `recommend`, where each row group has its own dictionaries."""
     monkeypatch.setattr(file_writer, "ROW_GROUP_ROWS", 7)
     table = Table(tmp_path / "table")
     table.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))

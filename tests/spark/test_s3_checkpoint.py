@@ -1,4 +1,4 @@
-"""A checkpoint on S3, by the jars of Hadoop's client for it, which Spark must be given."""
+"""Checkpoint on S3 with the jars of Hadoop's client, which must be given to Spark."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def store() -> Iterator[ObjectStore]:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_stream_with_its_checkpoint_on_s3(store: ObjectStore) -> None:
-    """Beside the table: two runs take each record once, and what Hadoop must know of the store is not said twice."""
+    """Two runs read each record once, and Hadoop gets the store's options without further settings."""
     try:
         jars = classpath(pom=POM).replace(os.pathsep, ",")
     except Unavailable as error:
@@ -57,7 +57,7 @@ def test_a_stream_with_its_checkpoint_on_s3(store: ObjectStore) -> None:
 
 
 def test_what_hadoop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The options of delta-rs, or the environment, under Hadoop's names."""
+    """Hadoop's settings have the options of delta-rs, or the environment."""
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     place = TablePlace.of("s3://bucket/c", {"AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "secret"})
@@ -74,7 +74,7 @@ def test_what_hadoop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_a_checkpoint_lies_by_itself(tmp_path: Path) -> None:
-    """Inside the table, where Spark can write without more jars."""
+    """The default checkpoint is inside the table, where Spark can write without more jars."""
     assert place_of_checkpoint(None, TablePlace.of(tmp_path)).uri == f"{tmp_path}/_checkpoint"
     assert place_of_checkpoint(None, TablePlace.of("hdfs://host:1/t")).uri == "hdfs://host:1/t/_checkpoint"
     assert place_of_checkpoint("s3a://b/c", TablePlace.of("/t")).spark_uri == "s3a://b/c"

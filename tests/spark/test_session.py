@@ -1,4 +1,4 @@
-"""The session itself: it counts, it runs Python over Arrow, it uses UTC."""
+"""Spark session: counts, Python over Arrow, UTC."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def test_python_over_arrow(spark: SparkSession) -> None:
 
 
 def test_times_are_utc(spark: SparkSession) -> None:
-    """A timestamp is shown and parsed as UTC whatever the machine's zone."""
+    """A timestamp is shown and parsed as UTC in any zone of the machine."""
     (row,) = spark.sql("select cast(timestamp_millis(0) as string) as text").collect()
     assert row.text == "1970-01-01 00:00:00"

@@ -1,4 +1,4 @@
-"""Requirements of a session are checked before its start: each missing one is one sentence with the remedy."""
+"""Requirements of a session, checked before its start: each missing one is one sentence with the remedy."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def program(folder: Path, name: str, text: str) -> Path:
-    """A program of a few lines of shell."""
+    """Create a program of a few lines of shell."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
     file.write_text(f"#!/bin/sh\n{text}\n")
@@ -28,7 +28,7 @@ def program(folder: Path, name: str, text: str) -> Path:
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An environment without Java; returns the only folder of its PATH."""
+    """Return the only folder of the PATH in an environment without Java."""
     folder = tmp_path / "path"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -41,13 +41,13 @@ def says(version: str) -> str:
 
 
 def test_no_java(no_java: Path) -> None:
-    """No java on the PATH: what to install."""
+    """The error without java on the PATH names the package to install."""
     with pytest.raises(PipelineError, match="there is none on the PATH: install Java 17 or later"):
         session.build_session()
 
 
 def test_a_java_home_without_java(no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark takes JAVA_HOME before the PATH: a wrong one is named, even with a good java on the PATH."""
+    """Spark prefers JAVA_HOME to the PATH, so a wrong one is an error even with a valid java on the PATH."""
     program(no_java, "java", says("17.0.15"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     with pytest.raises(PipelineError, match=r"JAVA_HOME is \S+/gone, which holds no bin/java"):
@@ -59,7 +59,7 @@ def test_a_java_home_without_java(no_java: Path, monkeypatch: pytest.MonkeyPatch
     [("1.8.0_402", 8), ("11.0.22", 11), ("17", 17), ("17.0.15", 17), ("21.0.2", 21), ("25-ea", 25)],
 )
 def test_versions(no_java: Path, version: str, major: int) -> None:
-    """Old and new ways to write a version; what is below 17 is refused with its number and place."""
+    """Versions in old and new forms are read, and one below 17 is rejected with its number and place."""
     file = program(no_java, "java", says(version))
     assert java.java_version(file) == major
     if major >= 17:
@@ -79,7 +79,7 @@ def test_a_java_that_is_none(no_java: Path, text: str, said: str) -> None:
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pandas", "deltalake"])
 def test_a_missing_package(missing: str, tmp_path: Path) -> None:
-    """Without the extra, a session is refused with the command that installs it; nothing of Spark is loaded."""
+    """Without the extra the error has the command that installs it, and no package of Spark is loaded."""
     text = (
         "import importlib.util, sys\n"
         "found = importlib.util.find_spec\n"
@@ -97,23 +97,23 @@ def test_a_missing_package(missing: str, tmp_path: Path) -> None:
 
 
 def test_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PySpark outside the tried versions is refused by its number."""
+    """A PySpark outside the tested versions is rejected by its number."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: "4.1.3")
     with pytest.raises(PipelineError, match=r"needs PySpark 4.2 or 4.3, and 4.1.3 is installed"):
         session.require_packages()
 
 
 def test_delta_lake_for_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its jars call constructors that PySpark 4.3 lacks: a thread of Spark ends, and the query would wait for it."""
+    """Delta's jars call constructors that PySpark 4.3 lacks, which would end a thread and block the query."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: "4.3.0")
     with pytest.raises(PipelineError, match=r"Delta Lake 4.4.0 need PySpark 4.2, and 4.3.0 is installed: pip install "):
         delta_jars()
 
 
 def test_no_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session with the connector is refused before the JVM starts, with the command that fetches it."""
+    """A session with the connector is rejected before the JVM starts, with the command that fetches it."""
     monkeypatch.setenv("KBROKER_SPARK_JARS", str(tmp_path))
-    monkeypatch.setattr(session, "require_spark", lambda: None)  # the machine may lack Java: that is another test's
+    monkeypatch.setattr(session, "require_spark", lambda: None)  # the machine may lack Java, which another test covers
     monkeypatch.setattr("importlib.metadata.version", lambda name: "4.2.0")
     with pytest.raises(
         PipelineError, match=r"the Kafka connector of Spark is missing .*: run `kbroker pipeline jars`$"
@@ -126,7 +126,7 @@ def test_no_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_damaged_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is not the pinned one is not used, and its sums are in the error."""
+    """A file with another checksum is not used, and the error has both checksums."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: "4.2.0")
     for jar in DELTA:
         (tmp_path / jar.file_name).write_bytes(b"rubbish")
@@ -135,7 +135,7 @@ def test_a_damaged_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fetching_without_maven(no_java: Path, tmp_path: Path) -> None:
-    """No mvn: one line that names the package, exit status 1."""
+    """The one line names the package, and the status is 1."""
     result = CliRunner().invoke(cli, ["pipeline", "jars", "--into", str(tmp_path / "jars")], prog_name="kbroker")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
@@ -144,7 +144,7 @@ def test_fetching_without_maven(no_java: Path, tmp_path: Path) -> None:
     )
 
 
-# What Maven 3.8.7 printed in these cases.
+# Output of Maven 3.8.7 in these cases.
 FAILURES = [
     (
         "[ERROR] Failed to execute goal on project jars: Could not resolve dependencies for project jars: "
@@ -174,7 +174,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("printed", "said"), FAILURES)
 def test_what_maven_says(no_java: Path, tmp_path: Path, printed: str, said: str) -> None:
-    """Each failure of Maven becomes one sentence, and nothing is left behind."""
+    """Each failure of Maven becomes one sentence, and no file is left."""
     program(no_java, "mvn", f"/bin/cat <<'END'\n{printed}\nEND\nexit 1")
     place = tmp_path / "jars"
     with pytest.raises(PipelineError) as caught:
@@ -185,7 +185,7 @@ def test_what_maven_says(no_java: Path, tmp_path: Path, printed: str, said: str)
 
 
 def test_a_registry_that_gives_something_else(no_java: Path, tmp_path: Path) -> None:
-    """A file with another checksum is refused and never reaches its place."""
+    """A file with another checksum is rejected and never stored in the folder."""
     give = 'for word; do case $word in -DoutputDirectory=*) place="${word#*=}";; esac; done; /bin/mkdir "$place"'
     names = " ".join(jar.file_name for jar in CONNECTOR)
     program(no_java, "mvn", f'{give}; for name in {names}; do echo rubbish > "$place/$name"; done')
@@ -196,7 +196,7 @@ def test_a_registry_that_gives_something_else(no_java: Path, tmp_path: Path) -> 
 
 
 def test_fetching_only_what_is_not_there(no_java: Path, tmp_path: Path) -> None:
-    """A file that is right is kept without asking Maven; a damaged one is fetched again."""
+    """A valid file is kept without Maven, and a damaged file is fetched again."""
     (tmp_path / "a-1.jar").write_bytes(b"contents\n")
     right = hashlib.sha256(b"contents\n").hexdigest()
     wanted = (Jar("g", "a", "1", right), Jar("g", "b", "1", right))

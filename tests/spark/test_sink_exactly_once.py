@@ -1,4 +1,4 @@
-"""``format("kbroker")`` with a transactional id: each row is there once, whatever dies in whatever phase."""
+"""``format("kbroker")`` with a transactional id: each row is written once, with any process killed in any phase."""
 
 import subprocess
 import sys
@@ -24,8 +24,8 @@ from tests.spark.source_support import WORKER_STARTS, refusal, run_to_its_end
 from tests.spark.standalone import ROOT, environment
 from tests.support.broker import BrokerProcess
 
-ROWS = 1200  # three batches, of which something dies in the second
-LOCAL, TWO_EXECUTORS = "local[2,4]", "local-cluster[2,1,1024]"  # both run a failed task again
+ROWS = 1200  # three batches; a process is killed in the second
+LOCAL, TWO_EXECUTORS = "local[2,4]", "local-cluster[2,1,1024]"  # both repeat a failed task
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def values(cluster: Cluster, *, read_committed: bool = True) -> list[int]:
 
 
 def drive(bootstrap: str, folder: Path, master: str, phase: str) -> subprocess.CompletedProcess[str]:
-    """One run of the driver."""
+    """Run the driver once."""
     command = [sys.executable, "-m", "tests.spark.exactly_once_driver", bootstrap, str(folder), master, phase]
     return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
 
@@ -75,7 +75,7 @@ SOAK = pytest.mark.soak
 def test_whatever_dies_each_row_is_there_once(
     spark: Any, cluster: Cluster, broker: BrokerProcess, tmp_path: Path, master: str, phase: str
 ) -> None:
-    """The driver, an executor or a worker is killed in a batch; the query of a killed driver is started again."""
+    """The driver, an executor or a worker is killed in a batch, and the query of a killed driver is restarted."""
     with Producer(cluster) as producer:
         for number in range(ROWS):
             producer.send("in", b"%d" % number, partition=number % 2)
@@ -120,7 +120,7 @@ def test_a_batch_that_was_written_is_not_written_again(cluster: Cluster, broker:
 def test_rows_that_cannot_be_distinguished_from_those_written_are_refused(
     cluster: Cluster, broker: BrokerProcess
 ) -> None:
-    """Other rows in a repeated batch, an older checkpoint, fewer tasks than before: each with what to do."""
+    """Other rows in a repeated batch, an older checkpoint and fewer tasks are errors with the remedy."""
     given = options(broker)
     write(cluster, given, 6, rows(1, 2))
     with pytest.raises(
@@ -139,7 +139,7 @@ def test_rows_that_cannot_be_distinguished_from_those_written_are_refused(
 
 
 def test_a_failed_task_leaves_no_rows_to_committed_readers(cluster: Cluster, broker: BrokerProcess) -> None:
-    """A row that is refused aborts the transaction at once; the next attempt writes all."""
+    """A rejected row aborts the transaction at once, and the next attempt writes all rows."""
     given = options(broker, **{"kafka.batch.size": "100"})
     with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
         write(cluster, given, 0, rows(1), pa.record_batch({"value": pa.array([bytes(2_000_000)], pa.binary())}))
@@ -150,7 +150,7 @@ def test_a_failed_task_leaves_no_rows_to_committed_readers(cluster: Cluster, bro
 
 
 def test_rows_that_name_their_topics(cluster: Cluster, broker: BrokerProcess) -> None:
-    """Without the option topic the note is kept beside the groups' own topic."""
+    """Without the option topic the note is stored with a group's offsets."""
     given = write_options({"kafka.bootstrap.servers": broker.bootstrap, "kafka.transactional.id": "x"})
     batch = pa.record_batch({"value": pa.array([b"1"], pa.binary()), "topic": ["out"]})
     assert [write(cluster, given, 0, batch).repeated for _ in range(2)] == [False, True]
@@ -158,11 +158,11 @@ def test_rows_that_name_their_topics(cluster: Cluster, broker: BrokerProcess) ->
 
 
 def test_a_query_with_a_transactional_id(spark: Any, cluster: Cluster, broker: BrokerProcess, tmp_path: Path) -> None:
-    """Batch and stream, with Spark's own numbers of query and batch."""
+    """A batch and a stream are written with Spark's own numbers of query and batch."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "topic": "out", "kafka.transactional.id": "x"}
     frame = spark.range(0, 100, numPartitions=3).selectExpr("cast(id as string) value")
     frame.write.format("kbroker").options(**given).mode("append").save()
-    frame.write.format("kbroker").options(**given).mode("append").save()  # another query: its rows count too
+    frame.write.format("kbroker").options(**given).mode("append").save()  # another query, whose rows are written too
     assert values(cluster) == sorted([*range(100), *range(100)])
     with Producer(cluster) as producer:
         for number in range(1000, 1200):

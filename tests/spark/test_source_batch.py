@@ -1,4 +1,4 @@
-"""``format("kbroker")`` in batch queries: found without registration, true to every record, clear in refusal."""
+"""``format("kbroker")`` in batch queries: found without registration, exact records, clear errors."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
 
 @pytest.fixture
 def read(spark: Any, broker: BrokerProcess) -> Read:
-    """Load with options; dots are written as __."""
+    """Return a function that loads with options, whose dots are written as __."""
 
     def load(**options: str) -> Any:
         given = {"kafka.bootstrap.servers": broker.bootstrap, **{k.replace("__", "."): v for k, v in options.items()}}
@@ -36,7 +36,7 @@ def read(spark: Any, broker: BrokerProcess) -> Read:
 
 
 def test_every_codec_column_and_null_comes_through(read: Read, cluster: Cluster) -> None:
-    """Rows are the records, whatever they were packed with: keys, tombstones, headers, times, offsets."""
+    """Rows equal the records of any codec: keys, tombstones, headers, times, offsets."""
     create(cluster, "t", 2)
     for codec in CODECS:
         with Producer(cluster, codec=codec) as producer:
@@ -54,7 +54,7 @@ def test_every_codec_column_and_null_comes_through(read: Read, cluster: Cluster)
 
 
 def test_offsets_times_and_splits(read: Read, cluster: Cluster) -> None:
-    """A range named by offsets or by times is read exactly, in as many tasks as asked for."""
+    """A range given by offsets or by times is read exactly, in the requested number of tasks."""
     create(cluster, "t", 2)
     for partition in (0, 1):
         fill(cluster, "t", 100, partition, first=1000 * partition)
@@ -78,7 +78,7 @@ def test_offsets_times_and_splits(read: Read, cluster: Cluster) -> None:
 def test_columns_are_narrowed_by_option_or_schema(
     read: Read, spark: Any, broker: BrokerProcess, cluster: Cluster
 ) -> None:
-    """Only what is named is read, in that order; a schema of the user's does the same, and must be true."""
+    """Only the named columns are read, in that order; a user's schema has the same effect, and must be right."""
     create(cluster, "t")
     fill(cluster, "t", 3)
     frame = read(subscribe="t", columns="offset,value")
@@ -91,7 +91,7 @@ def test_columns_are_narrowed_by_option_or_schema(
 
 
 def test_patterns_and_empty_topics(read: Read, cluster: Cluster) -> None:
-    """A pattern fits whole names; a topic without records gives no rows."""
+    """A pattern matches whole names; a topic without records has no rows."""
     for topic in ("logs-a", "logs-b", "my-logs-c"):
         create(cluster, topic)
     fill(cluster, "logs-a", 3)
@@ -102,7 +102,7 @@ def test_patterns_and_empty_topics(read: Read, cluster: Cluster) -> None:
 
 
 def test_mistakes_end_in_one_sentence(read: Read, cluster: Cluster) -> None:
-    """Spark's message holds our sentence, and no frame of ours but the one that raised it."""
+    """Spark's message contains our sentence, and only our frame that raised it."""
     create(cluster, "t")
     fill(cluster, "t", 10)
     for expected, options in (
@@ -119,7 +119,7 @@ def test_mistakes_end_in_one_sentence(read: Read, cluster: Cluster) -> None:
 
 
 def test_retention_is_data_loss_unless_set_otherwise(read: Read, cluster: Cluster) -> None:
-    """Deleted offsets are an error; failOnDataLoss=false reads what is left."""
+    """Deleted offsets are an error; failOnDataLoss=false reads the remaining ones."""
     create(cluster, "t")
     fill(cluster, "t", 10)
 
@@ -138,7 +138,7 @@ def test_retention_is_data_loss_unless_set_otherwise(read: Read, cluster: Cluste
 
 
 def test_a_large_topic_is_complete(read: Read, cluster: Cluster) -> None:
-    """Many fetches and many Arrow batches later nothing is missing, doubled or out of place."""
+    """Over many fetches and many Arrow batches no record is missing, duplicate or out of order."""
     create(cluster, "t")
     fill(cluster, "t", 120_000)
     row = (
@@ -152,7 +152,7 @@ def test_a_large_topic_is_complete(read: Read, cluster: Cluster) -> None:
 def test_a_consumer_quota_slows_a_query_and_does_not_end_it(
     spark: Any, start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """Each throttle lasts longer than retries may: it is not a failure, and every record comes."""
+    """A throttle time longer than the time for retries is not a failure, and every record is read."""
     slow = start_broker(quota__window__num="2", quota__window__size__seconds="1")
     with Cluster(slow.bootstrap) as cluster:
         create(cluster, "t")

@@ -1,4 +1,4 @@
-"""Faults that a source meets: damaged and old records, transactions, logins, a broker that dies under a query."""
+"""Faults of a source: damaged and old records, transactions, logins, a broker that is killed during a query."""
 
 import struct
 import time
@@ -40,7 +40,7 @@ def load(spark: Any, bootstrap: str, **options: str) -> Any:
 
 
 def test_the_arrow_schema_is_the_one_spark_expects() -> None:
-    """Spark compares the schema of the first batch with its own, to the letter."""
+    """The schema equals that of Spark exactly, with which Spark compares the first batch."""
     expected = to_arrow_schema(StructType([StructField(name, TYPES[name]) for name in COLUMNS]), timezone="UTC")
     builder = BatchBuilder(COLUMNS, "t", 0)
     assert builder.schema.equals(expected)
@@ -53,7 +53,7 @@ def test_the_arrow_schema_is_the_one_spark_expects() -> None:
 
 
 def test_damaged_records_are_reported_and_not_returned(spark: Any, fake: FakeLogBroker) -> None:
-    """A checksum that does not fit ends the query with partition and offset."""
+    """A wrong checksum ends the query with partition and offset."""
     whole, damaged = (build_batch([(None, b"%d" % i)] * 3, base_offset=3 * i) for i in range(2))
     fake.logs["t", 0] = [whole, damaged[:-1] + b"?"]
     shown = refusal(lambda: load(spark, fake.bootstrap).collect())
@@ -63,7 +63,7 @@ def test_damaged_records_are_reported_and_not_returned(spark: Any, fake: FakeLog
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_format_is_reported(spark: Any, fake: FakeLogBroker, magic: int) -> None:
-    """Records from before Kafka 0.11 end in a sentence that says so."""
+    """Records from before Kafka 0.11 are an error that names the format."""
     fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
     message = struct.pack(">qiIbb", 0, 14, 0, magic, 0) + struct.pack(">ii", -1, -1)
 
@@ -78,7 +78,7 @@ def test_an_old_message_format_is_reported(spark: Any, fake: FakeLogBroker, magi
 
 
 def test_aborted_transactions_are_left_out(spark: Any, fake: FakeLogBroker) -> None:
-    """read_committed gives what was committed, also where another transaction lies between; read_uncommitted all."""
+    """read_committed returns committed records, with interleaved transactions too; read_uncommitted returns all."""
 
     def batch(first: int, producer_id: int) -> bytes:
         rows = [(None, b"%d" % (first + i)) for i in range(2)]
@@ -113,7 +113,7 @@ def test_aborted_transactions_are_left_out(spark: Any, fake: FakeLogBroker) -> N
 
 
 def test_a_broker_that_dies_under_a_task_is_reported_within_seconds(spark: Any, fake: FakeLogBroker) -> None:
-    """The connection breaks in the middle of a Fetch and no server listens any more."""
+    """The connection is lost during a Fetch, and no server listens any more."""
     fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
 
     def die(version: int, body: Any) -> None:
@@ -127,7 +127,7 @@ def test_a_broker_that_dies_under_a_task_is_reported_within_seconds(spark: Any, 
 
 
 def test_a_silent_broker_is_reported_within_seconds(spark: Any, fake: FakeLogBroker) -> None:
-    """A broker that takes a Fetch and never responds ends the query after the request timeout."""
+    """A broker that accepts a Fetch and never responds ends the query after the request time-out."""
     fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
     fake.handlers[1] = lambda version, body: b""
     options = {"kafka__default__api__timeout__ms": "500", "kafka__request__timeout__ms": "1000"}
@@ -135,7 +135,7 @@ def test_a_silent_broker_is_reported_within_seconds(spark: Any, fake: FakeLogBro
 
 
 def test_logins_over_tls_and_wrong_passwords(spark: Any, tmp_path: Path) -> None:
-    """SASL over TLS by the settings' Kafka names; a wrong password gets the broker's words, and is not shown."""
+    """SASL over TLS uses Kafka's property names; a wrong password gets the broker's error and is not shown."""
     with SecuredBroker(Certificates(tmp_path)) as secured:
         secured.broker.create_topic("t")
         options = {f"kafka.{name}": value for name, value in secured.properties("BOTH").items()}
@@ -151,7 +151,7 @@ def test_logins_over_tls_and_wrong_passwords(spark: Any, tmp_path: Path) -> None
 
 
 def test_a_workers_connection_is_used_again(spark: Any, fake: FakeLogBroker) -> None:
-    """Tasks of one worker share a connection: a query costs no new one for each."""
+    """Tasks of one worker share a connection instead of opening one each."""
     fake.logs["t", 0] = [build_batch([(None, b"x")], base_offset=i) for i in range(64)]
     frame = load(spark, fake.bootstrap, minPartitions="16")
     assert frame.count() == 64
@@ -160,7 +160,7 @@ def test_a_workers_connection_is_used_again(spark: Any, fake: FakeLogBroker) -> 
 
 
 def test_throttles_are_reported(fake: FakeLogBroker, caplog: pytest.LogCaptureFixture) -> None:
-    """A range says that a quota holds it up: at once, then every ten seconds, with the sum."""
+    """A range logs a throttling quota at once, and then every ten seconds with the sum."""
     passing, real = FakeTime(), fake.fetch
     fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
     throttles = iter([3_000] * 5)

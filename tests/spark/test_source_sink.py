@@ -1,4 +1,4 @@
-"""``format("kbroker")`` as a sink: every row arrives once where nothing fails, in order, where its key belongs."""
+"""``format("kbroker")`` as a sink: without failures each row is written once, in order, to its key's partition."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ def records(cluster: Cluster, topic: str = "out", partitions: int = 3) -> list[R
 
 
 def test_rows_arrive_in_order_where_their_keys_belong(spark: Any, broker: BrokerProcess, cluster: Cluster) -> None:
-    """Text or bytes, headers, nulls; each key on the partition Kafka's own producer would take; a task's order kept."""
+    """Text or bytes, headers and nulls are written in order, each key to the partition of Kafka's own producer."""
     frame = spark.range(0, 30_000, numPartitions=1).selectExpr(
         "CASE WHEN id % 10 = 9 THEN NULL ELSE concat('k', id % 7) END AS key",
         "CASE WHEN id = 5 THEN NULL ELSE CAST(CAST(id AS string) AS binary) END AS value",
@@ -61,7 +61,7 @@ def test_rows_arrive_in_order_where_their_keys_belong(spark: Any, broker: Broker
 
 
 def test_columns_choose_topic_and_partition(spark: Any, broker: BrokerProcess, cluster: Cluster) -> None:
-    """The column topic counts where the option is not set, and the column partition always."""
+    """The column topic applies if the option is not set, and the column partition always."""
     create(cluster, "other", 2)
     frame = spark.createDataFrame(
         [("out", 2, b"a"), ("other", 1, b"b"), ("out", 0, b"c")], "topic string, partition int, value binary"
@@ -74,7 +74,7 @@ def test_columns_choose_topic_and_partition(spark: Any, broker: BrokerProcess, c
 
 
 def test_a_stream_goes_from_topic_to_topic(spark: Any, broker: BrokerProcess, cluster: Cluster, tmp_path: Path) -> None:
-    """The sink of a stream writes each batch once, over a restart too."""
+    """A stream writes each batch once, over a restart too."""
     create(cluster, "t")
     for first in (0, 500):
         fill(cluster, "t", 500, first=first)
@@ -93,7 +93,7 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, broker: BrokerProcess, cl
 
 
 def test_a_producer_id_is_used_where_it_may_be(spark: Any, broker: BrokerProcess, cluster: Cluster) -> None:
-    """acks=all writes with a producer id; without idempotence none is asked for."""
+    """acks=all writes with a producer id; without idempotence none is requested."""
     frame = spark.createDataFrame([(b"a",)], "value binary")
     save(frame, broker, topic="out", kafka__acks="1")
     assert producer_ids(cluster) == []
@@ -113,7 +113,7 @@ def producer_ids(cluster: Cluster) -> list[int]:
 
 
 def test_mistakes_end_in_one_sentence(spark: Any, broker: BrokerProcess, cluster: Cluster) -> None:
-    """Columns and options that cannot be are named."""
+    """The error names the invalid column or option."""
     one = spark.createDataFrame([(b"a", 1, "x")], "value binary, number int, topic string")
     for expected, frame, options in (
         ("no topic to write to", one.select("value"), {}),

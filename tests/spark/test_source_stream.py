@@ -1,4 +1,4 @@
-"""``format("kbroker")`` in streams: nothing lost or doubled over limits, failures, restarts and changed topics."""
+"""``format("kbroker")`` in streams: no record lost or duplicate over limits, failures, restarts and changed topics."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
 
 @pytest.fixture
 def stream(spark: Any, broker: BrokerProcess, tmp_path: Path) -> NewStream:
-    """A query over topic t with a checkpoint of the test's own; options with dots as __."""
+    """Return a query over topic t with a checkpoint for the test; options have dots as __."""
 
     def make(**options: str) -> Stream:
         return Stream(spark, broker.bootstrap, tmp_path / "checkpoint", **{"subscribe": "t", **options})
@@ -34,7 +34,7 @@ def stream(spark: Any, broker: BrokerProcess, tmp_path: Path) -> NewStream:
 
 
 def test_limits_cut_batches(stream: NewStream, cluster: Cluster) -> None:
-    """availableNow reads what is there in batches of the limit, and a restart finds nothing, then what is new."""
+    """availableNow reads all records in batches of the limit, and a restart reads only new ones."""
     fill(cluster, "t", 1000)
     query = stream(startingOffsets="earliest", maxOffsetsPerTrigger="300")
     done = query.run()
@@ -49,7 +49,7 @@ def test_limits_cut_batches(stream: NewStream, cluster: Cluster) -> None:
 
 
 def test_latest_is_frozen_before_the_first_batch_runs(stream: NewStream, cluster: Cluster) -> None:
-    """When the first batch fails, the restart begins where it began: what came since is neither lost nor doubled."""
+    """After a failure of the first batch, the restart starts at the same offset: no record is lost or duplicate."""
     fill(cluster, "t", 10)
     query = stream()  # startingOffsets is latest for streams
     query.fails_at = 0
@@ -61,7 +61,7 @@ def test_latest_is_frozen_before_the_first_batch_runs(stream: NewStream, cluster
 
 
 def test_a_failed_batch_is_read_again(stream: NewStream, cluster: Cluster) -> None:
-    """The batch that failed comes again with the same records, and the next ones follow it."""
+    """The failed batch is repeated with the same records, and the next ones follow."""
     fill(cluster, "t", 30)
     query = stream(startingOffsets="earliest", maxOffsetsPerTrigger="10")
     query.fails_at = 1
@@ -73,7 +73,7 @@ def test_a_failed_batch_is_read_again(stream: NewStream, cluster: Cluster) -> No
 
 
 def test_new_partitions_are_read_from_their_beginning(stream: NewStream, cluster: Cluster) -> None:
-    """Records that are written to a partition before the query knows of it are read."""
+    """Records written to a partition before the query finds it are read."""
     fill(cluster, "t", 3)
     query = stream(startingOffsets="earliest")
     query.run()
@@ -91,7 +91,7 @@ def recreate(cluster: Cluster, topic: str) -> None:
 
 
 def test_a_topic_made_again_is_another_topic(stream: NewStream, cluster: Cluster) -> None:
-    """The same name and even the same offsets do not deceive: an error, or by failOnDataLoss=false a new beginning."""
+    """A topic with the same name and offsets is an error, or with failOnDataLoss=false a restart."""
     fill(cluster, "t", 10)
     query = stream(startingOffsets="earliest")
     query.run()
@@ -106,7 +106,7 @@ def test_a_topic_made_again_is_another_topic(stream: NewStream, cluster: Cluster
 
 
 def test_a_deleted_topic_is_reported(stream: NewStream, cluster: Cluster) -> None:
-    """A deleted topic ends the query with its name, not in silence."""
+    """A deleted topic ends the query with an error that names it."""
     fill(cluster, "t", 10)
     query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="1000")
     query.run()
@@ -117,7 +117,7 @@ def test_a_deleted_topic_is_reported(stream: NewStream, cluster: Cluster) -> Non
 def test_a_wrong_checkpoint_is_refused(
     stream: NewStream, cluster: Cluster, spark: Any, tmp_path: Path, broker: BrokerProcess
 ) -> None:
-    """A checkpoint of other topics or of another source is refused with advice."""
+    """A checkpoint of other topics or of another source is rejected with advice."""
     fill(cluster, "t", 10)
     create(cluster, "u")
     stream(startingOffsets="earliest").run()
@@ -133,7 +133,7 @@ def test_a_wrong_checkpoint_is_refused(
 def test_a_broker_that_stops_is_reported_within_seconds(
     stream: NewStream, cluster: Cluster, broker: BrokerProcess
 ) -> None:
-    """A running query ends with the broker's address once retries are over, and goes on where it stood afterwards."""
+    """After the retries the query ends with the broker's address, and a restart continues at its offset."""
     fill(cluster, "t", 10)
     query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="3000")
     running = query.start(processingTime="100 milliseconds")
@@ -151,7 +151,7 @@ def test_a_broker_that_stops_is_reported_within_seconds(
 
 
 def test_a_short_absence_is_not_noticed(stream: NewStream, cluster: Cluster, broker: BrokerProcess) -> None:
-    """A broker that restarts within the retries costs no query."""
+    """A query continues after a broker's restart within the retries."""
     fill(cluster, "t", 10)
     query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="60000")
     running = query.start(processingTime="100 milliseconds")
@@ -171,7 +171,7 @@ def test_a_short_absence_is_not_noticed(stream: NewStream, cluster: Cluster, bro
     [({"endingOffsets": "latest"}, "endingOffsets is for batch queries"), ({"maxOffsetsPerTrigger": "0"}, "got '0'")],
 )
 def test_wrong_options_are_the_last_word(options: dict[str, str], said: str, stream: NewStream) -> None:
-    """A stream's options are looked at where Spark hides what is raised behind its own UnboundLocalError."""
+    """Options are validated where Spark does not hide the error behind its own UnboundLocalError."""
     found = refusal(stream(**options).run)
     assert said in found
     assert "UnboundLocalError" not in found

@@ -1,4 +1,4 @@
-"""``format("kbroker")`` with read_committed over the transactions of a real client, aborted ones among them."""
+"""``format("kbroker")`` with read_committed over the transactions of a real client, some of them aborted."""
 
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,11 @@ from kbroker.client.cluster import Cluster
 from tests.spark.source_support import Stream, create, values
 from tests.support.broker import BrokerProcess
 
-SIZE = 50  # of a transaction, in several batches
+SIZE = 50  # records of a transaction, in several batches
 
 
 def transaction(producer: Producer, first: int, *, partition: int = 0, flush_every: int = 10) -> None:
-    """Begin one and send SIZE numbers from `first` on, in batches of `flush_every`; it stays open."""
+    """Begin a transaction and send SIZE numbers from `first` on, in batches of `flush_every`; leave it open."""
     producer.begin_transaction()
     for number in range(first, first + SIZE):
         producer.produce("t", b"%d" % number, partition=partition)
@@ -28,7 +28,7 @@ def begun(bootstrap: str, name: str) -> Producer:
 
 
 def test_what_a_real_producer_aborted_is_left_out(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
-    """In one Fetch and in many, in ranges that begin within an aborted transaction, in batches and in a stream."""
+    """Aborted records are left out in one Fetch and in many, in ranges within a transaction, in batches and streams."""
     with Cluster(broker.bootstrap) as cluster:
         create(cluster, "t", 2)
     one, other = begun(broker.bootstrap, "one"), begun(broker.bootstrap, "other")
@@ -54,7 +54,7 @@ def test_what_a_real_producer_aborted_is_left_out(spark: Any, broker: BrokerProc
     committed = {"kafka.isolation.level": "read_committed"}
     assert read(**committed) == both
     assert read(**committed, **{"kafka.max.partition.fetch.bytes": "500"}) == both
-    assert read(**committed, maxRecordsPerPartition="7") == both  # a range of 7 offsets begins anywhere
+    assert read(**committed, maxRecordsPerPartition="7") == both  # a range of 7 offsets starts anywhere
     assert len(read()) == 7 * SIZE
     query = Stream(
         spark, broker.bootstrap, tmp_path / "checkpoint", subscribe="t", startingOffsets="earliest",

@@ -1,4 +1,4 @@
-"""Start of a session: the place of its master, the output on stderr, and an address without a master."""
+"""Start of a session: its master, the output on stderr, and an address without a server."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.support import need
 from tests.support.broker import BrokerProcess
 
 pytestmark = pytest.mark.slow
-#: Runs a command of the pipeline. It prints what the session has been given, and shows all lines of the JVM.
+#: Runs a command of the pipeline, prints the session's settings, and shows all lines of the JVM.
 SHOW = """
 import sys
 from kbroker.cli import cli, pipeline_jobs, pipeline_session
@@ -62,7 +62,7 @@ def command(*words: str | Path, **variables: str) -> subprocess.CompletedProcess
 @pytest.mark.soak
 @pytest.mark.parametrize("job", ["ingest", "usage"])
 def test_quiet_is_quiet(tmp_path: Path, job: str) -> None:
-    """A log with a line that is not a record, a setting, a file system that is not there: stderr stays empty."""
+    """With an invalid line, a setting, and a missing file system stderr is empty."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("\n".join([*make_day(50).lines(), "no record"]) + "\n")
     elsewhere = "spark.hadoop.fs.defaultFS=nowhere://host"
@@ -76,7 +76,7 @@ def test_quiet_is_quiet(tmp_path: Path, job: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("verbosity", ["--quiet", "--verbose"])
 def test_a_failure_is_one_line(tmp_path: Path, verbosity: str) -> None:
-    """Spark's own sentence without its trace; with --verbose the trace as well."""
+    """The line is Spark's sentence without its trace; with --verbose the trace is printed too."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("\n".join(make_day(50).lines()) + "\n")
     broken = ("--conf", "spark.sql.shuffle.partitions=none")
@@ -95,10 +95,10 @@ def test_a_failure_is_one_line(tmp_path: Path, verbosity: str) -> None:
 def test_spark_defaults_are_respected_and_a_throttle_is_reported(
     tmp_path: Path, start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """The master and other settings of spark-defaults.conf, this interpreter for a local one; one archive shows all.
+    """The master and other settings of spark-defaults.conf apply, with this interpreter for a local master.
 
-    The line of a task about a quota reaches the user through Python worker and JVM, which writes no other; the archive
-    is whole.
+    The line of a task about a quota is printed through Python worker and JVM, without other lines, and the archive is
+    complete.
     """
     (tmp_path / "spark-defaults.conf").write_text("spark.master local[1]\nspark.sql.shuffle.partitions 7\n")
     slow = start_broker(quota__window__num="2", quota__window__size__seconds="1")
@@ -122,7 +122,7 @@ def test_spark_defaults_are_respected_and_a_throttle_is_reported(
 
 @pytest.mark.parametrize("option", ["--master", "--remote"])
 def test_an_address_where_nothing_listens(tmp_path: Path, option: str) -> None:
-    """One sentence, before Java is started."""
+    """The error is one sentence, before Java is started."""
     log = tmp_path / "a.jsonl"
     log.touch()
     url = {"--master": "spark://127.0.0.1:1", "--remote": "sc://127.0.0.1:1"}[option]
@@ -135,7 +135,7 @@ def test_an_address_where_nothing_listens(tmp_path: Path, option: str) -> None:
 
 
 def test_wrong_words() -> None:
-    """Both a master and a server, a setting without a value."""
+    """Both a master and a server, and a setting without a value, are errors."""
     done = command("usage", "x", "--master", "local", "--remote", "sc://h")
     assert (done.returncode, "only one of --master and --remote" in done.stderr) == (2, True)
     done = command("usage", "x", "--conf", "spark.a")

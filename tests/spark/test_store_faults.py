@@ -1,4 +1,4 @@
-"""An object store that fails: requests refused, cut off, or done without a response. Rows equal, none doubled."""
+"""Object store that fails: rejected and aborted requests, or requests done without a response. Rows are exact."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.committing import BUCKETS, placed, two_hours, write
 from tests.support.object_store import FaultyStore, ObjectStore, as_words
 
-#: A store that is down is given up after some seconds; other faults are outlasted.
+#: After some seconds without the store a command ends with an error; other faults are retried.
 IMPATIENT = {"max_retries": "6", "retry_timeout": "6s", "backoff_config.max_backoff": "1s"}
 PATIENT = {**IMPATIENT, "max_retries": "30", "retry_timeout": "120s"}
 
@@ -53,7 +53,7 @@ def times(count: int) -> Counter[int | None]:
 
 
 def test_requests_that_are_refused_are_repeated(store: FaultyStore, table: Table) -> None:
-    """SlowDown, errors and resets, of a quarter of all requests: nothing of it is seen."""
+    """SlowDown, errors and resets of a quarter of all requests have no effect."""
     store.fail(kinds=["503", "500", "reset", "lost"], share=0.25)
     rows = placed(two_hours())
     assert [write(table, "a", number, rows) for number in (0, 1)] == [True, True]
@@ -63,7 +63,7 @@ def test_requests_that_are_refused_are_repeated(store: FaultyStore, table: Table
 
 
 def test_a_commit_whose_answer_was_lost_is_known_as_its_own(store: FaultyStore, table: Table) -> None:
-    """The store has written the version, and refuses the repeated request: there is one already."""
+    """The store has written the version, and rejects the repeated request because it exists."""
     rows = placed(two_hours())
     store.fail(kinds=["lost"], method="PUT", path=r"_delta_log/\d+\.json", count=1)
     assert write(table, "a", 0, rows)
@@ -80,7 +80,7 @@ def test_a_commit_whose_answer_was_lost_is_known_as_its_own(store: FaultyStore, 
 
 @pytest.mark.parametrize("kind", ["reset", "lost"])
 def test_a_table_is_made_though_the_store_does_not_answer(store: FaultyStore, tmp_path: Path, kind: str) -> None:
-    """Its first version is written once, as every other: no request for it is repeated by the store's client."""
+    """The first version is written once, like every other: the store's client repeats no request for it."""
     wanted = TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue())
     made = Table(TablePlace.of(f"s3://tables/{tmp_path.name}", {**store.options, **PATIENT}))
     store.fail(kinds=[kind], method="PUT", path=r"_delta_log/\d+\.json", count=1)
@@ -108,7 +108,7 @@ def run(table: Table, patience: dict[str, str], *words: str) -> Result:
     ids=["all refused", "no commit", "no file"],
 )
 def test_a_store_that_stays_away_is_one_sentence(store: FaultyStore, table: Table, rule: dict[str, object]) -> None:
-    """And nothing is half done: the next run finds all rows."""
+    """No change is partial, and the next run finds all rows."""
     rows = placed(two_hours())
     for number in (0, 1):
         write(table, "a", number, rows)
@@ -124,7 +124,7 @@ def test_a_store_that_stays_away_is_one_sentence(store: FaultyStore, table: Tabl
 
 
 def test_a_store_that_is_not_there_is_one_sentence(store: FaultyStore, table: Table) -> None:
-    """Its front end is killed and started again: the table is as it was."""
+    """While the store's front end is killed the error is one sentence, and the table is unchanged afterwards."""
     write(table, "a", 0, placed(two_hours()))
     store.kill()
     try:

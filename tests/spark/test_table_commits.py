@@ -1,4 +1,4 @@
-"""Writers, compactions and repeated batches at the same time, in separate processes: rows equal, none doubled."""
+"""Writers, compactions and repeated batches at the same time in separate processes: rows are exact."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def at_once(table: Path, *several: Sequence[object]) -> list[list[str]]:
-    """Output of several processes that began to write and to compact at the same time."""
+    """Return the output of several processes that start to write and to compact at the same time."""
     running = []
     for words in several:
         command = [sys.executable, "-m", "tests.spark.committing", str(table), *map(str, words), "wait"]
@@ -81,7 +81,7 @@ def times(count: int) -> Counter[int | None]:
 
 @pytest.mark.slow
 def test_two_writers_and_two_compactions_at_once(table: Path) -> None:
-    """Each batch of both is there once, whatever is rewritten meanwhile."""
+    """Each batch of both writers is in the table once, with any files rewritten meanwhile."""
     first, second, *_ = at_once(table, *(("write", app, BATCHES) for app in "ab"), *(("compact", 6) for _ in "cd"))
     assert first == second == ["committed"] * BATCHES
     assert sequences(table) == times(2 * BATCHES)
@@ -94,7 +94,7 @@ def test_two_writers_and_two_compactions_at_once(table: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stream_that_runs_twice_adds_no_row_twice(table: Path) -> None:
-    """Two processes with the same batches, as after a restart whose first process was still alive."""
+    """Two processes write the same batches, as after a restart whose first process is still alive."""
     both = at_once(table, *[("write", "a", BATCHES)] * 2)
     for number in range(BATCHES):
         assert sorted([both[0][number], both[1][number]]) in (["committed", "left out"],)
@@ -107,7 +107,7 @@ def test_a_stream_that_runs_twice_adds_no_row_twice(table: Path) -> None:
 
 
 def test_of_two_compactions_of_the_same_files_one_gives_up(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both start from one version; what the first has done stays, and no row is there twice."""
+    """Both start from one version; the first one's result is kept, and no row is duplicate."""
     rows = placed(two_hours())
     mine, other = Table(table), Table(table)
     for number in range(2):
@@ -140,7 +140,7 @@ def test_a_commit_starts_from_the_version_that_was_looked_at(table: Path) -> Non
 
 
 def test_files_of_another_size_are_not_committed(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off, or of another file of that name: the batch is not in the table, and says which file it was."""
+    """The batch of a truncated or replaced file is not committed, and the error names the file."""
     monkeypatch.setattr(shared_folder, "SETTLE_SECONDS", 0.2)
     found = Table(table)
     name = f"date={DATE}/hour=1/bucket=0/{PREFIX}x.parquet"
@@ -154,7 +154,7 @@ def test_files_of_another_size_are_not_committed(table: Path, monkeypatch: pytes
 
 
 def test_what_is_never_part_of_the_table_is_deleted_in_time(table: Path) -> None:
-    """Files of a killed writer are kept for the retention, in which it may still live; checkpoints are left alone."""
+    """Files of a killed writer are kept for the retention, since the writer may be alive; checkpoints are kept."""
     found = Table(table)
     write(found, "a", 0, placed(two_hours()))
     orphan = table / f"date={DATE}/hour=1/bucket=0/{PREFIX}orphan.parquet"
@@ -169,7 +169,7 @@ def test_what_is_never_part_of_the_table_is_deleted_in_time(table: Path) -> None
 
 
 def test_a_short_retention_is_refused(table: Path) -> None:
-    """It would delete the files of a batch that is about to be committed, unless no other job is there."""
+    """A short retention could delete the files of a batch in progress, unless no other job runs."""
     found = Table(table)
     write(found, "a", 0, placed(two_hours()))
     orphan = table / f"date={DATE}/hour=1/bucket=0/{PREFIX}orphan.parquet"
@@ -237,7 +237,7 @@ def test_what_is_due_to_be_compacted(files: list[DataFile], closed_before: int, 
 
 
 def test_buckets_are_stable() -> None:
-    """They are part of the layout: a change would put an entity's rows into two buckets."""
+    """A change of the hash would put an entity's rows into two buckets."""
     assert [bucket_of("User:team-0", "app-00", 8), bucket_of(None, None, 8), bucket_of("User:é", "ü", 8)] == [5, 5, 2]
 
 
@@ -281,7 +281,7 @@ def test_streams_that_may_read_the_same(one: Stream, other: Stream, overlap: boo
         (("/a/*.jsonl",), ("/a",), None),
         (("/a",), ("/a/*.jsonl",), "/a"),
         (("/a/b/x.jsonl",), ("/a",), "/a/b/x.jsonl"),
-        ((), ("/a",), None),  # of a table that was converted it is not known
+        ((), ("/a",), None),  # unknown for a converted table
     ],
 )
 def test_what_a_run_leaves_out(before: tuple[str, ...], now: tuple[str, ...], left_out: str | None) -> None:
@@ -320,7 +320,7 @@ def test_places_of_tables(table: str, uri: str) -> None:
 
 @pytest.mark.parametrize(("rows", "codec"), [(ZSTD_ROWS - 1, "SNAPPY"), (ZSTD_ROWS, "ZSTD")])
 def test_small_files_are_made_quickly(table: Path, rows: int, codec: str) -> None:
-    """For the few values of a small file's column zstd would take longer to begin than to compress them."""
+    """A small file's columns have few values, for which zstd takes longer to start than to compress."""
     row = placed(two_hours()).slice(0, 1)
     batch = pa.Table.from_batches([row] * rows).combine_chunks().to_batches()[0]
     found = Table(table)
@@ -331,7 +331,7 @@ def test_small_files_are_made_quickly(table: Path, rows: int, codec: str) -> Non
 
 
 def test_statistics_of_files(tmp_path: Path) -> None:
-    """Rows, and the ends of what readers look for; what is too long or unknown is left out."""
+    """Statistics have row counts and the range of readers' columns, without long or unknown values."""
     schema = pa.schema([("time", pa.timestamp("us", "UTC")), ("principal", pa.string()), ("sequence", pa.int64())])
     rows = pa.table([[1_500_000, 2_000_000, None], ["b", "a" * 500, None], [None, None, None]], schema=schema)
     pq.write_table(rows, tmp_path / "f.parquet")

@@ -18,7 +18,7 @@ INFO = TableInfo(columns={"type": "struct", "fields": [
 
 @pytest.mark.parametrize("name", ["a b", "\u00e4=1", "100%", "50%zz", "a#b?c", "{x}", "\U0001f600", "x" * 200])
 def test_a_folder_of_any_name_is_a_table(name: str, tmp_path: Path) -> None:
-    """Also of one that an address on the web would have to write in another way."""
+    """Names that a URL would have to encode are valid."""
     Table(tmp_path / name).open(INFO)
     assert Table(tmp_path / name).exists()
     assert Table(tmp_path / name).version == 0
@@ -26,7 +26,7 @@ def test_a_folder_of_any_name_is_a_table(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a%20b", "a%41", "a\\b", "[x]", "a|b", "a^b", "a\nb", "a\x7fb"])
 def test_a_folder_that_delta_rs_would_take_for_another(name: str, tmp_path: Path) -> None:
-    """It made half a table there, and then looked for it elsewhere, or panicked: nothing is made, and one sentence."""
+    """delta-rs would create part of a table elsewhere, or panic: the error is one sentence, and nothing is created."""
     with pytest.raises(TableError, match="cannot be a table, for delta-rs reads"):
         Table(tmp_path / name).open(INFO)
     assert not list(tmp_path.iterdir())
@@ -58,7 +58,7 @@ def test_it_is_refused_before_spark_starts(words: list[str], tmp_path: Path, mon
 @pytest.mark.parametrize("words", [["report", "T"], ["recommend", "T"]])
 @pytest.mark.parametrize("folder", ["missing", "a file"])
 def test_a_result_has_a_folder(words: list[str], folder: str, tmp_path: Path) -> None:
-    """A job of hours is refused at once if its result cannot be written."""
+    """A job of hours is rejected at once if its result cannot be written."""
     (tmp_path / "a file").touch()
     done = CliRunner().invoke(cli, ["pipeline", *words, "-o", str(tmp_path / folder / "result")])
     assert done.exit_code == 2, done.stderr
@@ -74,7 +74,7 @@ def test_a_result_has_a_folder_that_takes_files(tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A table whose only version is of 2026-01-02 03:04:05.5."""
+    """Return a table whose only version is of 2026-01-02 03:04:05.5."""
     Table(tmp_path / "t").open(INFO)
     (entry,) = (tmp_path / "t/_delta_log").glob("*.json")
     os.utime(entry, (AT_S, AT_S))
@@ -82,7 +82,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_a_time_before_the_first_version(table: Path) -> None:
-    """delta-rs gives the first version, and its rows, for a time at which there was no table."""
+    """delta-rs would return the first version for a time at which there was no table."""
     at: Callable[[str], Table] = lambda time: Table(TablePlace.of(table, as_of=time))  # noqa: E731
     assert at("2026-01-02T03:04:05.500").version == 0
     assert at("2026-01-03").version == 0

@@ -1,4 +1,4 @@
-"""A table is one that others read: DuckDB, Polars, Arrow and Delta's own jars see the rows that `read_table` gives."""
+"""Tables for other readers: DuckDB, Polars, Arrow and Delta's own jars return the rows of `read_table`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.spark.committing import BUCKETS, day_of_batches, placed, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What distinguishes rows, and columns of each kind, lists of structs among them.
+#: The key of a row, and columns of each kind, lists of structs among them.
 COLUMNS = ["time", "correlation_id", "principal", "request_bytes", "sampling", "api_key", "verdicts", "updates"]
 
 
 def by_duckdb(table: Path) -> pa.Table:
-    """With its extension for Delta, which reads the table's log itself; from PyPI, for it is fetched from nowhere."""
+    """Read with DuckDB's extension for Delta, a package from PyPI, which reads the table's log itself."""
     import duckdb
     import duckdb_extension_delta
 
@@ -56,7 +56,7 @@ def in_order(rows: pa.Table) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A day in two batches, its first half of hours compacted."""
+    """Return a day in two batches whose first half of hours is compacted, and a third batch."""
     path = tmp_path_factory.mktemp("readers") / "table"
     found = Table(path)
     found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
@@ -74,7 +74,7 @@ def test_others_see_the_same_rows(table: Path, read: Callable[[Path], pa.Table])
 
 
 def test_deltas_own_jars_see_the_same_rows(delta: SparkSession, table: Path) -> None:
-    """The files are found, and the values by which readers skip files are right."""
+    """The files are found, and the statistics by which readers skip files are right."""
     rows = delta.read.format("delta").load(str(table))
     assert in_order(rows.toArrow().select(arrow_schema().names).cast(arrow_schema())) == in_order(day_of_batches().rows)
     wanted = day_of_batches().rows.to_pylist()

@@ -1,4 +1,4 @@
-"""Tables on an object store: a server of S3's protocol on this machine, which knows conditional puts as S3 does."""
+"""Tables on an object store: a local server of S3's protocol with conditional puts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[dict[str, str]]:
-    """The options of a store that has the bucket `tables`."""
+    """Yield the options of a store that has the bucket `tables`."""
     store = ObjectStore()
     yield store.options
     store.close()
@@ -56,7 +56,7 @@ def place(store: dict[str, str], tmp_path: Path) -> TablePlace:
 
 
 def test_writers_at_once(place: TablePlace) -> None:
-    """Each version is written once, by a put that only succeeds where nothing lies: none is lost, none is doubled."""
+    """Each version is written once, by a conditional put: none is lost or duplicate."""
     Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
     program = (
         "import sys, json; from tests.spark.committing import main; "
@@ -88,7 +88,7 @@ def test_writers_at_once(place: TablePlace) -> None:
 def test_the_store_of_the_environment_is_sent_to_tasks(
     store: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A place that was named where the store's variables are set is written where they are not, as by an executor."""
+    """A place with the options of the environment can be written without the environment, as in an executor."""
     for name, value in store.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "")
@@ -109,7 +109,7 @@ def test_the_store_of_the_environment_is_sent_to_tasks(
 
 @pytest.mark.soak
 def test_ingest_read_replay(spark: SparkSession, place: TablePlace, tmp_path: Path) -> None:
-    """As with a folder: by two runs, with what is not a record, and as it was before."""
+    """A table on the store is filled in two runs with rejected lines, read, read as of a version, and replayed."""
     day = make_day(ROWS)
     lines = [*day.lines()]
     log = tmp_path / "requests-1.jsonl"
@@ -146,7 +146,7 @@ def test_ingest_read_replay(spark: SparkSession, place: TablePlace, tmp_path: Pa
 
 
 def test_the_commands(command: Callable[..., Result], place: TablePlace) -> None:
-    """TABLE is a URI, the store's options are given beside it."""
+    """TABLE may be a URI, with the store's options as options of the command."""
     Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
     write(Table(place), "a", 0, placed(two_hours()))
     more = [word for pair in place.options for word in ("--storage-option", "=".join(pair))]
@@ -159,7 +159,7 @@ def test_the_commands(command: Callable[..., Result], place: TablePlace) -> None
 
 
 def test_the_mark_of_a_folder_is_no_file(store: dict[str, str], tmp_path: Path) -> None:
-    """Hadoop's client, consoles and others make an empty object of a folder's name on S3."""
+    """The empty object of a folder's name, which Hadoop's client and consoles create on S3, is not a file."""
     folder = TablePlace.of(f"s3://tables/{tmp_path.name}", store)
     folder.write("logs/requests-1.jsonl", b"{}\n")
     url = f"{store['AWS_ENDPOINT_URL']}/tables/{tmp_path.name}/logs/"

@@ -1,4 +1,4 @@
-"""A log that is replayed hour by hour gives what it gives in one piece, and no more than an hour waits."""
+"""A log replayed hour by hour has the same results as in one piece, with at most an hour in memory."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ SETS = [
 
 @pytest.fixture(scope="module")
 def hours() -> list[pa.Table]:
-    """Responses that take long to send, so that much of each hour was judged before rows of the hour before."""
+    """Return hours with responses that take long to send, so that hours overlap in the order of judgement."""
     people = Population(Shape(20_000, 25, days=0.25))
     tables = [block_rows(people, block)[0] for block in range(people.shape.blocks)]
     found = []
@@ -40,7 +40,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_value_of_a_part_is_older_than_one_before(hours: list[pa.Table]) -> None:
-    """All rows are there once, in as many parts as hours."""
+    """Each row is in one part, and there are as many parts as hours."""
     parts, borders = zip(*settled(iter(hours)), strict=True)
     assert sorted(pc.unique(pa.concat_tables(parts)["sequence"]).to_pylist()) == list(range(1, 20_001))
     assert sum(part.num_rows for part in parts) == 20_000
@@ -53,7 +53,7 @@ def test_no_value_of_a_part_is_older_than_one_before(hours: list[pa.Table]) -> N
 @pytest.mark.parametrize("quotas", SETS)
 @pytest.mark.parametrize("bin_s", [None, 1_000])
 def test_sums_of_parts_are_those_of_the_whole(hours: list[pa.Table], quotas: QuotaSet, bin_s: int | None) -> None:
-    """Every count of every client, each second once, with the counters that the hours before have left."""
+    """The counts of every client and second are equal, with counters kept over the hours."""
     whole, by_hours = ClientSums(bin_s), ClientSums(bin_s)
     whole.add(Replay(quotas).feed(pa.concat_tables(hours)))
     replay = Replay(quotas)
@@ -70,7 +70,7 @@ def test_sums_of_parts_are_those_of_the_whole(hours: list[pa.Table], quotas: Quo
 
 
 def test_sums_are_those_of_the_seconds(hours: list[pa.Table]) -> None:
-    """By another way: the rows of each second, one by one."""
+    """The sums equal those computed from the rows of each second."""
     outcome = Replay(SETS[0]).feed(pa.concat_tables(hours))
     sums = ClientSums()
     sums.add(outcome)
@@ -90,7 +90,7 @@ def test_sums_are_those_of_the_seconds(hours: list[pa.Table]) -> None:
 
 
 def test_needs_of_parts_are_those_of_the_whole(hours: list[pa.Table], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where an entity has so many values that they are not joined."""
+    """The needs are equal, also for an entity with so many values that they are not joined."""
     expected = _needs([(pa.concat_tables(hours), None)], 0.05, "user,client-id", Windows())
     assert len(expected) > 20
     for joined in (1 << 20, 64):

@@ -1,4 +1,4 @@
-"""Two ingests at once, each with its own driver and JVM: into one table, and by mistake with one checkpoint."""
+"""Two ingests at once with their own drivers and JVMs: into one table, and by mistake with one checkpoint."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def rows(table: TablePlace) -> Counter[tuple[Any, ...]]:
 
 
 def logs(folder: Path, parts: int) -> tuple[list[Path], Counter[tuple[Any, ...]], int]:
-    """A day's log in parts, its rows, and how many bytes make a third of a part."""
+    """Return a day's log in parts, its rows, and the bytes of a third of a part."""
     day = make_day(ROWS)
     lines = list(day.lines())
     found = []
@@ -65,7 +65,7 @@ def logs(folder: Path, parts: int) -> tuple[list[Path], Counter[tuple[Any, ...]]
 
 @pytest.mark.parametrize("store", ["disk", "S3", "HDFS"])
 def test_two_logs_into_one_table(stores: dict[str, TablePlace], store: str, tmp_path: Path) -> None:
-    """Both commit to the end, and compact beside each other: each row is there once."""
+    """Both ingests commit and compact at the same time, and each row is in the table once."""
     table = stores[store].within("both")
     files, wanted, third = logs(tmp_path, 2)
     running = [
@@ -81,7 +81,7 @@ def test_two_logs_into_one_table(stores: dict[str, TablePlace], store: str, tmp_
 
 @pytest.mark.parametrize("store", ["disk", "HDFS"])
 def test_one_checkpoint_twice(stores: dict[str, TablePlace], store: str, tmp_path: Path) -> None:
-    """One of them gets through or both; the other is refused in one sentence; the next run finds nothing missing."""
+    """One or both ingests succeed, the other one fails with one sentence, and the next run adds the missing rows."""
     for attempt in range(3):
         table = stores[store].within(f"once-{attempt}")
         folder = tmp_path / str(attempt)

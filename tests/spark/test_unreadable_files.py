@@ -1,4 +1,4 @@
-"""Files of a table that Arrow cannot read: one line says whether a file is damaged, or what else it is."""
+"""Files of a table that Arrow cannot read: one line has the cause, damage or another."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def why(file: Path, place: Any = None) -> str:
-    """The cause, also as a failed job has it."""
+    """Return the cause, which is equal after a failed job."""
     with pytest.raises(UnreadableFileError) as failed:
         read_columns(TablePlace.of(str(file.parent)) if place is None else place, [file.name], None)
     text = str(failed.value)
@@ -41,7 +41,7 @@ def why(file: Path, place: Any = None) -> str:
 
 
 def test_a_codec_that_arrow_lacks_is_no_damage(file: Path) -> None:
-    """The file was called damaged, and its user sent to look for a copy."""
+    """The message does not call the file damaged."""
     data = file.read_bytes()
     assert data.count(CODEC_SNAPPY) == 1
     file.write_bytes(data.replace(CODEC_SNAPPY, CODEC_LZO))
@@ -51,7 +51,7 @@ def test_a_codec_that_arrow_lacks_is_no_damage(file: Path) -> None:
 
 
 def test_a_conversion_that_arrow_lacks_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of dictionaries in lists, where row groups are not read one by one."""
+    """Dictionaries in lists cannot be converted where row groups are not read one by one."""
     monkeypatch.setattr(file_reader, "_read", lambda file, columns: file.read(columns=columns))
     pq.write_table(NESTED, tmp_path / "a.parquet", row_group_size=50)
     with pytest.raises(UnreadableFileError) as failed:
@@ -72,7 +72,7 @@ def test_a_damaged_file(file: Path, data: bytes) -> None:
 
 
 def test_each_byte_of_the_footer(file: Path) -> None:
-    """A damaged file is read, or it is named; a bad name of a column was a UnicodeDecodeError."""
+    """A damaged file is read or the error names it, and is never a UnicodeDecodeError."""
     data = file.read_bytes()
     place = TablePlace.of(str(file.parent))
     for at in range(len(data) - 8 - int.from_bytes(data[-8:-4], "little"), len(data)):
@@ -136,7 +136,7 @@ def place_that_fails(folder: Path, reads: int) -> Any:
 
 
 def test_a_store_that_fails_is_no_damage(file: Path) -> None:
-    """At whichever request; the user was sent to look for a copy of a file that is whole."""
+    """A failure of the store at any request is not called damage of the file."""
     reads = 0
     while reads < 20:
         place = place_that_fails(file.parent, reads)

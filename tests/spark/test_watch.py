@@ -1,4 +1,4 @@
-"""`kbroker pipeline watch`: its views are those of the batch jobs, whatever happens on the way."""
+"""`kbroker pipeline watch`: its views equal those of the batch jobs, over failures and restarts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 class Failing:
-    """Raises when a phase is done for the nth time; nothing is cleaned up: what a kill leaves, but for the process."""
+    """Failure at the nth end of a phase without clean-up, which leaves the files of a kill."""
 
     def __init__(self, phase: str = "", times: int = 1) -> None:
         self.phase, self.times = phase, times
@@ -49,7 +49,7 @@ class Failing:
 
 
 def run(spark: SparkSession, logs: Path, table: Path, at: Failing, said: list[str]) -> Watched | None:
-    """Watch a folder until all is read, and write a page; None where the run ended in the phase."""
+    """Watch a folder until all is read, and write a page; return None if the run ended in the phase."""
     clock = VirtualClock(START_US // 1000 + 10 * 24 * 3_600_000)
 
     def refresh() -> bool:
@@ -70,16 +70,16 @@ def run(spark: SparkSession, logs: Path, table: Path, at: Failing, said: list[st
 
 
 def test_views_are_those_of_the_batch_jobs(spark: SparkSession, tmp_path: Path, command: Callable[..., Result]) -> None:
-    """With rows that come late, or too late, lines that are not records, one of next year, and an end in each phase.
+    """The views are equal over late rows, invalid lines, a line of the next year, and an end in each phase.
 
-    What is too late is counted, and adds nothing, also not its connection.
+    Rows that are too late are counted and add nothing, not even their connection.
     """
     lines = list(make_day(1_000).lines())[::4]
     logs, table = tmp_path / "logs", tmp_path / "table"
     put(logs, 1, [*lines[:125], future_line()])
     said: list[str] = []
-    # batch 0 reads, batch 1 has no data and gives out what is closed: it ends, its state computed, between files, table
-    # and Spark
+    # Batch 0 reads; batch 1 has no data and writes the closed minutes. It ends with its state computed, between files,
+    # table and Spark's commit.
     assert run(spark, logs, table, Failing("written"), said) is None
     assert describe_table(table)["rows"] == 0
     assert run(spark, logs, table, Failing("committed"), said) is None
@@ -94,7 +94,7 @@ def test_views_are_those_of_the_batch_jobs(spark: SparkSession, tmp_path: Path, 
     assert "batch 1: is in the table already" in said
     assert any(" came late and are in no view; 1 lines are not records, or ahead" in line for line in said), said
     assert (done.rejected, done.records) == (1, 128)
-    assert 1 <= done.late <= 4  # rows of the state, counted once: a usage, a connection, and what throttled it
+    assert 1 <= done.late <= 4  # rows of the state, counted once: a usage, a connection, and a throttle
     assert done.state_rows < 4 * len(lines)
     assert done.rows + before == describe_table(table)["rows"]
     assert done.state_rows > 0
@@ -115,7 +115,7 @@ def test_views_are_those_of_the_batch_jobs(spark: SparkSession, tmp_path: Path, 
 
 @pytest.mark.soak
 def test_the_command_follows_a_brokers_log(tmp_path: Path) -> None:
-    """Ctrl-C ends it after the batch at hand, with a summary, and leaves no process."""
+    """Ctrl-C ends it after the current batch with a summary, and leaves no process."""
     with EmbeddedBroker({"kbroker.request.log.topic": "__request_log"}) as broker:
         words = ("watch", str(tmp_path / "t"), "--topic", "__request_log", "-b", broker.bootstrap_servers, "--json")
         more = ("--every", "1s", "--page", str(tmp_path / "page.html"), "--master", "local[2]")
@@ -129,7 +129,7 @@ def test_the_command_follows_a_brokers_log(tmp_path: Path) -> None:
 
 
 def test_a_batch_has_a_limit_where_records_are_in_order() -> None:
-    """The first batch is not the whole log; of several logs, or by the official source of several partitions, it is."""
+    """A batch is limited, except for several logs, or several partitions with the official source."""
     with EmbeddedBroker() as broker:
         broker.create_topic("one", 1)
         broker.create_topic("two", 2)
@@ -154,7 +154,7 @@ def test_a_batch_has_a_limit_where_records_are_in_order() -> None:
 def test_what_is_wrong_is_said_at_once(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, before Spark starts."""
+    """The error is one line, before Spark starts."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(cli, ["pipeline", "watch", *words])
     assert said in " ".join(done.output.split())
@@ -162,7 +162,7 @@ def test_what_is_wrong_is_said_at_once(
 
 
 def test_tables_of_other_kinds_are_refused(spark: SparkSession, tmp_path: Path, command: Callable[..., Result]) -> None:
-    """Views are not what replay needs, nor seconds; and a table of `ingest` is not filled with views."""
+    """Views have no requests for a replay and no seconds, and a table of `ingest` cannot be filled with views."""
     from kbroker.spark.tables.log_schema import spark_schema
     from kbroker.spark.watch import views
 
@@ -184,11 +184,11 @@ def test_tables_of_other_kinds_are_refused(spark: SparkSession, tmp_path: Path, 
 def test_a_checkpoint_of_the_drivers_own_is_named_as_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The views are in a store that all reach; what an executor misses is neither a table nor a log."""
+    """The views are in a store; the error names the checkpoint, which an executor lacks, not a table or a log."""
     monkeypatch.setattr(shared_folder, "runs_elsewhere", lambda spark: True)
     monkeypatch.setattr(shared_folder, "_ask", lambda *of: {"0": "worker-3"})
     monkeypatch.setattr(shared_folder, "settles", lambda is_there: False)
-    own, spark = tmp_path / "own", cast("SparkSession", None)  # it is not asked for anything before
+    own, spark = tmp_path / "own", cast("SparkSession", None)  # not used before the error
     said = f"executor of Spark on worker-3 has another {own} than this machine: the checkpoint of `watch`, in which"
     with pytest.raises(PipelineError, match=re.escape(said)):
         watch(spark, LogSource.of_files(tmp_path), "s3://bucket/views", StreamOptions(buckets=1, checkpoint=own))

@@ -1,4 +1,4 @@
-"""`kbroker pipeline watch` on a cluster that shares nothing but a store: table, log and state are there."""
+"""`kbroker pipeline watch` on a cluster that shares only a store, which has the table, the log and the state."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ POM = Path(__file__).resolve().parents[1] / "support" / "java" / "s3a.pom.xml"
 
 
 def test_executors_that_end_with_their_parts_of_a_batch(scene: Scene) -> None:
-    """Executors keep the state in the store, by jars that Spark sends them; they are killed when they have added up."""
+    """Executors keep the state in the store, by jars that Spark sends; they are killed while they write."""
     try:
         jars = classpath(pom=POM).replace(os.pathsep, ",")
     except Unavailable as error:
@@ -46,7 +46,7 @@ def test_executors_that_end_with_their_parts_of_a_batch(scene: Scene) -> None:
 
 
 def test_a_checkpoint_that_is_not_shared_is_refused(scene: Scene) -> None:
-    """A folder of the driver does for the offsets of `ingest`; here executors keep the state there."""
+    """A folder of the driver is enough for the offsets of `ingest`; `watch` needs it for the executors' state."""
     place = TablePlace.of("s3://tables/refused", scene.behind.options)
     place.write("logs/requests-1.jsonl", b"")
     checkpoint = scene.folder / "refused"

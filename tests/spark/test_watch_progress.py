@@ -1,4 +1,4 @@
-"""Use of a query's progress by `watch`, and the ends of a query that do not end a stream."""
+"""Progress of a query of `watch`, and failures of a query that do not end the stream."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from kbroker.spark.watch.watch import counts_of
 
 
 def test_counts_of_both_kinds_of_session() -> None:
-    """A row of two columns here, and over Spark Connect 4.2 a row of its values and of its schema."""
+    """The counts are a row of two columns here, and over Spark Connect 4.2 a row of values and schema."""
     fields: list[dict[str, object]] = [
         {"name": name, "type": "long", "nullable": False, "metadata": {}} for name in ("records", "rejected")
     ]
@@ -29,7 +29,7 @@ def test_counts_of_both_kinds_of_session() -> None:
 
 
 class EndedQuery:
-    """A query that Spark has ended."""
+    """Query that Spark has ended."""
 
     def __init__(self, said: str) -> None:
         self._said = said
@@ -39,14 +39,14 @@ class EndedQuery:
 
 
 class FakeBatches(TableStream):
-    """A stream that writes nothing."""
+    """Stream that writes nothing."""
 
     def write(self, batch: Any, number: int, parse: Any) -> None:
         pass
 
 
 def ended_stream(folder: Path, progress: Callable[[str], object]) -> FakeBatches:
-    """A stream that needs no session: its queries have ended."""
+    """Return a stream without a session, whose queries have ended."""
     spark: Any = None
     reads = Stream("t", "h:1", ())
     return FakeBatches(spark, folder / "t", StreamOptions(), TableInfo(), reads, VirtualClock(), progress, None)
@@ -54,7 +54,7 @@ def ended_stream(folder: Path, progress: Callable[[str], object]) -> FakeBatches
 
 @pytest.mark.parametrize("said", [NO_WORKER, f"{LOST_PART}7_0 not found! Either the executor"])
 def test_a_stream_goes_on_after_what_passes(said: str, tmp_path: Path) -> None:
-    """A few times in a row, and after a batch as often again: a stream may run for months."""
+    """Retries are limited in a row and start again after a batch, since a stream may run for months."""
     shown: list[str] = []
     stream = ended_stream(tmp_path, shown.append)
     batch: Any = None
@@ -80,7 +80,7 @@ def test_a_stream_ends_with_its_query(tmp_path: Path) -> None:
 
 
 def test_lost_records_are_said_in_the_words_of_the_command(tmp_path: Path) -> None:
-    """By retention, or with their topic: an option of the source is one of --option."""
+    """Records lost by retention or with their topic are an error that names the command's --option."""
     lost = f"topic 't' is another; {KEEP_ON}, or give the query a new checkpointLocation"
     stream = ended_stream(tmp_path, print)
     query: Any = EndedQuery(f"[STREAM_FAILED] Query terminated with exception: {lost} SQLSTATE: XXKST")
@@ -90,7 +90,7 @@ def test_lost_records_are_said_in_the_words_of_the_command(tmp_path: Path) -> No
 
 
 class LateQuery:
-    """A query that ends at once, or for want of a Python worker."""
+    """Query that ends at once, or for lack of a Python worker."""
 
     def __init__(self, ends: list[Exception | None]) -> None:
         self._ends = ends
@@ -106,7 +106,7 @@ class LateQuery:
 
 
 def test_a_stream_is_started_again_for_want_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark Connect plans a stream when it is started, and so finds only then that no Python worker has come."""
+    """Spark Connect plans a stream at its start, where it may lack a Python worker."""
     monkeypatch.setattr(table_stream, "require_checkpoint", lambda *of: None)
     monkeypatch.setattr(table_stream, "require_shared", lambda *of: None)
     stream = ended_stream(tmp_path, lambda line: None)

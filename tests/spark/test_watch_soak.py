@@ -1,4 +1,4 @@
-"""`kbroker pipeline watch` for long: kill -9 in each phase, brokers that restart, quotas that change, bounded state."""
+"""`kbroker pipeline watch` for long: kill -9 in each phase, broker restarts, changed quotas, bounded state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
-#: Where a run is ended, and at which of its batches. The second batch of a run gives minutes out, the first reads.
+#: Phases in which a run is killed, and the number of its batch. The first batch of a run reads, the second writes
+#: minutes.
 KILLS = (
     *(("computed", 1), ("computed", 2), ("written", 1), ("committed", 1), ("committed", 2)),
     *(("done", 1), ("done", 2), ("page", 1), ("compacted", 1)),
@@ -56,7 +57,7 @@ def kill_watch(logs: Path, table: Path, page: Path, phase: str = "", times: int 
 
 
 def test_no_kill_loses_or_doubles_a_minute(spark: SparkSession, tmp_path: Path) -> None:
-    """Before each kill there is something new to read; the page is whole at all times."""
+    """Each run has new records to read, and the page is complete at all times."""
     lines = list(make_day(2_000).lines())
     logs, table, page = tmp_path / "logs", tmp_path / "table", tmp_path / "page.html"
     part = len(lines) // len(KILLS) + 1
@@ -65,7 +66,7 @@ def test_no_kill_loses_or_doubles_a_minute(spark: SparkSession, tmp_path: Path) 
         put(logs, number, lines[number * part : (number + 1) * part])
         killed += kill_watch(logs, table, page, phase, times) == -signal.SIGKILL
         assert not page.exists() or page.read_text().endswith("</html>\n")
-    assert killed >= len(KILLS) - 1  # a phase such as a compaction need not come
+    assert killed >= len(KILLS) - 1  # a phase such as a compaction may not occur
     put(logs, len(KILLS), [closing_line()])
     assert kill_watch(logs, table, page) == 0
     assert_equal_to_the_batch_jobs(spark, table, logs)
@@ -75,7 +76,7 @@ def test_no_kill_loses_or_doubles_a_minute(spark: SparkSession, tmp_path: Path) 
 def test_a_broker_that_restarts_and_a_topic_that_grows(
     spark: SparkSession, start_broker: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:
-    """The stream goes on by itself: with the same broker after a kill, and with partitions that were not there."""
+    """The stream continues after a kill of the broker, and reads added partitions."""
     broker = start_broker(group__initial__rebalance__delay__ms="0", log__retention__ms="-1")
     lines = [line for line, late in zip(make_day(2_000).lines(), make_day(2_000).late, strict=True) if not late]
 
@@ -126,7 +127,7 @@ def test_a_broker_that_restarts_and_a_topic_that_grows(
 
 
 def test_a_quota_that_changes(spark: SparkSession, tmp_path: Path) -> None:
-    """Throttled by one limit, by a lower one, by none: the views of those minutes are what the jobs say of the log."""
+    """Throttled by one limit, a lower one, and none, the minutes' views equal the jobs' results."""
     slow = QuotaEntity.of({"client-id": "slow"})
     said: list[str] = []
     done: list[Watched] = []
@@ -175,7 +176,7 @@ def test_a_quota_that_changes(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def children_rss_mb(pid: int) -> float:
-    """Resident memory of the processes below one."""
+    """Return the resident memory of the processes below a process."""
     below, total = {pid}, 0
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -198,7 +199,7 @@ def children_rss_mb(pid: int) -> float:
 
 @pytest.mark.parametrize("minutes", [int(os.environ.get("KBROKER_WATCH_MINUTES", "720"))])
 def test_state_and_memory_are_bounded(spark: SparkSession, tmp_path: Path, minutes: int) -> None:
-    """Hours of a log, five minutes of it a batch, from 40 entities with ever new connections: neither grows."""
+    """State and memory do not grow over hours of a log of 40 entities with ever new connections."""
     logs, table, page = tmp_path / "logs", tmp_path / "table", tmp_path / "page.html"
     day = make_day(2_000)
     rows = [row for row, kind in zip(day.rows.to_pylist(), day.kinds, strict=True) if kind == 0]

@@ -1,4 +1,4 @@
-"""The commands replay, recommend and report: what they print, and files that other commands take."""
+"""Commands replay, recommend and report: their output, and files for other commands."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def run(command: Callable[..., Result]) -> Callable[..., str]:
 
 
 def in_order(entries: list[dict[str, Any]]) -> list[str]:
-    """Entities and their quotas, whatever order they came in."""
+    """Return entities and their quotas in a fixed order."""
     return sorted(json.dumps(entry, sort_keys=True) for entry in entries)
 
 
 def test_replay_prints_before_and_after(
     run: Callable[..., str], table: Path, log: LoggedBroker, tmp_path: Path
 ) -> None:
-    """Under the quotas in force the delay after is the delay before, of all clients; and it says what it is."""
+    """With the quotas in effect the delay after equals the delay before, for all clients."""
     quotas = tmp_path / "same.yaml"
     quotas.write_text(FILE, encoding="utf-8")
     found = json.loads(run("pipeline", "replay", table, "--quotas", quotas, "--json", "-q"))
@@ -64,7 +64,7 @@ def test_replay_prints_before_and_after(
 
 
 def test_a_broker_takes_the_recommendation(run: Callable[..., str], table: Path, tmp_path: Path) -> None:
-    """`quotas apply` makes all of it, and `quotas diff` then finds nothing."""
+    """`quotas apply` sets all of it, and `quotas diff` then finds no difference."""
     path = tmp_path / "recommended.yaml"
     words = ("--throttled-below", 5, "--outliers", 2, "--io-threads", 8, "--network-threads", 3, "--listeners", 2)
     found = json.loads(run("pipeline", "recommend", table, "-o", path, *words, "--json", "-q"))

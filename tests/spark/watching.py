@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HOUR_MS = 3_600_000
-WATERMARK_MS = 6 * HOUR_MS  # rows of the day come up to five hours late
+WATERMARK_MS = 6 * HOUR_MS  # rows of the day arrive up to five hours late
 
 
 def put(logs: Path, number: int, lines: Sequence[str]) -> None:
@@ -42,27 +42,27 @@ def put(logs: Path, number: int, lines: Sequence[str]) -> None:
 
 
 def closing_line(day: int = 5) -> str:
-    """A record days later, which closes all before it; it is in no view itself."""
+    """Return a record of days later, which closes all earlier minutes and is in no view."""
     at = datetime(2026, 1, day, tzinfo=timezone.utc)
     header = {"requestApiKey": 3, "requestApiVersion": 9, "correlationId": 1, "clientId": "closing"}
     return json.dumps({"version": 2, "time": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "requestHeader": header})
 
 
 def future_line() -> str:
-    """A record that is a year ahead of the clock."""
+    """Return a record that is a year ahead of the clock."""
     at = datetime.now(timezone.utc) + timedelta(days=365)
     header = {"requestApiKey": 3, "requestApiVersion": 9, "correlationId": 1, "clientId": "future"}
     return json.dumps({"version": 2, "time": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "requestHeader": header})
 
 
 def rows_of(found: DataFrame) -> list[tuple[tuple[str, Any], ...]]:
-    """Rows in an order that is the same however they came."""
+    """Return rows in a fixed order."""
     rows = [tuple(sorted(row.asDict().items())) for row in found.collect()]
     return sorted(rows, key=repr)
 
 
 def assert_equal_to_the_batch_jobs(spark: SparkSession, table: Path, logs: Path) -> None:
-    """Usage by day and throttles of the views are those of the jobs over the same records; none is empty."""
+    """Assert that usage by day and throttles of the views equal those of the jobs, and are not empty."""
     views = read_table(spark, table).cache()
     log = good(read_log(spark, LogSource.of_files(logs, format="json")))
     log = log.where("client_id is null or client_id not rlike '^(closing|future|late-.*)$'").cache()
@@ -82,7 +82,7 @@ def assert_equal_to_the_batch_jobs(spark: SparkSession, table: Path, logs: Path)
 def follow(
     call: Sequence[str], pattern: str, meanwhile: Callable[[], object] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Run `watch --json` until a line of stderr matches, then press Ctrl-C; the summary, and all of stderr.
+    """Run `watch --json` until a line of stderr matches, press Ctrl-C, and return the summary and all of stderr.
 
     Args: `meanwhile`: called when the command has been started.
     """
@@ -110,11 +110,10 @@ def follow(
 def watch_two_runs(
     call: Sequence[str], place: TablePlace, *words: str, between: Callable[[], object] | None = None
 ) -> str:
-    """Follow a folder, stop, and go on: what both have given out is the whole, each minute once.
+    """Follow a folder, stop, and continue: both runs together have written each minute once.
 
-    Args: `place`: a folder or one of a store, which is made; `words`: more of the command; `between`: called while the
-    second run has been started.
-    Returns: what the second run said.
+    Args: `place`: a folder, or one of a store, which is created; `words`: more of the command; `between`: called after
+    the start of the second run. Returns: stderr of the second run.
     """
     day = make_day(1_000)
     kept = [number for number, late in enumerate(day.late) if not late][:200]

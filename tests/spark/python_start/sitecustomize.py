@@ -1,7 +1,7 @@
-"""Start-up code of the Pythons that Spark starts, which has its folder in PYTHONPATH.
+"""Start-up code of the Pythons that Spark starts with this folder in PYTHONPATH.
 
-Spark puts a zip file of PySpark's sources first. Every process compiled them, which took 0.5 s of CPU; the installed
-package has its byte code.
+Spark puts a zip file of PySpark's sources first, which every process would compile in 0.5 s of CPU; the installed
+package has byte code.
 """
 
 import sys
