@@ -1,4 +1,4 @@
-"""A headless Chromium that tests steer: width and theme of a page, what it shows, what axe-core finds in it."""
+"""Headless Chromium for tests: page size and theme, contents of a page, and findings of axe-core."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ axe.run().then(
 """
 SWITCHES = (
     "--headless=new",
-    "--no-sandbox",  # root in a container
+    "--no-sandbox",  # needed by root in a container
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--disable-background-networking",
@@ -30,7 +30,10 @@ SWITCHES = (
 
 
 class Browser:
-    """Args: ``folder`` for the browser's own files."""
+    """Headless Chromium.
+
+    Args: ``folder`` for the browser's own files.
+    """
 
     def __init__(self, folder: Path) -> None:
         options = webdriver.ChromeOptions()
@@ -46,7 +49,7 @@ class Browser:
         self.driver.quit()
 
     def show(self, url: str, size: tuple[int, int] = WIDE, theme: str = "light") -> None:
-        """Open a page in a size and a theme."""
+        """Open a page with a size and a theme."""
         width, height = size
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == NARROW}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -70,17 +73,19 @@ class Browser:
         return self.driver.execute_script(code, *arguments)
 
     def wait_for(self, what: str, code: str, *arguments: object) -> None:
-        """Wait until an expression of JavaScript is true."""
+        """Wait until a JavaScript expression is true; `what` describes it in the error."""
         waiting = WebDriverWait(self.driver, PATIENCE_S, poll_frequency=0.05)
         waiting.until(lambda _: self.script(f"return Boolean({code})", *arguments), what)
 
     def findings(self, axe: str) -> list[str]:
-        """Return the findings of axe-core on the page: rule and element of each."""
+        """Return the rule, element and summary of each finding of axe-core on the page."""
         self.script("if (!window.axe) { " + axe + " }")
         found = self.driver.execute_async_script(AXE_RUN)
         return [f"{one['id']}: {one['target']} {one['why']}" for one in found]
 
     def complaints(self) -> list[str]:
-        """Return the browser's log since the last call: script errors, blocked requests, missing files."""
+        """Return the warnings and errors of the browser's log since the last call, such as script errors and missing
+        files.
+        """
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]

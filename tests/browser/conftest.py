@@ -1,4 +1,4 @@
-"""A headless Chromium for all tests here, and a broker with something on each page of its console."""
+"""Headless Chromium for all tests of this folder, and a broker with data for each page of its console."""
 
 import json
 import os
@@ -35,7 +35,7 @@ LIMITED = QuotaEntity.of({"client-id": "loader<i>"})
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """The script of axe-core; npm fetches it once."""
+    """Return the script of axe-core, which npm fetches once."""
     need.program("npm")
     script = BUILD / "node_modules" / "axe-core" / "axe.min.js"
     if not script.exists():
@@ -63,7 +63,7 @@ def broker() -> Iterator[Broker]:
 
 
 def fill(broker: Broker) -> None:
-    """Topics with records of each kind, a group that is behind, a client that a quota delays, another with a shadow."""
+    """Create records of each kind, a group with a lag, a throttled client, and a client with a shadow quota."""
     for name, partitions in (("orders", 3), ("binary", 1), *((f"team-{n:02d}.events", 1) for n in range(60))):
         broker.context.topics.create(NewTopic(name, partitions))
     store = broker.context.quota_entities

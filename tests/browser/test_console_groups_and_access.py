@@ -1,4 +1,4 @@
-"""Changes of groups and users in a browser: without a mouse, at the width of a phone, each shown before it is made."""
+"""Changes of groups and users by keyboard in a browser; each change is shown before it is applied."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def pressed(browser: Browser, selector: str, key: str = Keys.ENTER) -> None:
 
 
 def test_offsets_are_reset_from_a_file(browser: Browser, broker: Broker, tmp_path: Path) -> None:
-    """The file fills the form, the difference is shown, Apply commits."""
+    """The file fills the form, the difference is shown, and Apply commits the offsets."""
     file = tmp_path / "offsets.csv"
     file.write_text("orders,0,3\norders,1,1\n")
     with Cluster(broker.bootstrap_servers) as cluster:
@@ -35,7 +35,7 @@ def test_offsets_are_reset_from_a_file(browser: Browser, broker: Broker, tmp_pat
         pressed(browser, "form.fields button")
         browser.wait_for("the difference", "document.querySelector('#difference') !== null")
         assert "orders, 0" in browser.text("table.difference")
-        assert "orders, 1" not in browser.text("table.difference"), "it is at that offset already"
+        assert "orders, 1" not in browser.text("table.difference"), "the offset does not change"
         assert browser.script("return document.documentElement.scrollWidth") <= NARROW[0]
         pressed(browser, "button.main")
         browser.wait_for(

@@ -1,4 +1,4 @@
-"""Messages in a browser: a search that goes on by itself, followed and paused records, the form by keyboard."""
+"""Messages in a browser: a search of several steps, a live view with a pause, and a form by keyboard."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ ARTICLES = "document.querySelectorAll('#found article').length"
 
 @pytest.fixture(scope="module")
 def root(broker: Broker) -> str:
-    """The address of the pages, of a broker with a topic of 30,000 records, one in ten thousand of them wanted."""
+    """Return the address of a broker's console; a topic has 30,000 records, three of them with the wanted header."""
     broker.context.topics.create(NewTopic("searched", 2))
     broker.context.topics.create(NewTopic("followed", 1))
     with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster) as producer:
@@ -35,7 +35,7 @@ def send(broker: Broker, topic: str, *values: str) -> None:
 
 
 def test_a_search_goes_on_until_the_end(browser: Browser, root: str) -> None:
-    """Step by step, without a click; the status says how far, and a phone shows it too."""
+    """The search continues without a click, the status has its progress, and the page fits a phone."""
     browser.complaints()
     query = urlencode({"topic": "searched", "filter": "headers.wanted == '1' && value.n >= `0`"})
     browser.show(f"{root}messages?{query}", NARROW)
@@ -58,7 +58,7 @@ def test_new_records_are_followed_and_paused(browser: Browser, root: str, broker
     assert browser.find("#pause").get_attribute("aria-pressed") == "true"
     before = browser.script("return performance.getEntriesByType('resource').length")
     send(broker, "followed", "yes 3")
-    browser.script("document.dispatchEvent(new Event('visibilitychange'))")  # asks at once, unless paused
+    browser.script("document.dispatchEvent(new Event('visibilitychange'))")  # requests records at once unless paused
     assert browser.script("return performance.getEntriesByType('resource').length") == before
     browser.find("#pause").send_keys(" ")
     browser.wait_for("the third", f"{ARTICLES} === 3")
@@ -66,7 +66,7 @@ def test_new_records_are_followed_and_paused(browser: Browser, root: str, broker
 
 
 def test_a_record_is_produced_by_keyboard(browser: Browser, root: str) -> None:
-    """From the first field to the list of messages, which shows it."""
+    """A record is entered and applied by keyboard, and then shown in the list of messages."""
     browser.show(f"{root}produce?topic=followed")
     browser.find("#key").send_keys("k1")
     browser.find("#value").send_keys('{"typed": "here"}')
@@ -81,7 +81,7 @@ def test_a_record_is_produced_by_keyboard(browser: Browser, root: str) -> None:
 
 
 def test_a_file_of_many_steps(browser: Browser, root: str, tmp_path: Path) -> None:
-    """The script puts the steps together, in the order of time."""
+    """The script joins the records of all steps in the order of their times."""
     browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     browser.show(f"{root}messages?{urlencode({'topic': 'searched', 'partition': 1, 'count': 1})}")
     browser.find("a[data-steps]").send_keys("\ue007")

@@ -1,4 +1,4 @@
-"""The console in a browser: axe-core finds nothing, no script fails, nothing is wider than a phone; how it is used."""
+"""Console in a browser: no findings of axe-core, no script errors, pages that fit a phone, and uses of pages."""
 
 from urllib.parse import urlsplit
 
@@ -55,7 +55,7 @@ def root(broker: Broker) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_everybody_can_use_a_page(browser: Browser, root: str, axe: str, page: str) -> None:
-    """At the width of a desk in light, of a phone in dark; the soak has the other two."""
+    """A page is accessible on a wide screen in the light theme, and on a phone in the dark one."""
     check(browser, root + page, axe, (WIDE, "light"), (NARROW, "dark"))
 
 
@@ -87,7 +87,7 @@ def test_names_stay_text(browser: Browser, root: str) -> None:
 
 
 def test_filtering_while_typing(browser: Browser, root: str) -> None:
-    """The list follows, the focus stays in the field, the address can be shared, and the page goes on from there."""
+    """The filter applies to the list and to the address, and the focus stays in the field."""
     browser.show(root + "topics")
     assert len(browser.all("tbody tr")) == 50
     browser.find("#q").send_keys("team-5")
@@ -98,7 +98,7 @@ def test_filtering_while_typing(browser: Browser, root: str) -> None:
 
 
 def test_a_page_without_a_mouse(browser: Browser, root: str) -> None:
-    """The first key leads past the menu; everything that can be used can be reached, and shows where one is."""
+    """The first key leads to a link past the menu, and each control can be reached by keyboard."""
     browser.show(root + "topics")
     browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", TAB)
     assert browser.script("return document.activeElement.innerText") == "Skip to the content"
@@ -108,7 +108,7 @@ def test_a_page_without_a_mouse(browser: Browser, root: str) -> None:
 
 
 def test_a_page_outlives_its_broker(browser: Browser) -> None:
-    """It says since when nothing came, keeps what it shows, and goes on when the broker is back."""
+    """The page shows that the broker does not respond, keeps its contents, and reports the next broker."""
     with served(SETTINGS) as first:
         url = str(first.metrics_url)
         browser.show(f"{url}/console/")
@@ -122,7 +122,7 @@ def test_a_page_outlives_its_broker(browser: Browser) -> None:
 
 
 def test_a_quota_from_shadow_to_enforced(browser: Browser, broker: Broker, root: str) -> None:
-    """First as a shadow, shown as a difference, applied; then promoted. Nothing changes before Apply."""
+    """A quota is tried as a shadow and then promoted; nothing changes before Apply."""
     store = broker.context.quota_entities
 
     def values() -> dict[str, float]:
@@ -153,7 +153,7 @@ def test_a_quota_from_shadow_to_enforced(browser: Browser, broker: Broker, root:
 
 
 def test_a_difference_that_is_out_of_date(browser: Browser, broker: Broker, root: str) -> None:
-    """A value that another client has changed meanwhile is not overwritten."""
+    """A difference is not applied if another client has changed the quota."""
     from kbroker.quota.entity_rules import Alteration, QuotaOp
 
     browser.show(root + "quota?client-id=loader%3Ci%3E")
@@ -166,7 +166,7 @@ def test_a_difference_that_is_out_of_date(browser: Browser, broker: Broker, root
 
 
 def test_a_topic_from_its_creation_to_its_end(browser: Browser, broker: Broker, root: str) -> None:
-    """The broker checks it while it is typed, markup stays text, and its end needs its name."""
+    """A new topic is checked while it is typed, markup stays text, and a deletion needs the topic's name."""
     browser.complaints()
     browser.show(root + "topics", NARROW)
     browser.find("a[href$=topic-new]").click()
@@ -179,7 +179,7 @@ def test_a_topic_from_its_creation_to_its_end(browser: Browser, broker: Broker, 
     browser.find("#configs").send_keys("retention.ms=60000")
     browser.wait_for("the difference", "document.querySelector('#check')?.innerText.includes('60000')")
     assert broker.context.topics.get("typed") is None
-    browser.find("#topic").send_keys("\n")  # as without a mouse
+    browser.find("#topic").send_keys("\n")  # submits by keyboard
     browser.wait_for("the difference", "document.querySelector('#difference')")
     press(browser, "Apply")
     assert broker.context.topics.get("typed") is not None
@@ -198,7 +198,7 @@ def test_a_topic_from_its_creation_to_its_end(browser: Browser, broker: Broker, 
 
 
 def press(browser: Browser, name: str) -> None:
-    """Click the button of this name, and wait for the page that follows."""
+    """Click the button of a name, and wait for the next page."""
     button = next(one for one in browser.all("main button") if one.text == name)
     browser.script("window.isOld = true")
     button.click()

@@ -1,4 +1,4 @@
-"""Common fixture of the scenarios: the table of the everyday scenario at the end of the run."""
+"""Report of the everyday scenario at the end of the test run."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.clients.everyday import heading  # noqa: E402
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what each client could do, as the table in docs/compatibility.md has it."""
+    """Print the abilities of each client as the table in docs/compatibility.md."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
     rows = [str(value) for report in reports for key, value in report.user_properties if key == "everyday"]
     if rows:

@@ -1,24 +1,23 @@
-"""The everyday scenario: what every client does, what its program prints, and what must be in it.
+"""Everyday scenario: the steps of every client, the output of its program, and the expected results.
 
-A program is called with BOOTSTRAP, TOPIC and START_MS. It prints a line of JSON for each step, `step` naming it, with
-an `error` if it failed, or with `cannot` and a reason if the library has no such thing. It makes three topics: TOPIC
-with a partition for each codec, by the codec's id, and a sixth; TOPIC-time; and TOPIC-group.
+A program is called with BOOTSTRAP, TOPIC and START_MS. It prints one line of JSON per step, with the name in `step`, an
+`error` if the step failed, or a reason in `cannot` if the library lacks the feature. It creates three topics: TOPIC
+with a partition for each codec, by the codec's id, and a sixth partition; TOPIC-time; and TOPIC-group.
 
 ================  ====================================================================================================
 version           `version` of the library
-create            the three topics, with 6, 1 and 4 partitions, by the library's own administration
-none ... zstd     10 records `CODEC N abc abc ...` to the codec's partition without idempotence: their `offsets`
-idempotent        10 records to partition 5 by an idempotent producer: their `offsets`
-read              all of TOPIC from the beginning: `values` by partition
-group             member a reads 40 records alone, b joins, both read 40 more, a leaves, b reads the last 40. Who reads
-                  commits, waits for the response, and only then writes into `reads`: [member, partition, offset,
-                  value];
-                  `held` are the partitions of each member in the three phases
-by time           50 records 10 ms apart from START_MS on; the `offset` at START_MS + 171 and the `values` from there
-list              which of the three `topics` are listed
+create            the three topics, with 6, 1 and 4 partitions, by the library's admin client
+none ... zstd     `offsets` of 10 records `CODEC N abc abc ...` in the codec's partition, without idempotence
+idempotent        `offsets` of 10 records of an idempotent producer in partition 5
+read              `values` of TOPIC by partition, from the beginning
+group             member a reads 40 records alone, b joins, both read 40 more, a leaves, b reads the last 40. A member
+                  that reads commits, waits for the response, and then adds [member, partition, offset, value] to
+                  `reads`. `held` has the partitions of each member in the three phases
+by time           50 records 10 ms apart from START_MS; the `offset` at START_MS + 171 and the `values` from there
+list              the `topics` of the three that are listed
 describe          the `leaders` of TOPIC's partitions
-configs           `retention.ms` as described `before` and `after` it was set to 123456789 (Kafka needs a moment)
-delete            TOPIC-time, the others stay for the judge; `left` of it in the list of topics
+configs           `retention.ms` `before` and `after` a change to 123456789, which takes Kafka a moment
+delete            TOPIC-time; the other topics stay for the check; `left` has the deleted topic if it is still listed
 ================  ====================================================================================================
 """
 
@@ -41,7 +40,7 @@ def compressible(note: str) -> list[str]:
 
 
 class Lines:
-    """Output of a program, checked line by line against the records in the broker."""
+    """Output of a program, whose lines are compared with the records in the broker."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.bootstrap = bootstrap
@@ -57,10 +56,10 @@ class Lines:
             self.version = said["version"]
             return
         assert step in STEPS, f"unknown step {step!r}"
-        assert step not in self.cells, f"step {step!r} twice"
+        assert step not in self.cells, f"duplicate step {step!r}"
         if "cannot" in said:
             self.cells[step] = "no"
-            assert step in ALL_CODECS, f"{step} is what every client can: {said['cannot']}"
+            assert step in ALL_CODECS, f"every client has {step}: {said['cannot']}"
             return
         try:
             assert "error" not in said, said["error"]
@@ -75,7 +74,7 @@ class Lines:
         return ALL_CODECS.index(step) if step in ALL_CODECS else 5
 
     def on_the_log(self, partition: int) -> tuple[set[int], list[int], int]:
-        """Codecs and producer ids of the batches that the broker kept, and how many records they hold."""
+        """Return the codecs and producer ids of the stored batches, and their number of records."""
         with wire.Connection(self.bootstrap) as connection:
             response = wire.fetched(connection.ask(wire.fetch(self.topic, (partition,))))
         assert response.error_code == 0
@@ -139,7 +138,7 @@ class Lines:
         assert found == {self.topic, f"{self.topic}-group"}
 
     def row(self, name: str) -> str:
-        """The client's row of the table in docs/compatibility.md."""
+        """Return the client's row of the table in docs/compatibility.md."""
         return "| " + " | ".join((name, self.version, *(self.cells.get(step, "?") for step in STEPS))) + " |"
 
 

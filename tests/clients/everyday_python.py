@@ -1,8 +1,8 @@
-"""The everyday scenario on the clients for Python: a line of JSON for each step.
+"""Everyday scenario on the clients for Python, with one line of JSON per step.
 
     python -m tests.clients.everyday_python CLIENT BOOTSTRAP TOPIC START_MS
 
-``everyday.py`` describes the steps and their results; the programs in other languages do the same.
+``everyday.py`` describes the steps and their results, which programs in other languages share.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ Reads = list[tuple[int, int, str]]
 
 
 class Member:
-    """Consumer of a group, for one thread."""
+    """Member of a group for one thread."""
 
     consumer: Any
 
     def poll(self) -> Reads:
-        """Wait a little for records; return partition, offset and value of each."""
+        """Wait briefly for records, and return the partition, offset and value of each."""
         raise NotImplementedError
 
     def assigned(self) -> list[int]:
         return sorted(place.partition for place in self.consumer.assignment())
 
     def commit(self) -> None:
-        """Commit all that was polled and wait for the response."""
+        """Commit all polled records and wait for the response."""
         self.consumer.commit()
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class KafkaPythonMember(Member):
         )
 
     def poll(self) -> Reads:
-        found = self.consumer.poll(1000).values()  # with less it loses a response now and then
+        found = self.consumer.poll(1000).values()  # a shorter poll sometimes loses a response
         return [(m.partition, m.offset, m.value.decode()) for messages in found for m in messages]
 
 
@@ -118,7 +118,7 @@ class AioKafkaMember(Member):
 
 
 class Reader(threading.Thread):
-    """Member that reads, commits, and only then counts its records."""
+    """Member that counts records after their commit."""
 
     def __init__(self, name: str, opened: Callable[[], Member], reads: list[tuple[str, int, int, str]]) -> None:
         super().__init__(name=name)
@@ -151,7 +151,7 @@ class Reader(threading.Thread):
 
 
 class Everyday:
-    """The steps; a subclass adds the administration and the members of one library."""
+    """Steps of the scenario; a subclass has the administration and the members of one library."""
 
     client: Any
     kind: type[Client]
@@ -301,7 +301,7 @@ class ConfluentEveryday(Everyday):
     kind, member = Confluent, ConfluentMember
 
     @functools.cached_property
-    def _admin(self) -> Any:  # its results come while it exists
+    def _admin(self) -> Any:  # the client must outlive its results
         from confluent_kafka.admin import AdminClient
 
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})

@@ -1,7 +1,7 @@
-"""Common parts of the tests of frameworks with exactly-once: workers that are killed, a reader of committed records.
+"""Common parts of the tests of frameworks with exactly-once semantics: killed workers, and committed records.
 
-A test starts a framework's worker on a topic full of lines, kills worker and broker in mid-work, and compares all that
-was committed with what the input makes of it: each record once.
+A test starts a framework's worker on a topic of lines, kills worker and broker during the work, and compares the
+committed records with the expected ones: each record exactly once.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from tests.support.topic_reader import Reader, Row, read_to_end
 PARTITIONS = 4
 WORDS_OF_A_LINE = 4
 ARCHIVE = "classes.jsa"
-# A member that was killed holds up its group for its session, and readers for the rest of its transaction's time.
+# The session of a killed member delays its group, and the timeout of its transaction delays readers.
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
@@ -33,10 +33,10 @@ SETTINGS = {
 
 
 class Worker:
-    """A program that is killed and started again; each life writes into a new file.
+    """Program that is killed and restarted, with one log file for each start.
 
-    Args: ``archive``: of the classes of a program in Java, whose command has its options; the last life leaves it in
-    the folder if there is none yet.
+    Args: ``archive``: class archive of a Java program whose command has the archive's options; the last run creates the
+    archive if it does not exist.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """End the program with SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(20)
 
     def end(self) -> None:
-        """End it with SIGTERM."""
+        """End the program with SIGTERM."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(60)
@@ -86,7 +86,7 @@ class Worker:
             self.kill()
 
     def shown(self) -> str:
-        """The end of what each life printed."""
+        """Return the end of the output of each run."""
         found = []
         for life in range(1, self.lives + 1):
             text = (self.folder / f"worker-{life}.log").read_text(errors="replace")
@@ -95,19 +95,19 @@ class Worker:
 
 
 def java_worker(name: str, folder: Path, *arguments: str, pom: Path, options: Sequence[str] = ()) -> Worker:
-    """Return a worker that runs a program in Java from an archive of its classes, in half the CPU time."""
+    """Return a worker of a Java program with a class archive, which halves the CPU time of a start."""
     archive = archive_of(name, pom)
     command = java_program(name, pom, (*archive.options(folder / ARCHIVE), *options))
     return Worker([*command, *arguments], folder, archive=archive)
 
 
 def streams_worker(name: str, folder: Path, *arguments: str) -> Worker:
-    """Return a worker that runs a program with Kafka Streams, which does not unpack RocksDB at each start."""
+    """Return a worker of a Kafka Streams program that does not unpack RocksDB at each start."""
     return java_worker(name, folder, *arguments, pom=FRAMEWORKS, options=rocksdb_options())
 
 
 def started(start_broker: Callable[..., BrokerProcess], *topics: str) -> BrokerProcess:
-    """A broker with topics of PARTITIONS partitions."""
+    """Return a broker with topics of PARTITIONS partitions."""
     broker = start_broker(**{key.replace(".", "__"): value for key, value in SETTINGS.items()})
     for topic in topics:
         create_topic(broker.bootstrap, topic, PARTITIONS)
@@ -115,7 +115,7 @@ def started(start_broker: Callable[..., BrokerProcess], *topics: str) -> BrokerP
 
 
 def lines(words: int, different: int = 200) -> list[str]:
-    """Lines of words, the same ones at each call."""
+    """Return lines of random words, the same ones for the same arguments."""
     chosen = random.Random(words)
     names = [f"word-{chosen.randrange(different)}" for _ in range(words)]
     return [" ".join(names[at : at + WORDS_OF_A_LINE]) for at in range(0, words, WORDS_OF_A_LINE)]
@@ -138,13 +138,12 @@ def run_over_kills(
     seconds: float = 60,
     tend: Callable[[], None] = lambda: None,
 ) -> None:
-    """Start the worker, and kill it ("worker") or the broker ("broker") each time a further share of the work is done.
+    """Start the worker, and kill the worker or the broker (`deaths`) after each further share of the work.
 
-    A worker that ends by itself is started again, as a supervisor does. Returns when the expected number of records is
-    committed. Raises: AssertionError if that takes longer than `seconds` from one step to the next, or a kill comes
-    after the work.
+    A worker that ends is restarted, as by a supervisor. Return when the expected number of records is committed.
+    Raises: AssertionError if a step takes longer than `seconds`, or the work ends before a kill.
 
-    Args: ``tend`` is called once a second as long as one waits.
+    Args: ``tend`` is called once a second during the work.
     """
     due = 0.0
 
@@ -165,7 +164,7 @@ def run_over_kills(
             victim: Worker | BrokerProcess = worker if death == "worker" else broker
             victim.kill()
             if victim is worker:
-                wait_for("the end of what the dead worker wrote", output.is_at_end, every=0)
+                wait_for("the end of the killed worker's transactions", output.is_at_end, every=0)
             assert output.count() < expected, "the work was done before the kill: it needs more input"
             victim.start()
         wait_for(f"all {expected} records", lambda: has(expected), seconds, every=0)
@@ -174,7 +173,7 @@ def run_over_kills(
 
 
 def count_over_kills(broker: BrokerProcess, worker: Worker, text: Sequence[str], deaths: Sequence[str]) -> None:
-    """A worker counts the words of a text into "counted", over deaths; each step of each count is there once."""
+    """Assert that a worker counts the words of a text into "counted" exactly once, in spite of the kills."""
     output = Reader(broker.bootstrap, "counted", PARTITIONS)
     try:
         run_over_kills(broker, worker, output, sum(len(line.split()) for line in text), deaths)
@@ -186,7 +185,7 @@ def count_over_kills(broker: BrokerProcess, worker: Worker, text: Sequence[str],
 
 
 def check_counts(rows: Mapping[int, Sequence[Row]], lines: Iterable[str]) -> None:
-    """Each word is counted from 1 to the number of its occurrences, each step once and in order."""
+    """Assert that each word is counted from 1 to its number of occurrences, in order and without repetition."""
     words = Counter(word for line in lines for word in line.split())
     steps: dict[str, list[int]] = {}
     for word, count in itertools.chain.from_iterable(rows.values()):

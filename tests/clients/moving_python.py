@@ -1,4 +1,4 @@
-"""A producer and a member of a group while leaders and coordinators move, with clients for Python; see moving.py.
+"""Producer and member of a group for Python clients while leaders and coordinators move; see moving.py.
 
 moving_python NAME BOOTSTRAP TOPIC COUNT
 """
@@ -13,7 +13,10 @@ from tests.clients.moving import PACE_S, PARTITIONS
 
 
 class Moving:
-    """Acknowledged, refused and read records. Threads: the producer's and the consumer's."""
+    """Counts of acknowledged, failed and read records.
+
+    Threads: the producer's and the consumer's.
+    """
 
     def __init__(self, bootstrap: str, topic: str, count: int) -> None:
         self.bootstrap, self.topic, self.count = bootstrap, topic, count

@@ -1,4 +1,4 @@
-"""The shared scenario in the words of each client library; programs are built once, below build/clients."""
+"""Clients of the shared scenario, and their programs, which are built once below build/clients."""
 
 import fcntl
 import hashlib
@@ -26,7 +26,7 @@ FLINK, SPRING = HERE / "java" / "flink.xml", HERE / "java" / "spring.xml"
 
 
 def made(name: str, inputs: Sequence[bytes], make: Callable[[Path], object]) -> Path:
-    """Return the folder of what a program needs, in build/clients; made once for the same inputs, by one process."""
+    """Return a folder in build/clients that `make` has filled once for its inputs, under a lock between processes."""
     mark = hashlib.sha256(b"\0".join(inputs)).hexdigest()[:12]
     folder = BUILD / f"{name}-{mark}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def contents(folder: Path) -> list[bytes]:
 
 
 def node_folder() -> Path:
-    """Copy the programs for Node beside their packages, once."""
+    """Return the folder of the Node programs with their packages, which are installed once."""
     need.program("node", "npm")
 
     def install(folder: Path) -> None:
@@ -56,7 +56,7 @@ def node_folder() -> Path:
 
 
 def go_program(folder: str = "go") -> Path:
-    """Build the program in Go of a folder, once."""
+    """Return the Go program of a folder, which is built once."""
     need.program("go")
 
     def build(into: Path) -> None:
@@ -75,9 +75,9 @@ def go_program(folder: str = "go") -> Path:
 
 
 def java_program(name: str = "Everyday", pom: Path = POM, options: Sequence[str] = ()) -> list[str]:
-    """Compile a program in Java against the jars that a POM asks for, once; return the command that runs it.
+    """Return the command of a Java program, which is compiled once with the jars of a POM.
 
-    Args: ``options`` are further ones of the JVM.
+    Args: ``options`` are further options of the JVM.
     """
     need.program("java", "javac", "mvn")
     classes = compiled(HERE / "java" / f"{name}.java", pom=pom)
@@ -85,16 +85,16 @@ def java_program(name: str = "Everyday", pom: Path = POM, options: Sequence[str]
 
 
 def archive_of(name: str, pom: Path = FRAMEWORKS) -> ClassArchive:
-    """Return the archive of the classes of a program in Java."""
+    """Return the class archive of a Java program."""
     need.program("java", "javac", "mvn")
     own = compiled(HERE / "java" / f"{name}.java", pom=pom)
     return ClassArchive(name, os.pathsep.join((classpath(pom=pom), str(own))))
 
 
 def rocksdb_options() -> tuple[str, ...]:
-    """Return the options of a JVM that load RocksDB from build/clients.
+    """Return JVM options that load RocksDB from build/clients.
 
-    RocksDB unpacks 15 MB into the folder for temporary files otherwise, which stay there when the JVM is killed.
+    Otherwise RocksDB unpacks 15 MB into the temporary folder, and a killed JVM leaves the file there.
     """
     name = {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"}.get(platform.machine())
     jars = [path for path in classpath(pom=FRAMEWORKS).split(os.pathsep) if Path(path).name.startswith("rocksdbjni-")]
@@ -109,7 +109,7 @@ def rocksdb_options() -> tuple[str, ...]:
 
 
 def python_with(name: str) -> str:
-    """Return an interpreter that has the packages of NAME.txt, whose pins may not fit those of the suite; made once."""
+    """Return an interpreter with the packages of NAME.txt, whose versions may conflict with those of the test suite."""
     requirements = HERE / f"{name}.txt"
 
     def install(folder: Path) -> None:
@@ -122,7 +122,7 @@ def python_with(name: str) -> str:
 
 
 class Kcat(Client):
-    """kcat, in Debian on librdkafka 2.0.2: the check with an old client."""
+    """kcat of Debian, on librdkafka 2.0.2, as an old client."""
 
     name = "kcat"
     can_administrate = False
@@ -152,7 +152,7 @@ class Kcat(Client):
 
 
 class Kafkajs(Client):
-    """kafkajs: unmaintained and everywhere; it consumes through groups only."""
+    """kafkajs, which is unmaintained and widely used, and consumes only in groups."""
 
     name = "kafkajs"
     codecs = ("none", "gzip")
@@ -181,7 +181,7 @@ class Kafkajs(Client):
         return offsets
 
     def offsets(self, topic: str, from_ms: int | None = None) -> dict[int, int]:
-        """End offsets, or those of the first record not older than `from_ms`."""
+        """Return end offsets, or the offset of the first record not older than `from_ms`, by partition."""
         found = self._run("offsets", topic, *([] if from_ms is None else [str(from_ms)]))
         return {entry["partition"]: int(entry["offset"]) for entry in found}
 
@@ -192,7 +192,7 @@ def json_lines(records: Sequence[Record]) -> bytes:
 
 
 class FranzGo(Client):
-    """franz-go: the newest versions of everything, topic ids included."""
+    """franz-go, which uses the newest version of each API, with topic ids."""
 
     name = "franz-go"
 
@@ -224,7 +224,7 @@ class FranzGo(Client):
 
 
 class JavaConsole(Client):
-    """Kafka's own console producer and consumer, kafka-topics and kafka-get-offsets: the strictest parser."""
+    """Kafka's console producer, console consumer, kafka-topics and kafka-get-offsets."""
 
     name = "java-console"
     can_choose_partition = False

@@ -1,4 +1,4 @@
-"""The client libraries for Python in the words of the scenarios."""
+"""Clients of the shared scenario in Python."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Record:
-    """A record to send, or one that was read."""
+    """Record that is sent or was read."""
 
     value: bytes
     timestamp_ms: int = 0
@@ -20,7 +20,7 @@ class Record:
 
 
 class Client:
-    """Steps of the scenario for a client; for None in `abilities` the reference client does the step."""
+    """Steps of the shared scenario; the reference client performs a step that the client lacks."""
 
     name = ""
     codecs: Sequence[str] = ALL_CODECS
@@ -41,7 +41,7 @@ class Client:
     def produce(
         self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
     ) -> list[int] | None:
-        """Send records and wait for all acknowledgements; return their offsets where the client reports them."""
+        """Send records, wait for their acknowledgements, and return their offsets if the client reports them."""
         raise NotImplementedError
 
     def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:
@@ -50,7 +50,7 @@ class Client:
 
 
 class Confluent(Client):
-    """confluent-kafka, that is librdkafka; also the reference where another client lacks something."""
+    """confluent-kafka, on librdkafka, which is also the reference client."""
 
     name = "confluent-kafka"
 
@@ -73,7 +73,7 @@ class Confluent(Client):
         return set(self._admin().list_topics(timeout=20).topics)
 
     def committed(self, group: str, topic: str, partitions: int) -> list[int]:
-        """The offsets a group has committed, by a consumer that does not join it."""
+        """Return the committed offsets of a group, by a consumer that does not join the group."""
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, "log_level": 0})
@@ -144,7 +144,7 @@ class Confluent(Client):
 
 
 class KafkaPython(Client):
-    """kafka-python 3: pure Python, idempotent by default."""
+    """kafka-python 3, in pure Python, idempotent by default."""
 
     name = "kafka-python"
 
@@ -201,7 +201,7 @@ class KafkaPython(Client):
 
 
 class AioKafka(Client):
-    """aiokafka: asyncio, old protocol versions."""
+    """aiokafka, on asyncio, with old versions of APIs."""
 
     name = "aiokafka"
 

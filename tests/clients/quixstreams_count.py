@@ -1,8 +1,8 @@
-"""Quix Streams with exactly-once: counts the words in "words" into "counted", each step of each count.
+"""Quix Streams application with exactly-once semantics that counts the words of "words" into "counted".
 
     python quixstreams_count.py BOOTSTRAP STATE_FOLDER
 
-Runs until it is killed, on the packages of quixstreams.txt. There are a state store and its changelog topic.
+Runs until it is killed, with the packages of quixstreams.txt, a state store and its changelog topic.
 """
 
 import sys
@@ -11,7 +11,7 @@ from quixstreams import Application, State
 
 
 def count(word: str, state: State) -> str:
-    """One more of a word."""
+    """Return the next count of a word."""
     now = int(state.get("count", 0)) + 1
     state.set("count", now)
     return str(now)
@@ -26,7 +26,7 @@ def main() -> None:
         auto_offset_reset="earliest",
         commit_interval=0.2,
         state_dir=folder,
-        # each life has another transactional id, so that nothing but time ends what a killed one left open
+        # each start has a new transactional id, so only this timeout ends the transactions of a killed one
         producer_extra_config={"transaction.timeout.ms": 3000},
         consumer_extra_config={"session.timeout.ms": 2000, "heartbeat.interval.ms": 500},
     )

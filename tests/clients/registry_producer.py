@@ -1,4 +1,4 @@
-"""Values as Confluent's own serializers write them, one a line in hexadecimal: Avro, JSON Schema, Protobuf.
+"""Print values of Confluent's Avro, JSON Schema and Protobuf serializers in hexadecimal, one a line.
 
 Usage: registry_producer.py REGISTRY
 """

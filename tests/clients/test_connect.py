@@ -1,4 +1,4 @@
-"""Kafka Connect's exactly-once source, unmodified: each line of a file once, over kill -9 of worker and broker."""
+"""Exactly-once source of Kafka Connect, unmodified, with kill -9 of worker and broker."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ from tests.support.ports import free_pair
 from tests.support.topic_reader import Reader, read_to_end
 
 CONNECTOR = "org.apache.kafka.connect.file.FileStreamSourceConnector"
-KEPT_BACK = 1000  # more lines than the connector holds until further ones come
+KEPT_BACK = 1000  # exceeds the lines that the connector buffers until further lines arrive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -32,12 +32,12 @@ def worker_settings(bootstrap: str, port: int) -> dict[str, str]:
         "group.id": "connect",
         "exactly.once.source.support": "enabled",
         "listeners": f"http://127.0.0.1:{port}",
-        "plugin.discovery": "service_load",  # else a start searches all classes of all jars
+        "plugin.discovery": "service_load",  # otherwise a start searches all classes of all jars
         "session.timeout.ms": "2000",
         "heartbeat.interval.ms": "500",
         "rebalance.timeout.ms": "5000",
         "scheduled.rebalance.max.delay.ms": "0",
-        # a new worker waits for the transactions that a killed one left open in the topic of offsets
+        # a new worker waits for the open transactions of a killed one in the offsets topic
         "producer.transaction.timeout.ms": "3000",
         **topics,
         **replicas,
@@ -46,7 +46,7 @@ def worker_settings(bootstrap: str, port: int) -> dict[str, str]:
 
 
 def asked(port: int, method: str, path: str, body: dict[str, str] | None = None) -> tuple[int, str]:
-    """Ask a worker; status 0 while it does not respond."""
+    """Return the status and text of a worker's response, status 0 if it does not respond."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
@@ -59,25 +59,25 @@ def asked(port: int, method: str, path: str, body: dict[str, str] | None = None)
 
 
 def create(port: int, config: dict[str, str]) -> bool:
-    """Run the connector; False while the worker is not ready."""
+    """Create the connector; return False while the worker is not ready."""
     status, text = asked(port, "PUT", "/connectors/file/config", config)
     assert status in (0, 200, 201, 404, 409, 500, 503), f"{status} {text}"
     return status in (200, 201)
 
 
 def restart_failed(port: int) -> None:
-    """Restart the failed task, as an operator does: a task does not survive the death of its producer.
+    """Restart a failed task as an operator does, since a task fails with its producer.
 
-    Kafka's producer 4.3.1 dies by itself now and then on a busy machine: its thread can send EndTxn ahead of the
-    records (``Sender.maybeSendAndPollTransactionalRequest`` looks for unsent ones before it takes the lock), to which
-    any broker responds INVALID_TXN_STATE.
+    Kafka's producer 4.3.1 sometimes fails on a busy machine: its thread may send EndTxn before the records
+    (``Sender.maybeSendAndPollTransactionalRequest`` checks for unsent records before it takes the lock), to which any
+    broker responds with INVALID_TXN_STATE.
     """
     if '"state":"FAILED"' in asked(port, "GET", "/connectors/file/status")[1]:
         asked(port, "POST", "/connectors/file/restart?includeTasks=true&onlyFailed=true")
 
 
 def test_file_source(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
-    """The lines are in the topic once and in order: their transactions carry the source's offsets too."""
+    """The topic has each line once and in order: the transactions include the source's offsets."""
     need.program("java", "mvn")
     count = 400_000 if soak else 15_000
     deaths = ("worker", "broker") * (3 if soak else 1)
@@ -99,7 +99,7 @@ def test_file_source(start_broker: Callable[..., BrokerProcess], tmp_path: Path,
         "file": str(source),
         "topic": "lines",
         "tasks.max": "1",
-        "batch.size": "20",  # lines of a transaction
+        "batch.size": "20",  # lines per transaction
         "exactly.once.support": "required",
         "transaction.boundary": "poll",
     }

@@ -1,7 +1,7 @@
-"""Members of the consumer protocol (KIP-848) on each client that speaks it: share, commit, leave, patterns, migration.
+"""Consumer protocol (KIP-848) in each client that supports it: sharing, commits, leaving, patterns and migration.
 
-librdkafka's are in tests/integration/test_consumer_groups.py. KBROKER_TEST_BOOTSTRAP is not looked at: the intervals of
-the broker are short here.
+tests/integration/test_consumer_groups.py has the tests of librdkafka. KBROKER_TEST_BOOTSTRAP is ignored, because the
+broker needs short intervals.
 """
 
 import uuid
@@ -47,7 +47,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_members(name: str, address: str) -> None:
-    """Every step of the program is reached, and nothing is read twice or left out."""
+    """The program completes each step, with each record read once."""
     topic = f"t-{uuid.uuid4().hex[:10]}-x"
     printed = run_to_end(PROGRAMS[name](address, topic), seconds=240)
     assert printed.splitlines() == STEPS[name]

@@ -1,7 +1,7 @@
-"""One everyday scenario for every client library, each in a program in its own language; its steps are in everyday.py.
+"""Everyday scenario of every client library, in programs in their languages; everyday.py describes the steps.
 
-The rows that come out are those of the table in docs/compatibility.md; they are printed at the end of the run.
-KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes.
+The rows of the results are those of the table in docs/compatibility.md, and are printed at the end of the run.
+KBROKER_TEST_BOOTSTRAP=host:port selects another broker; Apache Kafka passes.
 """
 
 import os
@@ -44,7 +44,7 @@ def without_version(row: str) -> str:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_everyday(name: str, bootstrap: str, record_property: Callable[[str, object], None]) -> None:
-    """Each client does its everyday work; a step that fails, or a row that the page does not have, is named."""
+    """Each step succeeds or is unsupported, and the row of the results is in docs/compatibility.md."""
     topic = f"everyday-{name}-{time.time_ns():x}"
     lines = Lines(bootstrap, topic)
     for line in run_to_end(command(name, bootstrap, topic), seconds=400).splitlines():
@@ -55,6 +55,6 @@ def test_everyday(name: str, bootstrap: str, record_property: Callable[[str, obj
     assert "?" not in row, f"steps are missing: {row}"
     page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8").splitlines()
     assert [line for line in heading() if line not in page] == [], "the heading of the table in docs/compatibility.md"
-    if "KBROKER_RANGES" in os.environ:  # of another version, which is the second cell
+    if "KBROKER_RANGES" in os.environ:  # the second cell, the version, differs
         row, page = (without_version(row), [without_version(line) for line in page])
     assert row in page, f"not in docs/compatibility.md: {row}"

@@ -1,4 +1,4 @@
-"""Flink with KafkaSink's EXACTLY_ONCE, unmodified: its counts are exact over kill -9 of program and broker."""
+"""Flink's KafkaSink with EXACTLY_ONCE, unmodified, with kill -9 of program and broker."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 @pytest.mark.parametrize("naming", ["INCREMENTING", "POOLING"])
 def test_word_count(naming: str, start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """State in checkpoints, transactions committed after them: each word is counted one by one, over every kill.
+    """Each word is counted one by one, with state in checkpoints and transactions committed after them.
 
-    With INCREMENTING names a new life looks for transactions that were left open by InitProducerId, with POOLING by
-    ListTransactions; it commits those of its checkpoint with the producer id and epoch that are in there.
+    A restart finds open transactions with InitProducerId if names are INCREMENTING, and with ListTransactions if they
+    are POOLING. It commits those of its checkpoint with the producer id and epoch stored there.
     """
     command = java_program("FlinkWordCount", FLINK)
     broker = started(start_broker, "lines", "counted")

@@ -1,6 +1,6 @@
-"""Every client follows leaders and coordinators that move, without a lost or a doubled record: see moving.py.
+"""Every client follows moving leaders and coordinators without lost or duplicate records; see moving.py.
 
-All clients run at once against one cluster, so that each move concerns several of them.
+All clients run against one cluster at the same time, so that each move concerns several of them.
 """
 
 import json
@@ -43,7 +43,7 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def move(cluster: EmbeddedCluster, topics: list[str], rng: random.Random) -> None:
-    """Move the leaders of a partition of each topic, and sometimes the coordinator of its group."""
+    """Move the leader of one partition of each topic, and sometimes the coordinator of its group."""
     for topic in topics:
         cluster.move_leader(topic, rng.randrange(PARTITIONS), rng.choice(cluster.live))
         if rng.random() < 0.2:
@@ -51,7 +51,7 @@ def move(cluster: EmbeddedCluster, topics: list[str], rng: random.Random) -> Non
 
 
 def judge(cluster: EmbeddedCluster, name: str, count: int, output: tuple[str, str], status: int) -> None:
-    """Check that a client has sent and read each record, and that the log has each once, in order."""
+    """Assert that a client has sent and read each record, and that the log has each record once and in order."""
     assert status == 0, f"{name}: {output[1][-3000:]}"
     found: dict[str, Any] = json.loads(output[0].splitlines()[-1])
     assert (found["acked"], found["failed"], found["read"]) == (count, [], count), name
@@ -61,9 +61,9 @@ def judge(cluster: EmbeddedCluster, name: str, count: int, output: tuple[str, st
 
 
 def follow(names: list[str], moves: int) -> None:
-    """Let clients run during so many moves of each one's leaders.
+    """Run clients during `moves` moves of the leaders of each client's topic.
 
-    A client that waits for each acknowledgement takes several times as long as the moves on a busy machine.
+    On a busy machine, a client that waits for each acknowledgement takes several times as long as the moves.
     """
     rng = random.Random(11)
     seconds = moves * 0.1
@@ -94,11 +94,11 @@ def follow(names: list[str], moves: int) -> None:
 
 
 def test_moves() -> None:
-    """All clients in one cluster, 30 moves of the leaders of each."""
+    """All clients follow 30 moves in one cluster."""
     follow(list(PROGRAMS), 30)
 
 
 @pytest.mark.soak
 def test_a_thousand_moves() -> None:
-    """The same for a hundred seconds."""
+    """All clients follow moves for 100 seconds."""
     follow(list(PROGRAMS), 1000)

@@ -1,6 +1,6 @@
-"""One scenario for every client library: create, produce with each codec, consume by assignment, by time, delete.
+"""Scenario of every client library: create, produce with each codec, consume by assignment and by time, delete.
 
-KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes.
+KBROKER_TEST_BOOTSTRAP=host:port selects another broker; Apache Kafka passes.
 """
 
 import itertools
@@ -30,7 +30,7 @@ def reference(bootstrap: str) -> Confluent:
 
 
 class Topic:
-    """A topic of one test's own, made by its client where that can make one."""
+    """Topic of one test, created by the client if it can create topics."""
 
     def __init__(self, client: Client, reference: Confluent) -> None:
         self.name = f"{client.name}-{time.time_ns():x}-{next(COUNTER)}"
@@ -42,7 +42,7 @@ class Topic:
         wait_for("the topic's leaders", lambda: wire.is_ready(bootstrap, self.name, self.partitions - 1))
 
     def codecs_on_the_log(self, bootstrap: str) -> set[int]:
-        """The codec bits of the batches that the broker kept."""
+        """Return the codecs of the stored batches."""
         with wire.Connection(bootstrap) as connection:
             response = wire.fetched(connection.ask(wire.fetch(self.name, (self.partition,))))
         assert response.error_code == 0
@@ -55,12 +55,12 @@ def topic(client: Client, reference: Confluent) -> Topic:
 
 
 def values(count: int = RECORDS, note: str = "") -> list[Record]:
-    """Records that compress: a batch of them is smaller with any codec."""
+    """Return records of which a batch is smaller with any codec."""
     return [Record(f"{note}record {n} ".encode() + b"abc " * 30 + b"end") for n in range(count)]
 
 
 def expected_codec(client: Client, codec: str) -> str:
-    """librdkafka takes FindCoordinator for the sign of a broker that knows LZ4, and without it sends plain batches."""
+    """Return the codec of stored batches: librdkafka uses LZ4 only with brokers that support FindCoordinator."""
     is_librdkafka = client.name in ("confluent-kafka", "kcat")
     if is_librdkafka and codec == "lz4" and wire.FIND_COORDINATOR not in wire.ranges(client.bootstrap):
         return "none"
@@ -68,7 +68,7 @@ def expected_codec(client: Client, codec: str) -> str:
 
 
 def test_create_and_delete(client: Client, reference: Confluent, topic: Topic) -> None:
-    """A topic the client creates is listed with its partitions, and is no longer listed once it has deleted it."""
+    """A topic that the client creates is listed with its partitions, and not listed after its deletion."""
     assert topic.name in reference.topics()
     with wire.Connection(client.bootstrap) as connection:
         assert wire.produced(connection.ask(wire.produce(topic.name, topic.partitions, wire.batch()))).error_code == 3
@@ -77,7 +77,7 @@ def test_create_and_delete(client: Client, reference: Confluent, topic: Topic) -
 
 
 def test_produce_with_each_codec_and_consume(client: Client, reference: Confluent, topic: Topic) -> None:
-    """Records of every codec the client knows come back in order, at dense offsets, and are kept in that codec."""
+    """Records of each supported codec are read in order at consecutive offsets, and are stored with their codec."""
     sent: list[Record] = []
     codecs_seen: set[int] = set()
     for codec in client.codecs:
@@ -98,7 +98,7 @@ def test_produce_with_each_codec_and_consume(client: Client, reference: Confluen
 
 
 def test_produce_without_idempotence(client: Client, reference: Confluent, topic: Topic) -> None:
-    """A plain producer, with no producer id, is served as well."""
+    """A producer without a producer id is served."""
     records = values()
     client.produce(topic.name, topic.partition, records, codec="none", idempotent=False)
     found = reference.consume(topic.name, topic.partition, RECORDS)
@@ -106,7 +106,7 @@ def test_produce_without_idempotence(client: Client, reference: Confluent, topic
 
 
 def test_consume_by_timestamp(client: Client, reference: Confluent, topic: Topic) -> None:
-    """Looked up by time, reading begins at the first record that is not older, and not one later."""
+    """A look-up by time returns the first record that is not older."""
     start = int(time.time() * 1000) - 3_600_000
     records = [Record(b"record %d" % n, start + 10 * n) for n in range(50)]
     producer = client if client.can_set_timestamps else reference
@@ -117,7 +117,7 @@ def test_consume_by_timestamp(client: Client, reference: Confluent, topic: Topic
             assert client.offsets(topic.name, from_ms)[topic.partition] == first
             continue
         if client.name == "java-console" and first not in (18, 26):
-            continue  # each look-up starts two virtual machines
+            continue  # each look-up starts two JVMs
         found = client.consume(topic.name, topic.partition, 50 - first, from_ms)
         assert [(r.offset, r.value, r.timestamp_ms) for r in found] == [
             (n, records[n].value, records[n].timestamp_ms) for n in range(first, 50)

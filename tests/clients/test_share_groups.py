@@ -1,4 +1,4 @@
-"""Members of share groups (KIP-932) on Kafka's own client, and Kafka's console program; records over kill -9."""
+"""Members of share groups (KIP-932) with Kafka's own client and console program, and records with kill -9."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_members(address: str) -> None:
-    """Implicit and explicit acknowledgements, renewal, a member that leaves, two members."""
+    """Implicit and explicit acknowledgements, renewal, a leaving member, and two members behave as in Kafka."""
     topic = f"t-{uuid.uuid4().hex[:10]}"
     printed = run_to_end([*java_program("ShareMembers"), address, "steps", topic], seconds=240)
     assert printed.splitlines() == STEPS
@@ -67,7 +67,7 @@ def test_console_share_consumer(address: str) -> None:
 
 
 class Deliveries:
-    """Lines of the members, in order: deliveries and acknowledgements of each record."""
+    """Deliveries and acknowledgements of each record, by the lines of the members in order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -75,7 +75,8 @@ class Deliveries:
         self.counts: dict[tuple[int, int], list[int]] = {}
         self.stored: dict[tuple[int, int], int] = {}  # delivery count that a release has stored
         self.accepted: set[tuple[int, int]] = set()
-        self.unknown: set[tuple[int, int]] = set()  # accepted without a response: stored or not
+        # accepted without a response, so that the acknowledgement may be stored or not
+        self.unknown: set[tuple[int, int]] = set()
         self.errors: list[str] = []
         self.notes: Counter[str] = Counter()
 
@@ -111,7 +112,7 @@ class Deliveries:
 
 
 def test_kill_9_under_a_share_group(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """Each record is delivered, an accepted one never again, and delivery counts rise by one from the stored ones."""
+    """Each record is delivered, not again after it is accepted, and with delivery counts that rise by one."""
     kills = kill_count(2, 50)
     rng = random.Random(random_seed())
     broker = start_broker(**{name.replace(".", "__"): value for name, value in SETTINGS.items()})
@@ -133,7 +134,7 @@ def test_kill_9_under_a_share_group(start_broker: Callable[..., BrokerProcess], 
     try:
         for number in range(kills):
             wait_for_accepts(f"after {number} kills")
-            time.sleep(rng.uniform(0, 1.0))  # the moment of the kill is what is random here
+            time.sleep(rng.uniform(0, 1.0))  # only the time of the kill is random
             broker.kill()
             broker.start()
         wait_for_accepts("after the last kill")

@@ -1,4 +1,4 @@
-"""Spring for Apache Kafka with its KafkaTransactionManager, unmodified: a copy is exact over rollbacks and kill -9."""
+"""Spring for Apache Kafka with KafkaTransactionManager, unmodified, with rollbacks and kill -9."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_copy(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
-    """The output is the input, in order: every seventh batch was rolled back first, program and broker are killed."""
+    """The output equals the input, with every seventh batch rolled back once, and program and broker killed."""
     count = 100_000 if soak else 16_000
     broker = started(start_broker, "in", "out")
     fill(broker.bootstrap, "in", ((number % PARTITIONS, "", str(number)) for number in range(count)))

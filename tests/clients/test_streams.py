@@ -1,4 +1,4 @@
-"""Kafka Streams with exactly_once_v2, unmodified: its counts are exact over kill -9 of program and broker."""
+"""Kafka Streams with exactly_once_v2, unmodified, with kill -9 of program and broker."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_word_count(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
-    """A repartition topic, a state store and its changelog: each word is counted one by one, over every kill."""
+    """Each word is counted one by one, with a repartition topic, a state store and its changelog topic."""
     broker = started(start_broker, "lines", "counted")
     text = lines(400_000 if soak else 60_000)
     fill(broker.bootstrap, "lines", ((number % PARTITIONS, "", line) for number, line in enumerate(text)))

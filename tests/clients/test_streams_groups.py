@@ -1,4 +1,4 @@
-"""Kafka Streams with group.protocol=streams, unmodified, over kill -9 of broker and instances."""
+"""Kafka Streams with group.protocol=streams, unmodified, with kill -9 of broker and instances."""
 
 import itertools
 import shutil
@@ -28,7 +28,7 @@ GROUPS = {
 
 
 class Instances:
-    """Two instances of an application; the first is the one that is killed."""
+    """Two instances of an application."""
 
     def __init__(self, folder: Path, bootstrap: str, guarantee: str, kind: str) -> None:
         self.workers: list[Worker] = []
@@ -44,7 +44,7 @@ class Instances:
             worker.start()
 
     def discard(self) -> None:
-        """End both."""
+        """End both instances."""
         for worker in self.workers:
             worker.discard()
 
@@ -58,11 +58,11 @@ def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 
 def described(bootstrap: str, group: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return the state of a group, and the numbers of active and standby tasks of its members that have any."""
+    """Return the state of a group, and the numbers of active and standby tasks of each member with tasks."""
     with Client(bootstrap) as client:
         body = {"GroupIds": [group], "IncludeAuthorizedOperations": False}
         (found,) = client.call("StreamsGroupDescribe", 0, body)["Groups"]
-    if found["ErrorCode"]:  # not yet, or being loaded
+    if found["ErrorCode"]:  # the group does not exist yet, or is loading
         return "", []
     counts = []
     for member in found["Members"]:
@@ -78,7 +78,7 @@ def described(bootstrap: str, group: str) -> tuple[str, list[tuple[int, int]]]:
 def run_over_deaths(
     broker: BrokerProcess, instances: Instances, output: Reader, group: str, is_done: Callable[[], bool], expected: int
 ) -> None:
-    """Kill an instance, the broker, and the other instance, which loses its state, as the work proceeds."""
+    """Kill one instance, the broker, and the other instance, which also loses its state, as the work proceeds."""
     one, two = instances.workers
 
     def reached(share: int) -> None:
@@ -97,7 +97,7 @@ def run_over_deaths(
         reached(expected * 3 // 5)
         two.kill()
         assert output.count() < expected, "the work was done before the kill: it needs more input"
-        shutil.rmtree(two.folder / "state")  # its stores are restored from their changelogs
+        shutil.rmtree(two.folder / "state")  # its stores are restored from their changelog topics
         two.start()
         wait_for(f"all of {expected} records", lambda: output.count() >= expected and is_done(), 120, every=0)
         wait_for("active and standby tasks in both instances", lambda: is_spread(broker.bootstrap, group), 90)
@@ -107,14 +107,14 @@ def run_over_deaths(
 
 
 def is_spread(bootstrap: str, group: str) -> bool:
-    """Return whether the four threads of two instances have active and standby tasks."""
+    """Return whether the group is stable, with tasks for the four threads of two instances, standby tasks included."""
     state, counts = described(bootstrap, group)
     return state == "Stable" and len(counts) == 4 and any(standby for _, standby in counts)
 
 
 @pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.soak), "exactly_once_v2"])
 def test_word_count(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
-    """Each word is counted one by one; at least once, counts may repeat."""
+    """Each word is counted one by one; at_least_once may repeat counts."""
     text = lines(24_000)
     fill(broker.bootstrap, "lines", ((number % PARTITIONS, "", line) for number, line in enumerate(text)))
     words = Counter(word for line in text for word in line.split())
@@ -140,7 +140,7 @@ def test_word_count(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> No
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", pytest.param("exactly_once_v2", marks=pytest.mark.soak)])
 def test_windowed_join(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
-    """Each pair is joined; exactly once, only once."""
+    """Each pair is joined, and only once with exactly_once_v2."""
     count = 12_000
     for topic in ("left", "right"):
         rows = ((number % PARTITIONS, f"key-{number}", f"{topic}-{number}") for number in range(count))

@@ -1,4 +1,4 @@
-"""Metrics of clients (KIP-714) on each client that pushes them, kept by the broker, forwarded to a real collector."""
+"""Client metrics (KIP-714) of each client that pushes them, stored by the broker and forwarded to a collector."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ LATENCIES = {
 
 @contextmanager
 def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a program until the block ends; a line on its input lets it end."""
+    """Run a program until the block ends; a line on its standard input ends the program."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -46,7 +46,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 def test_java_pushes(broker: EmbeddedBroker) -> None:
-    """Producer and consumer, under the subscription that Kafka's own tool makes; the producer's id is the broker's."""
+    """Producer and consumer push metrics for a subscription of Kafka's own tool, under the broker's instance ids."""
     tool = f"{TOOLS}ClientMetricsCommand"
     made = ["--alter", "--name", "java", "--metrics", "*", "--interval", "300", "--match", "client_id=java-.*"]
     done = run_tool(tool, "--bootstrap-server", broker.bootstrap_servers, *made)
@@ -69,7 +69,7 @@ def test_java_pushes(broker: EmbeddedBroker) -> None:
 
 
 def test_franz_go_pushes(broker: EmbeddedBroker) -> None:
-    """One client of both kinds; of a subscription it takes prefixes of names only, not ``*``."""
+    """A client that is producer and consumer pushes metrics for a prefix, because it does not support ``*``."""
     subscribe(broker, "all", metrics="org.apache.kafka", interval_ms="300")
     with running([str(go_program()), broker.bootstrap_servers, "metrics", "t"]):
         wait_for("metrics", lambda: values(broker, "franz-go").get(f"{PRODUCER}node.request.latency.avg", 0) > 0)
@@ -80,7 +80,7 @@ def test_franz_go_pushes(broker: EmbeddedBroker) -> None:
 
 @pytest.fixture
 def collector(tmp_path: Path) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
-    """An OpenTelemetry collector: its URL, and what it has received."""
+    """Yield the URL of an OpenTelemetry collector, and a function that returns the received metrics."""
     program = go_program("collector")
     port, output, config = free_run(1), tmp_path / "received.json", tmp_path / "collector.yaml"
     config.write_text(
@@ -109,7 +109,7 @@ service:
 
 
 def test_a_collector_gets_the_metrics(collector: tuple[str, Callable[[], list[Any]]]) -> None:
-    """It decodes them, and knows from which client of which broker they are; no push is lost while it starts."""
+    """The collector gets metrics with attributes of the client and the broker, and no push is lost during its start."""
     url, received = collector
     with EmbeddedBroker({"kbroker.telemetry.otlp.endpoint": url, "node.id": 5}) as broker:
         subscribe(broker, "all", metrics="*", interval_ms="200")

@@ -1,6 +1,6 @@
-"""The same transactions with every client library: commit and abort, both with offsets, then a producer that fences.
+"""Transactions of every client library: commit and abort, both with offsets, and a second producer that fences.
 
-KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes.
+KBROKER_TEST_BOOTSTRAP=host:port selects another broker; Apache Kafka passes.
 """
 
 import json
@@ -23,7 +23,7 @@ PROGRAMS: dict[str, Callable[[], list[str]]] = {
     "kafkajs": lambda: ["node", str(node_folder() / "transactions.js")],
     "Java": lambda: java_program("Transactions"),
 }
-# How each client names what the first producer then gets; Apache Kafka 4.3.1 gives the same.
+# Error of each client's fenced producer; Apache Kafka 4.3.1 causes the same ones.
 FENCED = {
     "confluent-kafka": "_FENCED",
     "kafka-python": "ProducerFencedError",
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_transactions(name: str, bootstrap: str) -> None:
-    """Only what was committed is read, the offset is the committed one, and the first producer is fenced."""
+    """Only committed records are read, the committed offset is the transaction's, and the first producer is fenced."""
     topic = f"transactions-{name}-{time.time_ns():x}"
     for one in (topic, f"{topic}-in"):
         create_topic(bootstrap, one, 1)

@@ -1,4 +1,4 @@
-"""The transactions of test_transactions.py on a client for Python; what it found is one line of JSON.
+"""Transactions of test_transactions.py on a client for Python, with the results as one line of JSON.
 
 python -m tests.clients.transactions_python CLIENT BOOTSTRAP TOPIC
 """
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 Facts = dict[str, Any]
-CONSUMED = {"commit": 7, "abort": 9}  # offsets of TOPIC-in that a transaction gives
+CONSUMED = {"commit": 7, "abort": 9}  # offsets of TOPIC-in that a transaction commits
 TIMEOUT_S = 30.0
 
 

@@ -1,4 +1,4 @@
-"""testcontainers for Python on an image: `python check.py IMAGE`, with and without KRaft."""
+"""Check testcontainers for Python on an image, with and without KRaft: `python check.py IMAGE`."""
 
 import sys
 

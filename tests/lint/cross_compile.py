@@ -1,11 +1,11 @@
-"""Compile what Cython generated for the platforms this machine is not, with the clang, headers and C++ library of Zig.
+"""Compile the sources that Cython generated for other platforms with Zig's clang, headers and C++ library.
 
     python tests/lint/cross_compile.py [--zig COMMAND ...] [--target NAME ...] [--only TEXT] [--headers FOLDER]
 
-Needs a build (`make build`) for the generated sources in build/cython, and `pip install ziglang`. Python's own
-headers are this interpreter's, which suit every 64-bit POSIX system; macOS and Windows get what differs there,
-unless --headers names the `include` folder of a Python for the target. Nothing is linked or run: this finds what
-does not compile there, not what does not work.
+Needs a build (`make build`), whose generated sources are in build/cython, and `pip install ziglang`. Python's headers
+are this interpreter's, which suit each 64-bit POSIX system; for macOS and Windows their configuration is adapted,
+unless --headers names the `include` folder of a Python for the target. Nothing is linked or run, so only errors of
+compilation are found.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TARGETS = {
     "musl-arm64": "aarch64-linux-musl",
     "windows-x86_64": "x86_64-windows-gnu",
 }
-# What Python.h asks of its configuration on 64-bit Windows.
+# Macros that Python.h needs on 64-bit Windows.
 WINDOWS_CONFIG = """
 #define MS_WINDOWS 1
 #define MS_WIN32 1
@@ -66,7 +66,7 @@ typedef long long Py_ssize_t;
 """
 
 
-# Linux wants these two to show what a system has, macOS hides its own functions because of them.
+# Linux needs these two macros to declare all functions; on macOS they hide functions.
 MACOS_CONFIG = """
 #include_next <pyconfig.h>
 #undef _POSIX_C_SOURCE
@@ -75,14 +75,15 @@ MACOS_CONFIG = """
 
 
 def include_folders(target: str) -> list[Path]:
-    """Python's headers for a target, the configuration that differs first."""
+    """Return the folders of Python's headers for a target, an adapted configuration first."""
     ours = Path(sysconfig.get_path("include"))
     if "linux" in target:
         return [ours]
     name, config = ("windows", WINDOWS_CONFIG) if "windows" in target else ("macos", MACOS_CONFIG)
     folder = OUT / f"include-{name}"
     folder.mkdir(parents=True, exist_ok=True)
-    for header in ours.iterdir():  # a quoted include looks beside its file first, so Python.h must be there as well
+    # a quoted include is searched beside its file first, so that Python.h must be in the folder
+    for header in ours.iterdir():
         link = folder / header.name
         if not link.exists() and header.name != "pyconfig.h":
             link.symlink_to(header)
@@ -96,7 +97,7 @@ def is_current(generated: Path) -> bool:
 
 
 def compiled(zig: list[str], name: str, source: Path, headers: Path | None = None) -> str:
-    """Compile one file; return what the compiler objects to."""
+    """Compile one file and return the errors of the compiler."""
     target = TARGETS[name]
     result = OUT / name / source.relative_to(GENERATED).with_suffix(".o")
     result.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +120,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--zig", nargs="+", default=[sys.executable, "-m", "ziglang"], help="the command that runs Zig")
     parser.add_argument("--target", nargs="+", choices=list(TARGETS), default=list(TARGETS))
-    parser.add_argument("--headers", type=Path, help="the headers of a Python for the target, instead of ours adapted")
+    parser.add_argument(
+        "--headers", type=Path, help="headers of a Python for the target, instead of adapted ones of this interpreter"
+    )
     parser.add_argument("--only", default="", help="only sources with this in their path")
     options = parser.parse_args()
     found = [p for p in GENERATED.rglob("*.c*") if p.suffix in (".c", ".cpp") and options.only in str(p)]

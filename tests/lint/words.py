@@ -1,7 +1,7 @@
-"""Look for phrases that plain English does not need and for docstrings that are clauses: `words.py [FILE ...]`.
+"""Find phrases that plain English does not need, and docstrings that are clauses: `words.py [FILE ...]`.
 
 Prints `file:line: phrase: say ...` for each and exits with 1 if there is one. A line with `words: ok` in a comment is
-skipped: the name of somebody else's API, or a quotation.
+skipped: the name of another project's API, or a quotation.
 """
 
 import re
@@ -35,9 +35,10 @@ PHRASES = {
     r"\bthe run of\b": "the request batch of",
 }
 RULES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in PHRASES.items()]
-ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PHRASES), re.IGNORECASE)  # all at once: a fifth of the time
+# one search for all phrases takes a fifth of the time
+ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PHRASES), re.IGNORECASE)
 
-# A docstring begins with a verb in the imperative or with a noun phrase: outside src, at least not with a clause.
+# A docstring begins with an imperative verb or a noun phrase in src, and at least not with a clause elsewhere.
 CLAUSE = re.compile(
     r'^[ \t]*"""[ \t]*((?:what|whatever|who|whom|whose|where|when|why|how|which|whether'
     r"|as|by|for|of|under|nothing|nobody)\b)",  # words: ok
@@ -51,7 +52,7 @@ CODE = {".py", ".pyx", ".pxd", ".pyi"}
 
 
 def files() -> list[Path]:
-    """The tracked files of the folders above; generated tables are left out."""
+    """Return the tracked files of the folders above, without generated tables."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", *FOLDERS], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\0")
@@ -60,7 +61,7 @@ def files() -> list[Path]:
 
 
 def findings(path: Path) -> list[str]:
-    """One line of text for each phrase of a file."""
+    """Return one line of text for each phrase of a file."""
     text = path.read_text(encoding="utf-8")
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     found = []
@@ -77,7 +78,7 @@ def findings(path: Path) -> list[str]:
 
 
 def main(names: list[str]) -> int:
-    """Look through the named files, all of the project's without names; 1 if a phrase was found."""
+    """Search the named files, or all of the project's files, and return 1 if a phrase was found."""
     found = [
         line for path in ([Path(n).resolve() for n in names] or files()) if path.is_file() for line in findings(path)
     ]

@@ -1,6 +1,6 @@
-"""Compiled modules that only tests and benchmarks use; importing one compiles them all, once, into build/tests.native.
+"""Compiled modules for tests and benchmarks; importing one compiles all of them once into build/tests.native.
 
-Where Cython or a C++ compiler is missing, the test modules that import one are skipped, and the reason names it.
+Without Cython or a C++ compiler, test modules that import one are skipped with this reason.
 """
 
 from pathlib import Path

@@ -1,12 +1,12 @@
-"""franz-go's own tests, and the tests of Kafka that its kfake carries, against our broker.
+"""franz-go's tests, and the tests of Kafka in its kfake, against this broker.
 
     python tests/suites/franz_go.py FOLDER [--run PATTERN] [--records 50000] [--kgo] [--kafka]
 
-The first part is the client's package kgo: those of its tests that talk to a broker share one of ours. The second are
-tests of Kafka's own clients, which franz-go has in Go for kfake: the package `kfake` beside this file takes kfake's
-place and starts a broker of ours for each. What may fail is in FAILS, with its reason; exit status 1 if anything else
-does. Both are fetched by `go mod download` and run in a folder outside the repository; KBROKER_TEST_BOOTSTRAP=host:port
-runs them against any broker.
+The first part is the client's package kgo, whose tests share one broker. The second part is the tests of Kafka's
+clients that franz-go has in Go for kfake: the package `kfake` beside this file replaces franz-go's, and starts a broker
+for each test. FAILS has the tests that may fail, with reasons; the exit status is 1 if another test fails. Both are
+fetched by `go mod download` and run in a folder outside the repository. KBROKER_TEST_BOOTSTRAP=host:port selects
+another broker.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from tests.support.broker import SERVE, BrokerProcess  # noqa: E402
 
 PACKAGE = "github.com/twmb/franz-go"
 VERSION = "v1.22.2"
-# Their broker in CI is Kafka with its defaults; the tests count records, not rebalances.
+# franz-go's CI uses Kafka with its defaults; the tests count records, not rebalances.
 SETTINGS = {"node.id": "1", "group.initial.rebalance.delay.ms": "0"}
 FAILS = {
     "TestDescribeProducersAfterCommit": "a producer is listed until its id expires, by Apache Kafka 4.3.1 too",
-    "TestGroupMaxSize848": "a heartbeat of version 1 without a member id, which Apache Kafka refuses as well",
-    "TestFenceBeforeProducerCommit": "InitProducerId answers CONCURRENT_TRANSACTIONS first, as in Kafka",
+    "TestGroupMaxSize848": "a heartbeat of version 1 without a member id, which Apache Kafka refuses too",
+    "TestFenceBeforeProducerCommit": "InitProducerId responds with CONCURRENT_TRANSACTIONS first, as in Kafka",
 }
-# What does not run: what looks at requests inside kfake.
+# Tests that examine requests inside kfake are skipped.
 LEFT_OUT = "^(TestAssignConsumeFromEnd|TestFetchOutOfRangeResetLatest|Test848SessionTimeout)$"
 
 
@@ -43,7 +43,7 @@ def options(pattern: str) -> list[str]:
 
 
 def kgo(folder: Path, pattern: str, records: int) -> dict[str, str]:
-    """The tests of the client against one broker."""
+    """Run the tests of the client against one broker, and return their results."""
     source = fetched(f"{PACKAGE}@{VERSION}", folder / "franz-go")
     chosen = [*options(pattern), "./pkg/kgo"]
     settings = {"KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(records), "KGO_LOG_LEVEL": "none"}
@@ -60,7 +60,7 @@ def kgo(folder: Path, pattern: str, records: int) -> dict[str, str]:
 
 
 def kafka(folder: Path, pattern: str) -> dict[str, str]:
-    """Kafka's tests in Go, each against its own broker."""
+    """Run Kafka's tests in Go, each against its own broker, and return their results."""
     pin = re.search(r"franz-go/pkg/kfake (\S+)", (ROOT / "bench" / "loads" / "kfake" / "go.mod").read_text())
     assert pin is not None
     source = fetched(f"{PACKAGE}/pkg/kfake@{pin.group(1)}", folder / "kfake")
@@ -75,8 +75,10 @@ def kafka(folder: Path, pattern: str) -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--run", default=".", help="which tests, as `go test -run` takes it")
-    parser.add_argument("--records", type=int, default=50_000, help="of each chain of groups (theirs: 500,000)")
+    parser.add_argument("--run", default=".", help="pattern of tests, as for `go test -run`")
+    parser.add_argument(
+        "--records", type=int, default=50_000, help="records of each chain of groups (franz-go's default: 500,000)"
+    )
     parser.add_argument("--kgo", action="store_true", help="only the client's tests")
     parser.add_argument("--kafka", action="store_true", help="only Kafka's tests")
     chosen = parser.parse_args()

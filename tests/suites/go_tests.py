@@ -1,4 +1,4 @@
-"""Tests of Go modules: each module is fetched by `go mod download`, and its tests run with a result for each name."""
+"""Tests of Go modules, which are fetched by `go mod download` and run with a result for each test."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ def fetched(module: str, folder: Path) -> Path:
 
 
 def run(folder: Path, log: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Run `go test` with arguments; return "pass", "fail" or "skip" by name of test."""
+    """Run `go test` with arguments, and return "pass", "fail" or "skip" by name of test."""
     results: dict[str, str] = {}
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
@@ -42,15 +42,15 @@ def run(folder: Path, log: Path, arguments: Sequence[str], environment: Mapping[
                 results[event["Test"]] = event["Action"]
                 print(f"  {event['Action']} {event['Test']} {event.get('Elapsed', 0):.1f} s", flush=True)
             elif event.get("Action") == "fail" and "Test" not in event and "fail" not in results.values():
-                results[arguments[-1]] = "fail"  # it does not compile, or has ended itself
+                results[arguments[-1]] = "fail"  # the package does not compile, or its process has ended early
         process.wait()
-    with contextlib.suppress(ProcessLookupError):  # a panic leaves brokers behind
+    with contextlib.suppress(ProcessLookupError):  # a panic leaves brokers running
         os.killpg(process.pid, signal.SIGTERM)
     return results
 
 
 def judged(results: Mapping[str, str], reasons: Mapping[str, str]) -> int:
-    """Print the numbers, the skipped tests and the reason of each failure; return 1 if a failure has none."""
+    """Print the numbers, the skipped tests and the reason of each failure; return 1 if a failure has no reason."""
     failed = sorted(name for name, result in results.items() if result == "fail")
     print({kind: sum(result == kind for result in results.values()) for kind in ("pass", "fail", "skip")})
     print("skipped:", sorted(name for name, result in results.items() if result == "skip"))

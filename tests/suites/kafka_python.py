@@ -1,8 +1,8 @@
-"""kafka-python's integration tests against our broker: fetched and run in a folder outside the repository.
+"""kafka-python's integration tests against this broker, fetched and run in a folder outside the repository.
 
     python tests/suites/kafka_python.py FOLDER
 
-What may fail is in FAILS, with its reason; exit status 1 if anything else does. Its packages for the codecs
+FAILS has the tests that may fail, with reasons; the exit status is 1 if another test fails. The packages of the codecs
 (python-snappy, lz4, zstandard) and pytest-timeout must be installed.
 """
 
@@ -26,10 +26,10 @@ FAILS = {
     "test_legacy_kafka_client_ssl": "starts a Kafka itself, with certificates",
 }
 SETTINGS = {
-    "node.id": "0",  # test_create_partitions assigns to it
+    "node.id": "0",  # test_create_partitions assigns partitions to node 0
     "num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "1000",  # test_group asks for 3 s
+    "group.min.session.timeout.ms": "1000",  # test_group uses a session timeout of 3 s
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
@@ -63,7 +63,7 @@ def main() -> int:
     data = folder / f"data-{time.time_ns():x}"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # test_describe_configs_broker_resource_returns_configs wants the address to be set, not a default
+    # test_describe_configs_broker_resource_returns_configs needs a configured address instead of a default
     broker = BrokerProcess(data, {**SETTINGS, "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"})
     broker.port = port
     broker.start()

@@ -1,10 +1,10 @@
-"""kafkajs' own tests of ACLs against our broker: fetched and run in a folder outside the repository.
+"""kafkajs' tests of ACLs against this broker, fetched and run in a folder outside the repository.
 
     python tests/suites/kafkajs.py FOLDER [--files 'acls|connection']
 
-The files whose path matches --files (whatever the case) run, one after the other, against one broker with their users,
-a listener in TLS and an authorizer. What may fail is in FAILS, with its reason; exit status 1 if anything else does.
-Needs git, npm and the packages of tests/requirements.txt.
+The files whose path matches --files, in upper or lower case, run one after the other against one broker with kafkajs'
+users, a TLS listener and an authorizer. FAILS has the tests that may fail, with reasons; the exit status is 1 if
+another test fails. Needs git, npm and the packages of tests/requirements.txt.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from tests.support.ports import free_run  # noqa: E402
 
 SOURCE, VERSION = "https://github.com/tulios/kafkajs.git", "v2.2.4"
 PACKAGES = ("jest@25", "jest-circus@25", "jest-extended@0.11", "execa@2", "uuid@3", "semver@6", "jsonwebtoken@9")
-# Their three brokers are one of ours; each of the three ports is that of a protocol.
+# One broker replaces kafkajs' three brokers, and has one port per protocol.
 PORTS = {"PLAINTEXT": ("9092", "9095", "9098"), "SSL": ("9093", "9096", "9099"), "SASL_SSL": ("9094", "9097", "9100")}
 CHANGES = [
     (r"replicationFactor: 2\b", "replicationFactor: 1"),
     (r"getHost = \(\) => 'localhost'", "getHost = () => '127.0.0.1'"),
 ]
 USERS = {"test": "testtest", "bob": "bobbob", "alice": "alicealice"}
-_NO_MESSAGE = "wants null where nothing is wrong, as Kafka 2.4 had it; Apache Kafka 4.3.1 says an empty message"
+_NO_MESSAGE = "expects null without an error, as from Kafka 2.4; Apache Kafka 4.3.1 responds with an empty message"
 FAILS = {
     "createAcls.spec.js: Broker > createAcls request": _NO_MESSAGE,
     "describeAcls.spec.js: Broker > describeAcls request": _NO_MESSAGE,
@@ -58,7 +58,7 @@ def settings(folder: Path, first_port: int) -> dict[str, str]:
 
 
 def fetched(folder: Path, first_port: int) -> Path:
-    """A fresh copy of the tests, with the addresses of our broker."""
+    """Return a fresh copy of the tests with the addresses of this broker."""
     clone, source = folder / "clone", folder / "kafkajs"
     if not clone.exists():
         folder.mkdir(parents=True, exist_ok=True)

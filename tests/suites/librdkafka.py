@@ -1,12 +1,12 @@
-"""librdkafka's own test suite against our broker: fetched, built and run in a folder outside the repository.
+"""librdkafka's test suite against this broker, fetched, built and run in a folder outside the repository.
 
     python tests/suites/librdkafka.py FOLDER [-j 3] [--only 0001 0045] [--sasl] [--protocol consumer]
 
-Every file of tests that talks to a broker runs alone, against one of as many brokers as there are jobs; who fails runs
-once more with nothing beside it, since many of them measure time. What may fail is in librdkafka_left_out.txt, with its
-reason; exit status 1 if anything else fails. `--sasl` runs the files that do more where clients log in, with clients
-that do. `--protocol consumer` has its consumers in groups of the consumer protocol (KIP-848), with its own list of what
-may fail. Needs npm, a C compiler and the headers that README.md names.
+Each file of tests that use a broker runs alone against one of the brokers, of which there are as many as jobs. A failed
+file is repeated without other load, since many tests measure time. librdkafka_left_out.txt has the tests that may fail,
+with reasons; the exit status is 1 if another test fails. `--sasl` runs the files that test more with authentication,
+with clients that authenticate. `--protocol consumer` runs consumers in groups of the consumer protocol (KIP-848), with
+its own list of tests that may fail. Needs npm, a C compiler and the headers that README.md lists.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from tests.support.broker import BrokerProcess  # noqa: E402
 from tests.support.kafka import classpath, java_command, program  # noqa: E402
 
 PACKAGE = "@confluentinc/kafka-javascript@1.10.1"
-SHARE_GROUPS = "0155"  # from here on: KIP-932
-# Otherwise the defaults, as librdkafka's own harness has them: several tests count the rebalances of two consumers that
+SHARE_GROUPS = "0155"  # tests of share groups (KIP-932) begin with this number
+# Other settings are the defaults, as in librdkafka's harness: several tests count the rebalances of two consumers that
 # join within group.initial.rebalance.delay.ms.
 SETTINGS = {
     "node.id": "1",
@@ -37,12 +37,12 @@ SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-# What some tests make with three replicas is made with one; the rest of those tests stays as it is.
+# Topics that some tests create with three replicas get one replica; the tests are otherwise unchanged.
 ONE_REPLICA = [
     (r"(create_topic_wait_exists\([^;]*), 3, 5000\)", r"\1, 1, 5000)"),
     (r"(Test::create_topic\(NULL, topic\.c_str\(\), 1), 3\)", r"\1, 1)"),
 ]
-# For --sasl: these tests look at authorized operations, change passwords, and log in again on a connection.
+# Tests for --sasl: authorized operations, changed passwords, and reauthentication of a connection.
 SASL_FILES = ["0081", "0135", "0142"]
 SASL_CLIENT = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -63,7 +63,8 @@ TOOLS = {
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
 }
-# With an authorizer these wait for rules to spread, or start Kafka's scripts, and their own limit of time is too short.
+# With an authorizer these tests wait for the propagation of ACLs, or start Kafka's scripts, and exceed their time
+# limit.
 LONGER = {"0081": "2", "0119": "2"}
 LEFT_OUT = {"classic": "librdkafka_left_out.txt", "consumer": "librdkafka_left_out_consumer.txt"}
 Place = tuple[str, str]  # number and scenario
@@ -85,7 +86,7 @@ def patch(file: Path, changes: list[tuple[str, str]]) -> int:
 
 
 def built(folder: Path) -> Path:
-    """Fetch and build what is not there yet; return the folder with the test-runner."""
+    """Fetch and build missing parts, and return the folder of the test runner."""
     source = folder / "package" / "deps" / "librdkafka"
     if not source.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +105,7 @@ def built(folder: Path) -> Path:
 
 
 def table(tests: Path) -> dict[str, tuple[str, str]]:
-    """Scenario and flags of each test that talks to a broker, as the table in test.c has them."""
+    """Return the scenario and flags of each test that uses a broker, from the table in test.c."""
     whole = re.search(r"struct test tests\[\] = \{(.*?)\n\};", (tests / "test.c").read_text(), re.DOTALL)
     assert whole is not None
     rows = {}
@@ -118,7 +119,7 @@ def table(tests: Path) -> dict[str, tuple[str, str]]:
 def one(
     place: Place, tests: Path, broker: BrokerProcess, logs: Path, protocol: str, client: dict[str, str]
 ) -> dict[str, str]:
-    """Run the tests of one file and scenario; result by name of test."""
+    """Run the tests of one file and scenario, and return the result by name of test."""
     number, scenario = place
     conf = logs / f"{broker.port}.conf"
     configs = {"metadata.broker.list": broker.bootstrap, "test.topic.random": "true", **client}
@@ -140,14 +141,14 @@ def one(
         command = ["timeout", "-k", "5", "900", "./test-runner", "-p1", "-L"]
         status = subprocess.run(command, cwd=tests, env=env, stdout=output, stderr=output, check=False).returncode
     results = dict(RESULT.findall(log.read_text(errors="replace")))
-    if status != 0 and "FAILED" not in results.values():  # it has ended itself, or was ended, in the middle of a test
+    if status != 0 and "FAILED" not in results.values():  # the runner ended early or was killed during a test
         begun = re.findall(r"Running test (\d{4}\w+)", log.read_text(errors="replace"))
         results[begun[-1] if begun else number] = f"FAILED (status {status})"
     return results
 
 
 def tools(folder: Path, tests: Path) -> None:
-    """Kafka's scripts that some of the tests call, over Kafka's jars from Maven, and their own programs in Java."""
+    """Write Kafka's scripts that tests call, with Kafka's jars from Maven, and compile the tests' Java programs."""
     binaries = folder / "kafka" / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
     commands = {name: shlex.join(java_command(main)) for name, main in TOOLS.items()}

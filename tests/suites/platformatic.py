@@ -1,12 +1,12 @@
-"""The tests of @platformatic/kafka that talk to a broker, against ours.
+"""Tests of @platformatic/kafka that use a broker, against this broker.
 
     python tests/suites/platformatic.py FOLDER [--files 'consumer|admin'] [--source REPOSITORY]
 
-Its docker-compose.yml has a broker, a broker with SASL and a cluster of three; here they are brokers in this process,
-at free ports that replace theirs in a copy of the tests. The files whose path matches --files run one after the other.
-What may fail is in FAILS and what does not run in LEFT_OUT, with reasons; exit status 1 if anything else fails. The
-package at npm has no tests, so they come from its repository, or from a clone that --source names. Needs git, and Node
-with npm.
+The docker-compose.yml of the tests has a broker, a broker with SASL and a cluster of three. Brokers in this process
+replace them, with free ports in a copy of the tests. The files whose path matches --files run one after the other.
+FAILS has the tests that may fail, and LEFT_OUT the files that are skipped, with reasons; the exit status is 1 if
+another test fails. The npm package has no tests, so they are fetched from the repository, or from a clone that --source
+names. Needs git, and Node with npm.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from kbroker.testing import EmbeddedBroker, EmbeddedCluster  # noqa: E402
 from tests.support.ports import free_run  # noqa: E402
 
 SOURCE, VERSION = "https://github.com/platformatic/kafka.git", "v1.34.0"
-#: What the tests import beside the client's own dependencies.
+#: Packages that the tests import beside the client's own dependencies.
 PACKAGES = (
     "@swc-node/register@1", "typescript@5", "@watchable/unpromise@1", "fast-jwt@6", "hwp@0.4", "lz4-napi@2",
     "prom-client@15", "semver@7", "snappy@7",
 )  # fmt: skip
-#: Those of its docker-compose.yml; the image ignores its KAFKA_CFG_ names.
+#: Settings of docker-compose.yml, where the image ignores the KAFKA_CFG_ names.
 SETTINGS: dict[str, object] = {
     "num.partitions": 1,
     "default.replication.factor": 1,
@@ -45,17 +45,17 @@ AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
-#: Their ports and the distance of ours from the first; 9003 has Kerberos, 9010 is one below the cluster's.
+#: Ports of the tests, with offsets from the first port here; 9003 has Kerberos, 9010 is one below the cluster's.
 PORTS = {9001: 0, 9002: 1, 9010: 1, 9011: 2, 9012: 3, 9013: 4}
 CHANGES = [
     (r"broker\.port \+ 10000", "broker.port + 10"),
     (r"import krb, .* from 'kerberos'", "const krb: any = null\ntype KerberosClient = any"),  # built in C with krb5
 ]
-#: The other tests have no broker, or a Schema Registry of Confluent.
+#: Other tests need no broker, or Confluent's Schema Registry.
 FOLDERS = ("test/clients", "test/network")
 _NO_OAUTH = "the broker has no OAUTHBEARER"
 _NO_KERBEROS = "the broker has no GSSAPI"
-_NO_NETWORK = "the network must drop packets to 192.0.2.1; where there is no route the error is another"
+_NO_NETWORK = "the network must drop packets to 192.0.2.1; without a route the error is different"
 _CONNECT = "connection.test.ts: Connection.connect should"
 _SASL = f"{_CONNECT} connect to SASL protected broker using SASL"
 LEFT_OUT = {"sasl-gssapi.test.ts": _NO_KERBEROS, "sasl-oauthbearer.test.ts": _NO_OAUTH}
@@ -67,7 +67,7 @@ FAILS = {
     f"{_CONNECT} handle connection timeout": _NO_NETWORK,
     "base.test.ts: metadata should handle connection failures to non-existent broker": _NO_NETWORK,
     "base.test.ts: metadata should only fetch missing topics if requested to": (
-        "expects that a topic is created in another millisecond than the one before"
+        "expects that two topics are created in different milliseconds"
     ),
     "admin.test.ts: describeConfigs should include documentation and synonyms if requested (TOPIC resource type)": (
         "expects Kafka's text about cleanup.policy"
@@ -76,15 +76,15 @@ FAILS = {
         "expects the log folder of the container image"
     ),
     "producer.test.ts: send should handle errors from ConnectionPool.get": (
-        "counts connections: Kafka answers the first Metadata request for a new topic with UNKNOWN_TOPIC_OR_PARTITION, "
-        "so the client sends another one; our broker answers it with the topic"
+        "counts connections: Kafka responds to the first Metadata of a new topic with UNKNOWN_TOPIC_OR_PARTITION, "
+        "so the client sends another one; this broker responds with the topic"
     ),
 }
 RESULT = re.compile(r"^ *(ok|not ok) \d+ - (.*?)(?: # (?:SKIP|TODO).*)?$")
 
 
 def fetched(folder: Path, source: str, ports: dict[int, int]) -> Path:
-    """Return a fresh copy of the tests with the ports of our brokers."""
+    """Return a fresh copy of the tests with the ports of the brokers."""
     clone, copy = folder / "clone", folder / "platformatic"
     if not clone.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def sasl(port: int) -> dict[str, object]:
 
 
 def run(source: Path, file: Path, log: Path, seconds: float) -> dict[str, str]:
-    """Run a file of tests; return "ok", "not ok" or "skip" by name."""
+    """Run a file of tests, and return "ok", "not ok" or "skip" by name."""
     modern = os.popen("node --version").read().strip() >= "v22"
     options = [] if modern else ["--import", "@swc-node/register/esm-register"]
     command = ["node", *options, "--test", "--test-reporter=tap", str(file.relative_to(source))]

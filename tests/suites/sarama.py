@@ -1,12 +1,12 @@
-"""sarama's functional tests against five nodes of ours behind toxiproxy, as its docker-compose.yml has five brokers.
+"""sarama's functional tests against five nodes behind toxiproxy, as in its docker-compose.yml.
 
     python tests/suites/sarama.py FOLDER [--run PATTERN]
 
-The nodes are an EmbeddedCluster in this process, whose ports toxiproxy forwards from those that the tests expect,
-29091 to 29095. A program called docker, first in the PATH, stops and starts nodes for the tests that do so with
-`docker compose stop` and `start`. What may fail is in FAILS, with its reason; exit status 1 if anything else does.
-The tests that run Java programs in a container skip themselves, as they do with any cluster that they have not started.
-The module and toxiproxy are fetched by `go`, and run in a folder outside the repository.
+The nodes are an EmbeddedCluster in this process, to whose ports toxiproxy forwards the ports of the tests, 29091 to
+29095. A program named docker, first in the PATH, stops and starts nodes for tests that use `docker compose stop` and
+`start`. FAILS has the tests that may fail, with reasons; the exit status is 1 if another test fails. Tests that run
+Java programs in a container skip themselves, as with any cluster that they have not started. The module and toxiproxy
+are fetched by `go`, and run in a folder outside the repository.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MODULE = "github.com/IBM/sarama@v1.61.1"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 NODES = range(1, 6)
 FIRST_PORT = 29091
-#: Those of its docker-compose.yml.
+#: Settings of docker-compose.yml.
 SETTINGS = {
     "default.replication.factor": 2,
     "offsets.topic.replication.factor": 2,
@@ -65,14 +65,14 @@ def docker(cluster: EmbeddedCluster) -> http.server.ThreadingHTTPServer:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Print nothing."""
+            """Do nothing."""
 
     return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 
 @contextlib.contextmanager
 def toxiproxy(folder: Path, upstream: int) -> Iterator[str]:
-    """Run toxiproxy in front of the ports from UPSTREAM on; yield the address of its API."""
+    """Run toxiproxy in front of the ports from UPSTREAM on, and yield the address of its API."""
     program = folder / "bin" / "server"
     if not program.exists():
         where = {**os.environ, "GOBIN": str(program.parent), "GOFLAGS": "-mod=mod"}
@@ -112,7 +112,7 @@ def toxiproxy(folder: Path, upstream: int) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--run", default=".", help="which tests: a regular expression")
+    parser.add_argument("--run", default=".", help="regular expression of test names")
     chosen = parser.parse_args()
     folder: Path = chosen.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
