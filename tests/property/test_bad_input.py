@@ -1,6 +1,6 @@
-"""Any input gives a documented error, never a crash, and never takes memory beyond a limit.
+"""Any input results in a documented error, never in a crash, and never uses memory beyond a limit.
 
-The table is in `bad_input_rows`, a module for each part of the source tree; a new parser or class gets a row there.
+The table is in `bad_input_rows`, a module for each part of the source tree; a new parser or class requires a row there.
 """
 
 import pytest
@@ -24,27 +24,30 @@ REFUSALS: list[tuple[str, Refusal]] = [
 @at_any_pace
 @given(st.data())
 def test_row(row: Row, data: st.DataObject) -> None:
-    """Good and bad arguments, in any order of calls: only the errors of the row, and no more memory than it says."""
+    """Good and bad arguments in any order of calls raise only the errors of the row and use no more memory than it
+    allows.
+    """
     row.run(data)
 
 
 @pytest.mark.parametrize("refusal", [one for _, one in REFUSALS], ids=[name for name, _ in REFUSALS])
 def test_refusal(refusal: Refusal) -> None:
-    """Arguments that are refused with one class of error, and no subclass of it."""
+    """The call raises the named class of error itself, not a subclass."""
     with pytest.raises(refusal.error, match=refusal.match or None) as raised:
         refusal.call()
     assert raised.type is refusal.error
 
 
 def test_names_are_unique() -> None:
-    """A row is found by its name."""
     assert len({row.name for row in ROWS}) == len(ROWS)
 
 
 @at_any_pace
 @given(st.data())
 def test_a_row_can_fail(data: st.DataObject) -> None:
-    """An error that the row does not list, a result that does not hold, and memory beyond the bound."""
+    """A row fails for an error that it does not list, a result that does not satisfy ``holds``, and memory beyond its
+    limit.
+    """
     never = st.just(0)
     with pytest.raises(ZeroDivisionError):
         Call("divides", lambda *_: 1 // 0, [never]).run(data)

@@ -1,4 +1,4 @@
-"""Wrong order, wrong thread and parts that misbehave: what takes more than one call to get wrong."""
+"""Wrong order of calls, wrong threads and faulty parts: bad input that needs more than one call."""
 
 import selectors
 import socket
@@ -21,7 +21,7 @@ from tests.support.bad_input import refused
 
 
 def test_a_key_that_cannot_be_compared_loses_no_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its failure is reported, and every operation of the key is given back."""
+    """The failed comparison is reported, and every operation of the key is returned."""
     reported: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", lambda why: reported.append(why.exc_type))
     with Purgatory("p", VirtualClock()) as purgatory:
@@ -34,7 +34,7 @@ def test_a_key_that_cannot_be_compared_loses_no_watcher(monkeypatch: pytest.Monk
 
 
 def test_descriptors_that_are_no_sockets() -> None:
-    """Closed sockets and negative numbers are reported; what is neither socket nor descriptor is a TypeError."""
+    """Closed sockets are an OSError, impossible numbers a ValueError, and other objects a TypeError."""
     selector = Selector()
     gone, other = socket.socketpair()
     gone.close()
@@ -49,7 +49,7 @@ def test_descriptors_that_are_no_sockets() -> None:
 
 
 def test_very_long_waits() -> None:
-    """A time-out beyond the poller's own numbers is a long wait, neither none nor an error."""
+    """A time-out beyond the poller's integers is a long wait, not an error and not a poll without waiting."""
     for backend in ("auto", selectors.DefaultSelector()):
         for timeout_ms in (2**31, 2**32 + 5, 2**63 - 1):
             selector = Selector(backend=backend) if backend == "auto" else Selector(backend=selectors.DefaultSelector())
@@ -66,7 +66,7 @@ def test_very_long_waits() -> None:
 
 
 def test_a_second_thread_is_turned_away() -> None:
-    """While one thread polls, every call from another but wakeup is an IllegalStateError."""
+    """While one thread polls, every call from another thread except wakeup raises IllegalStateError."""
     selector = Selector()
     ours, theirs = socket.socketpair()
     selector.register(ours, "a")
@@ -82,7 +82,7 @@ def test_a_second_thread_is_turned_away() -> None:
     inside.wait()
     for call in (selector.counters, lambda: selector.mute("a"), lambda: selector.poll(0)):
         refusal = None
-        while refusal is None:  # the thread may not have come to its poll yet
+        while refusal is None:  # the thread may not poll yet
             try:
                 call()
             except IllegalStateError as why:
@@ -97,7 +97,7 @@ def test_a_second_thread_is_turned_away() -> None:
 
 
 class Forgetful(selectors.SelectSelector):
-    """Reports events of a descriptor that was never registered, and junk."""
+    """Selector that reports events of descriptors that were never registered, and events with invalid keys."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         tags: tuple[object, ...] = (12345, -1, None, "x", 2**70, [])
@@ -106,7 +106,7 @@ class Forgetful(selectors.SelectSelector):
 
 
 def test_a_back_end_that_reports_strangers() -> None:
-    """Events of what was not registered are dropped, and the others are served."""
+    """Events of unregistered descriptors are dropped, and the other events are handled."""
     selector = Selector(backend=Forgetful())
     ours, theirs = socket.socketpair()
     selector.register(ours, "a")
@@ -122,7 +122,7 @@ def test_a_back_end_that_reports_strangers() -> None:
 
 
 def test_order_of_calls() -> None:
-    """Stopped before started, started twice, stopped twice: an error or nothing, and no thread is left."""
+    """Stopping before starting, starting twice and stopping twice raise an error or do nothing, and leave no thread."""
     before = threading.active_count()
     never = SocketServer([HERE], Queue(5))
     never.begin_stop()
@@ -140,7 +140,7 @@ def test_order_of_calls() -> None:
 
 
 def test_a_wrong_option_found_at_the_start_leaves_nothing() -> None:
-    """The port is free again when a network thread could not be made."""
+    """The port is free again after a network thread could not be created."""
     server = SocketServer([HERE], Queue(5), SocketServerOptions(framing="lines"))
     with pytest.raises(ValueError, match="framing"):
         server.start()
@@ -148,7 +148,7 @@ def test_a_wrong_option_found_at_the_start_leaves_nothing() -> None:
 
 
 def test_responses_that_are_no_bytes() -> None:
-    """After a refused response the request can still have one, and only the second is sent."""
+    """A request whose response was refused can still have a response, and only that response is sent."""
     channel = RequestChannel()
     server = SocketServer([HERE], channel.queue, SocketServerOptions(network_threads=1))
     server.start()
@@ -166,5 +166,5 @@ def test_responses_that_are_no_bytes() -> None:
 
 
 def test_a_field_of_other_versions_comes_before_tagged_ones() -> None:
-    """The order that is not refused."""
+    """A field of other versions may precede tagged fields."""
     assert encode(Plan("x", True, [ABSENT, TAGGED]), {}) == b"\0"

@@ -1,6 +1,7 @@
 """Orders of requests, expired sessions and moves of the coordinator in a classic group, with the real coordinator.
 
-A state is reached again by its steps: what a coordinator has in memory alone, as waiting joins, is lost by a move.
+A state is reached by repeating its steps: a move loses the part that a coordinator has in memory only, such as waiting
+joins.
 """
 
 import random
@@ -19,20 +20,20 @@ from tests.support.closing import scope
 from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups, Responses
 
 PARTITIONS = "01"
-# of a member that the group has lost, or whose group is in another generation
+# errors for a member that the group has removed, or whose group has another generation
 REFUSALS = (Errors.UNKNOWN_MEMBER_ID, Errors.ILLEGAL_GENERATION, Errors.REBALANCE_IN_PROGRESS)
 Step = tuple[str, str]
 
 
 @dataclass
 class Client:
-    """A member. ``used``: its partitions in ``generation``; ``waits``: responses to its open request."""
+    """Member. ``used``: its partitions in ``generation``; ``waits``: responses to its open request."""
 
     name: str
     member_id: str = ""
     generation: int = -1
     used: str = ""
-    others: list[str] = field(default_factory=list)  # a leader's list of members
+    others: list[str] = field(default_factory=list)  # the members that a leader received
     phase: str = "out"  # out, joins, joined, syncs, stable
     waits: Responses | None = None
 
@@ -58,7 +59,7 @@ class Client:
 
 
 class Scene:
-    """A group of two, moved to a state by steps."""
+    """Group of two clients, brought to a state by steps."""
 
     def __init__(self, way: tuple[Step, ...] = ()) -> None:
         self.groups = Groups()
@@ -103,7 +104,7 @@ class Scene:
         client.waits = self.groups.join(client.member_id)
 
     def name(self, client: Client) -> None:
-        """Get a member id, which the group then waits for."""
+        """Send a JoinGroup without a member id; the group then waits for the member with the new id."""
         client.phase, client.waits = "joins", self.groups.join(known=True)
 
     def sync(self, client: Client) -> None:
@@ -120,7 +121,7 @@ class Scene:
         client.reset(Errors.UNKNOWN_MEMBER_ID)
 
     def expire(self, client: Client) -> None:
-        """Let a session expire; the other member sends heartbeats."""
+        """Let a session expire while the other member sends heartbeats."""
         for _ in range(2):
             for other in self.clients.values():
                 if other is not client and other.phase == "stable":
@@ -130,7 +131,9 @@ class Scene:
         client.reset()
 
     def linger(self, client: Client) -> None:
-        """Send heartbeats, and do not join again until the rebalance timeout: the member uses its partitions still."""
+        """Send heartbeats without joining again until the rebalance timeout, while the member still uses its
+        partitions.
+        """
         for _ in range(REBALANCE_MS // 5000):
             self.groups.beat(client.member_id, client.generation)
             self.groups.after(5000)
@@ -151,7 +154,7 @@ class Scene:
         assert [one.offset for one in offsets.values()] == [self.committed][: self.committed], "a commit is lost"
 
     def key(self) -> str:
-        """The state, with the ranks of generations and the clients' names."""
+        """Return the state with the ranks of generations and the clients' names."""
         group = self.groups.coordinator.describe("g")
         names = {client.member_id: name for name, client in self.clients.items()}
         coordinator = self.groups.coordinator
@@ -168,7 +171,7 @@ class Scene:
 
 
 def explore(limit: int) -> int:
-    """Explore about ``limit`` states; return their number. Raises: AssertionError with the way."""
+    """Explore about ``limit`` states and return their number. Raises: AssertionError with the steps."""
     order = random.Random(0)
     seen, rest = {""}, [(tuple[Step, ...](), Scene().steps())]
     while rest and len(seen) < limit:

@@ -1,4 +1,4 @@
-"""The cleaner against the obvious model: the last value of each key, whatever happens between."""
+"""The cleaner compared with a simple model: the last value of each key, with any events in between."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ ACTIONS = st.one_of(
 
 
 class Model:
-    """Every record ever written by its offset, and what each key must read as."""
+    """Every record written, by offset, and the value that each key must have."""
 
     def __init__(self) -> None:
         self.written: dict[int, tuple[bytes, bytes | None]] = {}
@@ -76,7 +76,7 @@ class Model:
 
 
 def dropped_aborts_are_known(log: PartitionLog, model: Model) -> None:
-    """Aborted data that is left is in the list of aborted transactions that read_committed gets."""
+    """Check that a remaining aborted record is in a listed aborted transaction of a read_committed read."""
     for data in read_all(log):
         first = base_of(data)
         left = [offset for offset, _, _ in records(log, first) if offset in model.aborted][:1]
@@ -89,8 +89,10 @@ def dropped_aborts_are_known(log: PartitionLog, model: Model) -> None:
 @given(st.lists(ACTIONS, max_size=30), st.sampled_from([0, 200, 4096]), st.booleans())
 @scope()
 def test_last_values_survive(actions: list[tuple[Any, ...]], interval: int, in_memory: bool) -> None:
-    """After any mix of appends, rolls, rounds, kills within a round, and openings, each key has its last value; no
-    survivor has moved or changed; every offset can be read from."""
+    """Each key has its last value after any mix of appends, rolls, cleanings, kills during a cleaning, and reopenings.
+
+    No remaining record has moved or changed, and every offset can be read.
+    """
     config = {**CONFIG, "index.interval.bytes": interval}
     folder = folder_until_end()
     clock = VirtualClock(NOW_MS)

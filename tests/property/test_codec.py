@@ -1,4 +1,4 @@
-"""Codec against two independent codecs, against itself, and against arbitrary bytes."""
+"""The codec compared with two independent codecs and with itself, and on arbitrary bytes."""
 
 import contextlib
 import gc
@@ -44,7 +44,7 @@ def with_defaults(part: Any, full: Any) -> bool:
 
 @pytest.mark.parametrize("key", codec.apis())
 def test_every_version_comes_back_as_it_went(key: int) -> None:
-    """A field was lost, shifted or read with another version's type."""
+    """A decoded message has the encoded fields and encodes to the same bytes; every proper prefix is refused."""
     for api, side, version in MESSAGES:
         if api.key != key:
             continue
@@ -56,13 +56,13 @@ def test_every_version_comes_back_as_it_went(key: int) -> None:
             plan = PLAN[side](key, version)
             assert len(data) >= plan.min_bytes
             for end in range(len(data)) if len(data) < 200 else random.Random(len(data)).sample(range(len(data)), 50):
-                with pytest.raises(ProtocolError):  # every proper prefix lacks something
+                with pytest.raises(ProtocolError):  # a proper prefix is incomplete
                     DECODE[side](key, version, data[:end])
 
 
 @pytest.mark.parametrize("key", codec.apis())
 def test_bytes_equal_those_of_kio(key: int) -> None:
-    """Our bytes meant something else to an independent codec."""
+    """kio decodes the codec's bytes and encodes the result to the same bytes."""
     index = pytest.importorskip("kio.index")
     from kio.serial import entity_reader, entity_writer
 
@@ -83,7 +83,7 @@ def test_bytes_equal_those_of_kio(key: int) -> None:
             entity_writer(entity)(out, value)
             assert out.getvalue() == data, (side, version)
             compared += 1
-    assert compared or key in (93, 94), "kio knows no version of this api"
+    assert compared or key in (93, 94), "kio has no version of this api"
 
 
 KAFKA_PYTHON = {
@@ -99,7 +99,7 @@ KAFKA_PYTHON = {
 
 @pytest.mark.parametrize("key", KAFKA_PYTHON)
 def test_bytes_equal_those_of_kafka_python(key: int) -> None:
-    """Our bytes meant something else to a second independent codec."""
+    """kafka-python decodes the codec's bytes and encodes the result to the same bytes."""
     module_name, name = KAFKA_PYTHON[key]
     module = pytest.importorskip(module_name)
     compared = 0
@@ -119,7 +119,7 @@ def test_bytes_equal_those_of_kafka_python(key: int) -> None:
 @settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(MESSAGES), st.binary(max_size=400))
 def test_any_bytes_decode_or_are_refused(message: tuple[codec.ApiSchema, str, int], data: bytes) -> None:
-    """Arbitrary bytes raised something other than ProtocolError, or decoded to what cannot be encoded."""
+    """Arbitrary bytes raise ProtocolError, or decode to a body that encodes and decodes to itself."""
     api, side, version = message
     try:
         body = DECODE[side](api.key, version, data)
@@ -132,7 +132,7 @@ def test_any_bytes_decode_or_are_refused(message: tuple[codec.ApiSchema, str, in
 @settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(MESSAGES), st.randoms(use_true_random=False))
 def test_damaged_messages_decode_or_are_refused(message: tuple[codec.ApiSchema, str, int], rng: random.Random) -> None:
-    """A valid message with a few wrong bytes, where the lengths are, got past a check."""
+    """A valid message with a few wrong bytes, especially in lengths, decodes or raises ProtocolError."""
     api, side, version = message
     data = bytearray(ENCODE[side](api.key, version, bodies(api.key, side, version)[0]))
     for _ in range(rng.randint(1, 3)):
@@ -146,9 +146,9 @@ def test_damaged_messages_decode_or_are_refused(message: tuple[codec.ApiSchema, 
 
 
 def test_no_reference_is_lost_or_kept() -> None:
-    """Each message decoded, encoded or refused left an object behind (or took one away).
+    """Decoding, encoding and refusing messages changes neither the number of memory blocks nor reference counts.
 
-    The counts are the process's, and other threads may change them too: the smallest change of three is compared.
+    Other threads of the process may change these numbers too: the smallest change of three is compared.
     """
     key, version = 3, 12
     body = bodies(key, "response", version)[1]
@@ -177,12 +177,12 @@ def test_no_reference_is_lost_or_kept() -> None:
 
 
 def counts(watched: list[Any]) -> list[int]:
-    """The number of memory blocks in use, and of references to each object."""
+    """Return the number of memory blocks in use and of references to each object."""
     gc.collect()
     return [sys.getallocatedblocks(), *map(sys.getrefcount, watched)]
 
 
 def zero_uuid() -> Any:
-    """The one object that stands for every absent uuid."""
+    """Return the object that represents every absent UUID."""
     data = codec.encode_response(3, 10, {"Topics": [{"Name": "t"}]})
     return codec.decode_response(3, 10, data)["Topics"][0]["TopicId"]

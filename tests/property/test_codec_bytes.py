@@ -1,4 +1,4 @@
-"""Numbers as bytes against an obvious model: `int.from_bytes`, and digits of base 128."""
+"""Numbers as bytes compared with a simple model: `int.from_bytes`, and digits of base 128."""
 
 import pytest
 from hypothesis import example, given
@@ -14,13 +14,13 @@ HOSTILE = st.binary(max_size=12) | st.lists(st.integers(0x80, 0xFF) | st.integer
 
 
 def wrapped(value: int, bits: int) -> int:
-    """The signed number of the lowest bits."""
+    """Return the signed number of the lowest bits."""
     value %= 1 << bits
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
 def model(kind: str, data: bytes) -> tuple[int, int] | None:
-    """Read as Kafka's ByteUtils does, except lengths that its int would make negative: they are malformed."""
+    """Read as Kafka's ByteUtils does, but reject lengths that are negative as a Java int."""
     size = next((i + 1 for i, byte in enumerate(data) if byte < 128), 99)
     if size > ROOM[kind]:
         return None
@@ -48,7 +48,7 @@ def test_readers_judge_all_bytes_as_the_model(kind: str, data: bytes) -> None:
 @example(b"\x80\x80\x80\x80\x08")
 @example(b"\xff\xff\xff\xff\x07")
 def test_the_decoder_of_messages_has_the_same_limit(data: bytes) -> None:
-    """A tagged section without room for its fields: the count alone decides whether it is read at all."""
+    """A malformed count of a tagged section is refused, and a section without fields is skipped."""
     found = model("uvarint", data)
     if found == (0, 1):
         assert _decoder.skip_tags(data) == 1

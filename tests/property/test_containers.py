@@ -1,4 +1,4 @@
-"""The containers of C structs against dict and sorted list."""
+"""The containers of C structs compared with set, sorted list, dict, bytes and list."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,6 @@ SMALL = st.integers(0, 40)
 
 @given(st.lists(st.tuples(st.booleans(), SMALL, st.integers(0, 3))))
 def test_table_is_a_set_of_pairs(steps: list[tuple[bool, int, int]]) -> None:
-    """Adding and removing pairs of number and hash, as a set of them."""
     table, model = NumberTable(), set()
     for adds, number, h in steps:
         pair = (number, h * 16)
@@ -27,7 +26,7 @@ def test_table_is_a_set_of_pairs(steps: list[tuple[bool, int, int]]) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove", "raise", "take"]), SMALL, st.integers(-9, 9))))
 def test_heap_is_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
-    """The top is always one of the smallest keys, whatever was removed or raised."""
+    """The top is always a smallest key after any additions, removals and raised keys."""
     heap, model = NumberHeap(41), dict[int, int]()
     for step, number, key in steps:
         if step == "add" and number not in model:
@@ -50,7 +49,7 @@ def test_heap_is_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
 
 @given(st.lists(st.integers(0, 2**64 - 1) | SMALL), st.integers(0, 2**64 - 1))
 def test_latest_index_is_a_dict(keys: list[int], seed: int) -> None:
-    """Each key finds its own last place, with any seed."""
+    """The index returns the last position of each key before a position, with any seed."""
     model: dict[int, int] = {}
     expected = []
     for index, key in enumerate(keys):
@@ -61,7 +60,7 @@ def test_latest_index_is_a_dict(keys: list[int], seed: int) -> None:
 
 @given(st.lists(st.binary(max_size=200) | st.integers(0, 300)))
 def test_buffer_is_a_byte_string(steps: list[bytes | int]) -> None:
-    """Bytes stay as they were put, however often the buffer grows; a reservation changes none."""
+    """The bytes stay the same when the buffer grows, and a reservation changes none."""
     buffer, model = Bytes(), b""
     for step in steps:
         if isinstance(step, bytes):
@@ -80,7 +79,9 @@ def test_buffer_is_a_byte_string(steps: list[bytes | int]) -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40))))
 def test_array_is_a_list(steps: list[tuple[bool, int]]) -> None:
-    """Items are added, several at a time, and removed from the end; under the address sanitizer the memory is exact."""
+    """Items are added and removed at the end, several at a time; the address sanitizer checks the size of
+    the memory.
+    """
     array, model = Numbers(), list[int]()
     for adds, number in steps:
         if adds:

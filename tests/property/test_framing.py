@@ -1,4 +1,4 @@
-"""Any split of a byte stream gives the same frames, in every framing that has borders."""
+"""Any split of a byte stream results in the same frames, in every framing with boundaries."""
 
 import struct
 
@@ -11,13 +11,13 @@ from kbroker._core.requests.memory_pool import MemoryPool
 
 
 def chunks(stream: bytes, cuts: list[int]) -> list[bytes]:
-    """The stream cut at any places."""
+    """Return the stream, cut at the given positions."""
     places = sorted({min(c, len(stream)) for c in cuts})
     return [stream[a:b] for a, b in zip([0, *places], [*places, len(stream)], strict=True)]
 
 
 def pattern(size: int) -> bytes:
-    """Bytes that differ by place, cheap to make."""
+    """Return bytes that differ by position and are cheap to create."""
     return bytes(range(251)) * (size // 251) + bytes(range(size % 251))
 
 
@@ -27,7 +27,7 @@ CUTS = st.lists(st.integers(0, 500000), max_size=12)
 
 @given(FRAMES, CUTS)
 def test_length_prefix(frames: list[bytes], cuts: list[int]) -> None:
-    """Reads may end anywhere, inside a prefix too; empty frames are frames."""
+    """Reads may end anywhere, even inside a prefix, and empty frames are frames."""
     stream = b"".join(struct.pack(">i", len(f)) + f for f in frames)
     framer, got = Framer(), []
     for chunk in chunks(stream, cuts):
@@ -40,7 +40,7 @@ def test_length_prefix(frames: list[bytes], cuts: list[int]) -> None:
 
 @given(st.lists(st.binary(max_size=30).filter(lambda f: b"\r\n" not in f and not f.endswith(b"\r"))), CUTS)
 def test_delimiter(frames: list[bytes], cuts: list[int]) -> None:
-    """A delimiter cut in two is still one."""
+    """A delimiter that is split between two reads is recognized."""
     framer, got = Framer("delimiter", 100, b"\r\n"), []
     for chunk in chunks(b"".join(f + b"\r\n" for f in frames), cuts):
         got += framer.feed(chunk)[0]
@@ -49,7 +49,7 @@ def test_delimiter(frames: list[bytes], cuts: list[int]) -> None:
 
 @given(st.binary(max_size=500), CUTS)
 def test_raw(stream: bytes, cuts: list[int]) -> None:
-    """Raw framing loses nothing and exceeds nothing."""
+    """Raw framing keeps all bytes and never exceeds the maximum size."""
     framer, got = Framer("raw", 64), []
     for chunk in chunks(stream, cuts):
         got += framer.feed(chunk)[0]
@@ -59,7 +59,9 @@ def test_raw(stream: bytes, cuts: list[int]) -> None:
 
 @given(FRAMES, CUTS)
 def test_pool_is_charged_until_frames_are_taken(frames: list[bytes], cuts: list[int]) -> None:
-    """Feeding what the pool refused once more, after memory is back, gives the same frames and leaves no charge."""
+    """Feeding the bytes that the pool refused again, after frames are freed, returns the same frames and leaves no
+    charge.
+    """
     stream = b"".join(struct.pack(">i", len(f)) + f for f in frames)
     pool = MemoryPool(150000, 150000)
     framer, got = Framer(pool=pool), []
@@ -74,7 +76,9 @@ def test_pool_is_charged_until_frames_are_taken(frames: list[bytes], cuts: list[
 
 
 def test_receive_counts_prefix_and_body() -> None:
-    """NR-1, NR-2: four bytes of prefix, then halves of the body: 4, 68 and 132 bytes read, complete only at the end."""
+    """A receive counts 4, 68 and 132 bytes after the prefix and two halves of the body, and is complete only at the
+    end.
+    """
     framer = Framer(max_size_bytes=128)
     assert framer.feed(struct.pack(">i", 128)) == ([], 4)
     assert framer.bytes_read == 4
@@ -88,13 +92,13 @@ def test_receive_counts_prefix_and_body() -> None:
 
 @pytest.mark.parametrize("size", [-1, 129, 2**31 - 1, -(2**31)])
 def test_impossible_sizes(size: int) -> None:
-    """A negative size and one above the limit are refused as soon as the prefix is there."""
+    """A negative size and a size above the limit are refused as soon as the prefix is complete."""
     with pytest.raises(ValueError, match="negative or larger than 128"):
         Framer(max_size_bytes=128).feed(struct.pack(">i", size))
 
 
 def test_endless_line() -> None:
-    """A frame that never meets its delimiter is refused at the limit."""
+    """A frame without a delimiter is refused at the limit."""
     framer = Framer("delimiter", 10, b"\n")
     framer.feed(b"x" * 10)
     with pytest.raises(ValueError, match="larger than 10"):

@@ -1,7 +1,7 @@
 """Every order of requests, silent members and moves of the coordinator in a small group, with the real coordinator.
 
-A state is the log of ``__consumer_offsets`` and the clients' view; each step begins with a coordinator that has just
-loaded the log, as after a move or a kill. So a step that needs anything the log does not have shows here.
+A state is the log of ``__consumer_offsets`` and the state of the clients. Each step begins with a coordinator that has
+just loaded the log, as after a move or a kill, so that a step which depends on anything outside the log fails.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ REJOINS = (Errors.FENCED_MEMBER_EPOCH, Errors.UNKNOWN_MEMBER_ID)
 
 
 class Client(NamedTuple):
-    """A member: the partitions that it uses, and those that it was assigned and has not taken over yet."""
+    """Member: the partitions that it uses, and an assignment that it has not applied yet."""
 
     epoch: int = 0
     used: frozenset[int] = frozenset()
     given: frozenset[int] | None = None
-    is_lost: bool = False  # the last response: the next heartbeat has all fields
-    is_silent: bool = False  # its session has expired, and it has not noticed yet
+    is_lost: bool = False  # the last response was lost: the next heartbeat has all fields
+    is_silent: bool = False  # the session has expired, but the client has not received an error yet
 
 
 class State(NamedTuple):
@@ -63,7 +63,7 @@ def loaded(state: State) -> ConsumerGroupBench:
 
 
 def beat(name: str, is_lost: bool) -> Callable[[ConsumerGroupBench, State], State]:
-    """A heartbeat; its response may be lost."""
+    """Return the step of a heartbeat whose response may be lost."""
 
     def step(bench: ConsumerGroupBench, state: State) -> State:
         client = state.clients[name]
@@ -100,7 +100,7 @@ def leave(name: str) -> Callable[[ConsumerGroupBench, State], State]:
 
 
 def expire(name: str) -> Callable[[ConsumerGroupBench, State], State]:
-    """Let the session expire of a member that is silent; the others send heartbeats."""
+    """Return the step in which a silent member's session expires while the other members send heartbeats."""
 
     def step(bench: ConsumerGroupBench, state: State) -> State:
         for _ in range(2):
@@ -134,7 +134,7 @@ def steps(state: State) -> Iterator[Step]:
             yield f"{name} loses the response to a heartbeat", beat(name, True)
             yield f"{name} leaves", leave(name)
             yield f"the session of {name} expires", expire(name)
-        # A client that takes an assignment over before it resends a heartbeat is Kafka's gap: its commits are fenced.
+        # A client that applies an assignment before it resends a lost heartbeat has its commits fenced, also by Kafka.
         if client.given is not None and client.given != client.used and not client.is_lost:
             yield f"{name} takes its assignment over", take(name)
         if 0 in client.used and not state.committed:
@@ -142,7 +142,7 @@ def steps(state: State) -> Iterator[Step]:
 
 
 def check(bench: ConsumerGroupBench, state: State) -> None:
-    """No partition has two users, and no acknowledged offset is lost."""
+    """Check that no partition is used by two members and that no acknowledged offset is lost."""
     users = [one for client in state.clients.values() if not client.is_silent for one in client.used]
     assert len(users) == len(set(users)), "a partition is used by two members"
     offsets = bench.coordinator.offsets.fetch("g").committed
@@ -150,7 +150,7 @@ def check(bench: ConsumerGroupBench, state: State) -> None:
 
 
 def key(bench: ConsumerGroupBench, state: State) -> str:
-    """The state with the ranks of its epochs, whose distances do not matter."""
+    """Return the state with the ranks of its epochs, whose differences are irrelevant."""
     found = bench.described() if bench.kind() == "Consumer" else None
     members = [] if found is None else found.members
     epochs = {client.epoch for client in state.clients.values()} | (
@@ -187,7 +187,7 @@ def key(bench: ConsumerGroupBench, state: State) -> str:
 
 
 def explore(limit: int) -> int:
-    """Explore about ``limit`` states; return their number. Raises: AssertionError with the way."""
+    """Explore about ``limit`` states and return their number. Raises: AssertionError with the steps."""
     order = random.Random(0)
     start = State((), {"a": Client(), "b": Client()}, {})
     seen = {""}

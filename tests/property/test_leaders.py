@@ -1,4 +1,4 @@
-"""Leaders, ISR and reassignments under random moves, stops and starts of nodes, against their rules."""
+"""Leaders, ISR and reassignments, compared with their rules under random moves, stops and starts of nodes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def created(replicas: list[int]) -> PartitionRegistration:
 
 
 def after(partition: PartitionRegistration, step: tuple[str, object], live: set[int]) -> PartitionRegistration:
-    """Return the state after a step; ``live`` changes with it. A refused step changes nothing."""
+    """Return the state after a step, which also changes ``live``. A refused step changes nothing."""
     kind, value = step
     try:
         if kind == "move":

@@ -1,4 +1,4 @@
-"""The pool against the obvious model."""
+"""The memory pool compared with a simple model."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from kbroker._core.requests.memory_pool import MemoryPool, PooledBuffer
 
 @given(st.integers(1, 300), st.booleans(), st.data())
 def test_pool_is_a_counter(size: int, strict: bool, data: st.DataObject) -> None:
-    """A request succeeds iff the counter allows it, and releases give back exactly what was lent."""
+    """An allocation succeeds if and only if the counter allows it, and a release adds exactly the allocated bytes."""
     single = data.draw(st.integers(1, size))
     pool, left = MemoryPool(size, single, strict=strict), size
     lent: list[PooledBuffer] = []

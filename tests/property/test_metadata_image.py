@@ -1,4 +1,4 @@
-"""The image of the metadata log: the same after its snapshot, and wherever the deltas end."""
+"""The image of the metadata log is the same after its snapshot and for any division of the log into deltas."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def fields(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]
 
 
 def replicas(body: dict[str, Any]) -> dict[str, Any]:
-    """With a directory for each replica, if any replica is named."""
+    """Return the body with a directory for each replica, if replicas are named."""
     return {**body, "Directories": [uid(5)] * len(body["Replicas"])} if "Replicas" in body else body
 
 
@@ -79,7 +79,7 @@ FIRST = (rows.feature("metadata.version", 30), rows.feature("eligible.leader.rep
 
 
 def accepted(image: MetadataImage, row: Row) -> bool:
-    """Return whether a log may continue with the row."""
+    """Return whether the row may be the next one in a log."""
     try:
         rows.after(row, image=image)
     except MetadataReplayError:
@@ -90,9 +90,9 @@ def accepted(image: MetadataImage, row: Row) -> bool:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ROWS, max_size=60), st.integers(1, 20))
 def test_the_image_depends_on_the_records_alone(candidates: list[Row], size: int) -> None:
-    """One delta for each record, one for some records, one for all, and a snapshot lead to the same image.
+    """One delta for each record, one for several, one for all, and a snapshot result in the same image.
 
-    And no delta changes the image before it.
+    A delta does not change the image before it.
     """
     image = rows.after(*FIRST)
     log = list(FIRST)
@@ -113,5 +113,5 @@ def test_the_image_depends_on_the_records_alone(candidates: list[Row], size: int
         delta.replay(record)
     assert delta.apply(image.offset, image.epoch) == image
     assert {topic.topic_id: topic for topic in image.topics.values()} == image.topics_by_id
-    for earlier in (EMPTY_IMAGE, rows.after(*log[:size])):  # a snapshot replaces what a member has
+    for earlier in (EMPTY_IMAGE, rows.after(*log[:size])):  # a snapshot replaces the image of a member
         assert MetadataDelta.between(earlier, image).apply(image.offset, image.epoch) == image

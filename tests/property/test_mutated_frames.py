@@ -1,6 +1,6 @@
-"""Mutated frames of every API and version, in this process: each ends in a response or a closed connection.
+"""Mutated frames of every API and version, in this process: each results in a response or a closed connection.
 
-`make fuzz` sends ten million of them on a build with sanitizers; KBROKER_FUZZ_FRAMES sets another number for each test.
+`make fuzz` sends ten million of them to a build with sanitizers; KBROKER_FUZZ_FRAMES sets another number for each test.
 """
 
 import logging
@@ -42,7 +42,7 @@ def broker(tmp_path: Path) -> Iterator[VirtualBroker]:
 
 
 def topic_ids(broker: VirtualBroker) -> list[uuid.UUID]:
-    """Create the topics that frames have deleted, and return the ids of all."""
+    """Create the topics that frames have deleted; return the ids of all topics."""
     for topic in TOPICS:
         if topic not in broker.topics:
             broker.create_topic(topic, 2)
@@ -53,7 +53,9 @@ def topic_ids(broker: VirtualBroker) -> list[uuid.UUID]:
 @pytest.mark.timeout(24 * 3600)
 @pytest.mark.parametrize("kind", FRAMES)
 def test_mutated_frames(broker: VirtualBroker, kind: str, soak: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Each frame is completed once; no handler fails; memory stays; another client gets its responses meanwhile."""
+    """Each frame is completed once, no handler fails, memory does not grow, and another client receives its
+    responses.
+    """
     seed = random_seed()
     count = int(os.environ.get("KBROKER_FUZZ_FRAMES", "0")) or (MANY if soak else FRAMES)[kind]
     keys = [key for key in wire.ranges(broker.bootstrap_servers) if (key in NATIVE) == (kind == "native")]
@@ -82,7 +84,7 @@ def test_mutated_frames(broker: VirtualBroker, kind: str, soak: bool, caplog: py
 
 
 def is_done(broker: VirtualBroker, source: MutatedFrames, waiting: int) -> bool:
-    """Return whether no more frames than these are without a response; otherwise let the time of one pass."""
+    """Return whether at most ``waiting`` frames lack a response; otherwise advance the clock by the longest wait."""
     if source.outstanding > waiting and broker.is_idle:
         broker.advance_ms(LONGEST_WAIT_MS, 60)
     return source.outstanding <= waiting

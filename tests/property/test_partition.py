@@ -1,4 +1,4 @@
-"""A partition against the obvious model: a list of batches."""
+"""A partition compared with a simple model: a list of batches."""
 
 from typing import Any
 
@@ -27,9 +27,7 @@ ACTIONS = st.one_of(
 @given(st.lists(ACTIONS, max_size=25), st.sampled_from([0, 100, 4096]), st.sampled_from([24, 200, 10_000]))
 @scope()
 def test_log_is_a_list_of_batches(actions: list[tuple[Any, ...]], interval: int, index_bytes: int) -> None:
-    """Any mix of appends, rolls, retention, cuts and reopenings, clean or not, leaves the batches that the model
-    has.
-    """
+    """A log has the batches of the model after any appends, rolls, retention, torn writes, failures and reopenings."""
     config = {
         "segment.bytes": 800,
         "index.interval.bytes": interval,
@@ -91,7 +89,9 @@ def test_log_is_a_list_of_batches(actions: list[tuple[Any, ...]], interval: int,
 
 
 def live_bytes(log: PartitionLog) -> int:
-    """Bytes of the segments that are not wholly below the log's start; retention removes the others anyway."""
+    """Return the bytes of the segments that are not entirely below the log start offset; retention removes
+    the others.
+    """
     segments = log.segments()
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset + 1]
     return sum(s.size_bytes for s, end in zip(segments, ends, strict=True) if end > log.log_start_offset)

@@ -1,4 +1,4 @@
-"""The native producer state against the rules written down with a dict and lists."""
+"""The native producer state compared with the same rules over a dict and lists."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -179,7 +179,9 @@ def append(
 @settings(deadline=None, max_examples=300)
 @given(st.lists(STEPS, max_size=60))
 def test_state_follows_the_rules(steps: list[tuple[Any, ...]]) -> None:
-    """Every response, the list of producers and the first unstable offset equal the model's, snapshots included."""
+    """Every result, the list of producers and the first unstable offset equal those of the model, even
+    after snapshots.
+    """
     state, model, offset = ProducerStateManager(), Model(), 0
     for now, step in enumerate(steps):
         p = model.producers.get(step[1]) if len(step) > 1 else None
@@ -228,7 +230,7 @@ def test_state_follows_the_rules(steps: list[tuple[Any, ...]]) -> None:
                     state = ProducerStateManager()
                     state.load_snapshot(f"{folder}/0.snapshot", now_ms=now, expiration_ms=10**9)
                 model.ended, model.verified = [], {}
-                for q in model.producers.values():  # a snapshot has one time stamp per producer, a marker's counts too
+                for q in model.producers.values():  # a snapshot has one time per producer, which markers set too
                     q.batches = deque([(*b[:4], q.timestamp) for b in list(q.batches)[-1:]], maxlen=5)
         offset += 7
         assert state.describe() == model.describe()

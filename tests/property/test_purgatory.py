@@ -1,4 +1,4 @@
-"""The purgatory against the obvious model: dictionaries of lists and a sorted list of deadlines."""
+"""The purgatory compared with a simple model: dictionaries of lists and a sorted list of deadlines."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

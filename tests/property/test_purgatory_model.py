@@ -1,4 +1,4 @@
-"""Every interleaving of a small model of the purgatory: one operation under two keys, and the threads that meet it.
+"""Every interleaving of a small model of the purgatory: one operation under two keys, and threads that access it.
 
 The model makes the same decisions as ``_core/timer/purgatory_core.pyx`` and ``watch_lists.pyx``; a step is an atomic
 access, or a section under the lock of a shard or of the timer. All reachable states are explored.
@@ -16,15 +16,15 @@ Steps = Generator[Guard, None, Any]
 
 
 class World:
-    """The operation, its watch lists and its timer entry."""
+    """Operation with its watch lists and its timer entry."""
 
     def __init__(self) -> None:
-        self.refs = 1  # the count of the thread that watches it
+        self.refs = 1  # the reference of the thread that watches the operation
         self.is_completed = False
         self.has_block = False
         self.is_locked = False
         self.is_satisfied = False  # the condition of try_complete
-        self.is_tried = False  # try_complete runs
+        self.is_tried = False  # try_complete is running
         self.watched = [False for _ in KEYS]
         self.is_pending = False  # in the timer
         self.delayed = 0
@@ -82,7 +82,7 @@ def leave_all_lists(world: World) -> Steps:
     if left:
         yield None
         world.release(left)
-        assert world.refs > 0  # the caller has a count
+        assert world.refs > 0  # the caller has a reference
 
 
 def complete(world: World) -> Steps:
@@ -165,7 +165,7 @@ def start_timeout(world: World) -> Steps:
 
 
 def watcher(world: World) -> Steps:
-    """Call ``try_complete_else_watch``, then release the caller's count."""
+    """Call ``try_complete_else_watch``, then release the caller's reference."""
     watched = False
     yield from lock(world)
     done = yield from try_complete(world)
@@ -204,7 +204,7 @@ def check(world: World, key: int) -> Steps:
 
 
 def reaper(world: World) -> Steps:
-    """Expire the operation; the time-out may come at any moment."""
+    """Expire the operation, at any moment."""
     yield lambda: world.is_pending
     world.is_pending = False
     yield None
@@ -228,7 +228,7 @@ def canceller(world: World, key: int) -> Steps:
 
 
 def forcer(world: World) -> Steps:
-    """Complete the operation from outside, with a count of its holder."""
+    """Complete the operation in another thread, which has a reference."""
     yield lambda: world.refs > 0
     world.refs += 1
     yield from force_complete(world)
@@ -250,7 +250,7 @@ def closer(world: World) -> Steps:
 
 
 def place(thread: Steps) -> tuple[object, ...]:
-    """Return the place of a thread in its program, with its variables."""
+    """Return the position of a thread in its program, with its variables."""
     found: list[object] = []
     steps = cast("GeneratorType[Guard, None, Any] | None", thread)
     while steps is not None:
@@ -264,7 +264,7 @@ def place(thread: Steps) -> tuple[object, ...]:
 
 
 class Run:
-    """One run of the threads, by a schedule: the numbers of the threads that take the steps."""
+    """Run of the threads by a schedule: the numbers of the threads that take the steps."""
 
     def __init__(self, programs: tuple[Callable[[World], Steps], ...], schedule: tuple[int, ...]) -> None:
         self.world = World()
@@ -291,7 +291,10 @@ def never() -> bool:
 
 
 def explore(programs: tuple[Callable[[World], Steps], ...], check_end: Callable[[World], None]) -> int:
-    """Explore all states; return their number. ``check_end`` gets each world in which no thread need take a step."""
+    """Explore all states and return their number.
+
+    Args: ``check_end``: called with each world in which every remaining thread is one that may never begin.
+    """
     seen: set[tuple[object, ...]] = set()
     rest: list[tuple[int, ...]] = [()]
     while rest:
@@ -344,7 +347,9 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("programs", PROGRAMS.values(), ids=PROGRAMS)
 def test_each_operation_completes_once_and_is_freed(programs: tuple[Callable[[World], Steps], ...]) -> None:
-    """It is completed at most once, always after an event or the close, and its counts end at 0."""
+    """An operation is completed at most once, always after an event or the close, and its reference count
+    falls to 0.
+    """
     ends = 0
 
     def check_end(world: World) -> None:

@@ -1,4 +1,4 @@
-"""A member's image is that of the committed records, whatever happens to the quorum, the node and its disk."""
+"""The image of a member is that of the committed records after any events in the quorum, the node and its disk."""
 
 import tempfile
 from pathlib import Path
@@ -24,7 +24,7 @@ EVENTS = st.lists(
 
 
 class Story:
-    """A quorum and a follower, to which events happen. No two topics have the same name."""
+    """Quorum and follower with their events. No two topics have the same name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Story:
         return rows.topic(f"t{number}", number), rows.partition(number)
 
     def happen(self, event: str | tuple[str, int], follower: RaftFollower) -> None:
-        """Let an event happen that does not end the follower."""
+        """Cause an event that does not end the follower."""
         quorum = self.quorum
         if event == "append":
             quorum.append(*self.topic())
@@ -83,7 +83,7 @@ class Story:
 @settings(max_examples=60, deadline=None)
 @given(EVENTS)
 def test_the_image_is_that_of_the_committed_records(events: list[str | tuple[str, int]]) -> None:
-    """Elections, lost records, snapshots, unreachable controllers, restarts and damage in any order."""
+    """The image is correct after elections, lost records, snapshots, unreachable controllers, restarts and damage."""
     with tempfile.TemporaryDirectory() as name:
         story = Story(Path(name))
         at = 0

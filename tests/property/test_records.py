@@ -1,4 +1,4 @@
-"""Record batches against a model: a list of records."""
+"""Record batches compared with a model: a list of records."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ codecs = st.sampled_from(CompressionType)
 @settings(deadline=None)
 @given(st.lists(st.tuples(record_lists, codecs), max_size=4), st.integers(0, 2**62))
 def test_batches_hold_what_was_put_in(batches: list[tuple[list[Record], CompressionType]], base_offset: int) -> None:
-    """Rows and columns must both be the records that went in, whatever the codec."""
+    """The rows and the columns of batches equal the records that were written, with every codec."""
     data = b""
     model: list[Record] = []
     for records, codec in batches:
@@ -41,7 +41,7 @@ def test_batches_hold_what_was_put_in(batches: list[tuple[list[Record], Compress
 @settings(deadline=None)
 @given(record_lists, codecs, st.data())
 def test_no_truncation_and_no_damage_passes(records: list[Record], codec: CompressionType, draw: st.DataObject) -> None:
-    """A cut or damaged batch was read as if it were whole."""
+    """A truncated or damaged batch is refused."""
     data = bytearray(build_batch(records, compression=codec))
     with pytest.raises(ProtocolError):
         columns(bytes(data[: draw.draw(st.integers(1, len(data) - 1))]))
@@ -56,7 +56,7 @@ def test_no_truncation_and_no_damage_passes(records: list[Record], codec: Compre
 @settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_batches_or_refused(data: bytes) -> None:
-    """Arbitrary bytes raised something other than ProtocolError, or did not end."""
+    """Arbitrary bytes are read to their end or raise ProtocolError."""
     for read in (columns, lambda d: list(iter_batches(d)), lambda d: columns(d, allow_truncated=True)):
         with contextlib.suppress(ProtocolError):
             read(data)
@@ -65,7 +65,7 @@ def test_any_bytes_are_batches_or_refused(data: bytes) -> None:
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=200), st.integers(0, 5))
 def test_any_records_section_is_read_or_refused(section: bytes, count: int) -> None:
-    """A sealed batch with arbitrary record bytes was read past its end."""
+    """A batch with a valid checksum and arbitrary record bytes is read or refused, equally as rows and as columns."""
     from tests.unit.protocol.test_records import with_payload
 
     data = with_payload(0, section, count)

@@ -1,4 +1,4 @@
-"""A record's line of JSON and its row of Arrow have the same values, column by column."""
+"""A record's line of JSON and its row of Arrow have the same values in every column."""
 
 from typing import Any
 
@@ -14,24 +14,24 @@ from tests.support.request_log import NAMES, Bench, as_columns, as_row
 pa = pytest.importorskip("pyarrow")
 
 TEXT = st.one_of(st.binary(max_size=40), st.text(max_size=20).map(lambda text: text.encode()))
-NAME = TEXT.map(lambda text: text.replace(b"\0", b""))  # of a session: a C string
+NAME = TEXT.map(lambda text: text.replace(b"\0", b""))  # name of a session, which is a C string
 FLAG = st.booleans()
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:
-    """Signed numbers, with the ends of what so many bits hold."""
+    """Draw signed numbers, especially the ends of the range of this many bits."""
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     return st.one_of(st.sampled_from([low, low + 1, -1, 0, 1, high - 1, high]), st.integers(low, high))
 
 
 FLOAT = st.one_of(st.floats(), st.sampled_from([float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1.7e308]))
-#: Nanoseconds; JSON has them as decimal milliseconds, which read back exactly up to 2^53 microseconds.
+#: Nanoseconds; JSON has them as decimal milliseconds, which are exact up to 2^53 microseconds.
 SPAN = st.integers(0, 10**15)
 SOFTWARE = st.text("abcXYZ019-._", min_size=1, max_size=12).map(str.encode)
 
 
 def stamps(spans: tuple[int, ...]) -> dict[str, int]:
-    """The times of a request whose steps took so long."""
+    """Return the times of a request whose steps had these durations."""
     names = ("dequeue_ns", "local_done_ns", "response_ready_ns", "response_dequeue_ns", "response_sent_ns")
     found, at = {"start_ns": 1}, 1
     for name, span in zip(names, spans, strict=True):
@@ -47,7 +47,7 @@ VERDICT = st.one_of(
 )
 REQUEST = st.fixed_dictionaries(
     {
-        "api_key": st.sampled_from(sorted(NAMES)),  # no other request gets so far
+        "api_key": st.sampled_from(sorted(NAMES)),  # no other request reaches the log
         "api_version": whole(16),
         "correlation_id": whole(32),
         "client_id": st.one_of(st.none(), TEXT),
@@ -82,7 +82,7 @@ def differing(line: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 @settings(deadline=None)
 @given(NAME, st.lists(REQUEST, min_size=1, max_size=4))
 def test_both_forms_say_the_same(principal: bytes, requests: list[dict[str, Any]]) -> None:
-    """Any bytes in a name, invalid numbers, the ends of every type."""
+    """Both forms are equal for any bytes in names, invalid numbers and the ends of every type."""
     lines = [as_columns(line) for line in recorded(principal, requests).lines()]
     bench = recorded(principal, requests)
     drain, form = RecordDrain(bench.core), ArrowForm(7, NAMES, partitions=0, compression="none", wants_lines=True)

@@ -1,8 +1,8 @@
 """Every interleaving of a small model of the request queue, its takers, helping network threads and their stand-ins.
 
-The model makes the same decisions as ``_core/requests/request_queue.pyx`` and
-``network/processor/_helping.pyx``; a step is a section under the queue's lock, or an atomic exchange of a network
-thread's role. All reachable states are explored.
+The model makes the same decisions as ``_core/requests/request_queue.pyx`` and ``network/processor/_helping.pyx``; a
+step is a section under the queue's lock, or an atomic exchange of a network thread's role. All reachable states are
+explored.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,25 +10,25 @@ from typing import NamedTuple
 
 import pytest
 
-TARGET, BACKLOG, HELPED = 1, 1, 2  # awake_target, BACKLOG_BATCHES, and HELPED_BATCHES made small
+TARGET, BACKLOG, HELPED = 1, 1, 2  # small values of awake_target, BACKLOG_BATCHES and HELPED_BATCHES
 ASLEEP, WOKEN, RETURNS, EXECUTES, STUCK = "asleep", "woken", "returns", "executes", "stuck"
-# of a network thread, also EXECUTES and STUCK; it finishes those gathered before the batch that it has put back
+# States of a network thread, besides EXECUTES and STUCK. FINISHES: executes frames gathered before a returned batch.
 LOOP, HELPS, FINISHES, STUCK_FINISHING, WAITS = "loop", "helps", "finishes", "stuck finishing", "waits"
-OWN, HELPING, STAND_IN, WANTED = "own", "helping", "stand-in", "wanted back"  # its role
+OWN, HELPING, STAND_IN, WANTED = "own", "helping", "stand-in", "wanted back"  # roles of a network thread
 
 
 class State(NamedTuple):
-    """The queue's fields, then the threads."""
+    """Fields of the queue, then the threads."""
 
     waiting: int
     busy: int
     helpers: int
     signalled: int
-    is_recent: bool  # a taker has taken a batch within the last 0.2 ms, and none has fallen asleep since
+    is_recent: bool  # a taker has taken a batch within the last 0.2 ms, and no taker has fallen asleep since
     takers: tuple[str, ...]
     networks: tuple[str, ...]
     roles: tuple[str, ...]
-    to_come: int  # batches that clients will still send
+    to_come: int  # batches that clients will send
     done: int
 
 
@@ -57,7 +57,7 @@ def wakes_due(state: State, batches: int, helps: bool) -> int:
 
 
 def arrivals(state: State, helps_at_all: bool) -> Iterator[State]:
-    """Batches that a network thread, or its stand-in, has read and puts into the queue."""
+    """Yield the states after a network thread, or its stand-in, has put the batches that it has read into the queue."""
     for at, (network, role) in enumerate(zip(state.networks, state.roles, strict=True)):
         reads = (network == LOOP and role == OWN) or role == STAND_IN
         for number in range(1, state.to_come + 1):
@@ -97,7 +97,7 @@ def of_networks(state: State, may_stick: bool) -> Iterator[State]:
         if network == HELPS:
             if state.waiting:
                 yield state._replace(waiting=state.waiting - 1, networks=put(state.networks, at, EXECUTES))
-            # it may also leave the batch that is first: its help ends
+            # the thread may also end its help and leave the first batch in the queue
             after = state._replace(busy=state.busy - 1, helpers=state.helpers - 1)
             after = wake(after, wakes_due(after, after.waiting, False) if after.waiting else 0)
             if role == HELPING:
@@ -142,7 +142,7 @@ def stuck_threads(state: State) -> int:
 
 
 def check_counts(state: State) -> None:
-    """The queue's counters agree with the threads, and each loop has one owner."""
+    """Check that the queue's counters agree with the threads, and that each loop has one owner."""
     helping = sum(network not in (LOOP, WAITS) for network in state.networks)
     busy = sum(taker in (EXECUTES, STUCK, RETURNS) for taker in state.takers)
     assert state.signalled == state.takers.count(WOKEN)
@@ -156,10 +156,10 @@ def check_counts(state: State) -> None:
 @pytest.mark.parametrize("helps", [True, False])
 @pytest.mark.parametrize("may_stick", [False, True])
 def test_no_batch_is_left_without_a_thread(helps: bool, may_stick: bool, soak: bool) -> None:
-    """When no thread can take a step any more, nothing waits, also beside threads that are stuck for ever.
+    """No batch waits when no thread can take a step any more, even with threads that are stuck forever.
 
-    Without stuck threads no wake-up depends on time. A taker that is stuck before a second one is woken leaves batches
-    to the looks of the watch, or, without helping network threads, to the takers' time-out of 300 ms.
+    Without stuck threads no wake-up depends on time. Batches of a taker that is stuck before a second one is woken wait
+    for the watch or, without helping network threads, for the takers' time-out of 300 ms.
     """
     batches = 3 if helps and may_stick and not soak else 4
     start = State(0, 0, 0, 0, False, (ASLEEP,) * 3, (LOOP,) * 2, (OWN,) * 2, batches, 0)
@@ -179,7 +179,7 @@ def test_no_batch_is_left_without_a_thread(helps: bool, may_stick: bool, soak: b
         states += 1
         moves = [after for after in following if after._replace(is_recent=state.is_recent) != state]
         stuck = stuck_threads(state)
-        # threads that are stuck stay so: only the others' steps count
+        # stuck threads stay stuck: only the steps of other threads count
         moves = [after for after in moves if stuck_threads(after) >= stuck]
         if not moves:
             ended += 1

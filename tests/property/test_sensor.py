@@ -1,4 +1,4 @@
-"""Sampled statistics and token buckets against the plainest model of their rules."""
+"""Sampled statistics and token buckets compared with a simple model of their rules."""
 
 import math
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class ModelSample:
 
 
 class ModelWindow:
-    """Samples as lists of the values they hold."""
+    """Samples as lists of their values."""
 
     def __init__(self, samples: int, window: int, events: int) -> None:
         self.samples, self.window, self.events = samples, window, events
@@ -83,7 +83,7 @@ steps = st.lists(
     script=steps,
 )
 def test_sampled_stats(kind: str, samples: int, events: int, script: list[tuple[int, int, bool]]) -> None:
-    """Whole numbers are summed, counted, averaged, compared and divided by the window exactly as in the model."""
+    """Sums, counts, averages, extremes and rates of whole numbers equal those of the model exactly."""
     sensor = Sensor("s", clock=VirtualClock(0))
     sensor.add("m", STATS[kind](), MetricConfig(samples, 100, event_window=events))
     model = ModelWindow(samples, 100, events)
@@ -103,7 +103,7 @@ def test_sampled_stats(kind: str, samples: int, events: int, script: list[tuple[
 
 @given(script=steps, bound=st.integers(1, 1000))
 def test_strict_token_bucket(script: list[tuple[int, int, bool]], bound: int) -> None:
-    """A bucket refuses while it is below zero, by every way to charge it, and holds what the model holds."""
+    """A bucket refuses while it is below zero, for both ways of charging it, and has the tokens of the model."""
     sensor = Sensor("s", clock=VirtualClock(0))
     sensor.add("m", TokenBucket("milliseconds"), MetricConfig(10, 100, quota=Quota.upper(bound)))
     tokens, last, now = 0, 0, 0

@@ -1,4 +1,4 @@
-"""Random lives of a share partition against a model by offset: fetches, acknowledgements, time, failures."""
+"""Random lives of a share partition compared with a model by offset: fetches, acknowledgements, time, failures."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from tests.support.share import ACCEPT, LOCK_MS, REJECT, RELEASE, RENEW, ShareBe
 
 MEMBERS = ("a", "b")
 DELIVERIES = 4
-#: Log: batches of several sizes, and offsets without a record.
+#: Log with batches of several sizes and with offsets without a record.
 BATCHES = ((0, 0), (1, 9), (10, 29), (33, 34), (35, 35), (36, 59), (60, 79))
 OFFSETS = [offset for first, last in BATCHES for offset in range(first, last + 1)]
 
@@ -34,7 +34,9 @@ operations = st.one_of(
 
 @dataclass
 class Row:
-    """One offset: its deliveries, the member that has it and until when, and whether it is done."""
+    """State of one offset: the number of deliveries, the owner and the end of its lock, and whether the
+    record is done.
+    """
 
     count: int = 0
     owner: str = ""
@@ -79,7 +81,7 @@ class World:
         self.acknowledge(member, first, last, types_[: length + 1])
 
     def ack_own(self, member: str, near: int, type_: int) -> None:
-        """Acknowledge the records of a member from an offset on."""
+        """Acknowledge the first range of records that a member owns from an offset on."""
         first = next((offset for offset in range(near, 100) if self.rows[offset].owner == member), None)
         if first is not None:
             last = next(offset for offset in range(first, 101) if offset == 100 or self.rows[offset].owner != member)
@@ -128,7 +130,7 @@ class World:
                 self.end(offset, is_released=True)
 
     def refuse(self) -> None:
-        """A write that fails changes nothing."""
+        """Fail writes of acknowledgements, which must change nothing."""
         self.bench.persister.error = Errors.COORDINATOR_NOT_AVAILABLE
         for member in MEMBERS:
             first = next((offset for offset in range(100) if self.rows[offset].owner == member), None)
@@ -142,7 +144,7 @@ class World:
         self.bench.batches = [(first, last) for first, last in self.bench.batches if last >= self.log_start]
 
     def move_log_start(self) -> None:
-        """The offset to fetch is out of range."""
+        """Move the log start offset, because the offset to fetch is out of range."""
         self.bench.partition.move_log_start(self.log_start)
         for one in range(self.log_start):
             row = self.rows[one]
@@ -180,7 +182,7 @@ class World:
         assert {lock.holders for lock in locks} <= set(range(1, 100))
 
     def drain(self) -> None:
-        """Every record that is not done is delivered, and then the window is empty."""
+        """Check that every record that is not done is delivered, and that no timer remains."""
         for _ in range(400):
             self.after(LOCK_MS)
             if self.fetch("a", 40, 10, AcquireMode.BATCH_OPTIMIZED):

@@ -1,4 +1,4 @@
-"""The wheel against the obvious model: a sorted list of due times on a virtual clock."""
+"""The timing wheel compared with a simple model: a sorted list of due times on a virtual clock."""
 
 import math
 
@@ -13,7 +13,7 @@ DELAYS_MS = st.one_of(st.integers(-3, 60), st.integers(0, 5_000), st.integers(0,
 
 
 class WheelAgainstSortedList(RuleBasedStateMachine):
-    """Each pending task is (due time, number); an advance must run exactly those due, sorted by tick, then by age."""
+    """Pending tasks as (due time, number); an advance must run exactly the due tasks and none early."""
 
     @initialize(tick_ms=st.sampled_from([1, 3, 10]), wheel_size=st.sampled_from([2, 3, 20]), start=st.integers(0, 999))
     def start(self, tick_ms: int, wheel_size: int, start: int) -> None:
@@ -88,7 +88,9 @@ TestWheelAgainstSortedList.settings = settings(max_examples=150, stateful_step_c
 
 
 class OrderWithinATick(RuleBasedStateMachine):
-    """Tasks moved by small steps run sorted by due time, and those added for one tick in order of age."""
+    """Tasks run sorted by due time when time advances in small steps, and tasks of one tick in the order of their
+    addition.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Random lives of transactional ids against a small model: ends, fencing, time-outs, kills, dropped partitions."""
+"""Random lives of transactional ids compared with a small model: ends, fencing, time-outs, kills, unloaded
+partitions.
+"""
 
 import functools
 from dataclasses import dataclass, field
@@ -34,7 +36,7 @@ operations = st.one_of(
 
 @dataclass
 class Model:
-    """Expected state of one id: its producer, the partitions of its open transaction, and the decision about it."""
+    """Expected state of one transactional id: its producer and the partitions of its open transaction."""
 
     producer: Producer = NO_PRODUCER
     places: set[TopicPartition] = field(default_factory=set)
@@ -44,7 +46,7 @@ class Model:
 
 @dataclass
 class World:
-    """The coordinator, a model of each id, and the markers that must come: (place, commit) by producer id."""
+    """Coordinator, a model of each id, and the expected markers: (producer id, partition, commit)."""
 
     tx: Transactions = field(default_factory=Transactions)
     leader_epoch: int = 0
@@ -57,7 +59,7 @@ class World:
         model.is_open = False
 
     def settle(self, name: str) -> None:
-        """Compare the state of the id after an end that the client did not request."""
+        """Copy the producer of an id after an end that the client did not request."""
         self.models[name].producer = Producer(*(lambda one: (one.producer_id, one.producer_epoch))(self.tx.see(name)))
 
     # ---- operations
@@ -140,7 +142,7 @@ class World:
         self.know_epochs()
 
     def exhaust(self, name: str) -> None:
-        """Use up the epochs; not inside a transaction, whose records have its epoch."""
+        """Use up the epochs of an id outside a transaction, whose records have the transaction's epoch."""
         model = self.models[name]
         if model.is_open or model.producer.producer_id < 0 or self.tx.state(name) not in ("Empty", "CompleteCommit"):
             return
@@ -149,7 +151,7 @@ class World:
         self.init(name, names_itself=False)
 
     def know_epochs(self) -> None:
-        """A kill may complete an end whose producer id changed; an id that was never begun is not known."""
+        """Compare the states after a restart; the coordinator has no state of an id that was never initialized."""
         for name, model in self.models.items():
             if model.producer.producer_id >= 0:
                 seen = self.tx.see(name)
@@ -158,7 +160,9 @@ class World:
                     assert model.places == seen.partitions
 
     def check(self) -> None:
-        """Once every partition takes markers, all that was decided is written, nothing else, and no id is busy."""
+        """Check that once every partition accepts markers, exactly the decided markers are written and no
+        id is busy.
+        """
         self.take()
         self.after(10_000)
         for name, model in self.models.items():
@@ -179,7 +183,7 @@ class World:
 @given(st.lists(operations, min_size=80, max_size=120))
 @scope()
 def test_random_lives(steps: list[tuple[object, ...]]) -> None:
-    """Each decision is written to each of its partitions, whatever fails and whenever the broker is killed."""
+    """Each decision is written to each of its partitions after any failures and kills of the broker."""
     world = World()
     for name in NAMES:
         world.init(name, names_itself=False)

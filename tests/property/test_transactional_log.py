@@ -1,5 +1,7 @@
-"""A partition's transactions against a list of what was written: readers of committed records see the same, and stop
-at the same offset, after rolls, truncation, stops of either kind and lost transaction indexes.
+"""Transactions of a partition compared with a list of the writes, for readers of committed records.
+
+They read the same records and stop at the same offset after rolls, truncation, stops of either kind and lost
+transaction indexes.
 """
 
 from dataclasses import dataclass, field
@@ -42,7 +44,7 @@ class Model:
         return next((w.sequence + 1 for w in of_epoch if w.commit is None), 0)
 
     def open(self) -> dict[int, int]:
-        """First offset of each open transaction."""
+        """Return the first offset of each open transaction."""
         found: dict[int, int] = {}
         for w in self.log:
             if w.commit is not None:
@@ -55,7 +57,7 @@ class Model:
         return max(min(self.open().values(), default=self.end), self.start)
 
     def committed(self) -> list[int]:
-        """Offsets of records below the last stable offset that belong to no aborted transaction."""
+        """Return the offsets of records below the last stable offset that belong to no aborted transaction."""
         visible: list[int] = []
         undecided: dict[int, list[int]] = {}
         for w in self.log:
@@ -70,7 +72,7 @@ class Model:
 
 
 def consumed(log: PartitionLog, start: int, max_bytes: int) -> list[int]:
-    """Return the values that a consumer with isolation.level=read_committed reads."""
+    """Return the offsets that a consumer with isolation.level=read_committed reads."""
     seen: list[int] = []
     offset = start
     aborted_now: set[int] = set()
@@ -83,7 +85,7 @@ def consumed(log: PartitionLog, start: int, max_bytes: int) -> list[int]:
             return seen
         waiting = sorted(got.aborted, key=lambda row: row.first_offset)
         assert all(row.last_offset >= offset for row in waiting)
-        aborted_now.clear()  # a consumer begins each fetch with the list that it came with
+        aborted_now.clear()  # a consumer begins each fetch with the list in the response
         for b in iter_batches(data):
             while waiting and waiting[0].first_offset <= b.last_offset:
                 aborted_now.add(waiting.pop(0).producer_id)
@@ -117,7 +119,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=40), st.booleans())
 @scope()
 def test_readers_see_committed_records_only(steps: list[tuple[Any, ...]], deletes: bool) -> None:
-    """``deletes``: records are deleted too, from the beginning on."""
+    """Readers see only committed records. ``deletes``: records are deleted too, from the beginning on."""
     folder, clock, model = folder_until_end(), VirtualClock(NOW_MS), Model()
     log = open_log(folder / "t-0", clock, config={"index.interval.bytes": 0})
     for step in steps:
@@ -170,8 +172,10 @@ def test_readers_see_committed_records_only(steps: list[tuple[Any, ...]], delete
 @given(st.lists(st.one_of(*APPENDS), max_size=40))
 @scope()
 def test_compaction_keeps_what_is_committed(steps: list[tuple[Any, ...]]) -> None:
-    """Records of the same key: readers of committed records see the last committed one of the part that is cleaned,
-    and all above it; what is open, or above the last stable offset, is not touched."""
+    """Compaction keeps the last committed record of a key in the cleaned part and all records above that part.
+
+    Open transactions and records above the last stable offset are not touched.
+    """
     folder, clock, model = folder_until_end(), VirtualClock(NOW_MS), Model()
     log = open_log(folder / "t-0", clock, config={"cleanup.policy": "compact"})
     from tests.support.compaction import keyed

@@ -1,4 +1,4 @@
-"""Offsets in and outside transactions against a model, over restarts and rounds of the cleaner."""
+"""Offsets in and outside transactions compared with a model, across restarts and cleanings."""
 
 import uuid
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.groups import Groups, MemoryTopic
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 GROUPS = ["a", "b"]
 DAY_MS = 86_400_000
-Key = tuple[str, tuple[str, int]]  # group and place
+Key = tuple[str, tuple[str, int]]  # group and partition
 
 keys = st.tuples(st.sampled_from(GROUPS), st.sampled_from(PLACES))
 producers = st.integers(1, 3)
@@ -38,7 +38,7 @@ steps = st.lists(
 
 
 class Model:
-    """Offset and time of each key, and the same of those that wait."""
+    """Offset and time of each key, committed and pending."""
 
     def __init__(self) -> None:
         self.time = 0
@@ -83,7 +83,7 @@ class Bench:
         self.first_dirty = 0
 
     def clean(self) -> None:
-        """A round over everything that is stable; markers whose data was removed go with it, a day later."""
+        """Clean everything that is stable; a day later, markers whose data was removed are removed too."""
         self.log.roll()
         self.clock.advance_ms(2 * DAY_MS)
         now_ms = self.clock.wall_ms()
@@ -140,7 +140,7 @@ class Bench:
 @given(steps)
 @scope()
 def test_offsets_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
-    """Writes, ends, deletions, cleaning and loads in any order agree with the model, also when all transactions end."""
+    """The coordinator agrees with the model after commits, ends, deletions, cleaning and loads in any order."""
     bench, model = Bench(folder_until_end()), Model()
     for step in script:
         bench.run(step, model)

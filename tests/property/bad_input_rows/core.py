@@ -1,4 +1,4 @@
-"""Rows of the cores: clocks, checksum, framing, pool, queue, timer and purgatory."""
+"""Rows of the cores: clocks, checksum, framing, memory pool, queue, timer and purgatory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ CLOCK_READS = dict.fromkeys(("now_ns", "now_ms", "epoch_ms", "wall_ms", "is_virt
 
 
 def virtual_clock(data: st.DataObject) -> Life:
-    """Time never runs backwards, nor leaves its scale."""
+    """Yield a clock, whose time never goes back nor overflows."""
     clock = attempt(data, VirtualClock, [JUNK, JUNK]) or VirtualClock()
     before = clock.now_ns()
     yield clock
@@ -37,7 +37,7 @@ FEED = {"feed": [st.one_of(JUNK, BUFFERS, st.binary(max_size=200))], "bytes_read
 
 
 def framer(data: st.DataObject) -> Life:
-    """A stream that was refused is refused again, and the pool gets back what frames were charged."""
+    """Yield a framer, whose frames return their memory to the pool when they are dropped."""
     pool = MemoryPool(POOL_BYTES, POOL_BYTES)
     words = [st.one_of(KINDS, JUNK), st.one_of(st.integers(1, 60), JUNK), st.one_of(st.just(b"\r\n"), JUNK)]
     made = attempt(data, Framer, [*words, st.one_of(st.just(pool), st.none(), JUNK)], (BufferError,))
@@ -53,7 +53,7 @@ POOL_READS = dict.fromkeys(
 
 
 def pool(data: st.DataObject) -> Life:
-    """Yield a pool, which is whole again when all memory was released or dropped."""
+    """Yield a pool, which is full again once all memory is released or dropped."""
     chosen = data.draw(st.sampled_from([MemoryPool(1000), MemoryPool(1000, 10, strict=True), MemoryPool.unlimited()]))
     before = chosen.available_bytes
     yield chosen
@@ -77,7 +77,9 @@ def released_buffer() -> PooledBuffer:
 
 
 def buffer(data: st.DataObject) -> Life:
-    """A released buffer has no bytes; one that came from no pool has none either."""
+    """Yield a buffer in use, then the same buffer after its release and a buffer without a pool, which have
+    no bytes.
+    """
     source = MemoryPool(100)
     taken = source.try_allocate(data.draw(st.integers(1, 100)))
     assert taken is not None
@@ -91,7 +93,7 @@ def buffer(data: st.DataObject) -> Life:
 
 
 def queue(data: st.DataObject) -> Life:
-    """A capacity is at least one frame; open or closed, no call does harm."""
+    """Yield a queue, which can be closed after any calls and is empty then."""
     made = Queue(data.draw(st.sampled_from([1, 500, 2**63 - 1])), VirtualClock())
     yield made
     made.close()
@@ -104,7 +106,7 @@ QUEUE_CALLS: dict[str, Sequence[Any]] = {
     "refuse_all": [],
 }
 
-# What a callback raises goes to sys.unraisablehook and does not depend on the arguments: these can be called.
+# An exception of a callback goes to sys.unraisablehook and does not depend on the arguments, so callbacks may run.
 CALLBACKS = st.one_of(st.just(int), JUNK.filter(lambda value: value is not len))
 TIMER_CALLS = {
     "add": [JUNK, CALLBACKS],
@@ -119,7 +121,7 @@ TASK_CALLS: dict[str, list[Any]] = {"cancel": [], "is_pending": [], "due_ms": []
 
 
 def timer(data: st.DataObject) -> Life:
-    """A refused task leaves nothing behind; a closed timer refuses with a RuntimeError."""
+    """Yield a timer, which drops its tasks when it is closed and then refuses tasks with RuntimeError."""
     clock = VirtualClock()
     made = Timer(clock, data.draw(st.integers(1, 1000)), data.draw(st.integers(2, 30)))
     yield made
@@ -131,7 +133,7 @@ def timer(data: st.DataObject) -> Life:
 
 
 def tasks(data: st.DataObject) -> Life:
-    """A task of no timer does nothing; one can be cancelled once, whatever else is called."""
+    """Yield a task without a timer and a task of one; neither can be cancelled after the timer is closed."""
     orphan = TimerTask.__new__(TimerTask)
     owner = Timer(VirtualClock())
     task = owner.add(5, int)
@@ -158,7 +160,7 @@ class Unborn(DelayedOperation):
 
 
 class Liar:
-    """A key that compares with nothing."""
+    """Key whose comparison fails."""
 
     def __hash__(self) -> int:
         return 7
@@ -188,7 +190,7 @@ OPERATION_CALLS = {
 
 
 def purgatory(data: st.DataObject) -> Life:
-    """Refused operations wait nowhere; a closed purgatory refuses with a RuntimeError and holds nothing."""
+    """Yield a purgatory, which drops its operations when it is closed and then refuses operations with RuntimeError."""
     clock = VirtualClock()
     made = Purgatory("p", clock, shards=data.draw(st.integers(1, 3)))
     yield made
@@ -201,7 +203,7 @@ def purgatory(data: st.DataObject) -> Life:
 
 
 def operation(data: st.DataObject) -> Life:
-    """An operation in no purgatory, or in a closed one, completes once and never by itself."""
+    """Yield an operation without a purgatory or in one that never advances."""
     with Purgatory("p", VirtualClock()) as owner:
         made = data.draw(st.one_of(st.builds(Waiting, st.just(5)), st.builds(Unborn), st.builds(Failing, st.just(0))))
         if data.draw(st.booleans()):

@@ -63,7 +63,7 @@ QUOTA = (QuotaViolationError,)
 
 
 def sensor(data: st.DataObject) -> Life:
-    """Any calls in any order leave a sensor, its parents and metrics that work; a violated quota is its own error."""
+    """Yield a sensor, then its metrics with a changed config; the sensor records after any calls."""
     clock = VirtualClock(0)
     parent = Sensor("parent", clock=clock)
     made = Sensor("s", MetricConfig(3, 100), parents=[parent], clock=clock)
@@ -79,13 +79,13 @@ def sensor(data: st.DataObject) -> Life:
 
 
 def orphan(data: st.DataObject) -> Life:
-    """A metric made by hand has a name and nothing else, and a view of nothing shows nothing."""
+    """Yield a metric without a sensor; a view without a metric is empty."""
     yield Metric("x")
     assert len(SampleView()) == 0
 
 
 def viewed_sensor(data: st.DataObject) -> Life:
-    """A view keeps its memory while samples come and go, configs grow and the sensor is forgotten."""
+    """Yield a sensor whose views keep their memory while samples change, configs grow and the sensor is dropped."""
     made = Sensor("s", MetricConfig(2, 100), clock=VirtualClock(0))
     made.add("m", stats.Rate())
     made.add(None, COMPOUND[1])
@@ -112,7 +112,7 @@ REGISTRY_CALLS = {
 
 
 def registry(data: st.DataObject) -> Life:
-    """Invalid names, parents that are not registered, removal of what is not there: refused, and nothing left."""
+    """Yield a registry and a sensor; invalid names, unknown parents and removals of unknown sensors are refused."""
     made = SensorRegistry(clock=VirtualClock(0), expires=True)
     first = made.sensor("a", inactive_expiration_ms=10)
     words = data.draw(st.fixed_dictionaries({}, optional={"parents": OBJECTS, "record_level": LEVELS}))
@@ -138,7 +138,7 @@ def charges(mine: Sensor) -> st.SearchStrategy[object]:
 
 
 def charged(data: st.DataObject) -> Life:
-    """Several sensors at once: lists, tuples, modes and delays of any kind; a refused call has recorded nothing."""
+    """Charge several sensors at once with items of any kind; a refused call records nothing."""
     made = Sensor("s", clock=VirtualClock(0))
     made.add("total", stats.CumulativeSum())
     items = data.draw(charges(made))
@@ -152,7 +152,7 @@ def charged(data: st.DataObject) -> Life:
 
 
 def metrics(data: st.DataObject) -> Life:
-    """The broker's registry over it: names, tags, gauges."""
+    """Yield the broker's registry of metrics with names, tags and gauges."""
     made = Metrics(clock=VirtualClock(0))
     yield made
     assert made.get(made.metric_name("count", "kafka-metrics-count")) is not None
@@ -205,14 +205,14 @@ ROWS: list[Row] = [
 
 
 def limited() -> Sensor:
-    """A sensor with a quota and a metric."""
+    """Return a sensor with a quota and a metric."""
     made = Sensor("s", MetricConfig(quota=Quota.upper(1.0)), clock=VirtualClock(0))
     made.add("m", stats.Rate())
     return made
 
 
 REFUSALS: dict[str, list[Refusal]] = {
-    # beyond 64 bits is a ValueError, as everywhere else in the cores
+    # a number beyond 64 bits is a ValueError, as everywhere in the cores
     "Sensor": [
         Refusal(ValueError, lambda: limited().record(1.0, 2**80)),
         Refusal(TypeError, lambda: limited().record(1.0, "now")),  # type: ignore[arg-type]

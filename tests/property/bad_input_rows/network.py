@@ -1,4 +1,4 @@
-"""Rows of the network: selector, processor, acceptor, server, and requests in Python's hands."""
+"""Rows of the network: selector, processor, acceptor, server, and requests in Python code."""
 
 import contextlib
 import selectors
@@ -20,7 +20,7 @@ from kbroker.network.request_channel import RequestChannel, SuppressedResponses
 from kbroker.network.socket_server import SocketServer
 from tests.support.bad_input import BUFFERS, JUNK, OBJECTS, Call, Life, Object, Refusal, Row, Storm, refused
 
-# of descriptors only what is never open: a real one would be closed under somebody's feet
+# only descriptors that are never open: an open one would belong to other code
 NO_FLAG = OBJECTS.filter(lambda x: not isinstance(x, bool))
 DESCRIPTORS = st.one_of(NO_FLAG, st.integers(2**20, 2**70), st.integers(max_value=-1))
 IDS = st.one_of(st.sampled_from(["a", "b"]), JUNK)
@@ -42,7 +42,7 @@ SELECTOR_CALLS = {
 
 
 def selector(data: st.DataObject) -> Life:
-    """Any calls in any order, on connections that are open, half closed and gone; then on a closed selector."""
+    """Yield a selector with an open and a half-closed connection, then the same selector closed."""
     pool = MemoryPool(50)
     backend = data.draw(st.sampled_from(["auto", "selectors"]))
     made = Selector(
@@ -65,19 +65,19 @@ def selector(data: st.DataObject) -> Life:
 
 
 def polled_selector(*given: object, **words: object) -> None:
-    """Made, polled and closed."""
+    """Make, poll and close a selector."""
     made = Selector(*given, **words)  # type: ignore[arg-type]
     made.poll(0)
     made.close()
 
 
 def mute_table(data: st.DataObject) -> Life:
-    """A mute table takes its own events only."""
+    """Yield a mute table, which accepts only its own events."""
     yield MuteTable()
 
 
 def empty_receive(data: st.DataObject) -> Life:
-    """A receive of nothing has no bytes."""
+    """Yield an empty receive, which has no bytes."""
     one = Receive()
     yield one
     assert refused(memoryview, one) is ValueError
@@ -85,19 +85,19 @@ def empty_receive(data: st.DataObject) -> Life:
 
 
 def lost_responses(data: st.DataObject) -> Life:
-    """Closed and closed again it stays closed."""
+    """Yield suppressed responses, which keep nothing, also when they are closed twice."""
     lost = SuppressedResponses(data.draw(st.booleans()))
     yield lost
     assert (lost.kept, lost.lost) == (0, 0)
 
 
 def never(found: object) -> bool:
-    """For a function that must refuse all it is given here."""
+    """Reject every result: the function must refuse all arguments of its row."""
     return False
 
 
 def channel(data: st.DataObject) -> Life:
-    """Any time is a time-out of the channel or an error of the argument."""
+    """Yield a closed request channel, for which any number is a time-out and NaN is an error."""
     made = RequestChannel(clock=VirtualClock())
     made.close()
     yield made
@@ -106,7 +106,7 @@ def channel(data: st.DataObject) -> Life:
 
 
 def forged_request(data: st.DataObject) -> Life:
-    """A request made out of nothing counts as completed."""
+    """Yield a request that no network thread made, which counts as completed."""
     request = InboundRequest.__new__(InboundRequest)
     yield request
     assert request.answered
@@ -116,14 +116,14 @@ def forged_request(data: st.DataObject) -> Life:
 
 
 def processor(data: st.DataObject) -> Life:
-    """A processor that never runs can be asked and stopped; the main thread is not taken."""
+    """Yield a processor that does not run; it refuses to run in the main thread."""
     made = Processor("x", 0, Queue(5))
     yield made
     assert refused_to_run(made)
 
 
 def acceptor(data: st.DataObject) -> Life:
-    """A number that is not a descriptor and a list without processors are refused; the main thread is not taken."""
+    """Yield an acceptor, which refuses wrong processors and sizes, and refuses to run in the main thread."""
     worker = Processor("x", 0, Queue(5))
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -198,7 +198,7 @@ ROWS: list[Row] = [
     Call("receive", receive, [st.one_of(st.builds(closed_queue), JUNK), JUNK]),
     Call("RequestChannel()", RequestChannel, [OBJECTS]),
     Call("RequestChannel(...)", RequestChannel, named={"capacity": JUNK, "clock": JUNK}),
-    # without an argument it waits for the close
+    # without an argument the call waits until the channel is closed
     Call("RequestChannel.receive", lambda time: RequestChannel(clock=VirtualClock()).receive(time), [NO_TIMES]),
     Object("RequestChannel", channel, [Storm({"receive": [JUNK], "closed": [], "close": [], "__len__": []})]),
     Object(
@@ -221,7 +221,7 @@ def forged() -> InboundRequest:
 
 
 REFUSALS: dict[str, list[Refusal]] = {
-    # what only the network makes: made by hand it is refused, or does nothing
+    # Only the network makes these objects; made by other code they are refused or do nothing.
     "InboundRequest": [
         Refusal(TypeError, InboundRequest),
         Refusal(ValueError, lambda: forged().close()),

@@ -24,7 +24,7 @@ FIELD = st.tuples(
     st.booleans(), st.booleans(), st.booleans(), st.one_of(st.integers(-1, 3), JUNK), JUNK,
     st.one_of(st.none(), st.just(Plan("child", False, [])), JUNK),
 )  # fmt: skip
-# Lengths and counts, in both of the wire's forms, that announce more than there is, among short ones.
+# Lengths and counts, in both forms of the wire format, that exceed the data, among short ones.
 LENGTHS = st.lists(
     st.sampled_from([b"\x7f\xff\xff\xff", b"\x04\0\0\0", b"\xff\xff\xff\x7f", b"\0", b"\0\0", b"\0\1a", b"\2"]),
     max_size=12,
@@ -49,7 +49,7 @@ def decode_message(message: tuple[Any, int, int], data: bytes) -> Any:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[int, int, dict[str, object]]:
-    """A body of the right names and, here and there, the wrong values."""
+    """Draw a request body with the right names and some wrong values."""
     schema = codec.api(draw(st.sampled_from(sorted(codec.apis()))))
     version = draw(st.integers(*schema.request_versions))
     body = request_plan(schema.key, version).default()
@@ -59,17 +59,17 @@ def bodies(draw: st.DrawFn) -> tuple[int, int, dict[str, object]]:
 
 
 def there_and_back(message: tuple[int, int, dict[str, object]], *more: object) -> Any:
-    """Return the decoded form of an encoded body."""
+    """Return the decoded form of an encoded request body."""
     encoded = codec.encode_request(*message, *more)
     try:
         return codec.decode_request(message[0], message[1], encoded)
     except Exception as why:
-        raise AssertionError("what was encoded cannot be decoded") from why
+        raise AssertionError("an encoded body cannot be decoded") from why
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """A table of any fields that is accepted, else an empty one; its default is a body."""
+    """Draw an accepted plan of any fields, or an empty plan; the default of a plan is a body."""
     try:
         plan = Plan(draw(PLAN_NAME), draw(st.booleans()), draw(FIELDS))
     except (TypeError, ValueError, KeyError, *ERRORS):
@@ -111,7 +111,7 @@ ROWS_OF_RECORDS = st.one_of(
 
 
 def builder(data: st.DataObject) -> Life:
-    """A refused record leaves the batch as it was: what is built in the end can be read."""
+    """Yield a builder, in which a refused record changes nothing: the batch that it builds can be read."""
     made = RecordBatchBuilder(data.draw(st.integers(0, 4)))
     yield made
     batch = records.batch_at(made.build())
@@ -120,7 +120,7 @@ def builder(data: st.DataObject) -> Life:
 
 
 def batches(data: st.DataObject) -> Life:
-    """Any bytes at any place give a batch, nothing, or a documented error."""
+    """Yield the batch at any offset of any bytes, or None if there is none, then a batch without bytes."""
     yield attempt(data, records.batch_at, [BATCHES, OFFSETS], RECORD_ERRORS)
     yield RecordBatch.__new__(RecordBatch)
 
@@ -162,7 +162,7 @@ ROWS: list[Row] = [
     Call("build_batch", records.build_batch, [ROWS_OF_RECORDS], RECORD_ERRORS),
 ]
 
-# A field that a version lacks must not stand behind a tagged one: the writer would take one for the other.
+# A field that a version lacks must not follow a tagged field: the writer would confuse the two.
 TAGGED = ("a", "int8", False, False, True, True, False, 0, 0, None)
 ABSENT = ("b", "int8", False, False, True, False, False, -1, 0, None)
 
