@@ -1,9 +1,9 @@
-"""A broker's responses to raw requests, compared field by field with those of Apache Kafka 4.3.1.
+"""Comparison of a broker's responses to raw requests, field by field, with those of Apache Kafka 4.3.1.
 
-    python -m tests.conformance check 127.0.0.1:9092 [-k PATTERN]     a broker beside the recording
-    python -m tests.conformance record [-k PATTERN]                    start Apache Kafka twice and record it anew
-    python -m tests.conformance list [-k PATTERN]                      the cases
+    python -m tests.conformance check 127.0.0.1:9092 [-k PATTERN]     compare a broker with the recording
+    python -m tests.conformance record [-k PATTERN]                    start Apache Kafka twice and record its responses
+    python -m tests.conformance list [-k PATTERN]                      list the cases
 
-A situation (`situations/*.py`) is a short script of requests; it runs in each version and with each parameter that it
-names. README.md says how to add one and what a comparison leaves out.
+A situation (`situations/*.py`) is a short script of requests, which is run in each version and with each parameter that
+it names. README.md explains how to add a situation and which values a comparison leaves out.
 """

@@ -1,13 +1,13 @@
-"""Records Apache Kafka, or compares a broker with the recording; README.md explains both.
+"""Recorder of Apache Kafka's responses, and comparison of a broker with the recording; README.md explains both.
 
     python -m tests.conformance check HOST:PORT [--sasl HOST:PORT] [-k PATTERN] [-j N] [-v]
     python -m tests.conformance record [HOST:PORT] [--sasl HOST:PORT] [-k PATTERN] [-j N]
     python -m tests.conformance list [-k PATTERN]
 
-`check` counts apart the responses in which the broker of this tree differs on purpose (left_out.txt).
---sasl: the listener on which users of sasl.py can log in; without it their cases are absent.
-`record` without an address starts Apache Kafka from Maven. It runs every case twice and keeps what was the same both
-times; a case that was not is named and not kept. Exit status: 0 nothing differs, 1 something does, 2 wrong usage.
+`check` counts separately the responses in which kbroker differs deliberately (left_out.txt).
+--sasl: the listener for the users of sasl.py; without it their cases are absent.
+`record` without an address starts Apache Kafka from Maven. Every case is run twice and kept if both runs agree; other
+cases are printed. Exit status: 0 no difference, 1 a difference, 2 wrong usage.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from tests.support.kafka import ApacheKafka, compiled
 from tests.support.ports import free_run
 
 RECEIVER = Path(__file__).parents[1] / "support" / "java" / "ReceiveMetrics.java"
-Address = tuple[str, str]  # of the broker, and of its listener with SASL
+Address = tuple[str, str]  # address of the broker, and of its listener with SASL
 
 
 def chosen(pattern: str | None) -> list[Case]:
@@ -79,7 +79,7 @@ def reference(bootstrap: str | None, sasl: str) -> Iterator[Address]:
     if bootstrap is not None:
         yield bootstrap, sasl
         return
-    port = free_run(3)  # the controller takes the second one
+    port = free_run(3)  # the controller uses the second port
     own_sasl = f"127.0.0.1:{port + 2}"
     receiver = compiled(RECEIVER)
     settings = {**SETTINGS, "metric.reporters": RECEIVER.stem}

@@ -1,4 +1,4 @@
-"""Record batches: built with any fields, also wrong ones, and read for a comparison."""
+"""Record batches with any fields, including wrong ones, and their decoded form for a comparison."""
 
 import gzip
 import struct
@@ -19,16 +19,16 @@ class Record(NamedTuple):
     value: bytes | None = b""
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    later_ms: int = 0  # than the batch
+    later_ms: int = 0  # difference to the batch's time
 
 
 def _stored_snappy(data: bytes) -> bytes:
-    """Return the data as one literal."""
+    """Return the data as one literal of Snappy."""
     return uvarint(len(data)) + b"\xf4" + struct.pack("<H", len(data) - 1) + data
 
 
 def squeezed(codec: str, data: bytes) -> bytes:
-    """Return a valid stream of a codec, as short as possible; all but gzip only store."""
+    """Return a valid stream of a codec, as short as possible; all codecs but gzip only store the data."""
     if codec == "gzip":
         return gzip.compress(data, mtime=0)
     if codec == "snappy":
@@ -58,7 +58,7 @@ def batch(
     payload: bytes | None = None,
     **header: int | None,
 ) -> bytes:
-    """Return a batch of format 2, of the given codec; fields can have wrong values, as in ``wire.batch``."""
+    """Return a batch of format 2 with the given codec; fields can have wrong values, as in ``wire.batch``."""
     rows = [
         each if isinstance(each, Record) else Record(each.encode() if isinstance(each, str) else each)
         for each in records
@@ -91,11 +91,8 @@ def old_message(value: bytes, magic: int, time_ms: int) -> bytes:
     return struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body
 
 
-# ---- taken apart
-
-
 def taken_apart(data: bytes | None) -> Any:
-    """Return every field of every batch; the rest of a batch that was cut off is {"Cut": bytes}."""
+    """Return every field of every batch; the rest of an incomplete batch is {"Cut": size in bytes}."""
     if data is None:
         return None
     found: list[Any] = []

@@ -1,4 +1,4 @@
-"""Request bodies that fit every version, and the ground that several situations stand on."""
+"""Request bodies for every version, and preparations that several situations share."""
 
 import struct
 import uuid
@@ -20,7 +20,7 @@ STRANGE_ID = uuid.UUID(int=0x1234)
 
 
 def named(topic: Topic | str, field: str = "Name") -> Body:
-    """A topic as requests name it: by name, and by id where the version has one."""
+    """Return the field that names a topic, and its id for versions that have ids."""
     return {field: topic} if isinstance(topic, str) else {field: topic.name, "TopicId": topic.id}
 
 
@@ -30,7 +30,7 @@ def produce(
     timeout_ms: int = 5000,
     transactional_id: str | None = None,
 ) -> Body:
-    """Batches for (topic, partition)."""
+    """Return a Produce request with batches for (topic, partition)."""
     topics: dict[Topic | str, Body] = {}
     for topic, partition, records in rows:
         row = topics.setdefault(topic, {**named(topic), "PartitionData": []})
@@ -39,7 +39,7 @@ def produce(
 
 
 def put(talk: Talk, topic: Topic, records: bytes, *, partition: int = 0, transactional_id: str | None = None) -> None:
-    """Append, outside the comparison."""
+    """Append records without recording the response."""
     body = produce((topic, partition, records), transactional_id=transactional_id)
     row = talk.quietly("Produce", 12, body)["Responses"][0]["PartitionResponses"][0]
     if row["ErrorCode"]:
@@ -49,14 +49,16 @@ def put(talk: Talk, topic: Topic, records: bytes, *, partition: int = 0, transac
 def fill(
     talk: Talk, topic: Topic, *, batches: int = 1, records: int = 1, value_bytes: int = 4, partition: int = 0
 ) -> None:
-    """Append batches of so many records."""
+    """Append batches of ``records`` records each."""
     for number in range(batches):
         values = [f"{number}.{index}".encode().ljust(value_bytes, b"_") for index in range(records)]
         put(talk, topic, batch(*values, time_ms=talk.at()), partition=partition)
 
 
 def fetch(*rows: tuple[Topic | str, int, int], partition_bytes: int = 1 << 20, **fields: Any) -> Body:
-    """From (topic, partition, offset) in the order given, not waiting; `fields` of the request."""
+    """Return a Fetch request for (topic, partition, offset) in the given order, without waiting. Args: ``fields`` of
+    the request.
+    """
     topics: list[Body] = []
     for topic, partition, offset in rows:
         row = {**named(topic, "Topic"), "Partitions": []}
@@ -72,12 +74,12 @@ def forgotten(topic: Topic, *partitions: int) -> list[Body]:
 
 
 def read_back(talk: Talk, topic: Topic, note: str = "", *, committed: bool = False, **fields: Any) -> None:
-    """Record what partition 0 holds."""
+    """Record a fetch of partition 0 from its start."""
     talk.also("Fetch", 12, fetch((topic, 0, 0), IsolationLevel=int(committed), **fields), note)
 
 
 def list_offsets(topic: Topic | str, *times: int, isolation: int = 0, leader_epoch: int = -1) -> Body:
-    """Partition n is asked for the nth time."""
+    """Return a ListOffsets request, in which the nth timestamp is that of partition n."""
     rows = [
         {"PartitionIndex": n, "Timestamp": each, "CurrentLeaderEpoch": leader_epoch} for n, each in enumerate(times)
     ]
@@ -99,7 +101,7 @@ def delete_records(talk: Talk, topic: Topic, before: int) -> None:
 
 
 def group(talk: Talk, label: str = "g") -> str:
-    """A new name whose coordinator is ready."""
+    """Return the name of a new group whose coordinator is ready."""
     name = talk.name(label)
     await_group(talk, name)
     return name
@@ -132,7 +134,7 @@ def join(
 
 
 def sync(group_id: str, generation: int, member: str, parts: dict[str, bytes] | None = None, **fields: Any) -> Body:
-    """With the protocol that `join` offers, where the version has it."""
+    """Return a SyncGroup request with the protocol of `join`, for versions that have it."""
     rows = [{"MemberId": each, "Assignment": part} for each, part in (parts or {}).items()]
     body = {"GroupId": group_id, "GenerationId": generation, "MemberId": member, "Assignments": rows}
     return {**body, "ProtocolType": "consumer", "ProtocolName": "range", **fields}
@@ -143,7 +145,7 @@ def heartbeat(group_id: str, generation: int, member: str, instance: str | None 
 
 
 def leave(version: int, group_id: str, member: str) -> Body:
-    """Return the request of one member: in a list from version 3 on."""
+    """Return a LeaveGroup request of one member, which is in a list from version 3 on."""
     if version < 3:
         return {"GroupId": group_id, "MemberId": member}
     return {"GroupId": group_id, "Members": [{"MemberId": member, "Reason": "the script says so"}]}
@@ -156,7 +158,7 @@ class Member:
 
 
 def lone_member(talk: Talk, group_id: str, *, is_synced: bool = True, on: str = "ground", **how: Any) -> Member:
-    """Join an empty group, outside the comparison; `how`: as `join`."""
+    """Join an empty group without recording the responses. Args: ``how``: arguments of `join`."""
     response = talk.quietly("JoinGroup", 5, join(group_id, **how), on=on)
     if response["ErrorCode"] == MEMBER_ID_REQUIRED:
         response = talk.quietly("JoinGroup", 5, join(group_id, response["MemberId"], **how), on=on)
@@ -186,7 +188,9 @@ def commit(
 
 
 def committed(version: int, group_id: str, rows: Sequence[tuple[Topic | str, list[int]]] | None, **fields: Any) -> Body:
-    """OffsetFetch of (topic, partitions) or of all; `fields`: of the group; stable: of the request."""
+    """Return an OffsetFetch request for (topic, partitions) or for all. Args: ``fields`` of the group, or
+    ``stable``.
+    """
     topics = None if rows is None else [{**named(topic), "PartitionIndexes": indexes} for topic, indexes in rows]
     stable = {"RequireStable": fields.pop("stable", False)}
     if version >= 8:
@@ -196,7 +200,7 @@ def committed(version: int, group_id: str, rows: Sequence[tuple[Topic | str, lis
 
 
 def subscription(*topics: str) -> bytes:
-    """A consumer's metadata that names topics."""
+    """Return a consumer's metadata with subscribed topics."""
     names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
@@ -212,11 +216,11 @@ class Producer:
 
     @property
     def who(self) -> Body:
-        """As most transactional requests name it."""
+        """Fields that most transactional requests have."""
         return {"TransactionalId": self.transactional_id, "ProducerId": self.id, "ProducerEpoch": self.epoch}
 
     def batch(self, *records: Any, sequence: int, is_transactional: bool | None = None, **how: Any) -> bytes:
-        """A batch of this producer."""
+        """Return a batch of this producer."""
         is_in = self.transactional_id is not None if is_transactional is None else is_transactional
         bits = how.pop("attributes", 0) | (TRANSACTIONAL if is_in else 0)
         return batch(
@@ -230,8 +234,8 @@ def init(transactional_id: str | None, *, timeout_ms: int = 60_000, producer_id:
 
 
 def producer(talk: Talk, transactional_id: str | None = None) -> Producer:
-    """A producer id, outside the comparison."""
-    if transactional_id is not None:  # this question makes the topic of the coordinator, once
+    """Return a producer with a new producer id, without recording the responses."""
+    if transactional_id is not None:  # the request creates the coordinator's topic, once
         body = {"Key": transactional_id, "KeyType": 1}
         talk.until("a coordinator", lambda: talk.quietly("FindCoordinator", 2, body)["ErrorCode"] == 0, 30)
 
@@ -246,7 +250,7 @@ def producer(talk: Talk, transactional_id: str | None = None) -> Producer:
 
 
 def add_partitions(version: int, who: Body, topic: Topic | str, *partitions: int, only_verify: bool = False) -> Body:
-    """AddPartitionsToTxn; from version 4 on a list of transactions."""
+    """Return an AddPartitionsToTxn request, which from version 4 on has a list of transactions."""
     topics = [{"Name": topic if isinstance(topic, str) else topic.name, "Partitions": list(partitions) or [0]}]
     if version < 4:
         return {**{f"V3AndBelow{name}": value for name, value in who.items()}, "V3AndBelowTopics": topics}
@@ -254,7 +258,7 @@ def add_partitions(version: int, who: Body, topic: Topic | str, *partitions: int
 
 
 def open_transaction(talk: Talk, topic: Topic, label: str = "tx") -> Producer:
-    """A transaction with one record in partition 0, as clients before transaction version 2 begin it."""
+    """Begin a transaction with one record in partition 0, as clients do before transaction version 2."""
     made = producer(talk, talk.name(label))
     talk.quietly("AddPartitionsToTxn", 3, add_partitions(3, made.who, topic))
     records = made.batch("in a transaction", sequence=0, time_ms=talk.at())
@@ -263,7 +267,7 @@ def open_transaction(talk: Talk, topic: Topic, label: str = "tx") -> Producer:
 
 
 def put_in(talk: Talk, topic: Topic, records: bytes, made: Producer) -> None:
-    """Append by Produce 11, which does not add the partition itself."""
+    """Append by Produce 11, which does not add the partition to the transaction."""
     body = produce((topic, 0, records), transactional_id=made.transactional_id)
     row = talk.quietly("Produce", 11, body)["Responses"][0]["PartitionResponses"][0]
     if row["ErrorCode"]:
@@ -271,7 +275,7 @@ def put_in(talk: Talk, topic: Topic, records: bytes, made: Producer) -> None:
 
 
 def end_transaction(talk: Talk, made: Producer, is_commit: bool) -> None:
-    """End it, and wait until its markers are written."""
+    """End a transaction and wait until its markers are written."""
     talk.quietly("EndTxn", 3, {**made.who, "Committed": is_commit})
     await_state(talk, made, "CompleteCommit" if is_commit else "CompleteAbort")
 

@@ -1,7 +1,7 @@
-"""Messages of any API and version as dicts, by Kafka's tables, without the broker's codec.
+"""Codec of messages of any API and version as dicts, by Kafka's tables, independent of the broker's codec.
 
-A field that a body lacks has the table's default; one that the version lacks is left out, so that one body serves all
-versions. A field that no version has is an error.
+A field that a body lacks has the table's default. A field that the version lacks is left out, so that one body is valid
+for all versions. A field that no version has is an error.
 """
 
 import functools
@@ -20,13 +20,13 @@ ZERO_ID = uuid.UUID(int=0)
 
 
 class Unreadable(Exception):
-    """Bytes that are not a message of the expected kind."""
+    """The bytes are not a message of the expected kind."""
 
 
 class Field(NamedTuple):
-    """A field in one version of a message.
+    """Field in one version of a message.
 
-    ``kind``: a number's, uuid, string, bytes, records or struct; ``tag``: None if it is not a tagged field.
+    ``kind``: name of a number type, uuid, string, bytes, records or struct; ``tag``: None for an untagged field.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Field(NamedTuple):
 
 class Message(NamedTuple):
     fields: tuple[Field, ...]
-    known: frozenset[str]  # names in any version
+    known: frozenset[str]  # field names in any version
     flexible: bool
 
 
@@ -91,7 +91,7 @@ def message(api: str, side: str, version: int) -> Message:
 
 
 def _size(length: int, kind: str, flexible: bool) -> bytes:
-    """Return the length before a string, bytes or an array; -1 is null."""
+    """Return the length prefix of a string, bytes or an array; -1 represents null."""
     if flexible:
         return uvarint(length + 1)
     return struct.pack(">h" if kind == "string" else ">i", length)
@@ -141,7 +141,7 @@ def encoded(api: str, version: int, body: Body) -> bytes:
 def request(
     api: str, version: int, body: Body, correlation_id: int = 1, client_id: str | None = "conformance"
 ) -> bytes:
-    """Return a request with its header, without its size."""
+    """Return a request with its header, without its length prefix."""
     flexible = message(api, "request", version).flexible
     return header(api_by_name(api).key, version, correlation_id, client_id, flexible=flexible) + encoded(
         api, version, body
@@ -152,7 +152,7 @@ def request(
 
 
 class Reader:
-    """Reads values from bytes, and never past their end."""
+    """Reader of values from bytes, which never reads past their end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -188,7 +188,7 @@ class Reader:
         return value >> 1 ^ -(value & 1)
 
     def size(self, kind: str, flexible: bool) -> int:
-        """Return a length; -1 is null."""
+        """Return a length; -1 represents null."""
         return self.uvarint() - 1 if flexible else int(self.number(">h" if kind == "string" else ">i"))
 
 
@@ -247,9 +247,7 @@ def response(api: str, version: int, frame: bytes) -> tuple[int, Body]:
     reader = Reader(frame)
     correlation_id = int(reader.number(">i"))
     table = message(api, "response", version)
-    if (
-        table.flexible and api != "ApiVersions"
-    ):  # whose header stays the old one, for clients that do not know the version
+    if table.flexible and api != "ApiVersions":  # its header stays the old one, for clients without the version
         for _ in range(reader.uvarint()):
             reader.uvarint()
             reader.take(reader.uvarint())

@@ -1,8 +1,8 @@
-"""Names instead of values that differ from run to run and from broker to broker; a response becomes flat.
+"""Names in place of values that differ between runs and between brokers, and responses in a flat form.
 
-A flat response maps the path of each value to it: ``Topics[@-t].Partitions[0].ErrorCode``. An element of an array is
-called by what identifies it, so that the order in which a broker lists things does not count, or by its place where the
-order does count or nothing identifies it.
+A flat response maps the path of each value to the value: ``Topics[@-t].Partitions[0].ErrorCode``. An element of an
+array is named by its identity, so that the order of the array is irrelevant, or by its position if the order is
+relevant or the element has no identity.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.conformance.codec import ZERO_ID, Body
 Flat = dict[str, Any]
 Keep = Callable[[Body], bool]
 
-# Of the machine, of the moment, or the broker's own decision.
+# Fields that depend on the machine or the time, or on the broker's own decision.
 NEVER_COMPARED = frozenset(
     {
         *("ThrottleTimeMs", "TotalBytes", "UsableBytes", "LastFetchTimestamp", "LastCaughtUpTimestamp"),
@@ -34,13 +34,13 @@ NODES = frozenset(
 TIMES = frozenset(
     {*("Timestamp", "LogAppendTimeMs", "LastTimestamp", "BaseTimestamp", "MaxTimestamp"), "TransactionStartTimeMs"}
 )
-MESSAGES = frozenset({"ErrorMessage", "BatchIndexErrorMessage"})  # worded by each broker itself
+MESSAGES = frozenset({"ErrorMessage", "BatchIndexErrorMessage"})  # each broker has its own wording
 MEMBERS = frozenset({"MemberId", "Leader"})
-HIDDEN = {"ClusterId": "<cluster>", "LogDir": "<folder>", "Documentation": "<text>"}  # where there is any
+HIDDEN = {"ClusterId": "<cluster>", "LogDir": "<folder>", "Documentation": "<text>"}  # if there is a value
 # Arrays whose order Kafka fixes, and arrays of numbers that are sets.
 IN_ORDER = frozenset({"Synonyms", "AbortedTransactions", "Records", "Batches"})
 SETS = frozenset({"Partitions", "PartitionIndexes", "SubscribedTopicNames"})
-# What identifies an element: the first that all elements have, each a different one.
+# Fields that identify an element: the first one that all elements have with distinct values.
 IDENTITIES = (
     *("Name", "Topic", "TopicName", "TopicId", "GroupId", "ResourceName", "TransactionalId", "PartitionIndex"),
     *("Partition", "Index", "PartitionId", "Key", "NodeId", "BrokerId", "BatchIndex", "ApiKey", "User"),
@@ -49,10 +49,10 @@ NEAR_MS = 3_600_000
 
 
 class Names:
-    """The names of one conversation.
+    """Names of one conversation.
 
     Args:
-        prefix: begins every name that its script makes; becomes "@".
+        prefix: prefix of every name that the script makes; it becomes "@".
         node_id, address: of the broker.
     """
 
@@ -62,10 +62,10 @@ class Names:
         self._host, self._port = address
         self._topics: dict[uuid.UUID, str] = {}
         self._times: dict[int, str] = {}
-        self._invented: set[str] = set()  # member ids that the script made up
-        self._given: dict[str, dict[Any, str]] = {}  # by kind: what the broker gave out, in order
+        self._invented: set[str] = set()  # member ids that the script invented
+        self._given: dict[str, dict[Any, str]] = {}  # values that the broker returned, in order, by kind
 
-    # ---- what is learnt
+    # ---- learning values
 
     def time(self, value_ms: int, name: str) -> None:
         self._times[value_ms] = name
@@ -104,7 +104,7 @@ class Names:
             for each in value:
                 self.learn_response(api, each)
 
-    # ---- what is compared
+    # ---- comparing values
 
     def flat(
         self,
@@ -115,12 +115,12 @@ class Names:
         in_order: tuple[str, ...] = (),
         only: dict[str, Keep] | None = None,
     ) -> Flat:
-        """The response by paths.
+        """Return the response as values by path.
 
         Args:
-            without: fields left out beside those that are never compared.
-            in_order: arrays whose order counts here.
-            only: of an array the elements that are compared.
+            without: fields that are left out besides those that are never compared.
+            in_order: arrays whose order is relevant here.
+            only: the elements of an array that are compared.
         """
         self.learn_response(api, body)
         plain = self._plain(body, NEVER_COMPARED | set(without), only or {})
@@ -172,7 +172,7 @@ class Names:
             value = value.decode("ascii", "backslashreplace")
         if not isinstance(value, str):
             return value
-        value = self.text(value)  # first: the prefix may hold nine digits, too
+        value = self.text(value)  # first, because the prefix may contain nine digits
         return re.sub(r"\d{9,}", "<number>", value) if name in MESSAGES else value  # a time, or an id of this run
 
     def text(self, value: str) -> str:

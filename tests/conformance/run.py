@@ -1,4 +1,4 @@
-"""Situations: how they are marked, found, run, recorded and judged."""
+"""Situations: how they are marked, found, run, recorded and compared."""
 
 import importlib
 import itertools
@@ -22,16 +22,16 @@ from tests.support.wire import Closed
 RECORDING = Path(__file__).with_name("kafka-4.3.1.jsonl.xz")
 LEFT_OUT = Path(__file__).with_name("left_out.txt")
 OTHER_WORDS = Path(__file__).with_name("other_words.txt")
-TRANSACTIONS = ("AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit")  # what a situation with transactions needs
+TRANSACTIONS = ("AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit")  # APIs that a situation with transactions needs
 LIMIT_S = 30.0
-PATIENCE = 12  # cases in a row without a response; the next ones get IMPATIENT_S each
+PATIENCE = 12  # consecutive cases without a response, after which each case has only IMPATIENT_S
 IMPATIENT_S = 3.0
 Script = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A situation in one version, with one parameter."""
+    """Situation in one version with one parameter."""
 
     id: str
     api: str
@@ -56,13 +56,13 @@ def situation(
     limit_s: float = LIMIT_S,
     alone: bool = False,
 ) -> Callable[[Script], Script]:
-    """Mark a script. Its file and name are its id.
+    """Mark a script as a situation. The script's file and name are the situation's id.
 
     Args:
-        api: what it is about. versions: those it runs in, such as "3,7,9-13"; None: the script chooses itself.
-        over: parameters; the script runs once for each.
-        needs: further APIs without which it is absent.
-        alone: it touches what all share, so no other runs meanwhile.
+        api: the API under test. versions: its versions, such as "3,7,9-13"; None: the script chooses the versions.
+        over: parameters; the script is run once for each.
+        needs: further APIs; without them the situation is absent.
+        alone: the script changes shared state, so no other script runs meanwhile.
     """
 
     def mark(script: Script) -> Script:
@@ -73,14 +73,14 @@ def situation(
 
 
 def numbers(text: str) -> Iterator[int]:
-    """3, 7, 9, 10 of "3,7,9-10"."""
+    """Yield the numbers of a text, such as 3, 7, 9 and 10 of "3,7,9-10"."""
     for part in text.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
 def cases() -> list[Case]:
-    """All cases of all situations, in the order in which they are written."""
+    """Return all cases of all situations in the order of the files and scripts."""
     from tests.conformance import situations
 
     found = []
@@ -105,7 +105,7 @@ class Run:
     """Result of a run.
 
     Args:
-        absent: what the broker does not offer. stuck: why the script did not come to its end.
+        absent: what the broker does not offer. stuck: reason why the script did not reach its end.
     """
 
     case: Case
@@ -116,7 +116,7 @@ class Run:
 
 
 class Runner:
-    """Runs cases on a broker, several at a time."""
+    """Runner of cases on a broker, several at a time."""
 
     def __init__(self, broker: Broker, at_a_time: int = 4) -> None:
         self._broker = broker
@@ -126,7 +126,7 @@ class Runner:
         self._silent = 0
 
     def warm(self) -> None:
-        """Let the broker make its internal topics before the first case needs them."""
+        """Make the broker create its internal topics before the first case needs them."""
         from tests.conformance import bodies
 
         talk = Talk(self._broker, f"cf{self._run}warm", "", None, 60.0)
@@ -135,7 +135,7 @@ class Runner:
             if self._broker.offers("AddPartitionsToTxn"):
                 bodies.producer(talk, talk.name("tx"))
         except (Absent, Stuck, Closed, TimeoutError):
-            pass  # the cases will say so themselves
+            pass  # the cases will report this themselves
         finally:
             talk.close()
 
@@ -162,7 +162,7 @@ class Runner:
             found.stuck, is_silent = f"no response within {limit_s:g} s", True
         except (Stuck, Closed, Unreadable) as stuck:
             found.stuck = str(stuck) or "the connection was closed"
-        except (KeyError, IndexError, TypeError) as error:  # an odd response leads the script astray, not the others
+        except (KeyError, IndexError, TypeError) as error:  # an unexpected response ends this script only
             found.stuck = f"the script cannot read the response: {error!r}"
         finally:
             talk.close()
@@ -177,13 +177,13 @@ Recorded = list[tuple[str, dict[str, Any]]]
 
 
 def recorded_of(run: Run) -> Recorded:
-    """Steps as the recording keeps them; through JSON, so that both sides of a comparison have its types."""
+    """Return steps in the form of the recording, through JSON, so that both sides of a comparison have its types."""
     rows: Recorded = json.loads(json.dumps([[step.name, step.outcome] for step in run.steps]))
     return rows
 
 
 def save(found: dict[str, Recorded], path: Path = RECORDING) -> None:
-    """Write a recording: a line of JSON for each case, then xz."""
+    """Write a recording: a line of JSON for each case, compressed by xz."""
     lines = (json.dumps({"case": id, "steps": found[id]}, ensure_ascii=False) + "\n" for id in sorted(found))
     path.write_bytes(lzma.compress("".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
 
@@ -197,7 +197,7 @@ def load(path: Path = RECORDING) -> dict[str, Recorded]:
 
 
 def reasons(path: Path) -> dict[str, str]:
-    """Read a list of deliberate differences: expressions, each with its reason."""
+    """Return the expressions of a list of deliberate differences, with their reasons."""
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [line.split(None, 1) for line in lines if line[:1] not in ("", "#")]
     if nameless := [row[0] for row in rows if len(row) < 2]:
@@ -206,18 +206,18 @@ def reasons(path: Path) -> dict[str, str]:
 
 
 def reason_of(case: Case) -> str | None:
-    """Return the reason why a case is left out; None if it is not."""
+    """Return the reason why a case is left out, or None."""
     return next((reason for row, reason in reasons(LEFT_OUT).items() if re.search(row, case.id)), None)
 
 
 @dataclass
 class Verdict:
-    """ "same", "differs", "absent" or "not recorded", and where."""
+    """Result of a comparison: "same", "differs", "absent" or "not recorded", and the differences."""
 
     run: Run
     word: str
     differences: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)  # other wording
+    remarks: list[str] = field(default_factory=list)  # different wording
 
 
 def judged(run: Run, expected: Recorded | None) -> Verdict:
@@ -255,7 +255,7 @@ def _compare(where: str, expected: dict[str, Any], got: dict[str, Any], verdict:
         if type(theirs) is type(ours) and theirs == ours:
             continue
         is_message = path.rpartition(".")[2] in MESSAGES and MISSING not in (theirs, ours)
-        is_wording = is_message and bool(ours or not theirs)  # a broker may say more than Kafka, not less
+        is_wording = is_message and bool(ours or not theirs)  # a message may be longer than Kafka's
         text = f"{where}: {path or 'outcome'}: Kafka {_shown(theirs)}, found {_shown(ours)}"
         (verdict.remarks if is_wording else verdict.differences).append(text)
 

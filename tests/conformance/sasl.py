@@ -1,4 +1,4 @@
-"""Log-ins, step by step, so that a script can send what no client sends; users of the broker's listener with SASL."""
+"""Logins step by step, so that a script can send messages that no client sends, and the users of the SASL listener."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ from tests.conformance.talk import Stuck, Talk
 
 PASSWORDS = {"alice": "alice-secret", "bob": "bob-secret"}
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-#: Of a broker that situations with log-ins can run on; its listener SASL_PLAINTEXT is named by who starts it.
+#: Settings of a broker for situations with logins; the program that starts it names the listener SASL_PLAINTEXT.
 SETTINGS = {
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{_MODULE} required "
@@ -26,7 +26,7 @@ UNCOMPARED = ("AuthBytes", "SessionLifetimeMs")  # challenges and times
 
 
 def log_in(talk: Talk, user: str) -> str:
-    """Open a connection and log in by password; record nothing. Returns: the connection's name, which is the user's."""
+    """Open a connection and log in by password without recording anything; return the connection's name, the user's."""
     if user not in talk.connections:
         talk.open_sasl(user)
         talk.quietly("SaslHandshake", 1, {"Mechanism": "PLAIN"}, on=user)
@@ -37,9 +37,9 @@ def log_in(talk: Talk, user: str) -> str:
 
 
 def by_scram(talk: Talk, user: str, password: bytes, extensions: str, note: str, *, authorization_id: str = "") -> str:
-    """Log in with SCRAM-SHA-256 and record each response.
+    """Log in with SCRAM-SHA-256 and record each response; return the connection's name.
 
-    Args: ``extensions``: what follows the nonce of the first message, with its comma. Returns: the connection's name.
+    Args: ``extensions``: text after the nonce of the first message, with its leading comma.
     """
     on = f"{note} {user}"
     talk.open_sasl(on)

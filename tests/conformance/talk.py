@@ -1,8 +1,8 @@
-"""A conversation with a broker: what situations are written in.
+"""Conversation with a broker: the calls of which situations consist.
 
-A situation is a function that gets a `Talk`, and a parameter if it has some. `talk.ask` sends a request of the API and
-version it is about and records the response; `talk.also` records one of another API; `talk.quietly` prepares the ground
-and records nothing. It ends where the script ends, where the broker closes the connection, or where time runs out.
+A situation is a function with a `Talk` and, if it has parameters, a parameter. `talk.ask` sends a request of the API
+and version under test and records the response; `talk.also` records a response of another API; `talk.quietly` records
+nothing. The conversation ends with the script, when the broker closes the connection, or at the time limit.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ CLIENT_ID = "conformance"
 CLOSED, SILENCE = {"connection": "closed"}, {"connection": "silent"}
 END_TIMEOUT_S = 5.0
 TOPIC_TIMEOUT_MS = 10_000
-# The coordinator is on its way: not available, loading, not here yet.
+# The coordinator is not available yet, is loading, or has moved.
 COORDINATOR_ERRORS = frozenset({14, 15, 16})
 CONCURRENT_TRANSACTIONS = 51
 
 
 class Absent(Exception):
-    """The broker does not offer an API or a version that the script needs."""
+    """The broker does not offer an API or a version that the script requires."""
 
 
 class Stuck(Exception):
-    """Failure of a step that the script needs; the text names the step."""
+    """Failure of a step that the script requires; the message names the step."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Broker:
         return first <= last if version is None else first <= version <= last
 
     def highest(self, api: str, at_most: int) -> int:
-        """Raises: Absent."""
+        """Return the highest offered version up to ``at_most``. Raises: Absent."""
         first, last = self.ranges.get(api, (1, 0))
         if min(last, at_most) < first:
             raise Absent(f"{api} up to {at_most}")
@@ -63,7 +63,7 @@ class Broker:
 
 
 def look_at(bootstrap: str, sasl: str = "") -> Broker:
-    """Ask a broker for its node id and its APIs."""
+    """Return a broker with its node id and the versions of its APIs."""
     host, _, port = bootstrap.rpartition(":")
     with Connection(bootstrap) as connection:
         response = connection.ask(header(API_VERSIONS, 0))
@@ -90,7 +90,7 @@ class Topic:
 
 @dataclass
 class Step:
-    """One response, or what came instead of it."""
+    """One response, or silence or the end of the connection in its place."""
 
     name: str
     outcome: Flat
@@ -100,7 +100,7 @@ class Talk:
     """One run of one situation.
 
     Args:
-        prefix: of all its names. api, version: what the situation is about; version None: it chooses itself.
+        prefix: of all names. api, version: under test; version None: the script chooses the versions.
     """
 
     def __init__(self, broker: Broker, prefix: str, api: str, version: int | None, limit_s: float) -> None:
@@ -126,42 +126,42 @@ class Talk:
     # ---- names and times
 
     def name(self, label: str) -> str:
-        """A name that no other conversation has; compared as @-label."""
+        """Return a name that no other conversation has; in comparisons it is @-label."""
         return f"{self.prefix}-{label}"
 
     def is_own(self, field: str) -> Keep:
-        """For `only`: elements whose field is one of this conversation's names."""
+        """Return a predicate for `only`: elements whose field is one of this conversation's names."""
         return lambda element: str(element.get(field) or "").startswith(self.prefix)
 
     def at(self, later_ms: int = 0) -> int:
-        """A time some minutes ago; compared as T+later_ms."""
+        """Return a time some minutes ago; in comparisons it is T+later_ms."""
         self.names.time(self._noon_ms + later_ms, f"T+{later_ms}")
         return self._noon_ms + later_ms
 
     def call(self, connection: str, client_id: str) -> None:
-        """Give a connection that is not yet open its client id."""
+        """Set the client id of a connection that is not open yet."""
         self._client_ids[connection] = client_id
 
-    # ---- what is recorded
+    # ---- recorded steps
 
     def ask(self, body: Body, note: str = "", **how: Any) -> Body:
-        """Ask what the situation is about; `how`: as `also`."""
+        """Send a request of the API under test and record the response. Args: ``how``: arguments of `also`."""
         return self.also(self.api, self.version, body, note, **how)
 
     def also(self, api: str, version: int, body: Body, note: str = "", *, on: str = "main", **compare: Any) -> Body:
-        """Send a request on a connection and record the response; `compare`: as `Names.flat`.
+        """Send a request on a connection and record the response, {} if the connection was closed; return the response.
 
-        Returns the response; {} when the connection was closed.
+        Args: ``compare``: arguments of `Names.flat`.
         """
         return self.begin(api, version, body, note, on=on).end(**compare)
 
     def begin(self, api: str, version: int, body: Body, note: str = "", *, on: str = "main") -> "Waiting":
-        """Send a request whose response is taken later."""
+        """Send a request whose response is received later."""
         connection, correlation_id = self._send(api, version, body, on)
         return Waiting(self, connection, api, version, f"{api} {version} {note}".rstrip(), correlation_id)
 
     def expect_silence(self, body: Body, note: str = "", *, seconds: float, on: str = "main") -> None:
-        """Ask what gets no response; record what comes within some seconds: nothing, or the connection's end."""
+        """Send a request without a response; record the result of some seconds: silence, or a closed connection."""
         connection, _ = self._send(self.api, self.version, body, on)
         name = f"{self.api} {self.version} {note}".rstrip()
         self._record(name, self._came(connection, seconds) if connection else CLOSED)
@@ -170,11 +170,11 @@ class Talk:
         self, frame: bytes, note: str, *, read_as: tuple[str, int] | None = None, size: int | None = None,
         seconds: float = 2.0, and_shut: bool = False, **compare: Any,
     ) -> None:  # fmt: skip
-        """Send any bytes on their connection, a new one, and record what comes.
+        """Send any bytes on a new connection and record the result.
 
         Args:
-            read_as: what a response is; None: only that there was one is recorded.
-            size: said before the frame, instead of the truth. and_shut: close the writing side behind it.
+            read_as: API and version of a response; None: only the presence of a response is recorded.
+            size: length prefix instead of the right one. and_shut: close the writing side afterwards.
         """
         with contextlib.ExitStack() as stack:
             connection = stack.enter_context(self._open("bytes"))
@@ -188,7 +188,7 @@ class Talk:
             self._record(note, self._came(connection, seconds, read_as, compare))
 
     def observe(self, what: str, value: Any) -> None:
-        """Record what the script has found itself."""
+        """Record a value that the script has computed."""
         self.steps.append(Step(what, {"": value}))
 
     def _came(
@@ -216,15 +216,15 @@ class Talk:
     def _record(self, name: str, outcome: Flat) -> None:
         self.steps.append(Step(name, outcome))
 
-    # ---- what is not
+    # ---- steps that are not recorded
 
     def need(self, api: str, version: int | None = None) -> None:
-        """Raises: Absent."""
+        """Raise Absent if the broker does not offer an API or a version."""
         if not self.broker.offers(api, version):
             raise Absent(api if version is None else f"{api} {version}")
 
     def quietly(self, api: str, at_most: int, body: Body, *, on: str = "ground") -> Body:
-        """Ask in the highest version offered up to one; return the response. Raises: Stuck."""
+        """Send a request in the highest offered version up to ``at_most``; return the response. Raises: Stuck."""
         version = self.broker.highest(api, at_most)
         connection, correlation_id = self._send(api, version, body, on)
         try:
@@ -239,7 +239,7 @@ class Talk:
         return response
 
     def until(self, what: str, is_so: Callable[[], Any], seconds: float = 15.0) -> Any:
-        """Ask again and again; return the first thing that is true. Raises: Stuck."""
+        """Repeat a call until its result is true; return the result. Raises: Stuck."""
         end = min(self.deadline, time.monotonic() + seconds)
         while not (found := is_so()):
             if time.monotonic() > end:
@@ -248,9 +248,10 @@ class Talk:
         return found
 
     def topic(self, label: str = "t", partitions: int = 1, **configs: str) -> Topic:
-        """Create a topic that goes with the conversation. Configs have _ for a dot.
+        """Create a topic that is deleted at the end of the conversation. Names of configs have _ instead of dots.
 
-        Version 4, whose response has no configs: to read them would be a quarter of the time of all situations.
+        Version 4 is used because its response has no configs: to read them would be a quarter of the time of all
+        situations.
         """
         name = self.name(label)
         rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
@@ -262,7 +263,7 @@ class Talk:
         return self.ready(name, partitions)
 
     def will_make(self, *names: str) -> None:
-        """Topics the script makes itself and that go with it."""
+        """Delete topics that the script creates at the end of the conversation."""
         self._topics += names
 
     def described(self, name: str) -> Body:
@@ -271,7 +272,7 @@ class Talk:
         return found
 
     def ready(self, name: str, partitions: int = 1) -> Topic:
-        """Wait until each partition has its leader, and responds."""
+        """Wait until each partition has a leader and responds."""
 
         def is_led() -> Body | None:
             found = self.described(name)
@@ -294,18 +295,18 @@ class Talk:
         self.until(f"the end of {name}", lambda: self.described(name)["ErrorCode"] == 3)
 
     def at_end(self, action: Callable[[], Any]) -> None:
-        """Undo something when the conversation ends, however it ends."""
+        """Run an action when the conversation ends, even after a failure."""
         self._at_end.append(action)
 
     # ---- connections
 
     @property
     def connections(self) -> Collection[str]:
-        """The names of those that are open."""
+        """Names of the open connections."""
         return self._connections.keys()
 
     def open_sasl(self, name: str) -> None:
-        """Open a connection to the listener with SASL; the script logs in. Raises: Absent."""
+        """Open a connection to the listener with SASL, on which the script logs in. Raises: Absent."""
         if not self.broker.sasl:
             raise Absent("a listener with SASL")
         self._connections[name] = self._open(name, self.broker.sasl)
@@ -346,15 +347,15 @@ class Talk:
             raise
 
     def forget(self, connection: Connection) -> None:
-        """A closed connection is opened anew when it is needed next."""
+        """Forget a closed connection; a new one is opened when it is needed."""
         connection.close()
         self._connections = {name: each for name, each in self._connections.items() if each is not connection}
 
     def close(self) -> None:
-        """Undo, delete the topics, close: as well as the broker lets us, in some seconds."""
+        """Run the actions, delete the topics and close the connections within some seconds; errors are ignored."""
         self._close_all()
         self.deadline = time.monotonic() + END_TIMEOUT_S
-        with contextlib.suppress(Exception):  # the verdict stands, and what stays has its own name
+        with contextlib.suppress(Exception):  # the result is recorded already, and remaining names are unique
             for action in reversed(self._at_end):
                 action()
             if self._topics:
@@ -368,7 +369,7 @@ class Talk:
 
 
 class Waiting:
-    """A request whose response has not been taken yet."""
+    """Request whose response has not been received yet."""
 
     def __init__(
         self, talk: Talk, connection: Connection | None, api: str, version: int, name: str, correlation_id: int
@@ -382,7 +383,9 @@ class Waiting:
         self.waited_s = 0.0
 
     def end(self, **compare: Any) -> Body:
-        """Wait for the response and record it; `compare`: as `Names.flat`. Raises: TimeoutError, recorded too."""
+        """Wait for the response and record it. Args: ``compare``: arguments of `Names.flat`. Raises: TimeoutError,
+        recorded too.
+        """
         step = Step(self._name, SILENCE)
         self._talk.steps.append(step)
         try:

@@ -1,4 +1,4 @@
-"""Further requests of administrators: epochs, log folders, elections, reassignments, ACLs, SCRAM, quorum, features."""
+"""Other administrative requests: epochs, log folders, elections, reassignments, ACLs, SCRAM, quorum, features."""
 
 from tests.conformance.bodies import fill
 from tests.conformance.codec import Body
@@ -8,20 +8,20 @@ from tests.conformance.talk import Talk
 
 @situation("DescribeCluster", "0-2")
 def described(talk: Talk) -> None:
-    """Plain, and with all that can be asked for."""
+    """Describe the cluster without options and with all options."""
     talk.ask({}, "plain")
     talk.ask({"IncludeClusterAuthorizedOperations": True, "IncludeFencedBrokers": True}, "with operations")
 
 
 @situation("DescribeCluster", "1-2", over=("0", "2", "3"))
 def endpoints(talk: Talk, kind: str) -> None:
-    """A broker is asked for controllers, and for what is neither."""
+    """Request the endpoints of controllers and of unknown types from a broker."""
     talk.ask({"EndpointType": int(kind)})
 
 
 @situation("OffsetForLeaderEpoch", "2-4")
 def ends_of_epochs(talk: Talk) -> None:
-    """The present one, others; a current epoch; what is not there."""
+    """Request the ends of the present and other epochs, with current epochs, and of unknown partitions and topics."""
     topic = talk.topic()
     fill(talk, topic, batches=3)
 
@@ -41,7 +41,7 @@ def ends_of_epochs(talk: Talk) -> None:
 
 @situation("DescribeLogDirs", "1-5")
 def log_folders(talk: Talk) -> None:
-    """A partition, unknown ones, none, all."""
+    """Describe the log folders of a partition, of unknown partitions, of none and of all."""
     topic, absent = talk.topic(), talk.name("absent")
     fill(talk, topic, batches=2)
     talk.ask({"Topics": [{"Topic": topic.name, "Partitions": [0]}]}, "one")
@@ -53,13 +53,13 @@ def log_folders(talk: Talk) -> None:
 
 
 def places(talk: Talk, field: str = "Name") -> list[Body]:
-    """A partition, one that is not there, a topic that is not there."""
+    """Return a partition, an unknown partition and an unknown topic."""
     return [{field: talk.topic().name, "Partitions": [0, 7]}, {field: talk.name("absent"), "Partitions": [0]}]
 
 
 @situation("AlterReplicaLogDirs", "1-2")
 def moved_to_no_folder(talk: Talk) -> None:
-    """To a folder that the broker does not have."""
+    """Move replicas to a folder that the broker does not have."""
     talk.ask({"Dirs": [{"Path": "/no/such/folder", "Topics": places(talk)}]})
     talk.ask({"Dirs": [{"Path": "/no/such/folder", "Topics": [{"Name": talk.topic("second").name}]}]}, "no partitions")
     talk.ask({"Dirs": []}, "no folders")
@@ -67,7 +67,7 @@ def moved_to_no_folder(talk: Talk) -> None:
 
 @situation("ElectLeaders", "0-2", over=("0", "1", "5"))
 def elections(talk: Talk, kind: str) -> None:
-    """Preferred, unclean, neither; where nothing is to be elected."""
+    """Request preferred, unclean and unknown elections where no leader has to be elected."""
     body = {"ElectionType": int(kind), "TimeoutMs": 5000}
     talk.ask({**body, "TopicPartitions": places(talk, "Topic")})
     talk.ask({**body, "TopicPartitions": [{"Topic": talk.topic("second").name}]}, "no partitions")
@@ -94,26 +94,26 @@ def reassigned(talk: Talk) -> None:
 
 @situation("ListPartitionReassignments", "0")
 def reassignments_listed(talk: Talk) -> None:
-    """List the reassignments of a topic, of an unknown one, and of all: there are none."""
+    """List the reassignments of a topic, of an unknown topic and of all: there are none."""
     for note, name in (("one", talk.topic().name), ("unknown", talk.name("absent"))):
         talk.ask({"TimeoutMs": 5000, "Topics": [{"Name": name, "PartitionIndexes": [0]}]}, note)
     talk.ask({"TimeoutMs": 5000, "Topics": None}, "all", only={"Topics": talk.is_own("Name")})
 
 
-# ---- ACLs of a broker that has no authorizer
+# ---- ACLs of a broker without an authorizer
 
 ANY = {"ResourceNameFilter": None, "PrincipalFilter": None, "HostFilter": None}
 
 
 @situation("DescribeAcls", "1-3")
 def acls_described(talk: Talk) -> None:
-    """There is no authorizer."""
+    """Describe ACLs without an authorizer."""
     talk.ask({"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1, **ANY})
 
 
 @situation("CreateAcls", "1-3")
 def acls_created(talk: Talk) -> None:
-    """There is no authorizer."""
+    """Create an ACL without an authorizer."""
     row = {
         "ResourceType": 2,
         "ResourceName": talk.name("t"),
@@ -126,14 +126,14 @@ def acls_created(talk: Talk) -> None:
 
 @situation("DeleteAcls", "1-3")
 def acls_deleted(talk: Talk) -> None:
-    """There is no authorizer."""
+    """Delete an ACL without an authorizer."""
     row = {"ResourceTypeFilter": 2, "PatternTypeFilter": 3, "Operation": 3, "PermissionType": 3, **ANY}
     talk.ask({"Filters": [{**row, "ResourceNameFilter": talk.name("t")}]})
 
 
 @situation("AlterUserScramCredentials", "0")
 def scram_users(talk: Talk) -> None:
-    """Made, looked at, deleted; and what cannot be."""
+    """Create, describe and delete a SCRAM user, and send invalid credentials."""
     user = talk.name("u")
     good = {"Name": user, "Mechanism": 1, "Iterations": 4096, "Salt": b"salt", "SaltedPassword": bytes(32)}
     gone = {"Deletions": [{"Name": user, "Mechanism": 1}], "Upsertions": []}
@@ -164,7 +164,7 @@ def scram_users(talk: Talk) -> None:
 
 @situation("DescribeQuorum", "0-2")
 def quorum(talk: Talk) -> None:
-    """The metadata log; another topic."""
+    """Describe the quorum of the metadata log and of another topic."""
     moves = ("LeaderEpoch", "HighWatermark", "LogEndOffset", "ReplicaDirectoryId", "Nodes")
     for name in ("__cluster_metadata", "other"):
         talk.ask({"Topics": [{"TopicName": name, "Partitions": [{"PartitionIndex": 0}]}]}, name, without=moves)
@@ -172,7 +172,7 @@ def quorum(talk: Talk) -> None:
 
 @situation("UpdateFeatures", "0-2")
 def features(talk: Talk) -> None:
-    """A feature that no broker has; none."""
+    """Update an unknown feature and no feature."""
     updates = [{"Feature": "no.such.feature", "MaxVersionLevel": 1}]
     for note, rows in (("unknown", updates), ("none", [])):
         talk.ask({"timeoutMs": 5000, "FeatureUpdates": rows}, note)

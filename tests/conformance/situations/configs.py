@@ -1,4 +1,4 @@
-"""Configs described and changed: topics, brokers, groups, and what is none of them."""
+"""Configs described and changed: of topics, brokers, groups and unknown resources."""
 
 from tests.conformance.bodies import group
 from tests.conformance.codec import Body
@@ -9,7 +9,7 @@ DESCRIBE, REPLACE, CHANGE = "1-4", "0-2", "0-1"
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 RETENTION, POLICY, BACKOFF = "retention.ms", "cleanup.policy", "log.cleaner.backoff.ms"
-# Settings of a broker that do not depend on how it was started.
+# Settings of a broker that do not depend on the way in which it was started.
 OF_A_BROKER = [
     *("log.retention.hours", "log.retention.ms", "message.max.bytes", "num.partitions", "auto.create.topics.enable"),
     *("log.cleanup.policy", "min.insync.replicas", "compression.type", "offsets.topic.num.partitions"),
@@ -48,7 +48,7 @@ def await_value(talk: Talk, kind: int, name: str, key: str, value: str) -> None:
 
 @situation("DescribeConfigs", DESCRIBE)
 def of_a_topic(talk: Talk) -> None:
-    """All of them; with synonyms; some with documentation."""
+    """Describe all configs of a topic, with synonyms, and some with documentation."""
     name = talk.topic(retention_ms="86400000", cleanup_policy="compact,delete").name
     await_value(talk, TOPIC, name, RETENTION, "86400000")
     talk.ask(describe((TOPIC, name, None)), "all")
@@ -58,7 +58,7 @@ def of_a_topic(talk: Talk) -> None:
 
 @situation("DescribeConfigs", DESCRIBE)
 def some_keys(talk: Talk) -> None:
-    """An unknown one beside, none, one twice."""
+    """Describe an unknown config and a known one, no configs, and a config twice."""
     name = talk.topic().name
     for keys in (["segment.bytes", "no.such.key"], [], [RETENTION, RETENTION]):
         talk.ask(describe((TOPIC, name, keys)), ", ".join(keys))
@@ -66,7 +66,7 @@ def some_keys(talk: Talk) -> None:
 
 @situation("DescribeConfigs", DESCRIBE)
 def topics_that_are_not_there(talk: Talk) -> None:
-    """Each has its own error; one twice; none."""
+    """Describe configs of unknown topics, each with its own error, of a topic twice and of no topic."""
     name = talk.topic().name
     absent = [(TOPIC, each, None) for each in (talk.name("absent"), "with space", "")]
     talk.ask(describe(*absent, (TOPIC, name, [RETENTION])), "beside one")
@@ -76,19 +76,19 @@ def topics_that_are_not_there(talk: Talk) -> None:
 
 @situation("DescribeConfigs", DESCRIBE, over=("0", "1", "3", "64", "-1"))
 def types_nobody_has(talk: Talk, kind: str) -> None:
-    """0, 1, 3, 64 and -1."""
+    """Describe configs of unknown resource types."""
     talk.ask(describe((int(kind), "x", None)))
 
 
 @situation("DescribeConfigs", DESCRIBE, alone=True)
 def of_a_broker(talk: Talk) -> None:
-    """Some settings with synonyms, from version 3 on with type and documentation."""
+    """Describe settings of a broker with synonyms and, from version 3 on, with type and documentation."""
     talk.ask(describe((BROKER, str(talk.broker.node_id), OF_A_BROKER), synonyms=True, documentation=True))
 
 
 @situation("DescribeConfigs", DESCRIBE, alone=True)
 def names_of_brokers(talk: Talk) -> None:
-    """Their default, one that is not there, no number."""
+    """Describe the default of brokers, an unknown broker, and a name that is not a number."""
     talk.ask(describe((BROKER, "", ["message.max.bytes"])), "default")
     for name in ("99", "one"):
         talk.ask(describe((BROKER, name, None)), name)
@@ -96,21 +96,21 @@ def names_of_brokers(talk: Talk) -> None:
 
 @situation("DescribeConfigs", DESCRIBE)
 def of_a_group(talk: Talk) -> None:
-    """With synonyms; and of no name."""
+    """Describe configs of a group with synonyms, and of a group without a name."""
     talk.ask(describe((GROUP, group(talk), None), synonyms=True), "a group")
     talk.ask(describe((GROUP, "", None)), "no name")
 
 
 @situation("DescribeConfigs", DESCRIBE)
 def of_client_metrics(talk: Talk) -> None:
-    """A subscription that is not there; and no name."""
+    """Describe an unknown subscription and one without a name."""
     for name in (talk.name("subscription"), ""):
         talk.ask(describe((CLIENT_METRICS, name, None)), "absent" if name else "no name")
 
 
 @situation("DescribeConfigs", DESCRIBE)
 def of_loggers(talk: Talk) -> None:
-    """Change loggers of an unknown broker, and without a name."""
+    """Describe loggers of an unknown broker and of no broker."""
     for name in ("99", ""):
         talk.ask(describe((LOGGER, name, None)), name or "no name")
 
@@ -133,7 +133,9 @@ def replaced(talk: Talk) -> None:
 
 @situation("AlterConfigs", REPLACE)
 def bad_replacements(talk: Talk) -> None:
-    """Topics, keys, values, types, brokers. (Kafka never responds if a resource is named twice.)"""
+    """Replace configs with unknown topics, keys, values, types and brokers. (Kafka never responds to a duplicate
+    resource.)
+    """
     name = talk.topic().name
     for other in (talk.name("absent"), "with space", ""):
         talk.ask(replace(TOPIC, other, {RETENTION: "1"}), f"topic {talk.names.text(other)}")
@@ -151,7 +153,7 @@ def bad_replacements(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def set_and_deleted(talk: Talk) -> None:
-    """Others stay; deleting what is not set is not an error."""
+    """Set and delete a config: other configs stay, and deleting an unset config is not an error."""
     name = talk.topic(segment_bytes="2000000").name
     look = describe((TOPIC, name, [RETENTION, "segment.bytes"]), synonyms=True)
     talk.ask(change(TOPIC, name, (RETENTION, SET, "5000")), "set")
@@ -165,7 +167,7 @@ def set_and_deleted(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def lists(talk: Talk) -> None:
-    """They grow and shrink, also to nothing; a number is not a list."""
+    """Append to and subtract from a list, even to an empty list, and from a number."""
     name = talk.topic().name
     story = (
         ("append to the default", APPEND, "compact", "delete,compact"),
@@ -185,7 +187,7 @@ def lists(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def only_validated(talk: Talk) -> None:
-    """Good and bad; nothing is changed."""
+    """Validate a good and a bad value without changing the config."""
     name = talk.topic().name
     for value in ("5000", "never"):
         talk.ask(change(TOPIC, name, (RETENTION, SET, value), only_validate=True), value)
@@ -194,7 +196,7 @@ def only_validated(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def bad_changes(talk: Talk) -> None:
-    """Keys, values, operations; a bad one takes the good one beside it with it; a resource twice."""
+    """Change configs with bad keys, values and operations, with good and bad configs together, and a resource twice."""
     name = talk.topic().name
     rows: dict[str, list[tuple[str, int, str | None]]] = {
         "unknown key": [("no.such.key", SET, "1")],
@@ -216,7 +218,7 @@ def bad_changes(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def resources_that_are_not_there(talk: Talk) -> None:
-    """Topics, types, brokers; and one beside a good one."""
+    """Change configs of unknown topics, types and brokers, alone and besides a known topic."""
     absent = talk.name("absent")
     rows = (
         (TOPIC, absent),
@@ -260,7 +262,7 @@ def dynamic_setting_of_a_broker(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def setting_of_a_group(talk: Talk) -> None:
-    """A value, one that cannot be, an unknown key, no name."""
+    """Set a config of a group, an invalid value, an unknown key, and a config of a group without a name."""
     name, key = group(talk), "consumer.session.timeout.ms"
     talk.ask(change(GROUP, name, (key, SET, "50000")), "set")
     await_value(talk, GROUP, name, key, "50000")
@@ -272,7 +274,7 @@ def setting_of_a_group(talk: Talk) -> None:
 
 @situation("ListConfigResources", "0-1", alone=True)
 def resources_listed(talk: Talk) -> None:
-    """Version 0 knows client metrics only; version 1 takes types."""
+    """List resources: version 0 lists client metrics only, version 1 has types."""
     talk.topic(retention_ms="1000")
     own = {"ConfigResources": talk.is_own("ResourceName")}
     talk.ask({}, only=own)

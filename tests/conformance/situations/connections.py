@@ -1,4 +1,4 @@
-"""ApiVersions, frames, headers, and what ends a connection."""
+"""ApiVersions, frames, headers, and reasons for which a connection is closed."""
 
 import struct
 
@@ -19,7 +19,7 @@ NO_TOPICS = struct.pack(">i", 0)
 
 @situation("ApiVersions", "0-4")
 def asked_twice(talk: Talk) -> None:
-    """The form of the response; the ranges are compared API by API."""
+    """Request ApiVersions twice, for the form of the response; other situations compare the ranges of each API."""
     for note in ("once", "again"):
         talk.ask({"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}, note, only=OWN_KEY)
 
@@ -35,7 +35,7 @@ def range_of(talk: Talk, name: str) -> None:
 
 @situation("ApiVersions", over=("5", "6", "99", "32767", "-1"))
 def version_of_api_versions(talk: Talk, version: str) -> None:
-    """A version that is not there gets a response in version 0, with the range."""
+    """Request an unknown version of ApiVersions, whose response has version 0 and the range."""
     body = b"\x02a\x021\0"
     frame = header(18, int(version), 7, flexible=True) + body
     talk.send_bytes(frame, f"version {version}", read_as=("ApiVersions", 0))
@@ -44,7 +44,7 @@ def version_of_api_versions(talk: Talk, version: str) -> None:
 
 @situation("ApiVersions", "3-4")
 def names_of_software(talk: Talk) -> None:
-    """Empty ones, with odd characters."""
+    """Send empty software names and versions, and names with unusual characters."""
     rows = (("", "1"), ("a", ""), ("a b", "1"), ("-a", "1"), ("a.b-c", "1.0-rc.1"), ("ümlaut", "1"))
     for name, version in rows:
         body = {"ClientSoftwareName": name, "ClientSoftwareVersion": version}
@@ -53,7 +53,7 @@ def names_of_software(talk: Talk) -> None:
 
 @situation("Framing", over=("999", "-1", "6", "4", "83"))
 def keys_nobody_has(talk: Talk, key: str) -> None:
-    """Or brokers among themselves only."""
+    """Send API keys that do not exist or that only brokers use among themselves."""
     talk.send_bytes(header(int(key), 0) + bytes(20), f"key {key}")
 
 
@@ -75,7 +75,7 @@ OUT_OF_RANGE = (
 
 @situation("Framing", over=OUT_OF_RANGE)
 def versions_nobody_has(talk: Talk, what: str) -> None:
-    """They end the connection."""
+    """Send versions that do not exist, for which the connection is closed."""
     name, version = what.split()
     talk.send_bytes(header(api_by_name(name).key, int(version)) + bytes(60), what)
 
@@ -95,13 +95,13 @@ BROKEN = {
 
 @situation("Framing", over=BROKEN)
 def broken_body(talk: Talk, what: str) -> None:
-    """It ends early, or says what is not true."""
+    """Send a body that is too short or has wrong lengths."""
     talk.send_bytes(BROKEN[what], what, read_as=("Metadata", 1))
 
 
 @situation("Framing")
 def text_that_is_none(talk: Talk) -> None:
-    """A name that is not UTF-8."""
+    """Send a name that is not UTF-8."""
     talk.send_bytes(header(METADATA, 4) + struct.pack(">ih", 1, 2) + b"\xff\xfe\0", "metadata", read_as=("Metadata", 4))
 
 
@@ -115,7 +115,7 @@ def last_byte_is_missing(talk: Talk, name: str) -> None:
 
 @situation("Framing", over=("0", "-1", "2147483647", "10 more"))
 def sizes_of_frames(talk: Talk, what: str) -> None:
-    """Zero, below, above the limit, and more than ever comes."""
+    """Announce sizes of zero, below zero, above the limit, and above the bytes that follow."""
     frame = header(18, 0)
     size = len(frame) + 10 if what == "10 more" else int(what)
     talk.send_bytes(b"" if size <= 0 else frame, what, size=size, seconds=1.0)
@@ -123,18 +123,18 @@ def sizes_of_frames(talk: Talk, what: str) -> None:
 
 @situation("Framing", over=("null", "empty"))
 def client_ids(talk: Talk, what: str) -> None:
-    """Both are allowed."""
+    """Send a null and an empty client id, which are both allowed."""
     frame = header(METADATA, 1, client_id=None if what == "null" else "") + NO_TOPICS
     talk.send_bytes(frame, what, read_as=("Metadata", 1))
 
 
 TAGGED = {"unknown": b"\x01\x63\x03abc", "out of order": b"\x02\x64\x01a\x63\x01b", "twice": b"\x02\x63\x01a\x63\x01b"}
-UNREAD = ("Groups",)  # of whatever else runs
+UNREAD = ("Groups",)  # groups of other cases
 
 
 @situation("Framing", over=("Metadata 12", "Fetch 12", "DescribeCluster 0", "ListGroups 3"))
 def unknown_tagged_fields(talk: Talk, what: str) -> None:
-    """In header and body: they are skipped."""
+    """Send unknown tagged fields in header and body, which are skipped."""
     name, version = what.split()[0], int(what.split()[1])
     body = encoded(name, version, {"Topics": []} if name in ("Metadata", "Fetch") else {})
     frame = header(api_by_name(name).key, version) + TAGGED["unknown"] + body[:-1] + TAGGED["unknown"]
@@ -143,14 +143,14 @@ def unknown_tagged_fields(talk: Talk, what: str) -> None:
 
 @situation("Framing", over=("out of order", "twice"))
 def odd_tagged_fields(talk: Talk, what: str) -> None:
-    """Kafka does not mind."""
+    """Send tagged fields out of order and twice, which Kafka accepts."""
     frame = header(60, 0, flexible=True) + encoded("DescribeCluster", 0, {})[:-1] + TAGGED[what]
     talk.send_bytes(frame, what, read_as=("DescribeCluster", 0))
 
 
 @situation("Framing")
 def several_at_once(talk: Talk) -> None:
-    """Responses come in order: a fetch that waits delays what is behind it."""
+    """Send several requests at once: a fetch that waits delays the responses after its own."""
     topic = talk.topic()
     slow = talk.begin("Fetch", 12, fetch((topic, 0, 0), MaxWaitMs=400, MinBytes=1))
     rest = [talk.begin("Metadata", 4, {"Topics": []}, str(number)) for number in range(3)]
@@ -163,17 +163,17 @@ def several_at_once(talk: Talk) -> None:
 
 @situation("Framing")
 def client_that_writes_no_more(talk: Talk) -> None:
-    """It gets its response all the same."""
+    """Close the client's side for writing, after which the client still receives its response."""
     talk.send_bytes(header(METADATA, 1) + NO_TOPICS, "metadata", read_as=("Metadata", 1), and_shut=True)
 
 
 @situation("SaslHandshake", "0-1")
 def handshake_without_sasl(talk: Talk) -> None:
-    """On a plaintext listener."""
+    """Send SaslHandshake to a plaintext listener."""
     talk.ask({"Mechanism": "PLAIN"})
 
 
 @situation("SaslAuthenticate", "0-2")
 def authentication_without_sasl(talk: Talk) -> None:
-    """On a plaintext listener."""
+    """Send SaslAuthenticate to a plaintext listener."""
     talk.ask({"AuthBytes": b"\0user\0password"})

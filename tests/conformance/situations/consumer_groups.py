@@ -1,4 +1,4 @@
-"""The consumer protocol of groups (KIP-848): heartbeats, descriptions, offsets, lists, the configs of groups."""
+"""Consumer protocol of groups (KIP-848): heartbeats, descriptions, offsets, lists, configs of groups."""
 
 import struct
 import time
@@ -14,8 +14,8 @@ from tests.conformance.talk import Talk, Topic
 
 BEAT, DESCRIBE = "0-1", "0-1"
 NOTHING: list[Body] = []
-TOO_LONG = 32_768  # one character more than a text of a request may have
-ASSIGNMENT_INTERVAL_S = 1.1  # target assignments of a group are made a second apart
+TOO_LONG = 32_768  # one character more than a string of a request may have
+ASSIGNMENT_INTERVAL_S = 1.1  # the target assignments of a group are computed a second apart
 
 Places = Sequence[tuple[Topic | uuid.UUID, Sequence[int]]]
 
@@ -25,7 +25,7 @@ def owned(places: Places) -> list[Body]:
 
 
 def beat(group_id: str, member: str, epoch: int, *, has: Places | None = None, **fields: Any) -> Body:
-    """A heartbeat that says no more than it must."""
+    """Return a heartbeat with as few fields as possible."""
     return {
         "GroupId": group_id,
         "MemberId": member,
@@ -42,14 +42,14 @@ def beat(group_id: str, member: str, epoch: int, *, has: Places | None = None, *
 
 
 def first(group_id: str, member: str, topics: Sequence[Topic | str] | None, **fields: Any) -> Body:
-    """The heartbeat of a member that joins."""
+    """Return the heartbeat with which a member joins."""
     names = None if topics is None else [getattr(topic, "name", topic) for topic in topics]
     given = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": names, **fields}
     return beat(group_id, member, 0, has=[], **given)
 
 
 def joined(talk: Talk, group_id: str, member: str, topics: Sequence[Topic | str] | None, **fields: Any) -> Body:
-    """Join, outside the comparison; return the response."""
+    """Join without recording the response; return the response."""
     return talk.quietly("ConsumerGroupHeartbeat", 1, first(group_id, member, topics, **fields))
 
 
@@ -58,7 +58,7 @@ def describe(talk: Talk, note: str, *names: str, version: int = 1, **fields: Any
 
 
 def visible(talk: Talk, *topics: Topic) -> None:
-    """Wait until the coordinator sees topics that were just made."""
+    """Wait until the coordinator has the metadata of new topics."""
     for number, topic in enumerate(topics):
         name = talk.name(f"sees-{topic.name[-8:]}-{number}")
 
@@ -76,7 +76,7 @@ def visible(talk: Talk, *topics: Topic) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def life_of_a_lone_member(talk: Talk) -> None:
-    """Join, follow, another topic, no topic, leave, again; and what each description says."""
+    """Join, send heartbeats, change the topics, leave and join again, with a description after each change."""
     name, topic, other = group(talk), talk.topic(partitions=3), talk.topic("other")
     visible(talk, topic, other)
     epoch = talk.ask(first(name, "m", [topic]), "joins")["MemberEpoch"]
@@ -96,7 +96,7 @@ def life_of_a_lone_member(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", "0")
 def member_without_an_id(talk: Talk) -> None:
-    """It gets one; version 1 wants the client's."""
+    """Join without a member id: version 0 assigns one, version 1 requires the client's."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     response = talk.ask(first(name, "", [topic]), only={})
@@ -105,7 +105,7 @@ def member_without_an_id(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def requests_that_cannot_be(talk: Talk) -> None:
-    """Send requests that are refused before anything is looked up."""
+    """Send requests that are refused before their group is looked up."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     rows: dict[str, Body] = {
@@ -149,7 +149,7 @@ def strange_numbers(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def strangers(talk: Talk) -> None:
-    """A group that is not there, a member that is not."""
+    """Send heartbeats to an unknown group, and as an unknown member."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     for note, epoch in (("follows", 1), ("leaves", -1)):
@@ -164,7 +164,7 @@ def strangers(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def partitions_that_are_not_its_own(talk: Talk) -> None:
-    """Report no topic, no partition, a duplicate: the response to a lone member is the same."""
+    """Report an unknown topic, unknown partitions, duplicates: the response to a lone member is the same."""
     name, topic = group(talk), talk.topic(partitions=2)
     visible(talk, topic)
     epoch = joined(talk, name, "m", [topic])["MemberEpoch"]
@@ -180,7 +180,7 @@ def partitions_that_are_not_its_own(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def topics_that_are_not_there(talk: Talk) -> None:
-    """Unknown ones, impossible names, none, the same twice, and one that is made later."""
+    """Subscribe to unknown topics, impossible names, none, duplicates, and a topic that is created later."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     rows: dict[str, list[Topic | str]] = {
@@ -203,7 +203,7 @@ def topics_that_are_not_there(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def many_topics(talk: Talk) -> None:
-    """More than a record of the group may hold, and just many."""
+    """Subscribe to many topics, and to more topics than a record of the group can hold."""
     name = group(talk)
     talk.ask(first(name, "m", [f"no-such-topic-{index:04}" for index in range(2000)]), "two thousand")
     talk.ask(first(name, "n", [f"{'x' * 200}-{index:05}" for index in range(10_000)]), "two megabytes")
@@ -211,7 +211,7 @@ def many_topics(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def two_members(talk: Talk) -> None:
-    """The second waits until the first has given up; epochs of before; a leaving member's part."""
+    """Join as a second member, which waits until the first has revoked partitions; send old epochs; leave."""
     name, topic = group(talk), talk.topic(partitions=4)
     visible(talk, topic)
     one = talk.ask(first(name, "a", [topic]), "a joins")["MemberEpoch"]
@@ -232,7 +232,9 @@ def two_members(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def static_member(talk: Talk) -> None:
-    """It is away and comes back under another id; its instance is another's; it leaves for good."""
+    """Leave temporarily, rejoin with another member id, and leave permanently as a static member; use its
+    instance id.
+    """
     name, topic = group(talk), talk.topic(partitions=2)
     visible(talk, topic)
     epoch = talk.ask(first(name, "m", [topic], InstanceId="i"), "joins")["MemberEpoch"]
@@ -253,7 +255,7 @@ def static_member(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT, over=("range", "uniform"))
 def assignors(talk: Talk, assignor: str) -> None:
-    """The member's choice, which the description shows."""
+    """Join with an assignor chosen by the member, which the description shows."""
     name, topic = group(talk), talk.topic(partitions=5)
     visible(talk, topic)
     talk.ask(first(name, "m", [topic], ServerAssignor=assignor), "joins")
@@ -262,7 +264,7 @@ def assignors(talk: Talk, assignor: str) -> None:
 
 @situation("ConsumerGroupHeartbeat", "1")
 def regular_expressions(talk: Talk) -> None:
-    """The topics come later; an empty one; beside names; what is none; what is too long."""
+    """Subscribe by expressions: before the topics are resolved, empty, besides names, invalid, and too long."""
     name, topic = group(talk), talk.topic("abc", partitions=2)
     visible(talk, topic)
     epoch = talk.ask(first(name, "m", None, SubscribedTopicRegex=f"{talk.prefix}-a.c"), "joins")["MemberEpoch"]
@@ -285,7 +287,7 @@ def regular_expressions(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", "1", over=(r"a\b", r"\B", r"\pL+", r"[\p{Lu}_]", r"\p{Greek}", r"\C"))
 def rare_expressions(talk: Talk, regex: str) -> None:
-    """Word boundaries and Unicode classes of RE2."""
+    """Subscribe by expressions with word boundaries and Unicode classes of RE2."""
     talk.ask(first(group(talk), "m", None, SubscribedTopicRegex=regex))
 
 
@@ -294,7 +296,7 @@ def rare_expressions(talk: Talk, regex: str) -> None:
 
 @situation("ConsumerGroupDescribe", DESCRIBE)
 def what_is_described(talk: Talk) -> None:
-    """Unknown, without a name, a classic one, one of offsets only, several, one twice, none."""
+    """Describe groups: unknown, without a name, classic, with offsets only, several, one twice, none."""
     name, classic, offsets, topic = group(talk), talk.name("classic"), talk.name("offsets"), talk.topic()
     lone_member(talk, classic)
     talk.quietly("OffsetCommit", 2, commit(offsets, topic))
@@ -314,7 +316,7 @@ def what_is_described(talk: Talk) -> None:
 
 @situation("DescribeGroups", "0-6")
 def consumer_group_described_as_classic(talk: Talk) -> None:
-    """A group of the consumer protocol is none for this API."""
+    """Describe a group of the consumer protocol as a classic group, which it is not."""
     name = group(talk)
     joined(talk, name, "m", [talk.topic()])
     talk.ask({"Groups": [name]})
@@ -322,7 +324,7 @@ def consumer_group_described_as_classic(talk: Talk) -> None:
 
 @situation("ListGroups", "0-5")
 def consumer_groups_listed(talk: Talk) -> None:
-    """Stable and empty ones, beside a classic one."""
+    """List a stable and an empty consumer group besides a classic group."""
     stable, empty, classic, topic = group(talk), talk.name("empty"), talk.name("classic"), talk.topic()
     joined(talk, stable, "m", [topic])
     joined(talk, empty, "m", [topic])
@@ -333,7 +335,7 @@ def consumer_groups_listed(talk: Talk) -> None:
 
 @situation("ListGroups", "5")
 def consumer_groups_listed_by_type_and_state(talk: Talk) -> None:
-    """Both filters hold; names in either case."""
+    """List groups by both filters, with names in either case."""
     stable, classic, topic = group(talk), talk.name("classic"), talk.topic()
     joined(talk, stable, "m", [topic])
     lone_member(talk, classic)
@@ -351,7 +353,7 @@ def consumer_groups_listed_by_type_and_state(talk: Talk) -> None:
 
 @situation("DeleteGroups", "0-2")
 def consumer_groups_deleted(talk: Talk) -> None:
-    """One with a member, an empty one, and what is left of it."""
+    """Delete a group with a member and an empty group, and request the offsets of the deleted one."""
     live, empty, topic = group(talk), talk.name("empty"), talk.topic()
     joined(talk, live, "m", [topic])
     joined(talk, empty, "m", [topic])
@@ -367,7 +369,7 @@ def consumer_groups_deleted(talk: Talk) -> None:
 
 @situation("OffsetCommit", "2-10")
 def by_a_member_of_the_consumer_protocol(talk: Talk) -> None:
-    """At its epoch, at others; a stranger; from outside."""
+    """Commit as a member at its epoch and at others, as an unknown member, and without a member."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", [topic])["MemberEpoch"]
@@ -385,7 +387,7 @@ def by_a_member_of_the_consumer_protocol(talk: Talk) -> None:
 
 
 def ask_for_offsets(talk: Talk, name: str, topic: Topic, epoch: int) -> None:
-    """Ask for the offsets of a group as its member m at an epoch, at others, and as a stranger."""
+    """Request the offsets of a group as member m at an epoch and at others, and as an unknown member."""
     talk.quietly("OffsetCommit", 9, commit(name, topic, generation=epoch, member="m"))
     for note, number, member in (
         ("right", epoch, "m"),
@@ -394,14 +396,16 @@ def ask_for_offsets(talk: Talk, name: str, topic: Topic, epoch: int) -> None:
         ("stranger", epoch, "stranger"),
         ("outside", -1, None),
         ("no epoch", -1, "m"),
-    ):  # (Kafka fails at an epoch without a member.)
+    ):  # (Kafka fails for an epoch without a member.)
         talk.ask(committed(talk.version, name, [(topic, [0])], MemberId=member, MemberEpoch=number), note)
         talk.ask(committed(talk.version, name, None, MemberId=member, MemberEpoch=number), f"{note}, all")
 
 
 @situation("OffsetFetch", "9-10")
 def asked_for_by_a_member(talk: Talk) -> None:
-    """At its epoch, at others; a stranger; without an epoch; without both."""
+    """Fetch offsets as a member at its epoch and at others, as an unknown member, without an epoch, and
+    without both.
+    """
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", [topic])["MemberEpoch"]
@@ -410,19 +414,19 @@ def asked_for_by_a_member(talk: Talk) -> None:
 
 @situation("OffsetDelete", "0")
 def offsets_of_consumer_groups_deleted(talk: Talk) -> None:
-    """Delete offsets of a topic that a member reads, and of another."""
+    """Delete offsets of a topic that a member reads, and of another topic."""
     name, topic, other = group(talk), talk.topic(), talk.topic("other")
     joined(talk, name, "m", [topic])
     rows = [{"Name": one.name, "Partitions": [{"PartitionIndex": 0}]} for one in (topic, other)]
     talk.ask({"GroupId": name, "Topics": rows})
 
 
-# ---- the classic protocol beside
+# ---- together with the classic protocol
 
 
 @situation("JoinGroup", "0-9")
 def joins_a_consumer_group(talk: Talk) -> None:
-    """Another type of protocol; no protocol in common; then as the only member of an empty group."""
+    """Join a consumer group by the classic protocol, with another type and no protocols; then an empty group, alone."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", [topic])["MemberEpoch"]
@@ -437,7 +441,9 @@ def joins_a_consumer_group(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def joins_a_classic_group(talk: Talk) -> None:
-    """One of another type, an empty one with offsets. (Kafka fails at an assignment it cannot read.)"""
+    """Join classic groups of another type and with offsets only. (Kafka fails on an assignment that it
+    cannot decode.)
+    """
     name, connect, empty, topic = group(talk), talk.name("connect"), talk.name("empty"), talk.topic()
     visible(talk, topic)
     lone_member(talk, connect, ProtocolType="connect")
@@ -452,14 +458,14 @@ def joins_a_classic_group(talk: Talk) -> None:
 
 
 def assignment(topic: Topic, *indexes: int) -> bytes:
-    """A classic member's part, of version 0."""
+    """Return a classic member's assignment of version 0."""
     name = topic.name.encode()
     part = struct.pack(f">hih{len(name)}si{len(indexes)}i", 0, 1, len(name), name, len(indexes), *indexes)
     return part + struct.pack(">i", -1)
 
 
 def classic_owner(talk: Talk, group_id: str, topic: Topic, *indexes: int) -> Any:
-    """A classic member that has partitions, outside the comparison."""
+    """Join as a classic member that owns partitions, without recording the responses."""
     protocols = [{"Name": "range", "Metadata": subscription(topic.name)}]
     member = lone_member(talk, group_id, is_synced=False, protocols=protocols)
     parts = {member.id: assignment(topic, *indexes)}
@@ -469,7 +475,9 @@ def classic_owner(talk: Talk, group_id: str, topic: Topic, *indexes: int) -> Any
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def migration_and_back(talk: Talk) -> None:
-    """A classic member keeps its part until it joins again; when the other leaves, the group is a classic one."""
+    """Convert a group and back: a classic member keeps its partitions until it rejoins, and is alone when the other
+    leaves.
+    """
     name, topic = group(talk), talk.topic(partitions=2)
     visible(talk, topic)
     old = classic_owner(talk, name, topic, 0, 1)
@@ -492,7 +500,7 @@ def migration_and_back(talk: Talk) -> None:
     talk.also("OffsetFetch", 7, committed(7, name, [(topic, [0])]), "after")
 
 
-# ---- the configs of groups
+# ---- configs of groups
 
 
 GROUP_RESOURCE = 32
@@ -515,7 +523,7 @@ def until_configured(talk: Talk, ask: Body, interval_ms: str) -> None:
 
 @situation("IncrementalAlterConfigs", "0-1")
 def configs_of_groups(talk: Talk) -> None:
-    """Set, out of bounds, unknown, no number, taken back; the heartbeat has the interval."""
+    """Set configs of a group, invalid ones, and delete them; a heartbeat's response has the interval."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     ask = {"Resources": [{"ResourceType": GROUP_RESOURCE, "ResourceName": name, "ConfigurationKeys": list(SETTINGS)}]}

@@ -1,4 +1,4 @@
-"""Levels of features, and what one node says of other brokers and of voters."""
+"""Levels of features, and requests about other brokers and voters to a single node."""
 
 import uuid
 
@@ -9,7 +9,7 @@ from tests.conformance.talk import Talk
 
 @situation("UpdateFeatures", "0-2", alone=True)
 def levels_of_features(talk: Talk) -> None:
-    """Down, up, the same; for a look only; several at once, one of them wrong."""
+    """Lower and raise a level, keep it, validate only, and change several features, one of them wrongly."""
 
     def ask(note: str, *rows: tuple[str, int, int], validate_only: bool = False) -> None:
         updates = [
@@ -34,7 +34,7 @@ def levels_of_features(talk: Talk) -> None:
 
 @situation("UpdateFeatures", "0-2", over=("-1", "0", "1", "3", "6", "29", "30", "32"))
 def impossible_levels(talk: Talk, level: str) -> None:
-    """Change metadata, an unknown feature, by every type of change; nothing changes."""
+    """Set impossible levels of metadata.version and of unknown features by every type of change."""
     ways = (0, 1, 2, 3, 9) if talk.version else (1,)
     for kind in ways:
         for name in ("metadata.version", "no.such", ""):
@@ -44,20 +44,20 @@ def impossible_levels(talk: Talk, level: str) -> None:
 
 @situation("UnregisterBroker", "0")
 def brokers_that_are_not_there(talk: Talk) -> None:
-    """No such broker."""
+    """Unregister unknown brokers."""
     for broker in (77, -1):
         talk.ask({"BrokerId": broker}, str(broker))
 
 
 def voter(**changes: object) -> Body:
-    """Another controller."""
+    """Return the fields of another controller."""
     directory = uuid.UUID(int=7)
     return {"ClusterId": None, "VoterId": 2, "VoterDirectoryId": directory, **changes}
 
 
 @situation("AddRaftVoter", "0-1")
 def added_voters(talk: Talk) -> None:
-    """The voters of a static quorum do not change; what is looked at before that."""
+    """Add voters to a static quorum, which does not change, with valid and invalid fields."""
     listener = {"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": 1}
     body = {"TimeoutMs": 1000, "Listeners": [listener]}
     talk.ask({**voter(), **body}, "another")
@@ -72,7 +72,7 @@ def added_voters(talk: Talk) -> None:
 
 @situation("RemoveRaftVoter", "0")
 def removed_voters(talk: Talk) -> None:
-    """The voters of a static quorum do not change; what is looked at before that."""
+    """Remove voters from a static quorum, which does not change, with valid and invalid fields."""
     talk.ask(voter(), "another")
     talk.ask(voter(VoterId=-1), "no id")
     talk.ask(voter(VoterDirectoryId=ZERO_ID), "no directory")

@@ -1,4 +1,4 @@
-"""Fetch: bounds, limits, waiting, isolation and epochs, without a session."""
+"""Fetch without a session: bounds, limits, waiting, isolation and epochs."""
 
 from tests.conformance.batches import batch
 from tests.conformance.bodies import (
@@ -18,12 +18,12 @@ from tests.conformance.run import TRANSACTIONS, situation
 from tests.conformance.talk import Talk
 
 ALL = "4-18"
-MOVES_MEANWHILE = ("HighWatermark", "LastStableOffset")  # Kafka gives either value to a fetch that an append wakes
+MOVES_MEANWHILE = ("HighWatermark", "LastStableOffset")  # Kafka returns either value when an append completes a fetch
 
 
 @situation("Fetch", ALL)
 def by_offset(talk: Talk) -> None:
-    """The start, inside a batch, the second batch, the end."""
+    """Fetch from the start, inside a batch, from the second batch, and at the end."""
     topic = talk.topic()
     fill(talk, topic, batches=2, records=3)
     for offset in (0, 1, 3, 6):
@@ -32,7 +32,7 @@ def by_offset(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def out_of_range(talk: Talk) -> None:
-    """Behind the end, below zero, before the start that DeleteRecords left."""
+    """Fetch after the end, below zero, and before the log start offset that DeleteRecords has set."""
     topic = talk.topic()
     fill(talk, topic, batches=3)
     delete_records(talk, topic, 2)
@@ -42,7 +42,7 @@ def out_of_range(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def nothing_there(talk: Talk) -> None:
-    """A new partition; no topic at all, and a topic without partitions."""
+    """Fetch a new partition, no topic, and a topic without partitions."""
     topic = talk.topic()
     talk.ask(fetch((topic, 0, 0)), "an empty one")
     talk.ask(fetch(MinBytes=1), "none")
@@ -51,7 +51,7 @@ def nothing_there(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def partitions_that_are_not_there(talk: Talk) -> None:
-    """Beside one that is."""
+    """Fetch unknown partitions besides a known one."""
     topic = talk.topic()
     fill(talk, topic)
     talk.ask(fetch((topic, 0, 0), (topic, 5, 0), (topic, -1, 0), MinBytes=1))
@@ -59,13 +59,13 @@ def partitions_that_are_not_there(talk: Talk) -> None:
 
 @situation("Fetch", "4-12")
 def topics_that_are_not_there(talk: Talk) -> None:
-    """An unknown name, and names that cannot be."""
+    """Fetch an unknown topic and impossible names."""
     talk.ask(fetch((talk.name("absent"), 0, 0), ("", 0, 0), ("with space", 0, 0), MinBytes=1))
 
 
 @situation("Fetch", "13-18")
 def ids_that_are_not_there(talk: Talk) -> None:
-    """An unknown id and the zero id, beside a topic that is there."""
+    """Fetch an unknown topic id and the zero id besides a known one."""
     topic = talk.topic()
     fill(talk, topic)
     body = fetch((topic, 0, 0))
@@ -76,7 +76,7 @@ def ids_that_are_not_there(talk: Talk) -> None:
 
 @situation("Fetch", "4,11,13,18")
 def partition_named_twice(talk: Talk) -> None:
-    """With two offsets."""
+    """Fetch a partition twice in a request, with two offsets."""
     topic = talk.topic()
     fill(talk, topic, batches=2)
     talk.ask(fetch((topic, 0, 0), (topic, 0, 1)))
@@ -87,7 +87,7 @@ def partition_named_twice(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def limit_of_a_partition(talk: Talk) -> None:
-    """Whole batches; the first one whatever the limit."""
+    """Limit the bytes of a partition: whole batches are returned, and the first one with any limit."""
     topic = talk.topic()
     fill(talk, topic, batches=4, value_bytes=100)
     for limit in (0, 1, 350, 100_000):
@@ -96,7 +96,7 @@ def limit_of_a_partition(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def limit_of_the_request(talk: Talk) -> None:
-    """Over three partitions in an order of the client's."""
+    """Limit the bytes of a request for three partitions in the client's order."""
     topic = talk.topic(partitions=3)
     for partition in range(3):
         fill(talk, topic, batches=2, value_bytes=100, partition=partition)
@@ -120,7 +120,7 @@ def limits_below_zero(talk: Talk) -> None:
 
 @situation("Fetch", "4,12,13,18")
 def record_above_all_limits(talk: Talk) -> None:
-    """The first batch comes whole; the next partition then gives nothing."""
+    """Fetch a first batch above all limits, after which the next partition returns nothing."""
     topic = talk.topic(partitions=2)
     put(talk, topic, batch("v" * 5000, time_ms=talk.at()))
     fill(talk, topic, partition=1)
@@ -132,7 +132,7 @@ def record_above_all_limits(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def waits_for_enough(talk: Talk) -> None:
-    """With too little the response comes at the end of the wait, with enough at once."""
+    """Wait for too few bytes until the end of the wait, and for enough bytes not at all."""
     topic = talk.topic()
     fill(talk, topic)
     waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), MaxWaitMs=300, MinBytes=5000), "too little")
@@ -145,7 +145,7 @@ def waits_for_enough(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def is_woken(talk: Talk) -> None:
-    """By the record it waits for."""
+    """Wait for a record, which completes the fetch."""
     topic = talk.topic()
     waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), MaxWaitMs=15_000, MinBytes=1))
     put(talk, topic, batch("wake", time_ms=talk.at()))
@@ -155,7 +155,7 @@ def is_woken(talk: Talk) -> None:
 
 @situation("Fetch", "4,9,12,13,18")
 def error_does_not_wait(talk: Talk) -> None:
-    """One partition in error completes the whole request."""
+    """Fetch with one partition in error, which completes the whole request."""
     topic = talk.topic()
     waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), (topic, 3, 0), MaxWaitMs=3000, MinBytes=1))
     waiting.end()
@@ -167,7 +167,7 @@ def error_does_not_wait(talk: Talk) -> None:
 
 @situation("Fetch", "9-18")
 def leader_epochs(talk: Talk) -> None:
-    """The one to come, and the present one."""
+    """Send a future leader epoch and the present one."""
     topic = talk.topic()
     fill(talk, topic)
     for note, epoch in (("future", 9), ("present", 0)):
@@ -178,7 +178,7 @@ def leader_epochs(talk: Talk) -> None:
 
 @situation("Fetch", "12-18")
 def last_fetched_epochs(talk: Talk) -> None:
-    """One that the log has, and one that it cannot have: where they part."""
+    """Send the log's last fetched epoch, and one that the log cannot have, where the logs diverge."""
     topic = talk.topic()
     fill(talk, topic, batches=2)
     for note, epoch in (("present", 0), ("future", 5)):
@@ -189,7 +189,7 @@ def last_fetched_epochs(talk: Talk) -> None:
 
 @situation("Fetch", "4,12,14,15,18")
 def replica_nobody_knows(talk: Talk) -> None:
-    """A fetch in the name of broker 7."""
+    """Fetch as replica 7, which does not exist."""
     topic = talk.topic()
     fill(talk, topic)
     talk.ask(fetch((topic, 0, 0), ReplicaId=7, ReplicaState={"ReplicaId": 7, "ReplicaEpoch": 1}))
@@ -197,7 +197,7 @@ def replica_nobody_knows(talk: Talk) -> None:
 
 @situation("Fetch", "11-18")
 def rack(talk: Talk) -> None:
-    """A client's rack means nothing to one node."""
+    """Send a client's rack, which a single node ignores."""
     topic = talk.topic()
     fill(talk, topic)
     talk.ask(fetch((topic, 0, 0), RackId="a"))
@@ -205,7 +205,7 @@ def rack(talk: Talk) -> None:
 
 @situation("Fetch", "4,10,18")
 def isolation_level_nobody_has(talk: Talk) -> None:
-    """Number 2."""
+    """Send the unknown isolation level 2."""
     topic = talk.topic()
     fill(talk, topic)
     talk.ask(fetch((topic, 0, 0), IsolationLevel=2))
@@ -213,7 +213,7 @@ def isolation_level_nobody_has(talk: Talk) -> None:
 
 @situation("Fetch", "4,7,11,12,13,15,18", needs=TRANSACTIONS)
 def isolation_levels(talk: Talk) -> None:
-    """While a transaction is open, and when it has been aborted."""
+    """Fetch at both isolation levels during an open transaction, and after its abort."""
     topic = talk.topic()
     put(talk, topic, batch("before", time_ms=talk.at()))
     mine = open_transaction(talk, topic)
@@ -232,7 +232,7 @@ def isolation_levels(talk: Talk) -> None:
 
 @situation("Fetch", "4,9,10,11,12,16")
 def zstd(talk: Talk) -> None:
-    """Batches that versions before 10 cannot know."""
+    """Fetch batches compressed by zstd, which versions before 10 do not support."""
     topic = talk.topic()
     put(talk, topic, batch("z", time_ms=talk.at(), codec="zstd"))
     talk.ask(fetch((topic, 0, 0)))

@@ -1,4 +1,4 @@
-"""Incremental fetches: what a session remembers, and what it refuses."""
+"""Incremental fetches: the state of a session, and requests that are refused."""
 
 from tests.conformance.bodies import fetch, fill, forgotten
 from tests.conformance.run import situation
@@ -9,7 +9,7 @@ ALL = "7-18"
 
 @situation("Fetch", ALL)
 def life(talk: Talk) -> None:
-    """Opened, moved on, woken by what changed, changed itself, closed."""
+    """Open a session, change its offsets and partitions, wait for changes, and close it."""
     one, two = talk.topic("one"), talk.topic("two", 2)
     fill(talk, one)
     session = talk.ask(fetch((one, 0, 0), (two, 0, 0), SessionEpoch=0), "opens").get("SessionId", 0)
@@ -28,7 +28,7 @@ def life(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def wrong_epochs(talk: Talk) -> None:
-    """Too high, the same again, of an unknown session, of none."""
+    """Send epochs that are too high or repeated, of an unknown session, and of no session."""
     topic = talk.topic()
     fill(talk, topic)
     session = talk.ask(fetch((topic, 0, 0), SessionEpoch=0), "opens").get("SessionId", 0)
@@ -40,7 +40,7 @@ def wrong_epochs(talk: Talk) -> None:
 
 @situation("Fetch", "7,12,13,17")
 def replaced(talk: Talk) -> None:
-    """Epoch 0 in a session begins another and ends it."""
+    """Send epoch 0 in a session, which begins another session and ends the first."""
     topic = talk.topic()
     old = talk.ask(fetch((topic, 0, 0), SessionEpoch=0), "opens").get("SessionId", 0)
     new = talk.ask(fetch((topic, 0, 0), SessionId=old, SessionEpoch=0), "opens another").get("SessionId", 0)
@@ -50,7 +50,7 @@ def replaced(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def partitions_in_error(talk: Talk) -> None:
-    """They are in each response until they are put right."""
+    """Fetch partitions in error, which are in each response until they are corrected."""
     topic = talk.topic()
     fill(talk, topic)
     session = talk.ask(fetch((topic, 0, 9), (topic, 4, 0), SessionEpoch=0), "opens").get("SessionId", 0)
@@ -60,7 +60,7 @@ def partitions_in_error(talk: Talk) -> None:
 
 @situation("Fetch", "13-18")
 def names_and_ids(talk: Talk) -> None:
-    """A session of version 12 asked by id, and the other way round."""
+    """Use a session of version 12 by topic id, and the reverse."""
     topic = talk.topic()
     fill(talk, topic)
     session = talk.also("Fetch", 12, fetch((topic, 0, 0), SessionEpoch=0), "by name").get("SessionId", 0)
@@ -71,5 +71,5 @@ def names_and_ids(talk: Talk) -> None:
 
 @situation("Fetch", "7,12,13,18")
 def of_nothing(talk: Talk) -> None:
-    """No session begins without a partition."""
+    """Begin a session without partitions, which is not created."""
     talk.ask(fetch(SessionEpoch=0))

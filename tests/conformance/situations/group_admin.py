@@ -1,4 +1,4 @@
-"""Groups looked at and deleted: DescribeGroups, ListGroups, DeleteGroups, FindCoordinator."""
+"""Groups described and deleted: DescribeGroups, ListGroups, DeleteGroups, FindCoordinator."""
 
 from tests.conformance.bodies import await_group, commit, committed, group, leave, lone_member, producer, sync
 from tests.conformance.codec import Body
@@ -10,7 +10,7 @@ DESCRIBE, DELETE, FIND = "0-6", "0-2", "0-6"
 
 @situation("DescribeGroups", DESCRIBE)
 def states(talk: Talk) -> None:
-    """Unknown, waiting for the sync, stable, empty, and only offsets."""
+    """Describe a group that is unknown, waits for the sync, is stable, is empty, and has only offsets."""
     name, other = group(talk), talk.name("offsets")
     ask = {"Groups": [name]}
     talk.ask(ask, "unknown")
@@ -26,7 +26,7 @@ def states(talk: Talk) -> None:
 
 @situation("DescribeGroups", DESCRIBE)
 def several_described(talk: Talk) -> None:
-    """A known and an unknown one, one twice, none."""
+    """Describe a known and an unknown group, one group twice, and none."""
     name = group(talk)
     lone_member(talk, name)
     for note, names in (("unknown beside", [name, talk.name("absent")]), ("twice", [name, name]), ("none", [])):
@@ -35,7 +35,7 @@ def several_described(talk: Talk) -> None:
 
 @situation("DescribeGroups", "3-6")
 def operations_described(talk: Talk) -> None:
-    """When they are asked for."""
+    """Describe a group with its authorized operations."""
     name = group(talk)
     lone_member(talk, name)
     talk.ask({"Groups": [name], "IncludeAuthorizedOperations": True})
@@ -43,7 +43,7 @@ def operations_described(talk: Talk) -> None:
 
 @situation("DescribeGroups", "4-6")
 def static_member_described(talk: Talk) -> None:
-    """With its instance."""
+    """Describe a group with a static member."""
     name = group(talk)
     lone_member(talk, name, instance="i")
     talk.ask({"Groups": [name]})
@@ -51,7 +51,7 @@ def static_member_described(talk: Talk) -> None:
 
 @situation("ListGroups", "0-5")
 def listed(talk: Talk) -> None:
-    """A stable group, an empty one, one that has only offsets."""
+    """List a stable group, an empty group, and a group with only offsets."""
     stable, empty, offsets = group(talk), talk.name("empty"), talk.name("offsets")
     lone_member(talk, stable)
     member = lone_member(talk, empty)
@@ -62,7 +62,7 @@ def listed(talk: Talk) -> None:
 
 @situation("ListGroups", "4-5")
 def listed_by_state(talk: Talk) -> None:
-    """In either case, several, and unknown states."""
+    """List groups by states in either case, by several, and by unknown ones."""
     stable, empty = group(talk), talk.name("empty")
     lone_member(talk, stable)
     talk.quietly("OffsetCommit", 2, commit(empty, talk.topic()))
@@ -72,7 +72,7 @@ def listed_by_state(talk: Talk) -> None:
 
 @situation("ListGroups", "5")
 def listed_by_type(talk: Talk) -> None:
-    """In either case, several, and unknown types."""
+    """List groups by types in either case, by several, and by unknown ones."""
     lone_member(talk, group(talk))
     for wanted in (["classic"], ["Classic"], ["consumer"], ["nonsense"], ["classic", "consumer"]):
         talk.ask({"TypesFilter": wanted}, ", ".join(wanted), only={"Groups": talk.is_own("GroupId")})
@@ -80,7 +80,7 @@ def listed_by_type(talk: Talk) -> None:
 
 @situation("DeleteGroups", DELETE)
 def deleted(talk: Talk) -> None:
-    """One with members, an unknown one, an empty one; the last again; none; and what is left of it."""
+    """Delete a group with members, an unknown and an empty group, the last one again, and none; fetch its offsets."""
     live, empty, topic = group(talk), talk.name("empty"), talk.topic()
     lone_member(talk, live)
     talk.quietly("OffsetCommit", 2, commit(empty, topic))
@@ -92,7 +92,7 @@ def deleted(talk: Talk) -> None:
 
 @situation("DeleteGroups", DELETE)
 def deleted_twice_at_once(talk: Talk) -> None:
-    """Named twice in a request."""
+    """Delete a group that is named twice in a request."""
     name = group(talk)
     talk.quietly("OffsetCommit", 2, commit(name, talk.topic()))
     talk.ask({"GroupsNames": [name, name]})
@@ -107,7 +107,7 @@ def keys(version: int, *names: str, kind: int = 0) -> Body:
 
 @situation("FindCoordinator", FIND)
 def coordinator_of_a_group(talk: Talk) -> None:
-    """The one broker; also for a name that no group can have."""
+    """Find the coordinator of a group, and of a name that no group can have."""
     await_group(talk, talk.name("g"))
     talk.ask(keys(talk.version, talk.name("g")))
     talk.ask(keys(talk.version, ""), "no name")
@@ -115,14 +115,14 @@ def coordinator_of_a_group(talk: Talk) -> None:
 
 @situation("FindCoordinator", "1-6", needs=TRANSACTIONS)
 def coordinator_of_a_transaction(talk: Talk) -> None:
-    """The one broker."""
+    """Find the coordinator of a transactional id."""
     producer(talk, talk.name("tx"))
     talk.ask(keys(talk.version, talk.name("tx"), kind=1))
 
 
 @situation("FindCoordinator", "4-6")
 def coordinators_of_several(talk: Talk) -> None:
-    """Each has its response; none has none."""
+    """Find the coordinators of several groups, and of none."""
     await_group(talk, talk.name("g"))
     talk.ask(keys(talk.version, talk.name("a"), talk.name("b"), ""), "three")
     talk.ask(keys(talk.version), "none")
@@ -130,11 +130,13 @@ def coordinators_of_several(talk: Talk) -> None:
 
 @situation("FindCoordinator", "1-6", over=("2", "3", "-1"))
 def kinds_of_keys(talk: Talk, kind: str) -> None:
-    """2 is a share group's from version 6 on; 3 and -1 are nothing's."""
+    """Find coordinators by type 2, which is that of share groups from version 6 on, and by the unknown
+    types 3 and -1.
+    """
     talk.ask(keys(talk.version, talk.name("g"), kind=int(kind)))
 
 
 @situation("FindCoordinator", "6")
 def key_of_a_share_partition(talk: Talk) -> None:
-    """It has three parts."""
+    """Find the coordinator of share partitions whose keys do not have three valid parts."""
     talk.ask(keys(6, "one part", f"{talk.name('g')}:AAAAAAAAAAAAAAAAAAAAAA:x", kind=2))

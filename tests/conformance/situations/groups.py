@@ -1,4 +1,4 @@
-"""The classic protocol of groups: join, sync, heartbeat, leave."""
+"""Classic protocol of groups: join, sync, heartbeat, leave."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ REBALANCE_IN_PROGRESS = 27
 
 
 def joined(talk: Talk, name: str, *, on: str = "main", **how: Any) -> Body:
-    """Join, and again with the member id that the first response has given."""
+    """Join, and join again with the member id of the first response if it is required."""
     response = talk.ask(join(name, **how), f"{on} joins", on=on)
     if response["ErrorCode"] == MEMBER_ID_REQUIRED:
         response = talk.ask(join(name, response["MemberId"], **how), f"{on} joins with its id", on=on)
@@ -22,7 +22,7 @@ def joined(talk: Talk, name: str, *, on: str = "main", **how: Any) -> Body:
 
 @situation("JoinGroup", JOIN)
 def life_of_a_member(talk: Talk) -> None:
-    """Join, sync, heartbeat, leave; each in the version of the same age."""
+    """Join, sync, send a heartbeat and leave, each in the version of the same age."""
     name, version = group(talk), min(talk.version, 5)
     mine = joined(talk, name)
     member, generation = mine["MemberId"], mine["GenerationId"]
@@ -34,7 +34,9 @@ def life_of_a_member(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def rebalance(talk: Talk) -> None:
-    """A second member comes: the first is notified, joins again; the leader alone sees both; each gets its part."""
+    """Join as a second member: the first is notified and rejoins, the leader receives both, and each gets its
+    assignment.
+    """
     name = group(talk)
     one = joined(talk, name, on="one")
     talk.quietly("SyncGroup", 1, sync(name, one["GenerationId"], one["MemberId"], {one["MemberId"]: b"all"}), on="one")
@@ -61,7 +63,7 @@ def rebalance(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def session_timeouts(talk: Talk) -> None:
-    """Below the least, above the most, below zero."""
+    """Join with session timeouts below the minimum, above the maximum, and below zero."""
     name = group(talk)
     for timeout_ms in (5999, 1_800_001, -1):
         talk.ask(join(name, SessionTimeoutMs=timeout_ms), f"{timeout_ms} ms")
@@ -69,7 +71,7 @@ def session_timeouts(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def bad_joins(talk: Talk) -> None:
-    """No group, strangers, no protocols, no protocol type."""
+    """Join without a group name, as unknown members, without protocols, and without a protocol type."""
     name = group(talk)
     talk.ask(join(""), "no name")
     talk.ask(join(name, "stranger"), "a stranger, no such group")
@@ -81,7 +83,7 @@ def bad_joins(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def protocols_that_do_not_fit(talk: Talk) -> None:
-    """Another type; no protocol in common."""
+    """Join with another protocol type, and without a protocol in common."""
     name = group(talk)
     lone_member(talk, name)
     talk.ask(join(name, ProtocolType="connect"), "type")
@@ -90,7 +92,7 @@ def protocols_that_do_not_fit(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def joins_again(talk: Talk) -> None:
-    """The leader, with what it had and with other metadata."""
+    """Rejoin as the leader, with the same and with other metadata."""
     name = group(talk)
     member = lone_member(talk, name, on="main")
     talk.ask(join(name, member.id), "the same")
@@ -99,13 +101,13 @@ def joins_again(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def choice_of_protocol(talk: Talk) -> None:
-    """The first that all have. (Kafka never responds to some metadata that is not a subscription.)"""
+    """Join with several protocols, of which the first is chosen. (Kafka never responds to some invalid metadata.)"""
     joined(talk, group(talk), protocols=[{"Name": name, "Metadata": b"m"} for name in ("sticky", "range")])
 
 
 @situation("JoinGroup", "4-9")
 def member_that_has_only_an_id(talk: Talk) -> None:
-    """It is known, and has no part in anything. (What DescribeGroups says of it is a race in Kafka.)"""
+    """Use a member id without joining: sync, heartbeat and leave. (The result of DescribeGroups is a race in Kafka.)"""
     name = group(talk)
     given = talk.ask(join(name), "asks for an id")["MemberId"]
     talk.also("Heartbeat", 3, heartbeat(name, 0, given))
@@ -116,7 +118,7 @@ def member_that_has_only_an_id(talk: Talk) -> None:
 
 @situation("JoinGroup", "5-9")
 def static_member(talk: Talk) -> None:
-    """It needs no second join, comes back under a new id without a rebalance, and fences its old id."""
+    """Join as a static member, rejoin with a new id without a rebalance, and use the fenced id."""
     name = group(talk)
     first = talk.ask(join(name, instance="i"), "first")
     old = first["MemberId"]
@@ -134,7 +136,7 @@ def static_member(talk: Talk) -> None:
 
 @situation("SyncGroup", SYNC)
 def bad_syncs(talk: Talk) -> None:
-    """No such group, a stranger, another generation, no name; and one that is right."""
+    """Sync an unknown group, as an unknown member, in another generation, without a name, and correctly."""
     name = group(talk)
     talk.ask(sync(name, 1, "stranger"), "no such group")
     member = lone_member(talk, name)
@@ -145,7 +147,7 @@ def bad_syncs(talk: Talk) -> None:
 
 @situation("SyncGroup", "5")
 def protocol_in_a_sync(talk: Talk) -> None:
-    """It must be the group's, or null."""
+    """Sync with a protocol, which must be the group's or null."""
     name = group(talk)
     member = lone_member(talk, name)
     for fields in (
@@ -158,7 +160,7 @@ def protocol_in_a_sync(talk: Talk) -> None:
 
 @situation("SyncGroup", SYNC)
 def leader_without_a_part(talk: Talk) -> None:
-    """The leader gives parts to a stranger only."""
+    """Sync as a leader that gives an assignment only to an unknown member."""
     name = group(talk)
     member = lone_member(talk, name, is_synced=False)
     talk.ask(sync(name, 1, member.id, {"stranger": b"a part"}))
@@ -167,7 +169,9 @@ def leader_without_a_part(talk: Talk) -> None:
 
 @situation("Heartbeat", "0-4")
 def bad_heartbeats(talk: Talk) -> None:
-    """No such group, before the sync, a stranger, another generation, no names."""
+    """Send heartbeats to an unknown group, before the sync, as an unknown member, in another generation,
+    without names.
+    """
     name = group(talk)
     talk.ask(heartbeat(name, 1, "stranger"), "no such group")
     member = lone_member(talk, name, is_synced=False)
@@ -178,7 +182,7 @@ def bad_heartbeats(talk: Talk) -> None:
 
 @situation("Heartbeat", "3-4")
 def static_heartbeats(talk: Talk) -> None:
-    """The right instance, another's member id, an unknown instance."""
+    """Send heartbeats with the right instance, another's member id, and an unknown instance."""
     name = group(talk)
     member = lone_member(talk, name, instance="i")
     rows = (("right", member.id, "i"), ("fenced", "other", "i"), ("no such instance", member.id, "j"))
@@ -188,7 +192,7 @@ def static_heartbeats(talk: Talk) -> None:
 
 @situation("Heartbeat", "0-4")
 def session_ends(talk: Talk) -> None:
-    """A silent member is removed after six seconds."""
+    """Let a session expire: a silent member is removed after six seconds."""
     name = group(talk)
     member = lone_member(talk, name, SessionTimeoutMs=6000)
     time.sleep(7)
@@ -198,7 +202,7 @@ def session_ends(talk: Talk) -> None:
 
 @situation("LeaveGroup", SYNC)
 def leaves(talk: Talk) -> None:
-    """Leave no group, as an unknown member, as a member, again, and without a name."""
+    """Leave an unknown group, as an unknown member, as a member, again, and without a name."""
     name = group(talk)
     talk.ask(leave(talk.version, name, "stranger"), "no such group")
     member = lone_member(talk, name)
@@ -214,7 +218,7 @@ def leaves(talk: Talk) -> None:
 
 @situation("LeaveGroup", "3-5")
 def several_leave(talk: Talk) -> None:
-    """None, wrong pairs of member and instance, and one by its instance alone."""
+    """Remove no members, wrong pairs of member and instance, and a member by its instance only."""
     name = group(talk)
     lone_member(talk, name, instance="i")
     wrong = [

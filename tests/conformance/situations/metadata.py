@@ -1,4 +1,4 @@
-"""Metadata: by name, by id, all, none, and topics that a question makes."""
+"""Metadata by name, by id, of all topics and of none, and topics that a request creates."""
 
 from tests.conformance.bodies import STRANGE_ID
 from tests.conformance.codec import Body
@@ -15,7 +15,7 @@ def named(*names: str, may_create: bool = False) -> Body:
 
 @situation("Metadata", ALL)
 def by_name(talk: Talk) -> None:
-    """Two topics; one of them named twice."""
+    """Request two topics, and one topic twice."""
     one, two = talk.topic("one", 3), talk.topic("two")
     talk.ask(named(one.name, two.name), "two")
     talk.ask(named(two.name, two.name), "twice")
@@ -23,7 +23,7 @@ def by_name(talk: Talk) -> None:
 
 @situation("Metadata", ALL)
 def all_topics(talk: Talk) -> None:
-    """Null, or in version 0 an empty list."""
+    """Request all topics, by null or in version 0 by an empty list."""
     talk.topic("one", 2)
     talk.topic("two")
     topics: list[Body] | None = None if talk.version else []
@@ -32,13 +32,13 @@ def all_topics(talk: Talk) -> None:
 
 @situation("Metadata", "1-13")
 def no_topics(talk: Talk) -> None:
-    """An empty list: brokers only."""
+    """Request brokers only, by an empty list."""
     talk.ask(named())
 
 
 @situation("Metadata", WITHOUT_CREATION)
 def unknown_name(talk: Talk) -> None:
-    """It stays unknown."""
+    """Request an unknown topic twice without creation."""
     for note in ("once", "again"):
         talk.ask(named(talk.name("absent")), note)
 
@@ -63,19 +63,19 @@ def created_before(talk: Talk) -> None:
 
 @situation("Metadata", ALL)
 def impossible_names(talk: Talk) -> None:
-    """With leave to create."""
+    """Request impossible names with creation allowed."""
     talk.ask(named(*IMPOSSIBLE, may_create=True))
 
 
 @situation("Metadata", WITHOUT_CREATION)
 def impossible_names_only_asked(talk: Talk) -> None:
-    """Without it."""
+    """Request impossible names with creation not allowed."""
     talk.ask(named(*IMPOSSIBLE))
 
 
 @situation("Metadata", WITHOUT_CREATION)
 def name_too_much_alike(talk: Talk) -> None:
-    """It would differ from another in a dot only."""
+    """Create a topic whose name differs from another only in a dot."""
     talk.topic("a.b")
     talk.will_make(talk.name("a_b"))
     talk.ask(named(talk.name("a_b"), may_create=True))
@@ -83,7 +83,7 @@ def name_too_much_alike(talk: Talk) -> None:
 
 @situation("Metadata", ALL)
 def internal_topic(talk: Talk) -> None:
-    """Its mark, and how many partitions it has."""
+    """Request an internal topic: the flag, and the number of partitions."""
     body = named("__consumer_offsets", may_create=True)
     response = talk.ask(body, only={"Partitions": lambda row: row["PartitionIndex"] == 0})
     talk.observe("partitions", [len(row["Partitions"]) for row in response.get("Topics", [])])
@@ -91,7 +91,7 @@ def internal_topic(talk: Talk) -> None:
 
 @situation("Metadata", "9,12,13")
 def deleted(talk: Talk) -> None:
-    """A topic that was there."""
+    """Request a deleted topic."""
     topic = talk.topic()
     talk.quietly("DeleteTopics", 5, {"TopicNames": [topic.name], "TimeoutMs": 10_000})
     talk.gone(topic.name)
@@ -100,20 +100,20 @@ def deleted(talk: Talk) -> None:
 
 @situation("Metadata", "10-13")
 def by_id(talk: Talk) -> None:
-    """From version 12 on."""
+    """Request a topic by its id, which version 12 and later support."""
     talk.ask({"Topics": [{"Name": None, "TopicId": talk.topic().id}], "AllowAutoTopicCreation": False})
 
 
 @situation("Metadata", "12-13")
 def by_unknown_id(talk: Talk) -> None:
-    """Beside one that is known."""
+    """Request an unknown id besides a known one."""
     rows = [{"Name": None, "TopicId": each} for each in (STRANGE_ID, talk.topic().id)]
     talk.ask({"Topics": rows, "AllowAutoTopicCreation": False})
 
 
 @situation("Metadata", "10-13", over=("both", "neither", "one each"))
 def name_and_id(talk: Talk, what: str) -> None:
-    """Both in one entry, neither, an entry of each kind."""
+    """Request topics by both name and id, by neither, and by one of each."""
     topic = talk.topic()
     by_name, by_id = {"Name": topic.name}, {"Name": None, "TopicId": topic.id}
     rows = {"both": [{**by_id, **by_name}], "neither": [{"Name": None}], "one each": [by_name, by_id]}[what]
@@ -122,6 +122,6 @@ def name_and_id(talk: Talk, what: str) -> None:
 
 @situation("Metadata", "8-13")
 def authorized_operations(talk: Talk) -> None:
-    """Only when they are asked for."""
+    """Request the authorized operations."""
     wanted = {"IncludeTopicAuthorizedOperations": True, "IncludeClusterAuthorizedOperations": True}
     talk.ask({**named(talk.topic().name), **wanted})

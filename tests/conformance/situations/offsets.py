@@ -23,7 +23,7 @@ COMMIT, FETCH = "2-10", "1-10"
 
 @situation("OffsetCommit", COMMIT)
 def without_members(talk: Talk) -> None:
-    """Offset, metadata and leader epoch come back; a commit may go backwards."""
+    """Commit without members, fetch offset, metadata and leader epoch, and commit a lower offset."""
     name, topic = group(talk), talk.topic(partitions=2)
     talk.ask(commit(name, topic, 7, leader_epoch=0), "with an epoch")
     talk.ask(commit(name, topic, 8, partition=1, metadata=None), "no metadata")
@@ -34,7 +34,9 @@ def without_members(talk: Talk) -> None:
 
 @situation("OffsetCommit", COMMIT)
 def by_a_member(talk: Talk) -> None:
-    """In its generation, in another; a stranger; without a member, without a generation."""
+    """Commit in the member's generation, in another, as an unknown member, without a member, and without a
+    generation.
+    """
     name, topic = group(talk), talk.topic()
     member = lone_member(talk, name)
     rows = (("right", 1, member.id), ("generation", 9, member.id), ("stranger", 1, "stranger"), ("no member", -1, ""))
@@ -44,7 +46,7 @@ def by_a_member(talk: Talk) -> None:
 
 @situation("OffsetCommit", "7-10")
 def by_a_static_member(talk: Talk) -> None:
-    """Its instance, another's member id, an unknown instance."""
+    """Commit with the member's instance, another's member id, and an unknown instance."""
     name, topic = group(talk), talk.topic()
     member = lone_member(talk, name, instance="i")
     for note, id, instance in (
@@ -57,7 +59,7 @@ def by_a_static_member(talk: Talk) -> None:
 
 @situation("OffsetCommit", COMMIT)
 def before_sync(talk: Talk) -> None:
-    """The member has joined, and the group waits for its leader."""
+    """Commit as a member that has joined, while the group waits for the leader's sync."""
     name, topic = group(talk), talk.topic()
     member = lone_member(talk, name, is_synced=False)
     talk.ask(commit(name, topic, generation=1, member=member.id))
@@ -65,13 +67,13 @@ def before_sync(talk: Talk) -> None:
 
 @situation("OffsetCommit", COMMIT)
 def member_of_no_group(talk: Talk) -> None:
-    """A generation of a group that is not there."""
+    """Commit in a generation of an unknown group."""
     talk.ask(commit(group(talk), talk.topic(), generation=3, member="stranger"))
 
 
 @situation("OffsetCommit", COMMIT)
 def topics_that_are_not_there(talk: Talk) -> None:
-    """A topic and partitions, beside one that is."""
+    """Commit offsets of an unknown topic and unknown partitions besides known ones."""
     name, topic = group(talk), talk.topic()
     body = commit(name, topic)
     (row,) = body["Topics"][0]["Partitions"]
@@ -82,7 +84,7 @@ def topics_that_are_not_there(talk: Talk) -> None:
 
 @situation("OffsetCommit", "10")
 def topic_without_an_id(talk: Talk) -> None:
-    """The zero id."""
+    """Commit an offset of the zero topic id."""
     body = commit(group(talk), talk.topic())
     body["Topics"][0]["TopicId"] = ZERO_ID
     talk.ask(body)
@@ -90,7 +92,7 @@ def topic_without_an_id(talk: Talk) -> None:
 
 @situation("OffsetCommit", COMMIT)
 def size_of_metadata(talk: Talk) -> None:
-    """4096 bytes are allowed."""
+    """Commit metadata of the maximum size of 4096 bytes, and of one more."""
     name, topic = group(talk), talk.topic()
     for size in (4096, 4097):
         talk.ask(commit(name, topic, metadata="m" * size), f"{size}")
@@ -98,7 +100,7 @@ def size_of_metadata(talk: Talk) -> None:
 
 @situation("OffsetCommit", COMMIT)
 def odd_offsets(talk: Talk) -> None:
-    """Below zero; no topics, and a topic without partitions."""
+    """Commit offsets below zero, of no topics, and of a topic without partitions."""
     name, topic = group(talk), talk.topic()
     for offset in (-1, -5):
         talk.ask(commit(name, topic, offset), f"offset {offset}")
@@ -109,7 +111,7 @@ def odd_offsets(talk: Talk) -> None:
 
 @situation("OffsetCommit", "2-4")
 def retention_time(talk: Talk) -> None:
-    """The field of old versions is taken."""
+    """Commit with a retention time, a field of old versions that is accepted."""
     name, topic = group(talk), talk.topic()
     talk.ask({**commit(name, topic), "RetentionTimeMs": 60_000})
     talk.also("OffsetFetch", 3, committed(3, name, [(topic, [0])]))
@@ -117,7 +119,7 @@ def retention_time(talk: Talk) -> None:
 
 @situation("OffsetCommit", COMMIT, alone=True)
 def group_without_a_name(talk: Talk) -> None:
-    """It takes commits, gives them back, and can be deleted."""
+    """Use the group with the empty name: commit, fetch, describe and delete."""
     topic = talk.topic()
     group(talk)
 
@@ -134,7 +136,7 @@ def group_without_a_name(talk: Talk) -> None:
 
 @situation("OffsetFetch", FETCH)
 def ways_to_ask(talk: Talk) -> None:
-    """Some partitions, an unknown topic, all, no topic, no partition."""
+    """Fetch offsets of some partitions, of an unknown topic, of all, of no topic, and of no partition."""
     name, topic = group(talk), talk.topic(partitions=2)
     talk.quietly("OffsetCommit", 6, commit(name, topic, 7, leader_epoch=0))
     rows: dict[str, Any] = {"some": [(topic, [0, 1, 9])], "unknown": [(talk.name("absent"), [0])], "all": None}
@@ -145,7 +147,7 @@ def ways_to_ask(talk: Talk) -> None:
 
 @situation("OffsetFetch", FETCH)
 def unknown_group(talk: Talk) -> None:
-    """It has no offsets, which is not an error."""
+    """Fetch offsets of an unknown group, which is not an error."""
     group(talk)
     name, topic = talk.name("absent"), talk.topic()
     talk.ask(committed(talk.version, name, [(topic, [0])]), "a partition")
@@ -155,7 +157,7 @@ def unknown_group(talk: Talk) -> None:
 
 @situation("OffsetFetch", "8-10")
 def several_groups(talk: Talk) -> None:
-    """Two and an unknown one, one twice, none."""
+    """Fetch offsets of two groups and an unknown one, of one group twice, and of none."""
     one, two, topic = group(talk), talk.name("second"), talk.topic()
     for offset, name in enumerate((one, two), 1):
         talk.quietly("OffsetCommit", 6, commit(name, topic, offset))
@@ -166,7 +168,7 @@ def several_groups(talk: Talk) -> None:
 
 @situation("OffsetFetch", "9-10")
 def epochs_of_members(talk: Talk) -> None:
-    """Commit with member epochs in a group without any, and in a classic group."""
+    """Fetch with member epochs from a group without members, and from a classic group."""
     name, topic = group(talk), talk.topic()
     talk.quietly("OffsetCommit", 6, commit(name, topic, 1))
     talk.ask(committed(talk.version, name, [(topic, [0])], MemberId="stranger", MemberEpoch=5), "no members")
@@ -178,14 +180,14 @@ def epochs_of_members(talk: Talk) -> None:
 
 @situation("OffsetFetch", "10")
 def ids_that_are_not_there(talk: Talk) -> None:
-    """An unknown id and the zero id."""
+    """Fetch offsets of an unknown topic id and of the zero id."""
     rows = [{"TopicId": each, "PartitionIndexes": [0]} for each in (STRANGE_ID, ZERO_ID)]
     talk.ask({"Groups": [{"GroupId": group(talk), "Topics": rows}]})
 
 
 @situation("OffsetFetch", "1-9")
 def deleted_topic(talk: Talk) -> None:
-    """Its offsets go with it."""
+    """Fetch offsets of a deleted topic, which are deleted with the topic."""
     name, topic = group(talk), talk.topic()
     talk.quietly("OffsetCommit", 6, commit(name, topic, 3))
     talk.quietly("DeleteTopics", 5, {"TopicNames": [topic.name], "TimeoutMs": 10_000})
@@ -214,7 +216,7 @@ def deleted(talk: Talk) -> None:
 
 @situation("OffsetDelete", "0")
 def bad_deletes(talk: Talk) -> None:
-    """An unknown group, no name, a topic somebody reads, a group that is not a consumer group."""
+    """Delete offsets of an unknown group, without a name, of a subscribed topic, and of a group of another type."""
     name, topic, other = group(talk), talk.topic(), talk.name("connect")
     rows = [{"Name": each, "Partitions": [{"PartitionIndex": 0}]} for each in (topic.name, talk.name("absent"))]
     talk.ask({"GroupId": talk.name("absent"), "Topics": rows[:1]}, "unknown")
@@ -230,7 +232,7 @@ def bad_deletes(talk: Talk) -> None:
 
 @situation("OffsetFetch", "7-10", needs=TRANSACTIONS)
 def stable_offsets(talk: Talk) -> None:
-    """While a transaction holds offsets there are none; afterwards they are its."""
+    """Fetch stable offsets during a transaction with offsets, when there are none, and after its commit."""
     name, topic = group(talk), talk.topic()
     mine = producer(talk, talk.name("tx"))
     talk.quietly("OffsetCommit", 6, commit(name, topic, 1))
@@ -252,7 +254,7 @@ def stable_offsets(talk: Talk) -> None:
 
 @situation("OffsetCommit", "2,9", needs=TRANSACTIONS)
 def beside_a_transaction(talk: Talk) -> None:
-    """A plain commit while one is open, seen when that was aborted."""
+    """Commit without a transaction while a transaction is open, and fetch the offset after its abort."""
     name, topic = group(talk), talk.topic()
     mine = producer(talk, talk.name("tx"))
     talk.quietly("AddPartitionsToTxn", 3, add_partitions(3, mine.who, topic))

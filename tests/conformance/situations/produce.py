@@ -1,4 +1,4 @@
-"""Produce: what is appended and how it comes back, what is refused and by which error."""
+"""Produce: records that are appended and fetched again, and batches that are refused, with their errors."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ HOUR_MS = 3_600_000
 
 @situation("Produce", ALL)
 def two_batches_read_back(talk: Talk) -> None:
-    """Keys, nulls and headers, with acks 1 and -1; all fields of the batches that are kept."""
+    """Append records with keys, nulls and headers, with acks 1 and -1, and fetch all fields of the stored batches."""
     topic = talk.topic(partitions=2)
     rows = (Record(b"first", b"key", (("name", b"value"), ("null", None))), Record(None, b"key"))
     talk.ask(produce((topic, 0, batch(*rows, time_ms=talk.at())), acks=1), "acks 1")
@@ -35,7 +35,7 @@ def two_batches_read_back(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def many_partitions(talk: Talk) -> None:
-    """Three partitions of two topics in one request."""
+    """Append to three partitions of two topics in one request."""
     one, two = talk.topic("one", 2), talk.topic("two")
     a, b, c = (batch(*values, time_ms=talk.at()) for values in ("a", "bc", "d"))
     talk.ask(produce((one, 0, a), (one, 1, b), (two, 0, c)))
@@ -43,7 +43,7 @@ def many_partitions(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def nothing_to_append(talk: Talk) -> None:
-    """No topics; and a topic without partitions."""
+    """Send no topics, and a topic without partitions."""
     talk.ask(produce(acks=1), "no topics")
     topic = talk.topic()
     talk.ask({**produce(acks=1), "TopicData": [{"Name": topic.name, "TopicId": topic.id}]}, "no partitions")
@@ -51,7 +51,7 @@ def nothing_to_append(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def topics_that_are_not_there(talk: Talk) -> None:
-    """An unknown name, or id, beside a topic that is there."""
+    """Append to an unknown name or id besides a known topic."""
     topic = talk.topic()
     records = batch("a", time_ms=talk.at())
     body = produce((topic, 0, records), (talk.name("absent"), 0, records))
@@ -61,21 +61,21 @@ def topics_that_are_not_there(talk: Talk) -> None:
 
 @situation("Produce", "13")
 def topic_without_an_id(talk: Talk) -> None:
-    """The zero id."""
+    """Append to the zero topic id."""
     partitions = [{"Index": 0, "Records": batch("a", time_ms=talk.at())}]
     talk.ask({**produce(acks=1), "TopicData": [{"TopicId": ZERO_ID, "PartitionData": partitions}]})
 
 
 @situation("Produce", ALL)
 def partitions_that_are_not_there(talk: Talk) -> None:
-    """7 and -1 of one."""
+    """Append to the unknown partitions 7 and -1 besides a known one."""
     topic, records = talk.topic(), batch("a", time_ms=talk.at())
     talk.ask(produce((topic, 0, records), (topic, 7, records), (topic, -1, records)))
 
 
 @situation("Produce", "9-13")
 def partition_named_twice(talk: Talk) -> None:
-    """Two batches for one partition in a request; how many are kept."""
+    """Send two batches for one partition in a request, and look up the end offset."""
     topic = talk.topic()
     talk.ask(produce(*((topic, 0, batch(value, time_ms=talk.at())) for value in "ab")))
     talk.also("ListOffsets", 5, list_offsets(topic, LATEST))
@@ -83,20 +83,20 @@ def partition_named_twice(talk: Talk) -> None:
 
 @situation("Produce", "3-12")
 def internal_topic(talk: Talk) -> None:
-    """__consumer_offsets is not for clients."""
+    """Append to __consumer_offsets, which clients may not write."""
     talk.ask(produce(("__consumer_offsets", 0, batch("a", time_ms=talk.at()))))
 
 
 @situation("Produce", "3-12")
 def impossible_names(talk: Talk) -> None:
-    """Empty, a dot, with a space, too long."""
+    """Append to topics with names that are empty, a dot, with a space, and too long."""
     names = ("", ".", "with space", "n" * 250)
     talk.ask(produce(*((name, 0, batch("a", time_ms=talk.at())) for name in names)))
 
 
 @situation("Produce", ALL)
 def acks_of_two(talk: Talk) -> None:
-    """Acks are -1, 0 or 1."""
+    """Append with acks of 2 and -2, which are invalid."""
     topic = talk.topic()
     talk.ask(produce((topic, 0, batch("a", time_ms=talk.at())), acks=2))
     talk.ask(produce((topic, 0, batch("a", time_ms=talk.at())), acks=-2), "-2")
@@ -104,7 +104,7 @@ def acks_of_two(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def without_acks(talk: Talk) -> None:
-    """Acks 0: no response, and the record is there."""
+    """Append with acks 0: there is no response, and the record is stored."""
     topic = talk.topic()
     talk.expect_silence(produce((topic, 0, batch("quiet", time_ms=talk.at())), acks=0), seconds=0.3)
     read_back(talk, topic, MaxWaitMs=2000, MinBytes=1)
@@ -112,36 +112,36 @@ def without_acks(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def without_acks_to_nowhere(talk: Talk) -> None:
-    """Acks 0 and an error: the connection is closed."""
+    """Send acks 0 with an error, for which the connection is closed."""
     talk.expect_silence(produce((talk.topic(), 9, batch("a", time_ms=talk.at())), acks=0), seconds=1.5)
 
 
 @situation("Produce", ALL)
 def timeout_below_zero(talk: Talk) -> None:
-    """One node needs no time."""
+    """Append with a time-out below zero, which does not matter to a single node."""
     talk.ask(produce((talk.topic(), 0, batch("a", time_ms=talk.at())), timeout_ms=-5))
 
 
-# ---- what the batch says
+# ---- fields of a batch
 
 
 @situation("Produce", ALL)
 def wrong_checksum(talk: Talk) -> None:
-    """The batch beside it is kept."""
+    """Send a batch with a wrong checksum; the batch of the other partition is stored."""
     topic = talk.topic(partitions=2)
     talk.ask(produce((topic, 0, batch("a", time_ms=talk.at(), crc=1)), (topic, 1, batch("b", time_ms=talk.at()))))
 
 
 @situation("Produce", "3,7,8,12,13", over=("0", "1", "3"))
 def other_formats(talk: Talk, magic: str) -> None:
-    """Messages of format 0 and 1, a batch that says 3."""
+    """Send messages of format 0 and 1, and a batch with magic 3."""
     old = old_message(b"a", int(magic), talk.at())
     talk.ask(produce((talk.topic(), 0, old if magic != "3" else batch("a", time_ms=talk.at(), magic=3))))
 
 
 @situation("Produce", ALL)
 def larger_than_allowed(talk: Talk) -> None:
-    """max.message.bytes of the topic: one above, one that fits."""
+    """Send a batch above the topic's max.message.bytes, and one below."""
     topic = talk.topic(max_message_bytes="300")
     for size in (300, 200):
         talk.ask(produce((topic, 0, batch("v" * size, time_ms=talk.at()))), f"{size}")
@@ -149,14 +149,16 @@ def larger_than_allowed(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def larger_than_a_segment(talk: Talk) -> None:
-    """Above segment.bytes, below max.message.bytes."""
+    """Send a batch above segment.bytes and below max.message.bytes."""
     topic = talk.topic(segment_bytes="1048576", max_message_bytes="3000000")
     talk.ask(produce((topic, 0, batch("v" * 1_048_600, time_ms=talk.at()))))
 
 
 @situation("Produce", ALL, over=("no bytes", "two batches", "no records"))
 def not_one_batch(talk: Talk, what: str) -> None:
-    """Each partition has one batch with a record. (Kafka never responds to null records.)"""
+    """Send no bytes, two batches, and a batch without records for a partition. (Kafka never responds to
+    null records.)
+    """
     one = batch("a", time_ms=talk.at())
     empty = batch(time_ms=talk.at(), last_offset_delta=0)
     talk.ask(produce((talk.topic(), 0, {"no bytes": b"", "two batches": one * 2, "no records": empty}[what])))
@@ -178,7 +180,7 @@ LIES: dict[str, dict[str, Any]] = {
 
 @situation("Produce", "3,8,13", over=LIES)
 def header_that_lies(talk: Talk, what: str) -> None:
-    """Counts, deltas and lengths that do not agree with the records."""
+    """Send a batch whose counts, deltas or lengths do not agree with its records."""
     topic = talk.topic()
     talk.ask(produce((topic, 0, batch("a", "b", time_ms=talk.at(), **LIES[what]))))
     read_back(talk, topic)
@@ -186,13 +188,13 @@ def header_that_lies(talk: Talk, what: str) -> None:
 
 @situation("Produce", "9-13")
 def records_that_are_none(talk: Talk) -> None:
-    """A good checksum over three odd bytes."""
+    """Send a batch with a right checksum over three bytes that are not records."""
     talk.ask(produce((talk.topic(), 0, batch("a", time_ms=talk.at(), payload=b"\x7f\x00\x01"))))
 
 
 @situation("Produce", ALL)
 def fields_the_broker_writes(talk: Talk) -> None:
-    """A wrong newest timestamp is put right, and the leader epoch is filled in."""
+    """Send a wrong maximum timestamp, which is corrected, and fetch the leader epoch that the broker sets."""
     topic = talk.topic()
     talk.at(9)
     talk.ask(produce((topic, 0, batch("a", Record(b"b", later_ms=9), time_ms=talk.at(), max_time_ms=talk.at(500)))))
@@ -201,7 +203,7 @@ def fields_the_broker_writes(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def control_batches(talk: Talk) -> None:
-    """Markers are written by the broker alone, in a transaction and outside."""
+    """Send markers, which only the broker may write, in a transaction and outside."""
     topic, marker = talk.topic(), Record(bytes(6), b"\0\0\0\1")
     talk.ask(produce((topic, 0, batch(marker, time_ms=talk.at(), attributes=CONTROL))), "plain")
     in_one = Producer(77, 0, "tx").batch(marker, sequence=-1, time_ms=talk.at(), attributes=CONTROL)
@@ -210,7 +212,7 @@ def control_batches(talk: Talk) -> None:
 
 @situation("Produce", "5-13")
 def log_start_offset(talk: Talk) -> None:
-    """It follows DeleteRecords."""
+    """Append after DeleteRecords, and read the log start offset in the response."""
     topic = talk.topic()
     fill(talk, topic, batches=3)
     delete_records(talk, topic, 2)
@@ -222,7 +224,7 @@ def log_start_offset(talk: Talk) -> None:
 
 @situation("Produce", "3,6,7,9,12,13", over=("gzip", "snappy", "xerial", "lz4", "zstd"))
 def codecs(talk: Talk, name: str) -> None:
-    """A compressed batch is kept as it came; zstd from version 7."""
+    """Append a compressed batch, which is stored unchanged; zstd requires version 7."""
     topic = talk.topic()
     talk.ask(produce((topic, 0, batch("squeezed", "twice", time_ms=talk.at(), codec=name))))
     read_back(talk, topic)
@@ -230,30 +232,30 @@ def codecs(talk: Talk, name: str) -> None:
 
 @situation("Produce", "12-13", over=("gzip", "snappy", "lz4", "zstd"))
 def streams_that_are_none(talk: Talk, name: str) -> None:
-    """A good checksum over bytes that no codec reads."""
+    """Send a batch with a right checksum over bytes that the codec cannot decompress."""
     talk.ask(produce((talk.topic(), 0, batch("a", time_ms=talk.at(), codec=name, payload=b"no such stream"))))
 
 
 @situation("Produce", "9-13")
 def codec_nobody_has(talk: Talk) -> None:
-    """Number 5."""
+    """Send the unknown codec 5."""
     talk.ask(produce((talk.topic(), 0, batch("a", time_ms=talk.at(), attributes=5))))
 
 
 @situation("Produce", "9-13", over=("gzip", "uncompressed", "producer"))
 def compression_type(talk: Talk, kind: str) -> None:
-    """The topic's setting decides how a batch is kept."""
+    """Append to topics with several settings of compression.type, which determine the stored form."""
     topic = talk.topic(compression_type=kind)
     talk.ask(produce((topic, 0, batch("a", "b", time_ms=talk.at(), codec="none" if kind == "gzip" else "gzip"))))
     read_back(talk, topic)
 
 
-# ---- topic settings
+# ---- configs of topics
 
 
 @situation("Produce", ALL, over=("none", "gzip"))
 def compacted_topic_needs_keys(talk: Talk, codec: str) -> None:
-    """One record of three has none: the batch is refused, from version 8 with the record named."""
+    """Send records without keys to a compacted topic: the batch is refused, from version 8 with the record's index."""
     topic = talk.topic(cleanup_policy="compact")
     rows = (Record(b"a", b"key"), Record(b"b"), Record(b"c", b"key"))
     talk.ask(produce((topic, 0, batch(*rows, time_ms=talk.at(), codec=codec))), "one without")
@@ -262,7 +264,7 @@ def compacted_topic_needs_keys(talk: Talk, codec: str) -> None:
 
 @situation("Produce", ALL)
 def times_out_of_bounds(talk: Talk) -> None:
-    """An hour to either side is allowed; only the records that are wrong are named."""
+    """Send timestamps outside and inside the bounds; the response names only the wrong records."""
     topic = talk.topic(message_timestamp_before_max_ms=str(HOUR_MS), message_timestamp_after_max_ms=str(HOUR_MS))
     for note, later_ms in (("old", -3 * HOUR_MS), ("new", 3 * HOUR_MS)):
         rows = ("fine", Record(b"not", later_ms=later_ms))
@@ -273,7 +275,7 @@ def times_out_of_bounds(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def default_bounds_of_time(talk: Talk) -> None:
-    """Long ago is fine, two hours ahead is not."""
+    """Send timestamps long ago, which are accepted, and two hours ahead, which are not."""
     topic = talk.topic(retention_ms="-1")
     times = (("1970", 1000), ("ahead", talk.at(2 * HOUR_MS + 600_000)), ("zero", 0))
     for note, time_ms in times:
@@ -282,7 +284,7 @@ def default_bounds_of_time(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def log_append_time(talk: Talk) -> None:
-    """The topic's clock counts: the response has the time, the batch its mark."""
+    """Append to a topic with LogAppendTime: the response has the time, and the batch the attribute."""
     topic = talk.topic(message_timestamp_type="LogAppendTime")
     talk.ask(produce((topic, 0, batch("a", "b", time_ms=talk.at()))))
     read_back(talk, topic)
@@ -290,7 +292,7 @@ def log_append_time(talk: Talk) -> None:
 
 @situation("Produce", "3,8,12,13", over=("none", "gzip"))
 def mark_of_log_append_time(talk: Talk, codec: str) -> None:
-    """A producer sets the bit in a topic whose records have the producer's time."""
+    """Send the attribute of LogAppendTime to a topic with CreateTime."""
     topic = talk.topic()
     talk.ask(produce((topic, 0, batch("a", time_ms=talk.at(), attributes=LOG_APPEND_TIME, codec=codec))))
     read_back(talk, topic)
@@ -301,7 +303,7 @@ def mark_of_log_append_time(talk: Talk, codec: str) -> None:
 
 @situation("Produce", ALL)
 def sequences(talk: Talk) -> None:
-    """Next, again, with a gap, the first again, an overlap, and on."""
+    """Send sequences: first, next, duplicate, with a gap, the first again, an overlap, and the next."""
     topic, mine = talk.topic(), producer(talk)
     story = (("first", 0, "ab"), ("next", 2, "c"), ("again", 2, "c"), ("gap", 9, "d"), ("the first again", 0, "ab"))
     for note, sequence, values in (*story, ("overlap", 1, "bc"), ("on", 3, "d")):
@@ -310,7 +312,7 @@ def sequences(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def five_batches_are_remembered(talk: Talk) -> None:
-    """The fifth last is known as a duplicate, the sixth last is not."""
+    """Repeat the fifth last batch, which is a duplicate, and the sixth last, which is not recognized."""
     topic, mine = talk.topic(), producer(talk)
     for sequence in range(6):
         talk.quietly(
@@ -322,7 +324,7 @@ def five_batches_are_remembered(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def epochs(talk: Talk) -> None:
-    """A new epoch begins at 0; the one before is fenced."""
+    """Begin a new epoch at sequence 7 and at 0, and send a batch of the previous epoch."""
     topic, mine = talk.topic(), producer(talk)
     for note, epoch, sequence in (("first", 3, 0), ("new, at 7", 4, 7), ("new, at 0", 4, 0), ("old", 3, 1)):
         talk.ask(produce((topic, 0, mine.batch("a", sequence=sequence, epoch=epoch, time_ms=talk.at()))), note)
@@ -330,7 +332,7 @@ def epochs(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def unknown_producer(talk: Talk) -> None:
-    """It may begin anywhere."""
+    """Begin with an unknown producer at sequence 7, which is allowed."""
     topic, strange = talk.topic(), Producer(987_654, 0)
     for sequence in (7, 8):
         talk.ask(produce((topic, 0, strange.batch("a", sequence=sequence, time_ms=talk.at()))), f"{sequence}")
@@ -338,7 +340,7 @@ def unknown_producer(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def sequence_wraps(talk: Talk) -> None:
-    """After 2^31 - 1 comes 0."""
+    """Send the sequence 2^31 - 1 and then 0."""
     topic, strange = talk.topic(), Producer(987_655, 0)
     talk.ask(produce((topic, 0, strange.batch("a", "b", sequence=2**31 - 2, time_ms=talk.at()))), "the last two")
     talk.ask(produce((topic, 0, strange.batch("c", sequence=0, time_ms=talk.at()))), "0")
@@ -346,7 +348,7 @@ def sequence_wraps(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def producer_without_sequence(talk: Talk) -> None:
-    """An id and an epoch, and no sequence."""
+    """Send a producer id and epoch without a sequence."""
     talk.ask(produce((talk.topic(), 0, Producer(987_656, 0).batch("a", sequence=-1, time_ms=talk.at()))))
 
 
@@ -355,14 +357,14 @@ def producer_without_sequence(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def transactional_batch_without_id(talk: Talk) -> None:
-    """The batch says transactional, the request has no transactional id."""
+    """Send a transactional batch in a request without a transactional id."""
     records = Producer(987_657, 0, "tx").batch("a", sequence=0, time_ms=talk.at())
     talk.ask(produce((talk.topic(), 0, records)))
 
 
 @situation("Produce", ALL, needs=TRANSACTIONS)
 def partition_outside_the_transaction(talk: Talk) -> None:
-    """It was not added; from version 12 on the broker adds it."""
+    """Append to a partition outside the transaction; from version 12 on the broker adds the partition."""
     topic, mine = talk.topic(), producer(talk, talk.name("tx"))
     records = mine.batch("a", sequence=0, time_ms=talk.at())
     talk.ask(produce((topic, 0, records), transactional_id=mine.transactional_id))
@@ -370,7 +372,7 @@ def partition_outside_the_transaction(talk: Talk) -> None:
 
 @situation("Produce", ALL, needs=TRANSACTIONS)
 def transactional_id_over_plain_batch(talk: Talk) -> None:
-    """The request has a transactional id, the batch says nothing of it."""
+    """Send a transactional id with a batch that is not transactional."""
     topic, mine = talk.topic(), producer(talk, talk.name("tx"))
     records = mine.batch("a", sequence=0, is_transactional=False, time_ms=talk.at())
     talk.ask(produce((topic, 0, records), transactional_id=mine.transactional_id))
@@ -378,7 +380,7 @@ def transactional_id_over_plain_batch(talk: Talk) -> None:
 
 @situation("Produce", "9,11,12,13", needs=TRANSACTIONS)
 def transaction_begins_late(talk: Talk) -> None:
-    """Its first batch has the sequence 5."""
+    """Begin a transaction in a partition with the sequence 5."""
     topic, mine = talk.topic(), producer(talk, talk.name("tx"))
     talk.quietly("AddPartitionsToTxn", 3, add_partitions(3, mine.who, topic))
     records = mine.batch("a", sequence=5, time_ms=talk.at())

@@ -1,4 +1,4 @@
-"""Quotas set, looked at, and felt."""
+"""Quotas: set, described, and enforced."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ def entity(**parts: str | None) -> list[Body]:
 
 
 def alter(parts: list[Body], *rates: tuple[str, float | None], only_validate: bool = False) -> Body:
-    """A rate of None removes it."""
+    """Return an AlterClientQuotas request; None removes a rate."""
     rows = [{"Key": key, "Value": 0.0 if rate is None else rate, "Remove": rate is None} for key, rate in rates]
     return {"Entries": [{"Entity": parts, "Ops": rows}], "ValidateOnly": only_validate}
 
@@ -36,14 +36,14 @@ def goes_at_end(talk: Talk, parts: list[Body], *keys: str) -> None:
 
 
 def await_count(talk: Talk, count: int, *matches: Match) -> None:
-    """Wait for so many entities."""
+    """Wait until ``count`` entities match."""
     body = describe(*matches, strict=True)
     talk.until("the quota", lambda: len(talk.quietly("DescribeClientQuotas", 0, body)["Entries"] or []) == count)
 
 
 @situation("AlterClientQuotas", VERSIONS)
 def life_of_a_quota(talk: Talk) -> None:
-    """Set, changed, removed, removed again; each time looked at."""
+    """Set, change, remove, and remove again a quota, and describe it each time."""
     name = talk.name("u")
     user, match = entity(user=name), ("user", EXACT, name)
     goes_at_end(talk, user, PRODUCED, CONSUMED)
@@ -65,7 +65,7 @@ def life_of_a_quota(talk: Talk) -> None:
 
 @situation("AlterClientQuotas", VERSIONS, alone=True)
 def kinds_of_entities(talk: Talk) -> None:
-    """All eight of users and clients, through every way to ask."""
+    """Set quotas of all eight kinds of users and clients, and describe them with every kind of match."""
     user, client = talk.name("u"), talk.name("c")
     pairs = [entity(user=u, client_id=c) for u in (user, None) for c in (client, None)]
     singles = [entity(user=user), entity(user=None), entity(client_id=client), entity(client_id=None)]
@@ -91,7 +91,7 @@ def kinds_of_entities(talk: Talk) -> None:
 
 @situation("AlterClientQuotas", VERSIONS, alone=True)
 def addresses(talk: Talk) -> None:
-    """They have one kind of quota, which is theirs alone."""
+    """Set quotas of IP addresses, which have only one kind of quota."""
     address, match = entity(ip="10.9.8.7"), ("ip", EXACT, "10.9.8.7")
     goes_at_end(talk, address, CONNECTIONS)
     talk.ask(alter(address, (CONNECTIONS, 100.0)), "set")
@@ -118,7 +118,7 @@ BAD_RATES = (
 
 @situation("AlterClientQuotas", VERSIONS)
 def odd_rates(talk: Talk) -> None:
-    """Zero, below, fractions, without end; unknown keys."""
+    """Set rates of zero, below zero, fractions and infinity, and unknown keys."""
     user = entity(user=talk.name("u"))
     for key, rate in BAD_RATES:
         talk.ask(alter(user, (key, rate), only_validate=True), f"{key}={rate}")
@@ -126,13 +126,15 @@ def odd_rates(talk: Talk) -> None:
 
 @situation("AlterClientQuotas", VERSIONS)
 def rate_that_is_no_number(talk: Talk) -> None:
-    """NaN."""
+    """Set a rate of NaN."""
     talk.ask(alter(entity(user=talk.name("u")), (PRODUCED, math.nan), only_validate=True))
 
 
 @situation("AlterClientQuotas", VERSIONS)
 def odd_entities(talk: Talk) -> None:
-    """None, of another type, of one type twice, without a name; no rates, a rate twice, an entity twice; nothing."""
+    """Set quotas of no entity, unknown or duplicate types, or without a name; set no or duplicate rates and
+    entities.
+    """
     user, rate = entity(user=talk.name("u")), (PRODUCED, 100.0)
     goes_at_end(talk, user, PRODUCED)
     talk.ask(alter([], rate), "none")
@@ -148,7 +150,7 @@ def odd_entities(talk: Talk) -> None:
 
 @situation("AlterClientQuotas", VERSIONS)
 def good_beside_bad(talk: Talk) -> None:
-    """Checked only; then a bad entry, which leaves the good one alone and takes its own good rate with it."""
+    """Validate only; then set a good and a bad entry, of which only the good one is applied."""
     good, bad = talk.name("good"), talk.name("bad")
     for name in (good, bad):
         goes_at_end(talk, entity(user=name), PRODUCED, CONSUMED)
@@ -163,7 +165,7 @@ def good_beside_bad(talk: Talk) -> None:
 
 @situation("DescribeClientQuotas", VERSIONS)
 def odd_questions(talk: Talk) -> None:
-    """Unknown types and matches, or ones that do not go together."""
+    """Describe unknown types and matches, and combinations that are not allowed."""
     rows: dict[str, list[Match]] = {
         "unknown type": [("group", EXACT, "g")],
         "empty type": [("", EXACT, "a")],
@@ -180,7 +182,7 @@ def odd_questions(talk: Talk) -> None:
         talk.ask(describe(*matches), note, without=("Entries",))
 
 
-# ---- felt
+# ---- enforced
 
 
 def limited(talk: Talk, key: str, rate: float) -> None:
@@ -195,14 +197,14 @@ def limited(talk: Talk, key: str, rate: float) -> None:
 
 
 def delayed(talk: Talk, note: str, response: dict[str, Any], least_ms: int, most_ms: int) -> None:
-    """Record whether the response names a delay between two bounds, and what it names if it does not."""
+    """Record whether the throttle time is between two bounds, or the throttle time itself if it is not."""
     found_ms = response.get("ThrottleTimeMs", -1)
     talk.observe(f"delay, {note}", True if least_ms <= found_ms <= most_ms else found_ms)
 
 
 @situation("Produce", "3,7,9,13", alone=True)
 def produce_is_delayed(talk: Talk) -> None:
-    """30,000 bytes at 1,000 a second are kept, and cost some 20 s; two connections share the rate."""
+    """Append 30,000 bytes at 1,000 a second, which throttles for some 20 s; two connections share the rate."""
     topic = talk.topic()
     limited(talk, PRODUCED, 1000.0)
     small, large = (batch("v" * size, time_ms=talk.at()) for size in (1, 30_000))
@@ -212,7 +214,7 @@ def produce_is_delayed(talk: Talk) -> None:
 
 @situation("Fetch", "4,12,17", alone=True)
 def fetch_is_delayed(talk: Talk) -> None:
-    """Above the rate the response is empty and names the delay."""
+    """Fetch above the rate, for which the response is empty and has a throttle time."""
     topic = talk.topic()
     fill(talk, topic, value_bytes=9400)
     limited(talk, CONSUMED, 1000.0)
@@ -222,7 +224,9 @@ def fetch_is_delayed(talk: Talk) -> None:
 
 @situation("CreateTopics", "5,6,7", alone=True)
 def mutations_are_delayed(talk: Talk) -> None:
-    """One a second, eleven at once: a large request passes; the next is refused, or before version 6 only delayed."""
+    """Create topics above a quota of one partition a second: a large request succeeds, the next is refused or
+    throttled.
+    """
     names = [talk.name(f"t{number}") for number in range(3)]
     talk.will_make(*names)
     limited(talk, MUTATIONS, 1.0)
@@ -239,7 +243,7 @@ def mutations_are_delayed(talk: Talk) -> None:
 
 @situation("ApiVersions", "0-4", alone=True)
 def requests_are_delayed(talk: Talk) -> None:
-    """By a quota near zero, for one window at most."""
+    """Send requests with a request quota near zero, which throttles for at most one window."""
     limited(talk, REQUESTS, 0.0001)
     talk.also("Metadata", 4, {"Topics": []})
     only = {"ApiKeys": lambda row: row["ApiKey"] == 18}

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): share sessions, acquired records, acknowledgements, and their errors."""
+"""Share groups (KIP-932): share sessions, acquired records, acknowledgements, and errors."""
 
 import uuid
 from typing import Any
@@ -66,7 +66,7 @@ WAITS: dict[str, Any] = {"MaxWaitMs": 10_000, "MinBytes": 1}
 
 
 def reading_group(talk: Talk, topic: Topic) -> str:
-    """A share group that reads from the start, with a member that has the partitions."""
+    """Return a share group that reads from the start, with a member that has the partitions."""
     name = group(talk)
     visible(talk, topic)
     earliest = {"Name": "share.auto.offset.reset", "ConfigOperation": 0, "Value": "earliest"}
@@ -78,7 +78,7 @@ def reading_group(talk: Talk, topic: Topic) -> str:
 
 @situation("ShareFetch", "1-2")
 def life(talk: Talk) -> None:
-    """A session: opened, acquires, acknowledges, waits, closed."""
+    """Open a share session, acquire, acknowledge, wait, change partitions, and close it."""
     topic = talk.topic(partitions=2)
     name = reading_group(talk, topic)
     fill(talk, topic)
@@ -95,7 +95,7 @@ def life(talk: Talk) -> None:
 
 @situation("ShareFetch", "1-2")
 def wrong_epochs(talk: Talk) -> None:
-    """No session, too high, the same again, acknowledgements in the first one."""
+    """Send epochs without a session, too high, repeated, and acknowledgements in the first request."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     talk.ask(share_fetch(name, 1, topic, 0), "no session")
@@ -131,7 +131,7 @@ def requests_that_cannot_be(talk: Talk) -> None:
 
 @situation("ShareFetch", "2")
 def renewals(talk: Talk) -> None:
-    """Renewed locks, and the fields that must be zero beside them."""
+    """Renew locks, with the other fields zero as required, and with one of them 1."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     fill(talk, topic)
@@ -148,7 +148,7 @@ def renewals(talk: Talk) -> None:
 
 @situation("ShareFetch", "1-2")
 def partitions_in_error(talk: Talk) -> None:
-    """A partition that does not exist; it is in the responses until it is forgotten."""
+    """Fetch an unknown partition, which is in the responses until it is forgotten."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     talk.ask(share_fetch(name, 0, topic, 0, 7, MaxWaitMs=500, MinBytes=1), "opens")
@@ -161,7 +161,7 @@ def partitions_in_error(talk: Talk) -> None:
 
 @situation("ShareFetch", "1-2")
 def unknown_topics(talk: Talk) -> None:
-    """Topic ids that do not exist."""
+    """Fetch unknown topic ids."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     partitions = [{"PartitionIndex": 0, "AcknowledgementBatches": []}]
@@ -173,7 +173,7 @@ def unknown_topics(talk: Talk) -> None:
 
 @situation("ShareFetch", "2", over=("batches", "limit"))
 def acquire_modes(talk: Talk, mode: str) -> None:
-    """Whole batches, or no more than the maximum of records."""
+    """Acquire whole batches, or at most the maximum number of records."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     for _ in range(3):
@@ -186,7 +186,7 @@ def acquire_modes(talk: Talk, mode: str) -> None:
 
 @situation("ShareFetch", "1")
 def the_last_delivery(talk: Talk) -> None:
-    """A record that is released again and again is archived."""
+    """Release a record until it is archived after the last delivery."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     fill(talk, topic)
@@ -197,7 +197,9 @@ def the_last_delivery(talk: Talk) -> None:
 
 @situation("ShareAcknowledge", "1-2")
 def answers(talk: Talk) -> None:
-    """Accepted, rejected, released, too late, by another member, past the acquired records."""
+    """Acknowledge records: accepted, rejected, released, too late, by another member, and beyond the
+    acquired records.
+    """
     topic = talk.topic()
     name = reading_group(talk, topic)
     for _ in range(3):
@@ -236,7 +238,7 @@ def answers(talk: Talk) -> None:
 
 @situation("ShareAcknowledge", "1-2")
 def sessions(talk: Talk) -> None:
-    """Epochs, and what is checked before anything is looked up."""
+    """Send epochs of sessions, and acknowledgements that are refused before anything is looked up."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     acks: Acks = {0: [(0, 0, [ACCEPT])]}

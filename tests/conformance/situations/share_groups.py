@@ -13,7 +13,7 @@ NO_ID = uuid.UUID(int=0)
 
 
 def beat(group_id: str, member: str, epoch: int, *topics: Topic | str, **fields: Any) -> Body:
-    """A heartbeat; without topics the subscription stays as it is."""
+    """Return a heartbeat; without topics the subscription is unchanged."""
     names = [getattr(topic, "name", topic) for topic in topics] or None
     return {
         "GroupId": group_id,
@@ -26,7 +26,7 @@ def beat(group_id: str, member: str, epoch: int, *topics: Topic | str, **fields:
 
 
 def joined(talk: Talk, group_id: str, member: str, *topics: Topic) -> int:
-    """Join, and follow until the member has partitions; outside the comparison. Return the member epoch."""
+    """Join and send heartbeats until the member has partitions, without recording; return the member epoch."""
     epoch = [talk.quietly("ShareGroupHeartbeat", 1, beat(group_id, member, 0, *topics))["MemberEpoch"]]
 
     def has_some() -> bool:
@@ -63,7 +63,7 @@ def alter(group_id: str, *rows: tuple[str, dict[int, int]]) -> Body:
 
 @situation("ShareGroupHeartbeat", "1")
 def life_of_a_lone_member(talk: Talk) -> None:
-    """Join, follow, leave, again; and the description after each."""
+    """Join, send heartbeats, leave, and join again, with descriptions between."""
     name, topic = group(talk), talk.topic(partitions=3)
     visible(talk, topic)
     epoch = talk.ask(beat(name, "m", 0, topic), "joins")["MemberEpoch"]
@@ -107,7 +107,7 @@ def requests_that_cannot_be(talk: Talk) -> None:
 
 @situation("ShareGroupHeartbeat", "1")
 def epochs_of_others(talk: Talk) -> None:
-    """Epochs of the future and the past, and a member that is unknown."""
+    """Send future and past epochs, and heartbeats of an unknown member."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", topic)
@@ -121,7 +121,7 @@ def epochs_of_others(talk: Talk) -> None:
 
 @situation("ShareGroupHeartbeat", "1")
 def topics_that_do_not_exist(talk: Talk) -> None:
-    """A subscription to nothing, and the other way round."""
+    """Subscribe to a topic that does not exist."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     talk.ask(beat(name, "m", 0, talk.name("never made")), "joins")
@@ -131,7 +131,7 @@ def topics_that_do_not_exist(talk: Talk) -> None:
 
 @situation("ShareGroupHeartbeat", "1")
 def kinds_of_groups(talk: Talk) -> None:
-    """A group has one kind: requests of the other protocols to a share group, and to others."""
+    """Send requests of other protocols to a share group, and share group requests to a classic group."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     joined(talk, name, "m", topic)
@@ -162,7 +162,7 @@ def kinds_of_groups(talk: Talk) -> None:
 
 @situation("DescribeShareGroupOffsets", "0-1")
 def offsets_of_a_group(talk: Talk) -> None:
-    """Those that were set, and those of topics that do not exist.
+    """Describe offsets that were set, and offsets of topics that do not exist.
 
     Kafka does not respond about partitions that do not exist.
     """
@@ -182,7 +182,7 @@ def offsets_of_a_group(talk: Talk) -> None:
 
 @situation("AlterShareGroupOffsets", "0")
 def offsets_that_cannot_be_set(talk: Talk) -> None:
-    """No group id, unknown topics and partitions, a group with members."""
+    """Set offsets without a group id, of unknown topics and partitions, and of a group with members."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     talk.ask(alter("", (topic.name, {0: 0})), "no group id")
@@ -196,7 +196,7 @@ def offsets_that_cannot_be_set(talk: Talk) -> None:
 
 @situation("DeleteShareGroupOffsets", "0")
 def offsets_that_cannot_be_deleted(talk: Talk) -> None:
-    """No group, a group with members, a topic that the group does not read, a topic that does not exist."""
+    """Delete offsets of no group, of a group with members, of a topic that is not read, and of an unknown topic."""
     name, topic, other = group(talk), talk.topic(), talk.topic("other")
     visible(talk, topic, other)
     rows = [{"TopicName": one} for one in (topic.name, other.name, talk.name("never made"))]
@@ -209,7 +209,7 @@ def offsets_that_cannot_be_deleted(talk: Talk) -> None:
     talk.ask({"GroupId": name, "Topics": []}, "no topics")
 
 
-# ---- the state of share partitions
+# ---- state of share partitions
 
 
 def state_rows(topic_id: uuid.UUID, **fields: Any) -> Body:
@@ -217,7 +217,7 @@ def state_rows(topic_id: uuid.UUID, **fields: Any) -> Body:
 
 
 def state_topic(talk: Talk, name: str, topic: Topic) -> None:
-    """Wait for the share coordinator of a share partition; its topic may have to be created."""
+    """Wait for the share coordinator of a share partition, whose topic may have to be created."""
 
     def is_served() -> bool:
         body = {"GroupId": name, "Topics": [state_rows(topic.id, LeaderEpoch=0)]}
@@ -230,7 +230,7 @@ def state_topic(talk: Talk, name: str, topic: Topic) -> None:
 
 @situation("WriteShareGroupState", "0-1")
 def state_of_a_share_partition(talk: Talk) -> None:
-    """Initialized, read by leaders, written, read, fenced, deleted."""
+    """Initialize the state of a share partition, read it as leaders, write, be fenced, and delete it."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     state_topic(talk, name, topic)
@@ -270,7 +270,7 @@ def state_of_a_share_partition(talk: Talk) -> None:
 
 @situation("InitializeShareGroupState", "0")
 def states_that_cannot_be(talk: Talk) -> None:
-    """No group, no topics, no partitions, strange partitions."""
+    """Initialize states without a group, topics or partitions, and of unknown partitions."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     state_topic(talk, name, topic)
@@ -285,7 +285,7 @@ def states_that_cannot_be(talk: Talk) -> None:
 
 @situation("FindCoordinator", "6")
 def coordinators_of_share_partitions(talk: Talk) -> None:
-    """Keys are a group, a topic's id and a partition."""
+    """Find coordinators of share partitions, whose keys are a group, a topic id and a partition."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     state_topic(talk, name, topic)
@@ -296,7 +296,7 @@ def coordinators_of_share_partitions(talk: Talk) -> None:
 
 @situation("ShareGroupHeartbeat", "1")
 def long_names(talk: Talk) -> None:
-    """A rack as long as a text may be, which a record cannot hold."""
+    """Join with a rack of the maximum length of a string, which is too long for a record."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     talk.ask(beat(name, "m", 0, topic, RackId="r" * TOO_LONG), "rack")

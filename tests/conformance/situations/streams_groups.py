@@ -1,4 +1,4 @@
-"""The streams protocol of groups (KIP-1071): heartbeats, topologies, internal topics, descriptions, offsets, lists."""
+"""Streams protocol of groups (KIP-1071): heartbeats, topologies, internal topics, descriptions, offsets, lists."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,7 +57,7 @@ def shape(*parts: Body, epoch: int = 0) -> Body:
 
 
 def beat(group_id: str, member: str, epoch: int, has: Tasks | None = None, **fields: Any) -> Body:
-    """A heartbeat that says no more than it must; `has`: active tasks."""
+    """Return a heartbeat with as few fields as possible. Args: ``has``: active tasks."""
     return {
         "GroupId": group_id,
         "MemberId": member,
@@ -81,13 +81,13 @@ def beat(group_id: str, member: str, epoch: int, has: Tasks | None = None, **fie
 
 
 def first(group_id: str, member: str, topology: Body | None, **fields: Any) -> Body:
-    """The heartbeat of a member that joins."""
+    """Return the heartbeat with which a member joins."""
     given = {"RebalanceTimeoutMs": 60_000, "Topology": topology, "ProcessId": f"process of {member}", **fields}
     return beat(group_id, member, 0, {}, **given)
 
 
 def joined(talk: Talk, group_id: str, member: str, topology: Body, **fields: Any) -> Body:
-    """Join, outside the comparison; return the response."""
+    """Join without recording the response; return the response."""
     return talk.quietly("StreamsGroupHeartbeat", 0, first(group_id, member, topology, **fields))
 
 
@@ -96,7 +96,7 @@ def describe(talk: Talk, note: str, *names: str, **fields: Any) -> None:
 
 
 def set_up(talk: Talk, label: str = "g", **configs: str) -> str:
-    """A group without delays, whose settings go with the conversation."""
+    """Return a group without delays, whose configs are deleted at the end of the conversation."""
     name = group(talk, label)
     configure(talk, name, {**AT_ONCE, **{key.replace("_", "."): value for key, value in configs.items()}})
     return name
@@ -116,7 +116,7 @@ def configure(talk: Talk, name: str, wanted: Mapping[str, str]) -> None:
 
 
 def visible(talk: Talk, *topics: Topic) -> None:
-    """Wait until the coordinator sees topics that were just made."""
+    """Wait until the coordinator has the metadata of new topics."""
     for topic in topics:
         name = talk.name(f"sees-{topic.name[-8:]}")
 
@@ -143,7 +143,7 @@ def until_ready(talk: Talk, name: str, member: str, epoch: int) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def life_of_a_lone_member(talk: Talk) -> None:
-    """Join, follow, report, leave, again; and what each description says."""
+    """Join, send heartbeats, report tasks, leave, and join again, with a description after each change."""
     name, topic = set_up(talk), talk.topic(partitions=3)
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -163,7 +163,7 @@ def life_of_a_lone_member(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def requests_that_cannot_be(talk: Talk) -> None:
-    """Send requests that are refused before anything is looked up."""
+    """Send requests that are refused before their group is looked up."""
     name, topic = group(talk), talk.topic()
     topology = shape(part("0", [topic]))
     offsets = [{"SubtopologyId": "0", "Partition": 0, "Offset": 1}]
@@ -205,7 +205,7 @@ def requests_that_cannot_be(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def strangers(talk: Talk) -> None:
-    """A group that is not there, a member that is not; other kinds of groups."""
+    """Send heartbeats to an unknown group, as an unknown member, and to other kinds of groups."""
     name, classic, consumer, topic = set_up(talk), talk.name("classic"), talk.name("consumer"), talk.topic()
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -226,7 +226,7 @@ def strangers(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def strange_numbers(talk: Talk) -> None:
-    """Epochs of the future and the past, time-outs, tasks that are not there. (Fewer tasks: docs/compatibility.md.)"""
+    """Send future and past epochs, time-outs, and unknown tasks. (Fewer tasks: docs/compatibility.md.)"""
     name, topic = set_up(talk), talk.topic(partitions=2)
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -250,7 +250,9 @@ def strange_numbers(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def topologies_that_cannot_be(talk: Talk) -> None:
-    """Names, loops, repartition topics that nothing writes, numbers of partitions that differ."""
+    """Send topologies with invalid names, loops, repartition topics without a writer, and different numbers of
+    partitions.
+    """
     topic, other = talk.topic(partitions=2), talk.topic("other", partitions=3)
     visible(talk, topic, other)
     r, q = talk.name("r"), talk.name("q")
@@ -291,7 +293,7 @@ def topologies_that_cannot_be(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def internal_topics(talk: Talk) -> None:
-    """They are missing, then made; their numbers and configs; one that is deleted."""
+    """Join with missing internal topics, which are created with the right numbers of partitions and configs."""
     name, topic = set_up(talk), talk.topic(partitions=3)
     visible(talk, topic)
     r, c, q = talk.name("r"), talk.name("c"), talk.name("q")
@@ -326,7 +328,7 @@ def internal_topics(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def internal_topics_that_cannot_be_made(talk: Talk) -> None:
-    """Too many replicas, a config that is not known: the next heartbeats show the error."""
+    """Request internal topics with too many replicas or an unknown config; later heartbeats have the error."""
     topic = talk.topic(partitions=2)
     visible(talk, topic)
     for label, changelog in (
@@ -347,7 +349,7 @@ def internal_topics_that_cannot_be_made(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def two_members(talk: Talk) -> None:
-    """The second waits until the first has revoked its tasks; epochs of before; endpoints; a leaving member's tasks."""
+    """Join as a second member, which waits until the first has revoked tasks; send old epochs and endpoints; leave."""
     name, topic = set_up(talk), talk.topic(partitions=4)
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -369,7 +371,7 @@ def two_members(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def standby_tasks(talk: Talk) -> None:
-    """On another process only; the number changes; a member of the same process."""
+    """Assign standby tasks to another process, and change their number."""
     name, topic = set_up(talk, streams_num_standby_replicas="1"), talk.topic(partitions=2)
     changelog = talk.topic("c", partitions=2)
     visible(talk, topic, changelog)
@@ -387,7 +389,7 @@ def standby_tasks(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def other_topologies(talk: Talk) -> None:
-    """Another one of the same epoch, an older and a newer epoch, the same again."""
+    """Join with another topology of the same epoch, with an older and a newer epoch, and with the same topology."""
     name, topic, other = set_up(talk), talk.topic(), talk.topic("other")
     visible(talk, topic, other)
     joined(talk, name, "a", shape(part("0", [topic]), epoch=1))
@@ -400,7 +402,7 @@ def other_topologies(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def shutdown_of_the_application(talk: Talk) -> None:
-    """A member requests it, leaves with it, and a later one hears it; it ends with the last member."""
+    """Request a shutdown of the application, of which members are notified until the last one has left."""
     name, topic = set_up(talk), talk.topic()
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -434,7 +436,7 @@ def delays(talk: Talk) -> None:
 
 @situation("StreamsGroupDescribe", V)
 def what_is_described(talk: Talk) -> None:
-    """Unknown, without a name, other kinds, several, one twice, none."""
+    """Describe groups: unknown, without a name, of other kinds, several, one twice, none."""
     name, classic, consumer, topic = set_up(talk), talk.name("classic"), talk.name("consumer"), talk.topic()
     visible(talk, topic)
     lone_member(talk, classic)
@@ -457,7 +459,7 @@ def what_is_described(talk: Talk) -> None:
 
 @situation("ListGroups", "3-5")
 def streams_groups_listed(talk: Talk) -> None:
-    """Stable, empty, and not ready; by type and state. (Kafka does not find its own NotReady.)"""
+    """List a stable, an empty and a not ready group, by type and state. (Kafka does not find its own NotReady.)"""
     stable, empty, topic = set_up(talk), set_up(talk, "empty"), talk.topic()
     waiting = set_up(talk, "waiting")
     visible(talk, topic)
@@ -477,7 +479,7 @@ def streams_groups_listed(talk: Talk) -> None:
 
 @situation("DeleteGroups", "0-2")
 def streams_groups_deleted(talk: Talk) -> None:
-    """One with a member, an empty one, and what is left of it."""
+    """Delete a group with a member and an empty group, and request the offsets of the deleted one."""
     live, empty, topic = set_up(talk), set_up(talk, "empty"), talk.topic()
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -492,7 +494,9 @@ def streams_groups_deleted(talk: Talk) -> None:
 
 @situation("OffsetCommit", "2-10")
 def by_a_member_of_a_streams_group(talk: Talk) -> None:
-    """At its epoch, at others; a stranger; from outside; a topic it does not read."""
+    """Commit as a member at its epoch and at others, as an unknown member, without a member, and for a
+    topic not read.
+    """
     name, topic, other = set_up(talk), talk.topic(), talk.topic("other")
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -516,7 +520,9 @@ def by_a_member_of_a_streams_group(talk: Talk) -> None:
 
 @situation("OffsetFetch", "9-10")
 def asked_for_by_a_member_of_a_streams_group(talk: Talk) -> None:
-    """At its epoch, at others; a stranger; without an epoch; without both."""
+    """Fetch offsets as a member at its epoch and at others, as an unknown member, without an epoch, and
+    without both.
+    """
     name, topic = set_up(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", shape(part("0", [topic])))["MemberEpoch"]
@@ -525,7 +531,7 @@ def asked_for_by_a_member_of_a_streams_group(talk: Talk) -> None:
 
 @situation("JoinGroup", "0-9")
 def joins_a_streams_group(talk: Talk) -> None:
-    """While it has a member, and as the first of an empty one."""
+    """Join a streams group by other protocols, while it has a member and when it is empty."""
     name, topic = set_up(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", shape(part("0", [topic])))["MemberEpoch"]
@@ -543,7 +549,7 @@ def joins_a_streams_group(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def joins_an_empty_group(talk: Talk) -> None:
-    """Join a group with offsets only, one that was classic, one that was a consumer group."""
+    """Join a group with offsets only, a former classic group, and a former consumer group."""
     topic = talk.topic()
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -560,7 +566,7 @@ def joins_an_empty_group(talk: Talk) -> None:
     talk.also("ListGroups", 5, {}, only={"Groups": talk.is_own("GroupId")})
 
 
-# ---- the configs of groups
+# ---- configs of groups
 
 
 SETTINGS = {
@@ -574,7 +580,7 @@ SETTINGS = {
 
 @situation("IncrementalAlterConfigs", "1")
 def configs_of_streams_groups(talk: Talk) -> None:
-    """Set, out of bounds, no number, taken back; the heartbeat has the interval."""
+    """Set configs of a group, invalid ones, and delete them; a heartbeat's response has the interval."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     for setting, values in SETTINGS.items():

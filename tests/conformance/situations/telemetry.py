@@ -1,6 +1,6 @@
 """Client telemetry: subscriptions, subscription ids, push intervals, and refused pushes.
 
-Each runs alone: a changed subscription lets a broker forget when any client has asked last.
+Each situation runs alone: after a change of a subscription, a broker no longer enforces the intervals of clients.
 """
 
 import gzip
@@ -13,7 +13,7 @@ from tests.conformance.talk import Talk
 
 GET, PUSH = "GetTelemetrySubscriptions", "PushTelemetry"
 NO_ID = uuid.UUID(int=0)
-#: Sets of metrics whose order in Kafka's hash sets, and so the subscription id, is not that of the config.
+#: Sets of metrics whose order in Kafka's hash sets, and therefore the subscription id, differs from the config's order.
 SETS = {
     "none": "",
     "one": "org.apache.kafka.producer.",
@@ -24,7 +24,7 @@ SETS = {
 
 
 def instance(number: int, case: str = "") -> uuid.UUID:
-    """Return the id of a client of a case: the same in each run, as its subscription id depends on it."""
+    """Return the id of a client of a case, which is the same in each run because its subscription id depends on it."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"kbroker:{number}{case}")
 
 
@@ -45,13 +45,13 @@ def push(
 
 
 def metrics_of(size_bytes: int) -> bytes:
-    """Return metrics in OTLP of this size: one field that no receiver knows."""
+    """Return metrics in OTLP of this size: one field that is unknown to receivers."""
     left = size_bytes - 4
     return bytes([0x7A, left & 0x7F | 0x80, left >> 7 & 0x7F | 0x80, left >> 14]) + bytes(left)
 
 
 def subscribe(talk: Talk, label: str, **configs: str) -> None:
-    """Make a subscription of this conversation's clients, and wait until the broker has it."""
+    """Create a subscription for this conversation's clients, and wait until the broker applies it."""
     name = talk.name(label)
     client_id = talk.name("c")
     rows = [(key.replace("_", "."), SET, value) for key, value in configs.items()]
@@ -70,19 +70,19 @@ def unsubscribe(talk: Talk, name: str) -> None:
 
 
 def requested(talk: Talk) -> object:
-    """Return what a new client of this conversation is asked for."""
+    """Return the metrics and the interval that a new client of this conversation receives."""
     talk.call("watch", talk.name("c"))
     response = talk.quietly(GET, 0, get(NO_ID), on="watch")
     return response["RequestedMetrics"], response["PushIntervalMs"]
 
 
 def ready(talk: Talk, **configs: str) -> None:
-    """Make the subscription of the conversation's clients."""
+    """Create the first subscription for the conversation's clients."""
     subscribe(talk, "s", **(configs or {"metrics": "a.b", "interval_ms": "3600000"}))
 
 
 def of(talk: Talk, number: int) -> str:
-    """Return the connection of a client: a broker forgets only the latest client of a connection at its end."""
+    """Return the connection of a client: at its end a broker removes only the latest client of a connection."""
     name = f"client {number}"
     if name not in talk.connections:
         talk.call(name, talk.name("c"))
@@ -90,14 +90,14 @@ def of(talk: Talk, number: int) -> str:
 
 
 def granted(talk: Talk, number: int, case: str = "") -> int:
-    """Ask for the subscription id of a client."""
+    """Request the subscription id of a client."""
     found: int = talk.also(GET, 0, get(instance(number, case)), "granted", on=of(talk, number))["SubscriptionId"]
     return found
 
 
 @situation(GET, "0", alone=True)
 def without_a_subscription(talk: Talk) -> None:
-    """A new id; the client's own id; the same once more, before the interval has passed."""
+    """Request a subscription without an id, with an id, and again before the interval has passed."""
     response = talk.ask(get(NO_ID), "a new client", without=("ClientInstanceId", "SubscriptionId"))
     talk.observe("it has an id", response["ClientInstanceId"] != NO_ID)
     talk.ask(
@@ -112,7 +112,7 @@ def without_a_subscription(talk: Talk) -> None:
 
 @situation(GET, "0", over=tuple(SETS), alone=True)
 def metrics_and_ids(talk: Talk, name: str) -> None:
-    """The order of the metrics, and the id of the set for three clients."""
+    """Request the order of the metrics and the subscription id for three clients."""
     ready(talk, metrics=SETS[name], interval_ms="1234")
     for number in (2, 3, 4):
         talk.ask(get(instance(number, name)), f"client {number}", in_order=("RequestedMetrics",), on=of(talk, number))
@@ -120,7 +120,7 @@ def metrics_and_ids(talk: Talk, name: str) -> None:
 
 @situation(GET, "0", alone=True)
 def two_subscriptions(talk: Talk) -> None:
-    """The metrics of both, each once, at the shorter interval."""
+    """Request the metrics of two subscriptions, each once, and the shorter interval."""
     ready(talk, metrics="x,y,z", interval_ms="5000")
     subscribe(talk, "t", metrics="z,w", interval_ms="700")
     talk.ask(get(instance(5)), on=of(talk, 5))
@@ -128,7 +128,7 @@ def two_subscriptions(talk: Talk) -> None:
 
 @situation(GET, "0", alone=True)
 def changed(talk: Talk) -> None:
-    """A changed subscription is granted before the interval has passed, and the old id is refused."""
+    """Change a subscription: the new one is granted before the interval has passed, and the old id is refused."""
     ready(talk)
     old = granted(talk, 6)
     talk.ask(get(instance(6)), "too early", on=of(talk, 6))
@@ -139,7 +139,7 @@ def changed(talk: Talk) -> None:
 
 @situation(PUSH, "0", alone=True)
 def accepted(talk: Talk) -> None:
-    """At once after the grant, and not again; empty ones too; the last one early, and none after it."""
+    """Push directly after the grant, too early, and for the last time, also with empty metrics."""
     ready(talk)
     current = granted(talk, 7)
     talk.ask(push(instance(7), current, b""), "first", on=of(talk, 7))
@@ -152,7 +152,7 @@ def accepted(talk: Talk) -> None:
 
 @situation(PUSH, "0", alone=True)
 def unknown_clients(talk: Talk) -> None:
-    """Ids that no client can have, and one that the broker has not seen."""
+    """Push with ids that no client can have, and with an id that is unknown to the broker."""
     ready(talk)
     talk.ask(push(NO_ID, 0), "no id")
     talk.ask(push(uuid.UUID(int=1), 0), "a reserved id")
@@ -161,7 +161,7 @@ def unknown_clients(talk: Talk) -> None:
 
 @situation(PUSH, "0", alone=True)
 def wrong_subscription(talk: Talk) -> None:
-    """The client may ask again at once, and then push."""
+    """Push with a wrong subscription id, request it again at once, and push."""
     ready(talk)
     current = granted(talk, 9)
     talk.ask(push(instance(9), current + 1), "wrong", on=of(talk, 9))
@@ -172,7 +172,7 @@ def wrong_subscription(talk: Talk) -> None:
 
 @situation(PUSH, "0", over=("-1", "5", "127"), alone=True)
 def unknown_codec(talk: Talk, name: str) -> None:
-    """The client may ask again at once."""
+    """Push with an unknown codec, after which the subscription can be requested at once."""
     ready(talk)
     current = granted(talk, 10, name)
     talk.ask(push(instance(10, name), current, b"x", int(name)), "unknown", on=of(talk, 10))
@@ -181,7 +181,7 @@ def unknown_codec(talk: Talk, name: str) -> None:
 
 @situation(PUSH, "0", alone=True)
 def sizes(talk: Talk) -> None:
-    """The limit of the compressed data, and of the decompressed."""
+    """Push metrics at the limits of the compressed and decompressed sizes, and data that cannot be decompressed."""
     ready(talk)
     limit = 1 << 20
     for number, data, codec, note in (

@@ -1,4 +1,6 @@
-"""Delegation tokens: asked for over a connection that proves nothing, made and used by users who have logged in."""
+"""Delegation tokens: requested on a plaintext connection, which is refused, and created and used by authenticated
+users.
+"""
 
 import base64
 from functools import partial
@@ -11,7 +13,7 @@ from tests.conformance.talk import Talk
 
 @situation("CreateDelegationToken", "1-3")
 def tokens_for_no_known_client(talk: Talk) -> None:
-    """A plaintext connection proves nothing: whatever is asked is refused."""
+    """Create tokens on a plaintext connection, which is always refused."""
     body = {"Renewers": [], "MaxLifetimeMs": -1}
     talk.ask(body, "for itself")
     talk.ask({**body, "Renewers": [{"PrincipalType": "Group", "PrincipalName": "all"}]}, "a group may renew it")
@@ -21,7 +23,7 @@ def tokens_for_no_known_client(talk: Talk) -> None:
 
 
 def ask_for_end(talk: Talk, field: str, of: Body, user: str, period_ms: int, note: str) -> None:
-    """Ask for another end of a token, and observe the days until it."""
+    """Set another expiry time of a token, and record the days until it."""
     body = {"Hmac": of["Hmac"], field: period_ms}
     response = talk.ask(body, f"{note} {period_ms}", on=sasl.log_in(talk, user), without=OTHERS[3:])
     expiry_ms = response["ExpiryTimestampMs"]
@@ -30,32 +32,32 @@ def ask_for_end(talk: Talk, field: str, of: Body, user: str, period_ms: int, not
 
 @situation("RenewDelegationToken", "1-2")
 def renewals_for_no_known_client(talk: Talk) -> None:
-    """A plaintext connection proves nothing."""
+    """Renew a token on a plaintext connection, which is refused."""
     talk.ask({"Hmac": b"no such token", "RenewPeriodMs": 1000})
 
 
 @situation("ExpireDelegationToken", "1-2")
 def ends_for_no_known_client(talk: Talk) -> None:
-    """A plaintext connection proves nothing."""
+    """Expire a token on a plaintext connection, which is refused."""
     talk.ask({"Hmac": b"no such token", "ExpiryTimePeriodMs": -1})
 
 
 @situation("DescribeDelegationToken", "1-3")
 def looks_at_tokens_for_no_known_client(talk: Talk) -> None:
-    """A plaintext connection proves nothing."""
+    """Describe tokens on a plaintext connection, which is refused."""
     talk.ask({"Owners": None}, "all")
     talk.ask({"Owners": []}, "none")
     talk.ask({"Owners": [{"PrincipalType": "User", "PrincipalName": "alice"}]}, "one")
 
 
-# ---- over a connection that does
+# ---- on an authenticated connection
 
 OTHERS = ("TokenId", "Hmac", "IssueTimestampMs", "ExpiryTimestampMs", "MaxTimestampMs")
 DAY_MS = 86_400_000
 
 
 def made(talk: Talk, body: Body, user: str = "alice") -> Body:
-    """Make a token that ends with the conversation, and wait until it can be used; record nothing."""
+    """Create a token that expires at the end of the conversation, and wait until it can be used; record nothing."""
     on = sasl.log_in(talk, user)
     token = talk.quietly("CreateDelegationToken", 3, {"Renewers": [], "MaxLifetimeMs": -1, **body}, on=on)
     end = {"Hmac": token["Hmac"], "ExpiryTimePeriodMs": -1}
@@ -70,7 +72,7 @@ def made(talk: Talk, body: Body, user: str = "alice") -> Body:
 
 
 def days(later_ms: int, earlier_ms: int) -> float:
-    """Between two times, as far as a slow machine lets them be compared."""
+    """Return the days between two times, rounded so that they are equal on a slow machine."""
     return round((later_ms - earlier_ms) / DAY_MS, 2)
 
 
@@ -100,7 +102,7 @@ def tokens_of_a_user(talk: Talk) -> None:
 
 @situation("RenewDelegationToken", "1-2")
 def renewals_by_users(talk: Talk) -> None:
-    """By its owner and by those named; never for longer than its end."""
+    """Renew a token as its owner and as its renewer, never beyond its maximum lifetime."""
     token = made(talk, {"Renewers": [{"PrincipalType": "User", "PrincipalName": "bob"}]})
     own, short = made(talk, {}), made(talk, {"MaxLifetimeMs": DAY_MS // 2})
 
@@ -117,7 +119,7 @@ def renewals_by_users(talk: Talk) -> None:
 
 @situation("ExpireDelegationToken", "1-2")
 def ends_by_users(talk: Talk) -> None:
-    """Later, now, and again."""
+    """Expire a token later, now, and again."""
     token = made(talk, {"Renewers": [{"PrincipalType": "User", "PrincipalName": "bob"}]})
     own = made(talk, {})
 
@@ -140,7 +142,7 @@ def seen(talk: Talk) -> list[str]:
 
 @situation("DescribeDelegationToken", "1-3")
 def looks_at_tokens_by_users(talk: Talk) -> None:
-    """Without an authorizer everybody sees all."""
+    """Describe tokens without an authorizer, when every user can see all tokens."""
     renewers = [{"PrincipalType": "User", "PrincipalName": "bob"}, {"PrincipalType": "User", "PrincipalName": "carol"}]
     mine = {made(talk, {"Renewers": renewers})["TokenId"], made(talk, {}, "bob")["TokenId"]}
     talk.until("the tokens", lambda: mine <= set(seen(talk)))
@@ -176,14 +178,14 @@ EXTENSIONS = (
 
 @situation("SaslAuthenticate", "2", over=EXTENSIONS)
 def token_extension(talk: Talk, extensions: str) -> None:
-    """The word that says that the user is a token: in odd forms, twice, cut."""
+    """Log in with the extension for tokens in unusual forms, twice, and truncated."""
     token = made(talk, {})
     sasl.by_scram(talk, token["TokenId"], base64.b64encode(token["Hmac"]), extensions, "log-in")
 
 
 @situation("SaslAuthenticate", "2")
 def log_ins_by_tokens(talk: Talk) -> None:
-    """A client that has logged in by a token is its owner, and can do nothing with tokens."""
+    """Log in by a token, as which the client is the token's owner and may not manage tokens."""
     token = made(talk, {})
     user, password = token["TokenId"], base64.b64encode(token["Hmac"])
     on = sasl.by_scram(talk, user, password, EXTENSIONS[0], "log-in")

@@ -1,4 +1,4 @@
-"""Topics made, grown, cut, deleted and described."""
+"""Topics: created, described, deleted, with more partitions and with deleted records."""
 
 from tests.conformance.bodies import STRANGE_ID, fill
 from tests.conformance.codec import Body
@@ -27,7 +27,7 @@ def create(*topics: Body, only_validate: bool = False, timeout_ms: int = 10_000)
 
 @situation("CreateTopics", CREATE)
 def created(talk: Talk) -> None:
-    """Two, one of them with configs; the same again; what Metadata says."""
+    """Create two topics, one of them with configs; create them again; request their metadata."""
     one, two = talk.name("one"), talk.name("two")
     talk.will_make(one, two)
     body = create(new(one, 3), new(two, retention_ms="1000", cleanup_policy="compact"))
@@ -40,7 +40,7 @@ def created(talk: Talk) -> None:
 
 @situation("CreateTopics", CREATE)
 def only_validated(talk: Talk) -> None:
-    """A new one, one that is there, an impossible one; nothing is made."""
+    """Validate a new topic, an existing one and an impossible name; nothing is created."""
     names = (talk.name("new"), talk.topic().name, "with space")
     talk.ask(create(*map(new, names), only_validate=True))
     talk.also("Metadata", 8, {"Topics": [{"Name": names[0]}], "AllowAutoTopicCreation": False})
@@ -48,7 +48,7 @@ def only_validated(talk: Talk) -> None:
 
 @situation("CreateTopics", CREATE)
 def names(talk: Talk) -> None:
-    """Impossible ones; the longest that is possible."""
+    """Create topics with impossible names, and with the longest possible name."""
     talk.ask(create(*map(new, IMPOSSIBLE)), "impossible")
     longest = talk.name("n" * (249 - len(talk.name(""))))
     talk.will_make(longest)
@@ -57,14 +57,14 @@ def names(talk: Talk) -> None:
 
 @situation("CreateTopics", CREATE)
 def name_too_much_alike(talk: Talk) -> None:
-    """A dot where another has an underscore."""
+    """Create a topic with an underscore where another topic has a dot."""
     talk.topic("a.b")
     talk.ask(create(new(talk.name("a_b")), only_validate=True))
 
 
 @situation("CreateTopics", CREATE)
 def internal_name_and_none(talk: Talk) -> None:
-    """__consumer_offsets is there; no topics are not an error."""
+    """Create __consumer_offsets, which exists, and no topics, which is not an error."""
     talk.also(
         "Metadata", 4, {"Topics": [{"Name": "__consumer_offsets"}], "AllowAutoTopicCreation": True}, without=("Topics",)
     )
@@ -74,7 +74,7 @@ def internal_name_and_none(talk: Talk) -> None:
 
 @situation("CreateTopics", CREATE)
 def counts(talk: Talk) -> None:
-    """Partitions and replicas that cannot be; -1 is the default from version 4 on."""
+    """Create topics with impossible numbers of partitions and replicas; -1 is the default from version 4 on."""
     name = talk.name("t")
     talk.will_make(name)
     for partitions, factor in ((0, 1), (-2, 1), (1, 0), (1, 2), (1, 3), (1, -2), (-1, -1)):
@@ -83,7 +83,7 @@ def counts(talk: Talk) -> None:
 
 @situation("CreateTopics", CREATE)
 def assignments(talk: Talk) -> None:
-    """Brokers that are not there, or twice; gaps; counts beside; and two that fit."""
+    """Create topics with assignments to unknown brokers, with duplicates or gaps, with counts, and valid ones."""
     node, name = talk.broker.node_id, talk.name("t")
     talk.will_make(name)
     rows = {
@@ -110,7 +110,7 @@ BAD_CONFIGS = (
 
 @situation("CreateTopics", CREATE)
 def bad_configs(talk: Talk) -> None:
-    """Unknown keys, values of another type or out of range, null."""
+    """Create topics with unknown keys, values of wrong types or out of range, and null."""
     for number, (key, value) in enumerate(BAD_CONFIGS):
         topic = {**new(talk.name(f"t{number}")), "Configs": [{"Name": key, "Value": value}]}
         talk.ask(create(topic, only_validate=True), f"{key}={value}")
@@ -118,7 +118,7 @@ def bad_configs(talk: Talk) -> None:
 
 @situation("CreateTopics", CREATE)
 def named_twice(talk: Talk) -> None:
-    """A topic beside a good one; a config."""
+    """Create a topic twice in a request besides another topic, and a topic with a config twice."""
     name, other, fine = talk.name("twice"), talk.name("config"), talk.name("fine")
     talk.will_make(name, other, fine)
     talk.ask(create(new(name), new(name, 2), new(fine)), "topic")
@@ -126,7 +126,7 @@ def named_twice(talk: Talk) -> None:
     talk.ask(create({**new(other), "Configs": rows}), "config")
 
 
-# Kafka itself responds either way in so short a time.
+# Fields that vary in Kafka's own responses in so short a time.
 RACE = (
     *("ErrorCode", "ErrorMessage", "NumPartitions", "ReplicationFactor", "Configs", "TopicId"),
     "TopicConfigErrorCode",
@@ -135,7 +135,7 @@ RACE = (
 
 @situation("CreateTopics", CREATE)
 def short_timeouts(talk: Talk) -> None:
-    """Zero and below: only the form of the response."""
+    """Create topics with time-outs of zero and below, for which only the form of the response is compared."""
     for timeout_ms in (0, -1):
         name = talk.name(f"t{timeout_ms}")
         talk.will_make(name)
@@ -152,7 +152,7 @@ def by_name(version: int, *names: str) -> Body:
 
 @situation("DeleteTopics", DELETE)
 def deleted(talk: Talk) -> None:
-    """Beside an unknown one; again; none."""
+    """Delete a topic besides an unknown one, delete it again, and delete none."""
     topic = talk.topic()
     talk.ask(by_name(talk.version, topic.name, talk.name("absent")), "two")
     talk.gone(topic.name)
@@ -162,7 +162,7 @@ def deleted(talk: Talk) -> None:
 
 @situation("DeleteTopics", DELETE)
 def odd_deletes(talk: Talk) -> None:
-    """Impossible names; one twice."""
+    """Delete impossible names, and a topic twice in a request."""
     topic = talk.topic()
     talk.ask(by_name(talk.version, "", "with space"), "impossible")
     talk.ask(by_name(talk.version, topic.name, topic.name), "twice")
@@ -170,7 +170,7 @@ def odd_deletes(talk: Talk) -> None:
 
 @situation("DeleteTopics", "6")
 def deleted_by_id(talk: Talk) -> None:
-    """Beside an unknown one; neither name nor id; both; in two entries."""
+    """Delete topics by id: besides an unknown id, without name and id, with both, and in two entries."""
     one, two = talk.topic("one"), talk.topic("two")
     rows: dict[str, list[Body]] = {
         "by id": [{"TopicId": one.id}, {"TopicId": STRANGE_ID}],
@@ -193,7 +193,7 @@ def grow(name: str, count: int, assigned: list[list[int]] | None = None, *, only
 
 @situation("CreatePartitions", GROW)
 def grown(talk: Talk) -> None:
-    """Checked, done, not done again; fewer; of topics that are not there."""
+    """Add partitions: validated only, done, repeated, fewer, and to unknown topics."""
     name = talk.topic().name
     talk.ask(grow(name, 3, only_validate=True), "validated")
     talk.ask(grow(name, 3), "done")
@@ -208,7 +208,7 @@ def grown(talk: Talk) -> None:
 
 @situation("CreatePartitions", GROW)
 def grown_with_assignments(talk: Talk) -> None:
-    """Too few, too many, unknown, twice, none; and two that fit."""
+    """Add partitions with too few or too many assignments, unknown, duplicate or no brokers, and with valid ones."""
     node, name = talk.broker.node_id, talk.topic().name
     rows: tuple[tuple[str, list[list[int]]], ...] = (
         ("too few", [[node]]),
@@ -222,7 +222,7 @@ def grown_with_assignments(talk: Talk) -> None:
 
 @situation("CreatePartitions", GROW)
 def grown_twice_at_once(talk: Talk) -> None:
-    """Named twice in a request."""
+    """Add partitions to a topic that is named twice in a request."""
     name = talk.topic().name
     talk.ask({**grow(name, 2), "Topics": grow(name, 2)["Topics"] + grow(name, 3)["Topics"]})
 
@@ -237,7 +237,7 @@ def cut(topic: str, *offsets: int) -> Body:
 
 @situation("DeleteRecords", CUT)
 def records_deleted(talk: Talk) -> None:
-    """To an offset, back, behind the end, below zero, to the end (-1), to where it is."""
+    """Delete records before an offset, before a lower one, beyond the end, below zero, and to the end (-1)."""
     topic = talk.topic()
     fill(talk, topic, batches=5)
     for offset in (2, 1, 6, -2, -1, 5):
@@ -266,7 +266,7 @@ def page(limit: int, *names: str, cursor: tuple[str, int] | None = None) -> Body
 
 @situation("DescribeTopicPartitions", "0")
 def described(talk: Talk) -> None:
-    """In the order of names; beside what is not there; twice; all."""
+    """Describe topics in the order of names, besides unknown ones, twice, and all."""
     one, two = talk.topic("one", 2).name, talk.topic("two").name
     rows = {"two": (two, one), "unknown": (talk.name("absent"), one), "impossible": ("with space", one)}
     for note, wanted in {**rows, "no name": ("", one), "twice": (one, one)}.items():
@@ -277,7 +277,7 @@ def described(talk: Talk) -> None:
 
 @situation("DescribeTopicPartitions", "0")
 def described_by_pages(talk: Talk) -> None:
-    """Pages of two over three and two partitions; odd limits; cursors that point elsewhere."""
+    """Describe topics by pages of two partitions, with unusual limits, and with cursors to other partitions."""
     one, two = talk.topic("a", 3).name, talk.topic("b", 2).name
     cursors = {"second": (one, 2), "third": (two, 1)}
     talk.ask(page(2, one, two), "first", in_order=("Topics",))

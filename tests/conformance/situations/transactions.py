@@ -1,4 +1,4 @@
-"""Producer ids and transactions, from the first request to what readers see; and how they are looked at."""
+"""Producer ids and transactions, from the first request to the records that readers receive, and their descriptions."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ from tests.conformance.run import TRANSACTIONS, situation
 from tests.conformance.talk import Talk
 
 ALL = "0-5"
-STRANGE = 100_000  # added to a producer id, it is an unknown one
+STRANGE = 100_000  # added to a producer id to make an unknown one
 
 
 @situation("InitProducerId", ALL)
 def idempotent_ids(talk: Talk) -> None:
-    """A new one each time, whatever the time-out."""
+    """Request a new producer id twice, with two time-outs."""
     one = talk.ask(init(None), "once")
     two = talk.ask(init(None, timeout_ms=0), "again")
     talk.observe("another id", one["ProducerId"] != two["ProducerId"])
@@ -33,14 +33,14 @@ def idempotent_ids(talk: Talk) -> None:
 
 @situation("InitProducerId", "3-5")
 def idempotent_id_that_is_named(talk: Talk) -> None:
-    """An id and epoch of the client's own, and half of them, without a transactional id."""
+    """Name a producer id and an epoch, or one of the two, without a transactional id."""
     for note, id, epoch in (("both", 5, 3), ("no epoch", 5, -1), ("no id", -1, 3)):
         talk.ask(init(None, producer_id=id, epoch=epoch), note)
 
 
 @situation("InitProducerId", ALL, needs=TRANSACTIONS)
 def transactional_ids(talk: Talk) -> None:
-    """The same producer id each time, with the next epoch."""
+    """Initialize a transactional id twice: the producer id is the same, and the epoch is the next."""
     producer(talk, talk.name("other"))
     name = talk.name("tx")
     one, two = (talk.ask(init(name), note) for note in ("once", "again"))
@@ -49,7 +49,7 @@ def transactional_ids(talk: Talk) -> None:
 
 @situation("InitProducerId", ALL, needs=TRANSACTIONS)
 def bad_inits(talk: Talk) -> None:
-    """No name; time-outs that cannot be, and the longest that can."""
+    """Initialize without a name, with invalid time-outs, and with the longest valid one."""
     producer(talk, talk.name("other"))
     talk.ask(init(""), "no name")
     for timeout_ms in (0, -1, 900_000, 900_001):
@@ -58,7 +58,7 @@ def bad_inits(talk: Talk) -> None:
 
 @situation("InitProducerId", "3-5", needs=TRANSACTIONS)
 def named_epochs(talk: Talk) -> None:
-    """The right one, tried again; overtaken by another; of somebody else; half of them."""
+    """Initialize with the right epoch, again, after another client, with an unknown id, and with half of the fields."""
     name = talk.name("tx")
     mine = producer(talk, name)
     own: dict[str, Any] = {"producer_id": mine.id, "epoch": mine.epoch}
@@ -77,7 +77,7 @@ def named_epochs(talk: Talk) -> None:
 
 @situation("InitProducerId", ALL, needs=TRANSACTIONS)
 def open_transaction_is_fenced(talk: Talk) -> None:
-    """It is aborted first; then the old producer can do nothing any more."""
+    """Initialize during an open transaction, which is aborted first; then the old producer is fenced."""
     topic = talk.topic()
     mine = open_transaction(talk, topic)
     talk.ask(init(mine.transactional_id), "first")
@@ -88,12 +88,12 @@ def open_transaction_is_fenced(talk: Talk) -> None:
     read_back(talk, topic, committed=True)
 
 
-# ---- what belongs to a transaction
+# ---- parts of a transaction
 
 
 @situation("AddPartitionsToTxn", "0-3", needs=TRANSACTIONS)
 def partitions_added(talk: Talk) -> None:
-    """Added, again, beside unknown ones; by unknown producers."""
+    """Add partitions to a transaction, again, with unknown ones, and as unknown producers."""
     topic = talk.topic(partitions=2)
     mine = producer(talk, talk.name("tx"))
     rows: list[tuple[str, Body, Any, list[int]]] = [
@@ -112,7 +112,7 @@ def partitions_added(talk: Talk) -> None:
 
 @situation("AddPartitionsToTxn", "4-5", needs=TRANSACTIONS)
 def partitions_verified(talk: Talk) -> None:
-    """As brokers ask: verify what is not there, add, verify; of an unknown name."""
+    """Verify partitions as brokers do, before and after they are added, and with an unknown transactional id."""
     topic = talk.topic(partitions=2)
     mine = producer(talk, talk.name("tx"))
     stranger = {**mine.who, "TransactionalId": talk.name("nobody")}  # words: ok, a recorded name
@@ -123,7 +123,7 @@ def partitions_verified(talk: Talk) -> None:
 
 @situation("AddOffsetsToTxn", "0-4", needs=TRANSACTIONS)
 def groups_added(talk: Talk) -> None:
-    """Added, again; by unknown producers."""
+    """Add a group to a transaction, again, and as unknown producers."""
     name = group(talk)
     mine = producer(talk, talk.name("tx"))
     rows: list[tuple[str, Body]] = [
@@ -140,7 +140,9 @@ def groups_added(talk: Talk) -> None:
 
 @situation("TxnOffsetCommit", ALL, needs=TRANSACTIONS)
 def offsets_in_a_transaction(talk: Talk) -> None:
-    """They are seen when it commits; what is not there; by strangers."""
+    """Commit offsets in a transaction, which are visible after its commit, of unknown partitions, and as unknown
+    producers.
+    """
     name, topic = group(talk), talk.topic()
     mine = producer(talk, talk.name("tx"))
     talk.quietly("AddOffsetsToTxn", 3, {**mine.who, "GroupId": name})
@@ -163,9 +165,6 @@ def offsets_in_a_transaction(talk: Talk) -> None:
     talk.also("OffsetFetch", 7, committed(7, name, [(topic, [0])], stable=True), "after the end")
 
 
-# ---- the end
-
-
 @situation("EndTxn", ALL, over=("commit", "abort"), needs=TRANSACTIONS)
 def ends(talk: Talk, how: str) -> None:
     """End a transaction, read it with both isolation levels, repeat the end, and send the opposite one."""
@@ -182,7 +181,7 @@ def ends(talk: Talk, how: str) -> None:
 
 @situation("EndTxn", ALL, needs=TRANSACTIONS)
 def bad_ends(talk: Talk) -> None:
-    """By unknown producers; of nothing."""
+    """End transactions as unknown producers, and without an open transaction."""
     mine = producer(talk, talk.name("tx"))
     rows: list[tuple[str, Body]] = [
         ("epoch to come", {"ProducerEpoch": mine.epoch + 5}),
@@ -197,13 +196,13 @@ def bad_ends(talk: Talk) -> None:
 
 @situation("EndTxn", ALL, needs=TRANSACTIONS)
 def abort_of_nothing(talk: Talk) -> None:
-    """Version 5 moves the epoch on."""
+    """Abort without an open transaction; version 5 increments the epoch."""
     talk.ask({**producer(talk, talk.name("tx")).who, "Committed": False})
 
 
 @situation("WriteTxnMarkers", "1-2", needs=TRANSACTIONS)
 def markers_of_a_stranger(talk: Talk) -> None:
-    """For a partition, and for what is not there."""
+    """Write markers of an unknown producer to a partition and to unknown ones."""
     topic = talk.topic()
     topics = [{"Name": topic.name, "PartitionIndexes": [0, 7]}, {"Name": talk.name("absent"), "PartitionIndexes": [0]}]
     marker = {"ProducerId": 987_600, "ProducerEpoch": 0, "TransactionResult": True, "CoordinatorEpoch": 0}
@@ -211,12 +210,12 @@ def markers_of_a_stranger(talk: Talk) -> None:
     read_back(talk, topic)
 
 
-# ---- looked at
+# ---- descriptions
 
 
 @situation("DescribeProducers", "0")
 def producers_described(talk: Talk) -> None:
-    """None, an idempotent one; what is not there."""
+    """Describe producers of a partition without any, with an idempotent producer, and of unknown partitions."""
     topic = talk.topic()
     body = {"Topics": [{"Name": topic.name, "PartitionIndexes": [0, 5]}]}
     talk.ask(body, "none")
@@ -239,7 +238,7 @@ def producer_in_a_transaction(talk: Talk) -> None:
 
 @situation("DescribeTransactions", "0", needs=TRANSACTIONS)
 def transactions_described(talk: Talk) -> None:
-    """Empty, open beside an unknown one, complete; no name; none."""
+    """Describe empty, open, unknown and complete transactions, an empty name, and none."""
     topic = talk.topic()
     empty = producer(talk, talk.name("empty"))
     talk.ask({"TransactionalIds": [empty.transactional_id]}, "empty")
@@ -252,7 +251,7 @@ def transactions_described(talk: Talk) -> None:
 
 @situation("ListTransactions", "0-2", needs=TRANSACTIONS)
 def transactions_listed(talk: Talk) -> None:
-    """By state, by producer, by age, by pattern."""
+    """List transactions by state, by producer, by age, and by pattern."""
     mine = open_transaction(talk, talk.topic(), "open")
     producer(talk, talk.name("empty"))
     filters: list[tuple[str, int, Body]] = [
