@@ -1,10 +1,10 @@
-"""Consume, transform, produce: a program that crashes at each step and writes each result exactly once.
+"""Consume, transform, produce: a program that crashes after each step and still writes each result exactly once.
 
     pip install "kbroker[test]" confluent-kafka
     python examples/exactly_once.py
 
 Each process ends as after a kill -9, and the next one continues. With a transaction around records and offsets, each
-record is in the output once; without one, some records are written twice.
+record is in the output once; without a transaction, some records are written twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.testing import EmbeddedBroker
 QUIET = {"log_level": 0}
 SOURCE, SINK, GROUP, TRANSACTIONAL_ID = "orders", "invoices", "billing", "billing-1"
 COUNT, BATCH = 20, 4
-STEPS = ("begun", "produced", "offsets", "committed")  # a crash behind each
+STEPS = ("begun", "produced", "offsets", "committed")  # a crash after each
 IS_DONE, IS_CRASHED = 0, 9
 
 
@@ -85,7 +85,7 @@ def live(bootstrap: str, crash_at: str, transactional: bool) -> int:
 
 
 def run(transactional: bool) -> Counter[bytes]:
-    """Run one process after the other; return the count of each record in the output."""
+    """Run one process after another; return the number of times that each record is in the output."""
     with EmbeddedBroker() as broker:
         broker.create_topic(SOURCE)
         broker.create_topic(SINK)
@@ -97,7 +97,7 @@ def run(transactional: bool) -> Counter[bytes]:
             command = [sys.executable, __file__, broker.bootstrap_servers, crash_at, str(int(transactional))]
             status = subprocess.run(command, check=False, timeout=120).returncode
             written, committed = len(broker.records(SINK)), len(broker.committed_records(SINK))
-            how = "ended" if status == IS_DONE else f"crashed behind '{crash_at}'"
+            how = "ended" if status == IS_DONE else f"crashed after '{crash_at}'"
             print(f"  {how}: {written} records written, {committed} of them committed")
             assert status in (IS_DONE, IS_CRASHED), f"the program failed with status {status}"
         return Counter(record.value or b"" for record in broker.committed_records(SINK))

@@ -1,10 +1,10 @@
-"""An HTTP-like server on raw framing: the loop hands over bytes as they come, the protocol cuts them itself.
+"""HTTP-like server on raw framing: the loop passes bytes as they arrive, and the protocol divides them into messages.
 
     python examples/http_like.py [PORT]          then: curl http://127.0.0.1:PORT/hello
 
-Raw framing suits protocols whose messages have no border the loop could know. A chunk is one request of the queue; an
-incomplete message is answered with nothing, and its bytes are kept by the connection's id until the rest is there. It
-knows GET, keep-alive and pipelining, and is an example of the loop, not a web server.
+Raw framing suits protocols whose messages have no boundary that the loop could recognize. A chunk is one request of the
+queue. An incomplete message has no response; its bytes are kept by the connection's id until the rest arrives. The
+server supports GET, keep-alive and pipelining; it is an example of the loop, not a web server.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MOST_KEPT = 10_000
 
 
 class HttpLikeServer:
-    """One handler thread, so that the chunks of a connection need no lock."""
+    """Server with one handler thread, so that the chunks of a connection need no lock."""
 
     def __init__(self, port: int = 0) -> None:
         self.channel = RequestChannel(capacity=500)
         options = SocketServerOptions(network_threads=1, framing="raw", max_request_bytes=65536, idle_ms=30_000)
         self.server = SocketServer([Listener("HTTP", "PLAINTEXT", "127.0.0.1", port)], self.channel.queue, options)
-        self.kept: dict[str, bytes] = {}  # connection id: the beginning of a message
+        self.kept: dict[str, bytes] = {}  # the beginning of a message by connection id
         self.thread = threading.Thread(target=self.handle_chunks, name="handler", daemon=True)
 
     @property
@@ -54,20 +54,20 @@ class HttpLikeServer:
     def handle(self, chunk: InboundRequest) -> None:
         data = self.kept.pop(chunk.connection_id, b"") + bytes(chunk.payload)
         responses = []
-        while END_OF_HEAD in data:  # several may have come in one chunk
+        while END_OF_HEAD in data:  # one chunk may contain several messages
             head, _, data = data.partition(END_OF_HEAD)
             responses.append(self.respond_to(head))
         if len(data) > LARGEST_HEAD_BYTES:
             chunk.close()
             return
         if data:
-            while len(self.kept) >= MOST_KEPT:  # of connections that have gone, the oldest first
+            while len(self.kept) >= MOST_KEPT:  # entries of closed connections, oldest first
                 del self.kept[next(iter(self.kept))]
             self.kept[chunk.connection_id] = data
         if responses:
             chunk.respond(responses)
         else:
-            chunk.respond_nothing()  # the connection reads on
+            chunk.respond_nothing()  # the connection reads the next chunk
 
     def respond_to(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split()

@@ -1,9 +1,9 @@
-"""Load for line_server.py: many connections, a bounded number of seconds, then what was measured.
+"""Load for line_server.py: many connections for a number of seconds, and the results of the measurement.
 
     python examples/line_load.py [CONNECTIONS] [SECONDS]
 
-Starts the server in another process, opens the connections, lets every one of them ask once, then keeps a window
-of them busy, and checks each response.
+The program starts the server in another process, opens the connections, sends a request on each of them, then keeps a
+window of them busy, and checks each response.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import sys
 import time
 from pathlib import Path
 
-BUSY = 200  # connections with a request under way
+BUSY = 200  # connections with a request in progress
 
 
 def resident_kib(pid: int) -> int:
-    """VmRSS of a process."""
+    """Return the VmRSS of a process in KiB."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) if found else 0
 
 
 def exchange(one: socket.socket, line: bytes) -> bytes:
-    """One request and its response, waiting."""
+    """Send one request and return its response."""
     one.setblocking(True)
     one.sendall(line + b"\n")
     response = b""
@@ -41,7 +41,7 @@ def exchange(one: socket.socket, line: bytes) -> bytes:
 
 
 def keep_busy(connections: list[socket.socket], seconds: float) -> int:
-    """Answers received in that time, over all connections in turn; each is compared with its request."""
+    """Return the number of responses in this time, over all connections in turn; compare each with its request."""
     poller = selectors.DefaultSelector()
     waiting: dict[int, bytes] = {}
     served = turn = 0

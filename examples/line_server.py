@@ -1,16 +1,16 @@
-"""A chat-like server with a line protocol on kbroker's cores; nothing here is Kafka.
+"""Chat-like server with a line protocol on kbroker's cores, without anything of Kafka.
 
     python examples/line_server.py [PORT]        then: nc 127.0.0.1 PORT
 
-Lines that begin with a word of the protocol are answered, every response is one line:
+Each line that begins with a word of the protocol has a response of one line:
 
     ECHO text       the text
-    AFTER ms text   the text when that many milliseconds have passed (a timer of the timing wheel)
+    AFTER ms text   the text after that many milliseconds (a timer of the timing wheel)
     STATS           connections, requests, memory of the pool, pending timers
     QUIT            closes the connection
 
-Network threads poll, read and cut lines without the GIL; they put requests into a bounded queue, from which one Python
-thread takes them. Connections without a complete line cost no Python object, so 10,000 of them are idle ones.
+Network threads poll, read and divide lines without the GIL; they put requests into a bounded queue, from which one
+Python thread takes them. A connection without a complete line has no Python object, so 10,000 may be idle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST_DELAY_MS = 3_600_000
 
 
 class LineServer:
-    """Loop, pool, queue and timer put together; ``port`` is where it listens."""
+    """Loop, pool, queue and timer combined. ``port``: the port on which the server listens."""
 
     def __init__(self, port: int = 0, *, network_threads: int = 1) -> None:
         self.pool = MemoryPool(16 << 20, LONGEST_LINE_BYTES * 2)
@@ -66,7 +66,7 @@ class LineServer:
         return self
 
     def stop(self) -> None:
-        self.server.begin_stop()  # nothing more is read; what was read is answered
+        self.server.begin_stop()  # no more lines are read; requests in the queue still have responses
         self.channel.close()
         self.threads[0].join()
         self.timer.close()
@@ -99,7 +99,7 @@ class LineServer:
         if not delay.isdigit() or int(delay) > LONGEST_DELAY_MS:
             request.respond(b"? AFTER milliseconds text\n")
             return
-        # The handler is free at once; the connection reads its next line when this one is answered.
+        # The handler is free at once; the connection reads its next line after this response.
         self.timer.add(int(delay), lambda: request.respond([text, b"\n"]))
 
     def stats(self) -> str:

@@ -1,9 +1,9 @@
-"""From nothing to a report: a broker with a request log, three clients of which one misbehaves, then the pipeline.
+"""Request log to report: a broker with a request log, three clients of which one overloads it, then the pipeline.
 
     python examples/demo/demo.py [--seconds 20] [--folder build/demo]
 
-`make demo` runs it. Each command is printed before it runs, and is one that a user would type. The clients are
-kbroker's own; the one that misbehaves, batch-loader, sends as fast as its connection takes it.
+`make demo` runs this program. Each command is printed before it runs, in the form in which a user would type it. The
+clients are kbroker's own; batch-loader sends as fast as its connection accepts data.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from kbroker.client.producer import Producer
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
 
-HERE = Path(os.path.relpath(Path(__file__).parent))  # as a user would type it
+HERE = Path(os.path.relpath(Path(__file__).parent))  # in the form of a user's command
 TOPIC, PARTITIONS = "orders", 3
 
 
 def run(*words: object) -> None:
-    """A command of `kbroker`, in this process: Java is started once for all of them."""
+    """Run a command of `kbroker` in this process, so that Java starts only once."""
     text = [str(word) for word in words]
     print(f"\n$ kbroker {' '.join(text)}", flush=True)
     try:
@@ -45,7 +45,7 @@ def run(*words: object) -> None:
 
 
 def start_broker(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """A broker on a free port with a request log in files; its address."""
+    """Start a broker on a free port with a request log in files; return the process and the address."""
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": folder / "data",
@@ -63,7 +63,7 @@ def start_broker(folder: Path) -> tuple[subprocess.Popen[str], str]:
 
 
 def shop(address: str, until: float) -> None:
-    """Orders as they come: some a second, a lot now and then."""
+    """Send orders at random times: some a second, and occasionally many."""
     rng = random.Random(1)
     with Cluster(address, client_id="web-shop") as cluster, Producer(cluster) as producer:
         while time.monotonic() < until:
@@ -74,7 +74,7 @@ def shop(address: str, until: float) -> None:
 
 
 def reports(address: str, until: float) -> None:
-    """Reads all orders, and begins again every five seconds."""
+    """Read all orders, and begin again every five seconds."""
     with Cluster(address, client_id="reports") as cluster:
         while time.monotonic() < until:
             consumer = Consumer(cluster, {(TOPIC, n): EARLIEST for n in range(PARTITIONS)}, max_wait_ms=200)
@@ -85,7 +85,7 @@ def reports(address: str, until: float) -> None:
 
 
 def batch_loader(address: str, until: float) -> None:
-    """Misbehaves: after a while it sends as fast as it can, whatever throttle time it gets."""
+    """Overload the broker: after a while, send as fast as possible, at any throttle time."""
     rng = random.Random(2)
     time.sleep(max(0.0, (until - time.monotonic()) / 4))
     with Cluster(address, client_id="batch-loader") as cluster, Producer(cluster) as producer:
@@ -96,7 +96,7 @@ def batch_loader(address: str, until: float) -> None:
 
 
 def keep_going(client: Callable[[str, float], None], address: str, until: float) -> None:
-    """Run a client; one that lost its connection, as on a machine that stood still, connects again."""
+    """Run a client until the end; run it again if it loses its connection, as on a machine that was suspended."""
     while time.monotonic() < until:
         with contextlib.suppress(BrokerConnectionError):
             client(address, until)
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="emptied first")
     options = parser.parse_args()
     try:
-        require_spark()  # before twenty seconds of traffic, not after
+        require_spark()  # before twenty seconds of traffic, not after them
     except PipelineError as missing:
         raise SystemExit(f"the demo needs Spark: {missing}") from None
     folder: Path = options.folder
@@ -130,7 +130,7 @@ def main() -> None:
         for thread in threads:
             thread.join()
     finally:
-        broker.terminate()  # what is still in its buffers is written on the way out
+        broker.terminate()  # the broker writes its buffers before it stops
         broker.wait()
     table, found, page = folder / "table", folder / "recommended.yaml", folder / "report.html"
     quiet = ("--quiet",)

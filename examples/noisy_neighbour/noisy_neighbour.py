@@ -1,11 +1,11 @@
-"""A noisy neighbour: found by `kbroker quotas explain`, tried with a shadow quota, stopped by promoting it.
+"""Noisy neighbour: found by `kbroker quotas explain`, limited in a trial by a shadow quota, then by its promotion.
 
     python examples/noisy_neighbour/noisy_neighbour.py [--seconds 8] [--http 127.0.0.1:9400]
 
-Three clients share a broker. web-shop sends one order after the other and measures how long each takes; reports reads
-them; batch-loader sends as much as its connections take. Every command is printed before it runs, and is one that a
-user would type. While it runs, the console is at the address that the broker prints, below /console. It needs the
-extra `metrics`; with `console` there are the pages, with `top` the table of `kbroker top`.
+Three clients share a broker. web-shop sends one order after another and measures the duration of each; reports reads
+the orders; batch-loader sends as much as its connections accept. Every command is printed before it runs, in the form
+in which a user would type it. Meanwhile the console is at the address that the broker prints, below /console. The
+program requires the extra `metrics`; the extra `console` adds the pages, and `top` the table of `kbroker top`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def kbroker(*words: str) -> list[str]:
 
 
 def run(*words: str) -> None:
-    """A command of `kbroker`, printed as a user would type it."""
+    """Print a command of `kbroker` as a user would type it, and run it."""
     print(f"\n$ kbroker {' '.join(words)}", flush=True)
     subprocess.run(kbroker(*words), check=True)
 
@@ -46,7 +46,7 @@ def run(*words: str) -> None:
 
 
 def web_shop(address: str) -> None:
-    """Send an order, wait until it is acknowledged, print how many milliseconds it took."""
+    """Send an order, wait until it is acknowledged, print the milliseconds it took, and repeat."""
     rng = random.Random(1)
     with Cluster(address, client_id="web-shop") as cluster, Producer(cluster) as producer:
         while True:
@@ -59,7 +59,7 @@ def web_shop(address: str) -> None:
 
 
 def reports(address: str) -> None:
-    """Read all orders, again and again."""
+    """Read all orders repeatedly."""
     with Cluster(address, client_id="reports") as cluster:
         while True:
             consumer = Consumer(cluster, {(TOPIC, 0): EARLIEST}, max_wait_ms=200)
@@ -69,7 +69,7 @@ def reports(address: str) -> None:
 
 
 def batch_loader(address: str) -> None:
-    """Send large records as fast as the connections take them."""
+    """Send large records as fast as the connections accept them."""
 
     def load() -> None:
         record = random.Random(2).randbytes(BULK_BYTES)
@@ -88,11 +88,11 @@ def batch_loader(address: str) -> None:
 CLIENTS = {"web-shop": web_shop, "reports": reports, "batch-loader": batch_loader}
 
 
-# ---------------------------------------------------------------- the story
+# ---------------------------------------------------------------- the phases
 
 
 class Story:
-    """The broker, its clients, and what web-shop has measured in the current phase."""
+    """Broker with its clients, and the durations that web-shop has measured in the current phase."""
 
     def __init__(self, http: str) -> None:
         self._processes: list[subprocess.Popen[str]] = []
@@ -101,7 +101,7 @@ class Story:
 
     def _start_broker(self, http: str) -> str:
         settings = ("--listener", "127.0.0.1:0", "--in-memory", "--set", f"kbroker.metrics.listener={http}")
-        settings += ("--set", "log.retention.check.interval.ms=500")  # batch-loader fills the memory else
+        settings += ("--set", "log.retention.check.interval.ms=500")  # otherwise batch-loader fills the memory
         print(f"$ kbroker serve {' '.join(settings)} &", flush=True)
         broker = subprocess.Popen(kbroker("serve", *settings), stdout=subprocess.PIPE, text=True)
         self._processes.append(broker)
@@ -113,7 +113,7 @@ class Story:
         return line.split("://", 1)[1].split(",", 1)[0].strip()
 
     def start(self, client: str) -> None:
-        """Start a client; what web-shop prints is kept."""
+        """Start a client; collect the durations that web-shop prints."""
         words = [sys.executable, __file__, "--client", client, "--address", self.address]
         has_times = client == "web-shop"
         process = subprocess.Popen(words, stdout=subprocess.PIPE if has_times else None, text=True)
@@ -127,7 +127,7 @@ class Story:
             self._times.append(float(line))
 
     def measure(self, what: str, seconds: float) -> float:
-        """Let the clients run; print what an order of web-shop took meanwhile; return its 99th percentile."""
+        """Let the clients run, print the durations of web-shop's orders, and return their 99th percentile."""
         self._times.clear()
         time.sleep(seconds)
         times = sorted(self._times[:])

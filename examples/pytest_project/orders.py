@@ -1,4 +1,4 @@
-"""The program under test: it sums the orders of each customer."""
+"""Program under test, which sums the orders of each customer."""
 
 from collections import Counter
 

@@ -56,9 +56,7 @@ def fill(
 
 
 def fetch(*rows: tuple[Topic | str, int, int], partition_bytes: int = 1 << 20, **fields: Any) -> Body:
-    """Return a Fetch request for (topic, partition, offset) in the given order, without waiting. Args: ``fields`` of
-    the request.
-    """
+    """Return a Fetch request for (topic, partition, offset) in order. Args: ``fields`` of the request."""
     topics: list[Body] = []
     for topic, partition, offset in rows:
         row = {**named(topic, "Topic"), "Partitions": []}
@@ -188,9 +186,7 @@ def commit(
 
 
 def committed(version: int, group_id: str, rows: Sequence[tuple[Topic | str, list[int]]] | None, **fields: Any) -> Body:
-    """Return an OffsetFetch request for (topic, partitions) or for all. Args: ``fields`` of the group, or
-    ``stable``.
-    """
+    """Return an OffsetFetch request for (topic, partitions) or all. Args: ``fields`` of the group, or ``stable``."""
     topics = None if rows is None else [{**named(topic), "PartitionIndexes": indexes} for topic, indexes in rows]
     stable = {"RequireStable": fields.pop("stable", False)}
     if version >= 8:

@@ -383,9 +383,7 @@ class Waiting:
         self.waited_s = 0.0
 
     def end(self, **compare: Any) -> Body:
-        """Wait for the response and record it. Args: ``compare``: arguments of `Names.flat`. Raises: TimeoutError,
-        recorded too.
-        """
+        """Wait for the response and record it, even after a TimeoutError. Args: ``compare``: as in `Names.flat`."""
         step = Step(self._name, SILENCE)
         self._talk.steps.append(step)
         try:

@@ -92,7 +92,7 @@ def test_exactly_once() -> None:
     """With transactions, a program that crashes at each step writes each invoice once; without, some twice."""
     pytest.importorskip("confluent_kafka")
     output = run_to_end([sys.executable, EXAMPLES / "exactly_once.py"], seconds=100)
-    crashes = [f"crashed behind '{step}'" for step in ("begun", "produced", "offsets", "committed")]
+    crashes = [f"crashed after '{step}'" for step in ("begun", "produced", "offsets", "committed")]
     lines = output.splitlines()
     assert [line.strip().partition(":")[0] for line in lines if "records written" in line] == [*crashes, "ended"] * 2
     with_transaction, without = (line.strip() for line in lines if "invoices" in line)

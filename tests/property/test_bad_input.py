@@ -24,9 +24,7 @@ REFUSALS: list[tuple[str, Refusal]] = [
 @at_any_pace
 @given(st.data())
 def test_row(row: Row, data: st.DataObject) -> None:
-    """Good and bad arguments in any order of calls raise only the errors of the row and use no more memory than it
-    allows.
-    """
+    """Any arguments in any order of calls raise only the errors of the row and respect its memory limit."""
     row.run(data)
 
 
@@ -45,9 +43,7 @@ def test_names_are_unique() -> None:
 @at_any_pace
 @given(st.data())
 def test_a_row_can_fail(data: st.DataObject) -> None:
-    """A row fails for an error that it does not list, a result that does not satisfy ``holds``, and memory beyond its
-    limit.
-    """
+    """A row fails for an unlisted error, a result that does not satisfy ``holds``, and memory beyond its limit."""
     never = st.just(0)
     with pytest.raises(ZeroDivisionError):
         Call("divides", lambda *_: 1 // 0, [never]).run(data)

@@ -131,9 +131,7 @@ class Scene:
         client.reset()
 
     def linger(self, client: Client) -> None:
-        """Send heartbeats without joining again until the rebalance timeout, while the member still uses its
-        partitions.
-        """
+        """Send heartbeats, without joining again, until the rebalance timeout; the partitions stay in use."""
         for _ in range(REBALANCE_MS // 5000):
             self.groups.beat(client.member_id, client.generation)
             self.groups.after(5000)

@@ -79,9 +79,7 @@ def test_buffer_is_a_byte_string(steps: list[bytes | int]) -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40))))
 def test_array_is_a_list(steps: list[tuple[bool, int]]) -> None:
-    """Items are added and removed at the end, several at a time; the address sanitizer checks the size of
-    the memory.
-    """
+    """Items are added and removed at the end, several at a time, without access outside the memory."""
     array, model = Numbers(), list[int]()
     for adds, number in steps:
         if adds:

@@ -59,9 +59,7 @@ def test_raw(stream: bytes, cuts: list[int]) -> None:
 
 @given(FRAMES, CUTS)
 def test_pool_is_charged_until_frames_are_taken(frames: list[bytes], cuts: list[int]) -> None:
-    """Feeding the bytes that the pool refused again, after frames are freed, returns the same frames and leaves no
-    charge.
-    """
+    """Bytes that the pool refused, fed again after frames are freed, result in the same frames and no charge."""
     stream = b"".join(struct.pack(">i", len(f)) + f for f in frames)
     pool = MemoryPool(150000, 150000)
     framer, got = Framer(pool=pool), []
@@ -76,9 +74,7 @@ def test_pool_is_charged_until_frames_are_taken(frames: list[bytes], cuts: list[
 
 
 def test_receive_counts_prefix_and_body() -> None:
-    """A receive counts 4, 68 and 132 bytes after the prefix and two halves of the body, and is complete only at the
-    end.
-    """
+    """A receive counts 4, 68 and 132 bytes after the prefix and two halves of the body; only then it is complete."""
     framer = Framer(max_size_bytes=128)
     assert framer.feed(struct.pack(">i", 128)) == ([], 4)
     assert framer.bytes_read == 4

@@ -53,9 +53,7 @@ def topic_ids(broker: VirtualBroker) -> list[uuid.UUID]:
 @pytest.mark.timeout(24 * 3600)
 @pytest.mark.parametrize("kind", FRAMES)
 def test_mutated_frames(broker: VirtualBroker, kind: str, soak: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Each frame is completed once, no handler fails, memory does not grow, and another client receives its
-    responses.
-    """
+    """Each frame is completed once, no handler fails, memory does not grow, and another client is served."""
     seed = random_seed()
     count = int(os.environ.get("KBROKER_FUZZ_FRAMES", "0")) or (MANY if soak else FRAMES)[kind]
     keys = [key for key in wire.ranges(broker.bootstrap_servers) if (key in NATIVE) == (kind == "native")]

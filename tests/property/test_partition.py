@@ -89,9 +89,7 @@ def test_log_is_a_list_of_batches(actions: list[tuple[Any, ...]], interval: int,
 
 
 def live_bytes(log: PartitionLog) -> int:
-    """Return the bytes of the segments that are not entirely below the log start offset; retention removes
-    the others.
-    """
+    """Return the bytes of the segments that are not entirely below the log start offset."""
     segments = log.segments()
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset + 1]
     return sum(s.size_bytes for s, end in zip(segments, ends, strict=True) if end > log.log_start_offset)

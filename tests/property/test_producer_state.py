@@ -179,9 +179,7 @@ def append(
 @settings(deadline=None, max_examples=300)
 @given(st.lists(STEPS, max_size=60))
 def test_state_follows_the_rules(steps: list[tuple[Any, ...]]) -> None:
-    """Every result, the list of producers and the first unstable offset equal those of the model, even
-    after snapshots.
-    """
+    """Results, producers and the first unstable offset equal those of the model, even after snapshots."""
     state, model, offset = ProducerStateManager(), Model(), 0
     for now, step in enumerate(steps):
         p = model.producers.get(step[1]) if len(step) > 1 else None

@@ -347,9 +347,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("programs", PROGRAMS.values(), ids=PROGRAMS)
 def test_each_operation_completes_once_and_is_freed(programs: tuple[Callable[[World], Steps], ...]) -> None:
-    """An operation is completed at most once, always after an event or the close, and its reference count
-    falls to 0.
-    """
+    """An operation is completed at most once, after an event or the close, and its reference count falls to 0."""
     ends = 0
 
     def check_end(world: World) -> None:

@@ -34,9 +34,7 @@ operations = st.one_of(
 
 @dataclass
 class Row:
-    """State of one offset: the number of deliveries, the owner and the end of its lock, and whether the
-    record is done.
-    """
+    """State of one offset: number of deliveries, owner, end of the lock, and whether the record is done."""
 
     count: int = 0
     owner: str = ""

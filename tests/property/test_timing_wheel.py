@@ -88,9 +88,7 @@ TestWheelAgainstSortedList.settings = settings(max_examples=150, stateful_step_c
 
 
 class OrderWithinATick(RuleBasedStateMachine):
-    """Tasks run sorted by due time when time advances in small steps, and tasks of one tick in the order of their
-    addition.
-    """
+    """Tasks run in the order of their due times when time advances in small steps, and of addition in one tick."""
 
     def __init__(self) -> None:
         super().__init__()

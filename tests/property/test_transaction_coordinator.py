@@ -1,6 +1,4 @@
-"""Random lives of transactional ids compared with a small model: ends, fencing, time-outs, kills, unloaded
-partitions.
-"""
+"""Random lives of transactional ids compared with a small model: ends, fencing, time-outs, kills, moves."""
 
 import functools
 from dataclasses import dataclass, field
@@ -160,9 +158,7 @@ class World:
                     assert model.places == seen.partitions
 
     def check(self) -> None:
-        """Check that once every partition accepts markers, exactly the decided markers are written and no
-        id is busy.
-        """
+        """Check that, once partitions accept markers, exactly the decided ones are written and no id is busy."""
         self.take()
         self.after(10_000)
         for name, model in self.models.items():

@@ -45,9 +45,7 @@ class Situation(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Ids that requests need: topic ids, and the HMAC of a delegation token that OWNER did not create and RENEWER may
-    renew.
-    """
+    """Topic ids, and the HMAC of a delegation token that OWNER did not create and RENEWER may renew."""
 
     ids: dict[str, uuid.UUID]
     hmac: bytes = b""
@@ -468,9 +466,7 @@ class Table:
         return [found[user] for user in clients]
 
     def _made_on_the_way(self, clients: Mapping[str, Client]) -> list[str]:
-        """Return whether each user's Metadata request creates the named topic. Kafka returns error 3 or 5 until then,
-        kbroker 0.
-        """
+        """Return whether each user's Metadata creates its topic. Kafka returns error 3 or 5 until then, kbroker 0."""
         refused = {}
         for user, client in clients.items():
             body = {"Topics": [{"Name": own_topic(user)}], "AllowAutoTopicCreation": True}
@@ -506,9 +502,7 @@ def _codes(body: Any) -> Iterator[int]:
 
 
 def settings() -> dict[str, str]:
-    """Return the settings of a broker with both listeners (SASL_PLAINTEXT for the users); the anonymous user is the
-    admin.
-    """
+    """Return the settings of a broker with a listener for the users (SASL) and one for the anonymous admin."""
     names = (ROOT, *(situation.user for situation in situations()))
     users = " ".join(f'user_{name}="{PASSWORD}"' for name in names)
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"

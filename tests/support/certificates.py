@@ -30,9 +30,7 @@ class Certificates:
         )
 
     def make(self, name: str, common_name: str, *, unit: str = "Clients", organization: str = "Example, Inc.") -> Path:
-        """Return a PEM file of a new key and a client's certificate, whose subject is CN=...,OU=...,O=... in Kafka's
-        form.
-        """
+        """Return a PEM file of a new key and a client's certificate with the subject CN=...,OU=...,O=..."""
         identity = f"{name}.test"  # Java rejects a certificate without alternative names
         leaf = self._authority.issue_cert(
             identity, common_name=common_name, organization_unit_name=unit, organization_name=organization
@@ -49,9 +47,7 @@ class Certificates:
 
 
 def pkcs12_store(pem: Path, password: bytes) -> bytes:
-    """Return a PKCS 12 store, as keytool writes it, of the certificates of a PEM file and of the key if the file has
-    one.
-    """
+    """Return a PKCS 12 store of the certificates and, if present, the key of a PEM file, as keytool writes it."""
     data = pem.read_bytes()
     certificates = load_pem_x509_certificates(data)
     protection = BestAvailableEncryption(password)

@@ -205,9 +205,7 @@ def librdkafka_producer(bootstrap: str, **settings: object) -> confluent_kafka.P
 
 
 def librdkafka_consumer(bootstrap: str, group: str = "reader", **settings: Any) -> confluent_kafka.Consumer:
-    """Return a consumer that begins at the earliest offset and commits on demand; names of settings have _ instead of
-    dots.
-    """
+    """Return a consumer that begins at the earliest offset and commits on demand; settings have _ for dots."""
     odd = ("log_level", "throttle_cb", "error_cb")  # settings whose names have underscores
     given = {name if name in odd else name.replace("_", "."): value for name, value in settings.items()}
     known = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}

@@ -50,9 +50,7 @@ def pages_of(broker: Broker, token: str | None = None, may_edit: bool = False) -
 def ask(
     pages: Console, target: str, address: str = "127.0.0.1", method: str = "GET", body: bytes = b"", **headers: str
 ) -> HttpResponse:
-    """Return the response to a browser's request for a page below /console; ``sec_fetch_site`` is the header
-    Sec-Fetch-Site.
-    """
+    """Return the response to a browser's request for a page below /console. ``headers`` have _ for hyphens."""
     path, _, query = target.partition("?")
     found = {"host": HOST, **{name.replace("_", "-"): value for name, value in headers.items()}}
     return pages.respond(HttpRequest(method, f"/console/{unquote(path)}", query, found, address, body))

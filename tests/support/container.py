@@ -195,17 +195,13 @@ class Container:
         )
 
     def put(self, path: str, text: str, mode: int) -> None:
-        """Write a file owned by root into the container, as `docker cp` does; the name appears once the file is
-        complete.
-        """
+        """Write a file owned by root into the container, as `docker cp` does: complete under its name."""
         script = f"cat > {path}.new && chmod {mode:o} {path}.new && mv {path}.new {path}"
         done = self.exec("sh", "-c", script, stdin=text, user="0:0")
         assert done.returncode == 0, done.stderr
 
     def _first_process(self) -> int:
-        """Return the id, on this machine, of the container's process 1 once its root is mounted; 0 if the container has
-        ended.
-        """
+        """Return this machine's id of the container's process 1 once its root is mounted, or 0 if it has ended."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:

@@ -53,9 +53,7 @@ class Control:
         root: Path | None = None,
         record: Path | None = None,
     ) -> None:
-        """Set the calls that fail and the record, and restart the counts. Args: ``root``: None leaves the folder
-        unchanged.
-        """
+        """Set the failing calls and the record, and restart the counts. Args: ``root``: None keeps the folder."""
         fields = _CONTROL.unpack_from(self._map)
         mask = sum(CALLS[name] for name in calls)
         kept = fields[9] if root is None else str(root).encode()

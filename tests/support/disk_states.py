@@ -43,9 +43,7 @@ class File:
         self.changes: list[tuple[int, bytes | None]] = []
 
     def content(self, is_kept: Callable[[int], bool], *, keeps_size: bool) -> bytes:
-        """Return the content with the sectors of the changes that are kept. Args: ``is_kept``: predicate of a change's
-        number.
-        """
+        """Return the content with the sectors of the changes that ``is_kept`` accepts by the change's number."""
         data = bytearray(self.durable)
         whole = len(self.durable)
         for number, (at, written) in enumerate(self.changes):

@@ -21,9 +21,7 @@ METADATA, API_VERSIONS = 3, 18
 
 
 class FakeBroker:
-    """Broker whose response to a request is returned by a function of version and body: a body, bytes, or None to
-    close.
-    """
+    """Broker whose handlers, functions of version and body, return a response body, bytes, or None to close."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))

@@ -33,9 +33,7 @@ START, LOAD, STOP = "start", "load", "stop"
 
 
 class Case(NamedTuple):
-    """Failure. ``phase``: the phase of the broker's life in which the failure happens; other fields: see
-    `Control.set`.
-    """
+    """Failure. ``phase``: phase of the broker's life in which it happens; other fields: see `Control.set`."""
 
     phase: str
     call: str
@@ -52,9 +50,7 @@ class Case(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Result of a run. ``failed``: number of calls that failed; ``problems``: violations of the guarantees in all
-    cases.
-    """
+    """Result of a run. ``failed``: number of failed calls; ``problems``: violations of the guarantees."""
 
     failed: int
     problems: list[str]

@@ -18,9 +18,7 @@ TRANSACTIONAL_IDS = ("committing", "aborting")
 
 
 class Keeps(NamedTuple):
-    """Guarantee of a folder. ``records``: all acknowledged records are kept; else those below ``up_to`` of each log
-    are.
-    """
+    """Guarantee of a folder. ``records``: all acknowledged records are kept, else those below ``up_to``."""
 
     records: bool
     up_to: Mapping[str, int]
@@ -109,9 +107,7 @@ class FolderContents:
         ]
 
     def _batches(self, key: str, log: PartitionLog, isolation: int) -> Iterator[tuple[RecordBatch, bool]]:
-        """Yield each batch and whether its transaction was aborted; record the error of a read that fails before the
-        end.
-        """
+        """Yield each batch and whether its transaction was aborted; record the error of a failed read."""
         offset = log.log_start_offset
         while True:
             found = log.read(offset, 1 << 20, isolation=isolation)

@@ -11,9 +11,7 @@ STREAMS_GROUP_DESCRIBE = 89
 
 
 class GroupBroker(FakeBroker):
-    """Broker with topic `t` of three partitions with offsets 10 to 100; group `g` has committed offset 50 of partition
-    0.
-    """
+    """Broker with topic `t` of three partitions with offsets 10 to 100; group `g` has committed 50 of partition 0."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -165,9 +165,7 @@ class Groups:
         return joined
 
     def joined_pair(self) -> tuple[JoinResult, JoinResult]:
-        """Make a group of two members that waits for the assignment; return the results of the leader and the other
-        member.
-        """
+        """Make a group of two that waits for the assignment; return the joins of the leader and the other member."""
         first = self.lone()
         waiting = self.join()
         return self.join(first.member_id).one, waiting.one

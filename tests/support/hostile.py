@@ -101,9 +101,7 @@ def i32(n: int) -> bytes:
 
 
 def transactions() -> list[Frame]:
-    """Return frames of the transaction APIs: wrong array lengths, the longest names, numbers at the ends of their
-    ranges.
-    """
+    """Return frames of the transaction APIs: wrong array lengths, the longest names, numbers at their limits."""
     who = text("t" * 32767) + struct.pack(">qh", -(2**63), -32768)
     billions = uvarint(BILLIONS + 1)
     longest = uvarint(32769) + b"t" * 32768
@@ -138,9 +136,7 @@ def transactions() -> list[Frame]:
 
 
 def long_names() -> list[Frame]:
-    """Return frames with names one byte longer than Kafka accepts, in compact strings; the native handlers decode
-    these.
-    """
+    """Return frames with names one byte longer than Kafka accepts, which the native handlers decode."""
     longest = uvarint(32769) + b"t" * 32768
     one_topic = b"\x02" + longest + b"\x01\x00"
     fetch = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, 0, -1)

@@ -43,9 +43,7 @@ class Brokers:
 
 
 def kill(manager: LogManager) -> None:
-    """Close a manager as kill -9 would: without marks and checkpoints; only locks, threads and descriptors are
-    released.
-    """
+    """Close a manager as kill -9 would, without marks and checkpoints; release only locks and descriptors."""
     manager._disarm()
     for part in (manager.scheduler, manager.mover, manager.cleaner, manager.flusher):
         part.close()

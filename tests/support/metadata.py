@@ -159,9 +159,7 @@ def following(controller: Controller, part: P) -> P:
 
 
 def check_same_change(publisher: Any, change: Callable[[], object]) -> None:
-    """Make the same change twice at once; check that each call waits for the publisher, although only one stores
-    records.
-    """
+    """Make the same change twice at once; check that each call waits for the publisher, and one stores records."""
     lock, calls = publisher.lock, threading.Semaphore(0)
 
     class CountedLock:

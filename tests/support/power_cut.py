@@ -53,9 +53,7 @@ class Disk:
         assert not failure, f"the disk cannot be mounted again: {failure}"
 
     def close(self) -> None:
-        """Unmount the disk. Idempotent. Images are mounted after that, because two disks with one id confuse some
-        systems.
-        """
+        """Unmount the disk (idempotent), before images are mounted: two disks with one id confuse some systems."""
         if os.path.ismount(self.folder):
             subprocess.run(["umount", self.folder], check=True, timeout=60)
 

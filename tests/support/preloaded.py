@@ -10,9 +10,7 @@ from tests.support import need
 
 
 def preloaded(source: Path, place: Path) -> Path:
-    """Return the library of ``source``, compiled into ``place`` at first use; skip the test where it cannot be
-    compiled.
-    """
+    """Return the library of ``source``, compiled into ``place`` at first use; skip where that is not possible."""
     if sys.platform != "linux":
         pytest.skip("replaces system calls of Linux")
     need.program("cc")

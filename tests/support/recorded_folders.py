@@ -161,9 +161,7 @@ def join_share_group(broker: EitherBroker) -> None:
 
 
 def recorded_part(ledger: Ledger) -> Ledger:
-    """Return a ledger without the parts that the recordings leave out: the share group and features of
-    newer releases.
-    """
+    """Return a ledger without the share group and the features of newer releases, as recordings have it."""
     kept = dict(ledger)
     kept["features"] = {name: level for name, level in ledger["features"].items() if name not in NEW_FEATURES}
     for subject in ("groups", "group offsets"):

@@ -21,9 +21,7 @@ def _step_ms(random: Random, window_ms: int, samples: int) -> int:
 
 
 def _amount(random: Random, bound: float, window_ms: int, samples: int) -> float:
-    """Return an amount near a quota of this bound or, rarely, a fraction, a negative number, zero or an
-    extreme value.
-    """
+    """Return an amount near a quota of this bound or, rarely, a fraction, a negative or an extreme number."""
     fitting = bound * samples * window_ms / 1000
     return random.choice(
         (

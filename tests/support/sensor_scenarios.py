@@ -26,9 +26,7 @@ def recorded(times_ms: Iterable[int], amount: float, *reads: str, after_ms: int 
 
 
 def rates() -> Iterator[str]:
-    """Yield lines for rates: at the end of the first window, with eleven samples, and over a steady stream in every
-    window.
-    """
+    """Yield lines for rates: at the end of the first window, with eleven samples, and over a steady stream."""
     for samples, window_ms, read_ms in ((1, 1000, 999), (11, 11_000, 10_999)):
         yield from ["fresh", *one("rate", f"samples={samples} window_ms={window_ms}"), "record s 50"]
         yield from at(read_ms, "value m", "window_ms m", "samples m")
@@ -64,9 +62,7 @@ def token_buckets() -> Iterator[str]:
 
 
 def windows() -> Iterator[str]:
-    """Yield lines for sampled stats: windows by events, values after all samples are old, defaults, meters that lose a
-    window.
-    """
+    """Yield lines for sampled stats: windows by events, old samples, defaults, meters that lose a window."""
     yield from ["fresh", *one("windowed_count", "samples=2 window_ms=1"), "record s 1"]
     yield from recorded((1, 2), 1.0, "value m")
     yield from ["fresh", *one("windowed_count", "samples=2 window_ms=100000 event_window=1")]
@@ -93,9 +89,7 @@ METERS = ("meter", "count_meter")
 
 
 def families() -> Iterator[str]:
-    """Yield lines for parents, which record each value once; duplicate ancestors and foreign metric names
-    are refused.
-    """
+    """Yield lines for parents, which record each value once, and for duplicate ancestors and metric names."""
     yield "fresh"
     for name, parents in (("p1", ""), ("p2", ""), ("c1", "p1,p2"), ("c2", "p1"), ("gc", "c1")):
         yield f"sensor {name}" + (f" parents={parents}" if parents else "")
@@ -130,9 +124,7 @@ def levels() -> Iterator[str]:
 
 
 def limits() -> Iterator[str]:
-    """Yield lines for upper and lower bounds, a bound that is changed, and the throttle time of a violation with its
-    maximum.
-    """
+    """Yield lines for upper and lower bounds, a bound that is changed, and throttle times of violations."""
     yield from ("fresh", "sensor s", "stat s up cumulative_sum at_most=5", "stat s low cumulative_sum at_least=0")
     for amount in (5, 1):
         yield f"record s {amount}"
@@ -153,9 +145,7 @@ def limits() -> Iterator[str]:
 
 
 def _burst(bound: float, steady: float, burst: float, wait_ms: int) -> Iterator[str]:
-    """Yield lines for ten steady seconds, a burst, a check at the end of its delay, and steady seconds until it has
-    expired.
-    """
+    """Yield lines for ten steady seconds, a burst, a check at the end of its delay, and steady seconds again."""
     yield from ["fresh", *one("rate", f"samples=11 window_ms=1000 at_most={bound!r}")]
     yield from recorded(range(0, 10_000, 1000), steady)
     yield from at(10_500, f"record s {burst!r}", "throttle_ms m")
@@ -165,17 +155,13 @@ def _burst(bound: float, steady: float, burst: float, wait_ms: int) -> Iterator[
 
 
 def client_quotas() -> Iterator[str]:
-    """Yield lines for quotas of bytes and request time: a burst over the quota throttles a client until the rate is low
-    enough.
-    """
+    """Yield lines for quotas of bytes and request time, which throttle a client after a burst."""
     yield from _burst(500.0, 400.0, 2300.0, 2100)
     yield from _burst(1.0, 0.4, 6.71, 210)
 
 
 def mutation_quotas() -> Iterator[str]:
-    """Yield lines for strict recording, which accepts any amount within the bound at its beginning, by rate and by
-    bucket.
-    """
+    """Yield lines for strict recording, which accepts an amount that begins within the bound."""
     for kind, bound, amount in (("rate", 2, 30), ("token_bucket", 2, 30), ("token_bucket", 10, 90)):
         samples = 11 if kind == "rate" else 10
         yield from ["fresh", *one(kind, f"samples={samples} window_ms=1000 at_most={bound}", WALL_MS)]

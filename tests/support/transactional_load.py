@@ -88,9 +88,7 @@ class Worker(threading.Thread):
         retried(lambda: producer.commit_transaction(PATIENCE_S))
 
     def committed(self, group: Consumer) -> int:
-        """Return the number of the next transaction, which is the committed offset; repeat the request until a broker
-        responds.
-        """
+        """Return the committed offset, which is the next transaction's number, once a broker responds."""
         while True:
             try:
                 (found,) = group.committed([TopicPartition(self.topic, self.number % self.partitions)], 10)

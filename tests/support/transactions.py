@@ -33,9 +33,7 @@ DEFAULTS = TransactionSettings()
 
 @dataclass
 class FakeMarkers:
-    """Record of markers as (place, producer id, epoch, coordinator epoch, commit, version). ``errors``: errors by
-    place.
-    """
+    """Record of markers as (place, producer id, epoch, coordinator epoch, commit, version); errors by place."""
 
     written: list[tuple[TopicPartition, int, int, int, bool, int]] = field(default_factory=list)
     errors: dict[TopicPartition, Errors] = field(default_factory=dict)

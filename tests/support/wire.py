@@ -1,6 +1,4 @@
-"""Raw Kafka frames, built and read without the broker's codec, including invalid frames that no client
-library sends.
-"""
+"""Raw Kafka frames, built and read without the broker's codec, including frames that no client library sends."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ LONG_BYTES = 1 << 15
 
 @functools.cache
 def _compiled_crc32c() -> Callable[[bytes], int] | None:
-    """Return aiokafka's function if aiokafka is installed: this module takes 0.1 s for a megabyte, like aiokafka's
-    import.
-    """
+    """Return aiokafka's function, if installed, for long data: Python code needs 0.1 s for a megabyte."""
     try:
         from aiokafka.record._crecords import crc32c_cython
     except ImportError:

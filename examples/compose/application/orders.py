@@ -1,4 +1,4 @@
-"""An application: it writes ten orders, reads them in a group, prints the total, and ends."""
+"""Application that writes ten orders, reads them in a group, prints the total, and ends."""
 
 import os
 

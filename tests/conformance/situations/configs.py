@@ -133,9 +133,7 @@ def replaced(talk: Talk) -> None:
 
 @situation("AlterConfigs", REPLACE)
 def bad_replacements(talk: Talk) -> None:
-    """Replace configs with unknown topics, keys, values, types and brokers. (Kafka never responds to a duplicate
-    resource.)
-    """
+    """Replace configs of bad resources or with bad values. (Kafka never responds to a duplicate resource.)"""
     name = talk.topic().name
     for other in (talk.name("absent"), "with space", ""):
         talk.ask(replace(TOPIC, other, {RETENTION: "1"}), f"topic {talk.names.text(other)}")

@@ -232,9 +232,7 @@ def two_members(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def static_member(talk: Talk) -> None:
-    """Leave temporarily, rejoin with another member id, and leave permanently as a static member; use its
-    instance id.
-    """
+    """Leave temporarily, rejoin with another member id, and leave permanently as a static member."""
     name, topic = group(talk), talk.topic(partitions=2)
     visible(talk, topic)
     epoch = talk.ask(first(name, "m", [topic], InstanceId="i"), "joins")["MemberEpoch"]
@@ -403,9 +401,7 @@ def ask_for_offsets(talk: Talk, name: str, topic: Topic, epoch: int) -> None:
 
 @situation("OffsetFetch", "9-10")
 def asked_for_by_a_member(talk: Talk) -> None:
-    """Fetch offsets as a member at its epoch and at others, as an unknown member, without an epoch, and
-    without both.
-    """
+    """Fetch offsets as a member at several epochs, as an unknown member, and without a member or an epoch."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", [topic])["MemberEpoch"]
@@ -441,9 +437,7 @@ def joins_a_consumer_group(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def joins_a_classic_group(talk: Talk) -> None:
-    """Join classic groups of another type and with offsets only. (Kafka fails on an assignment that it
-    cannot decode.)
-    """
+    """Join classic groups of another type and with offsets only. (Kafka fails on invalid assignments.)"""
     name, connect, empty, topic = group(talk), talk.name("connect"), talk.name("empty"), talk.topic()
     visible(talk, topic)
     lone_member(talk, connect, ProtocolType="connect")
@@ -475,9 +469,7 @@ def classic_owner(talk: Talk, group_id: str, topic: Topic, *indexes: int) -> Any
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def migration_and_back(talk: Talk) -> None:
-    """Convert a group and back: a classic member keeps its partitions until it rejoins, and is alone when the other
-    leaves.
-    """
+    """Convert a group and back: a classic member keeps its partitions until it rejoins, and is alone at the end."""
     name, topic = group(talk), talk.topic(partitions=2)
     visible(talk, topic)
     old = classic_owner(talk, name, topic, 0, 1)

@@ -130,9 +130,7 @@ def coordinators_of_several(talk: Talk) -> None:
 
 @situation("FindCoordinator", "1-6", over=("2", "3", "-1"))
 def kinds_of_keys(talk: Talk, kind: str) -> None:
-    """Find coordinators by type 2, which is that of share groups from version 6 on, and by the unknown
-    types 3 and -1.
-    """
+    """Find coordinators by type 2, that of share groups from version 6 on, and by unknown types."""
     talk.ask(keys(talk.version, talk.name("g"), kind=int(kind)))
 
 

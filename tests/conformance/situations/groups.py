@@ -34,9 +34,7 @@ def life_of_a_member(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def rebalance(talk: Talk) -> None:
-    """Join as a second member: the first is notified and rejoins, the leader receives both, and each gets its
-    assignment.
-    """
+    """Join as a second member: the first rejoins, the leader receives both, and each gets its assignment."""
     name = group(talk)
     one = joined(talk, name, on="one")
     talk.quietly("SyncGroup", 1, sync(name, one["GenerationId"], one["MemberId"], {one["MemberId"]: b"all"}), on="one")
@@ -169,9 +167,7 @@ def leader_without_a_part(talk: Talk) -> None:
 
 @situation("Heartbeat", "0-4")
 def bad_heartbeats(talk: Talk) -> None:
-    """Send heartbeats to an unknown group, before the sync, as an unknown member, in another generation,
-    without names.
-    """
+    """Send heartbeats of unknown groups and members, before the sync, of another generation, without names."""
     name = group(talk)
     talk.ask(heartbeat(name, 1, "stranger"), "no such group")
     member = lone_member(talk, name, is_synced=False)

@@ -28,9 +28,7 @@ def timed(talk: Talk) -> Topic:
 
 @situation("ListOffsets", ALL, over=("-1", "-2", "-3", "-4", "-5", "-6", "-7"))
 def times_with_a_meaning(talk: Talk, time_ms: str) -> None:
-    """Look up the offsets with special timestamps: latest, earliest, maximum, local, tiered, pending upload, and
-    unknown.
-    """
+    """Look up special timestamps: latest, earliest, maximum, local, tiered, pending upload, and unknown."""
     talk.ask(list_offsets(timed(talk), int(time_ms)))
 
 

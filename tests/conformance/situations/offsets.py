@@ -34,9 +34,7 @@ def without_members(talk: Talk) -> None:
 
 @situation("OffsetCommit", COMMIT)
 def by_a_member(talk: Talk) -> None:
-    """Commit in the member's generation, in another, as an unknown member, without a member, and without a
-    generation.
-    """
+    """Commit in the member's generation, in another, as an unknown member, and without a member or generation."""
     name, topic = group(talk), talk.topic()
     member = lone_member(talk, name)
     rows = (("right", 1, member.id), ("generation", 9, member.id), ("stranger", 1, "stranger"), ("no member", -1, ""))

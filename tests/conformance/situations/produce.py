@@ -156,9 +156,7 @@ def larger_than_a_segment(talk: Talk) -> None:
 
 @situation("Produce", ALL, over=("no bytes", "two batches", "no records"))
 def not_one_batch(talk: Talk, what: str) -> None:
-    """Send no bytes, two batches, and a batch without records for a partition. (Kafka never responds to
-    null records.)
-    """
+    """Send no bytes, two batches, and a batch without records. (Kafka never responds to null records.)"""
     one = batch("a", time_ms=talk.at())
     empty = batch(time_ms=talk.at(), last_offset_delta=0)
     talk.ask(produce((talk.topic(), 0, {"no bytes": b"", "two batches": one * 2, "no records": empty}[what])))

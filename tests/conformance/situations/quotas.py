@@ -132,9 +132,7 @@ def rate_that_is_no_number(talk: Talk) -> None:
 
 @situation("AlterClientQuotas", VERSIONS)
 def odd_entities(talk: Talk) -> None:
-    """Set quotas of no entity, unknown or duplicate types, or without a name; set no or duplicate rates and
-    entities.
-    """
+    """Set quotas of no, unknown, duplicate and nameless entities, and no or duplicate rates."""
     user, rate = entity(user=talk.name("u")), (PRODUCED, 100.0)
     goes_at_end(talk, user, PRODUCED)
     talk.ask(alter([], rate), "none")
@@ -224,9 +222,7 @@ def fetch_is_delayed(talk: Talk) -> None:
 
 @situation("CreateTopics", "5,6,7", alone=True)
 def mutations_are_delayed(talk: Talk) -> None:
-    """Create topics above a quota of one partition a second: a large request succeeds, the next is refused or
-    throttled.
-    """
+    """Create topics above a mutation quota: a large request succeeds, the next is refused or throttled."""
     names = [talk.name(f"t{number}") for number in range(3)]
     talk.will_make(*names)
     limited(talk, MUTATIONS, 1.0)

@@ -197,9 +197,7 @@ def the_last_delivery(talk: Talk) -> None:
 
 @situation("ShareAcknowledge", "1-2")
 def answers(talk: Talk) -> None:
-    """Acknowledge records: accepted, rejected, released, too late, by another member, and beyond the
-    acquired records.
-    """
+    """Acknowledge records in all ways, too late, as another member, and beyond the acquired records."""
     topic = talk.topic()
     name = reading_group(talk, topic)
     for _ in range(3):

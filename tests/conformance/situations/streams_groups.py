@@ -250,9 +250,7 @@ def strange_numbers(talk: Talk) -> None:
 
 @situation("StreamsGroupHeartbeat", V)
 def topologies_that_cannot_be(talk: Talk) -> None:
-    """Send topologies with invalid names, loops, repartition topics without a writer, and different numbers of
-    partitions.
-    """
+    """Send topologies with invalid names, loops, unwritten repartition topics, and unequal partition counts."""
     topic, other = talk.topic(partitions=2), talk.topic("other", partitions=3)
     visible(talk, topic, other)
     r, q = talk.name("r"), talk.name("q")
@@ -494,9 +492,7 @@ def streams_groups_deleted(talk: Talk) -> None:
 
 @situation("OffsetCommit", "2-10")
 def by_a_member_of_a_streams_group(talk: Talk) -> None:
-    """Commit as a member at its epoch and at others, as an unknown member, without a member, and for a
-    topic not read.
-    """
+    """Commit as a member at several epochs, as an unknown member, without a member, and for a topic not read."""
     name, topic, other = set_up(talk), talk.topic(), talk.topic("other")
     visible(talk, topic)
     topology = shape(part("0", [topic]))
@@ -520,9 +516,7 @@ def by_a_member_of_a_streams_group(talk: Talk) -> None:
 
 @situation("OffsetFetch", "9-10")
 def asked_for_by_a_member_of_a_streams_group(talk: Talk) -> None:
-    """Fetch offsets as a member at its epoch and at others, as an unknown member, without an epoch, and
-    without both.
-    """
+    """Fetch offsets as a member at several epochs, as an unknown member, and without a member or an epoch."""
     name, topic = set_up(talk), talk.topic()
     visible(talk, topic)
     epoch = joined(talk, name, "m", shape(part("0", [topic])))["MemberEpoch"]

@@ -1,6 +1,4 @@
-"""Delegation tokens: requested on a plaintext connection, which is refused, and created and used by authenticated
-users.
-"""
+"""Delegation tokens: requested on a plaintext connection, which is refused, and used by authenticated users."""
 
 import base64
 from functools import partial

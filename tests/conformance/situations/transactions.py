@@ -140,9 +140,7 @@ def groups_added(talk: Talk) -> None:
 
 @situation("TxnOffsetCommit", ALL, needs=TRANSACTIONS)
 def offsets_in_a_transaction(talk: Talk) -> None:
-    """Commit offsets in a transaction, which are visible after its commit, of unknown partitions, and as unknown
-    producers.
-    """
+    """Commit offsets in a transaction, visible after its commit, of unknown partitions and as unknown producers."""
     name, topic = group(talk), talk.topic()
     mine = producer(talk, talk.name("tx"))
     talk.quietly("AddOffsetsToTxn", 3, {**mine.who, "GroupId": name})

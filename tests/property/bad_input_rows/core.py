@@ -77,9 +77,7 @@ def released_buffer() -> PooledBuffer:
 
 
 def buffer(data: st.DataObject) -> Life:
-    """Yield a buffer in use, then the same buffer after its release and a buffer without a pool, which have
-    no bytes.
-    """
+    """Yield a buffer, then the released buffer and a buffer without a pool, which have no bytes."""
     source = MemoryPool(100)
     taken = source.try_allocate(data.draw(st.integers(1, 100)))
     assert taken is not None

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Leases without a Python object each: an entry of the timing wheel inside a C struct, its bytes from the pool.
+"""Leases that are C structs with an entry of the timing wheel and bytes of the memory pool, not Python objects.
 
 The wheel's and the pool's functions are called without the GIL, as kbroker's own threads do.
 """
@@ -13,7 +13,7 @@ from kbroker._core.timer.timing_wheel cimport (
 )
 
 cdef struct Book:
-    Lease *first                # owned: all that are pending
+    Lease *first                # owned: all pending leases
     int64_t expired
 
 cdef struct Lease:
@@ -44,7 +44,7 @@ cdef void expire(TimerEntry *entry) noexcept nogil:
 
 
 cdef class Leases:
-    """Grants leases of `size_bytes` until the pool is dry; each gives its bytes back when its time is over.
+    """Granter of leases of `size_bytes` until the pool is depleted; an expired lease frees its bytes.
 
     Threads: one.
     """
@@ -73,7 +73,7 @@ cdef class Leases:
         return self.book.expired
 
     def grant(self, int64_t count, int64_t size_bytes, int64_t time_ms):
-        """Return how many of `count` leases the pool had bytes for."""
+        """Return the number of granted leases, at most `count` and limited by the bytes of the pool."""
         cdef int64_t granted = 0
         cdef Pool *pool = self.pool.pool
         cdef Lease *lease
@@ -98,7 +98,7 @@ cdef class Leases:
         return granted
 
     def advance(self, int64_t timeout_ms=0):
-        """Let leases run out whose time is over."""
+        """Expire the leases whose time is over."""
         with nogil:
             timer_advance(self.timer, timeout_ms)
 

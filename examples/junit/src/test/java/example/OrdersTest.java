@@ -19,7 +19,7 @@ import org.testcontainers.kafka.ConfluentKafkaContainer;
 import org.testcontainers.kafka.KafkaContainer;
 import org.testcontainers.utility.DockerImageName;
 
-/** A test on kbroker's image, by the classes that start Kafka's images: only the image's name differs. */
+/** Test with kbroker's image, started by the classes for Kafka's images: only the image's name differs. */
 class OrdersTest {
     private static final DockerImageName IMAGE = DockerImageName.parse(System.getProperty("kbroker.image", "kbroker"));
 
