@@ -1,7 +1,7 @@
-/* A wall clock that a test sets ahead or back while the process runs. Linux only.
+/* Wall clock that a test sets ahead or back while the process runs. Linux only.
  *
  * LD_PRELOAD=clock_jump.so CLOCK_JUMP=FILE: FILE has the difference to the real clock in seconds (int64), which the test
- * maps too. The monotonic clock is left alone, as by `date -s` or a step of NTP.
+ * maps too. The monotonic clock is unchanged, as after `date -s` or a step of NTP.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* System calls on a folder that fail on demand, and a record of those that change it, for tests. Linux only.
+/* System calls on a folder that fail on demand, and a record of the calls that change it, for tests. Linux only.
  *
  * LD_PRELOAD=disk_calls.so DISK_CALLS=FILE: FILE has struct control, which the test maps too. `disk_calls.py` beside this
  * file has the same numbers.
@@ -23,19 +23,19 @@ enum { WRITE = 1, SYNC = 2, TRUNCATE = 4, RENAME = 8, OPEN = 16, UNLINK = 32, MK
 enum { FAIL = 1, SHORT = 2 };
 
 struct control {
-    int64_t calls;        /* which calls count: the bits above; 0: none */
+    int64_t calls;        /* bits of the counted calls; 0: none */
     int64_t action;
     int64_t error;        /* errno of FAIL */
-    int64_t first, times; /* the first counted call that fails, from 1, and the number of those that do */
+    int64_t first, times; /* number of the first counted call that fails, from 1, and of failing calls */
     int64_t counted, failed;
     int64_t is_recording;
-    char part[256];       /* of the paths of counted calls; "": any below root */
+    char part[256];       /* part of the paths of counted calls; "": any path below root */
     char root[512];       /* the folder */
     char record[512];     /* file of the record */
 };
 
 static struct control *control;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the record: calls are in it in their order */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the record, which has the calls in order */
 static int record_fd = -1;
 static __thread int is_inside;
 
@@ -81,7 +81,7 @@ static void path_at(int fd, const char *name, char *out, size_t capacity)
         snprintf(out + strlen(out), capacity - strlen(out), "/%s", name);
 }
 
-/* Count a call; return the action that it is due for, 0 for none. */
+/* Count a call; return the action for the call, or 0. */
 static int due(int call, const char *path)
 {
     int64_t number;
@@ -132,7 +132,7 @@ static void end(int is_made, const char *operation, const char *path, const char
     is_inside = 0;
 }
 
-/* Note an event of the test, such as an acknowledgement, in the order of the calls. */
+/* Record an event of the test, such as an acknowledgement, in the order of the calls. */
 void disk_mark(const char *text)
 {
     if (control == NULL)

@@ -1,7 +1,7 @@
-/* Count of GIL acquisitions by compiled modules, for LD_PRELOAD. The file GIL_COUNT_FILE holds it as a uint64_t.
+/* Counter of GIL acquisitions by compiled modules, for LD_PRELOAD. The file GIL_COUNT_FILE has the count as a uint64_t.
  *
- * A native thread that calls Python goes through PyGILState_Ensure; a Python thread that ran code without the GIL comes
- * back through PyEval_RestoreThread. Calls inside the interpreter's own library are not seen. */
+ * A native thread that calls Python calls PyGILState_Ensure; a Python thread that has run code without the GIL calls
+ * PyEval_RestoreThread. Calls inside the interpreter's own library are not counted. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// What Kafka's own Admin does with error 89: by default it waits and asks again, on demand it fails at once.
+// Reaction of Kafka's own Admin to error 89: by default it waits and repeats the request, on demand it fails at once.
 // java -cp CLASSPATH MutationRetry.java BOOTSTRAP CLIENT_ID
 import java.util.List;
 import java.util.Map;

@@ -11,9 +11,9 @@ import org.apache.kafka.common.metrics.stats.Percentiles;
 import org.apache.kafka.common.metrics.stats.Percentiles.BucketSizing;
 
 /**
- * Kafka's own Percentiles, driven by lines of the standard input.
+ * Driver of Kafka's own Percentiles by lines of the standard input.
  *
- * <p>{@code new BUCKETING BYTES SMALLEST LARGEST SAMPLES WINDOW_MS P...} begins anew; {@code record TIME_MS VALUE} says
+ * <p>{@code new BUCKETING BYTES SMALLEST LARGEST SAMPLES WINDOW_MS P...} makes new ones; {@code record TIME_MS VALUE} prints
  * nothing; {@code read TIME_MS} prints every percentile as the 16 hexadecimal digits of its bits.
  */
 final class PercentilesTrace {

@@ -5,7 +5,7 @@ import org.apache.kafka.common.metrics.MetricsReporter;
 import org.apache.kafka.server.telemetry.ClientTelemetry;
 import org.apache.kafka.server.telemetry.ClientTelemetryReceiver;
 
-/** A receiver of client metrics that drops them: with one a broker advertises the APIs of client telemetry. */
+/** Receiver that drops client metrics: with a receiver, a broker advertises the APIs of client telemetry. */
 @SuppressWarnings({"deprecation", "removal"})
 public final class ReceiveMetrics implements MetricsReporter, ClientTelemetry {
     @Override

@@ -38,8 +38,8 @@ import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.quota.QuotaUtils;
 
 /**
- * Kafka's own sensors, driven by the script of the standard input, whose language tests/support/sensor_script.py explains.
- * Prints a line for each operation that has a result; doubles are the sixteen hexadecimal digits of their bits.
+ * Interpreter of scripts on standard input with Kafka's own sensors; tests/support/sensor_script.py explains the language.
+ * A line is printed for each operation with a result; doubles are the sixteen hexadecimal digits of their bits.
  */
 final class SensorOracle {
 
@@ -67,7 +67,7 @@ final class SensorOracle {
         }
     }
 
-    /** The words of a line: those in a row, and those that are NAME=VALUE. */
+    /** Words of a line: positional words, and words of the form NAME=VALUE. */
     private static final class Words {
         private final List<String> row = new ArrayList<>();
         private final Map<String, String> named = new HashMap<>();
@@ -161,7 +161,7 @@ final class SensorOracle {
             case "record" -> sensor.record(words.number(2), now, true);
             case "record_unchecked" -> sensor.record(words.number(2), now, false);
             case "record_strict" -> {
-                synchronized (sensor) { // as the strict quota of controller mutations does it
+                synchronized (sensor) { // as the strict quota of controller mutations does
                     sensor.checkQuotas(now);
                     sensor.record(words.number(2), now, false);
                 }
@@ -239,7 +239,7 @@ final class SensorOracle {
         };
     }
 
-    /** How long to hold a client up, by what the quota managers of Kafka do for each kind; "-" for the others. */
+    /** Returns the throttle time of Kafka's quota managers for each kind of metric, or "-" for other kinds. */
     private String delay(KafkaMetric metric, QuotaViolationException violation, Long most) {
         if (metric.measurable() instanceof TokenBucket)
             return "" + Math.round(-violation.value() / violation.bound() * 1000);
@@ -248,7 +248,7 @@ final class SensorOracle {
             : QuotaUtils.boundedThrottleTime(violation, most, clock.ms));
     }
 
-    /** The samples in the order of the list: start, last event, events, value. */
+    /** Returns the samples in the order of the list: start, last event, events, value. */
     private static String samples(KafkaMetric metric) {
         try {
             Object stat = metric.measurable();

@@ -5,7 +5,7 @@ import org.apache.kafka.common.quota.ClientQuotaAlteration;
 import org.apache.kafka.common.quota.ClientQuotaEntity;
 import org.apache.kafka.common.quota.ClientQuotaFilter;
 
-/** Sets a shadow quota of a user through Kafka's Admin, and prints what is described then. Arguments: bootstrap, user. */
+/** Setter of a user's shadow quota through Kafka's Admin, which prints the described quotas. Arguments: bootstrap, user. */
 public class ShadowQuotas {
     public static void main(String[] args) throws Exception {
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", args[0]))) {

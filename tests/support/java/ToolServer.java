@@ -1,8 +1,8 @@
-// Runs main methods, such as those of Kafka's tools, one after the other in one JVM.
+// Runner of main methods, such as those of Kafka's tools, one after another in one JVM.
 //
 // A request on standard input and its response on standard output are items: an int32 length, then that many bytes.
-// Request: the count of words as text, the words (a class and its arguments), the standard input of the tool.
-// Response: the exit status as text, the standard output, the standard error. The JVM ends with its input.
+// Request: the number of words as text, the words (a class and its arguments), the standard input of the tool.
+// Response: the exit status as text, the standard output, the standard error. The JVM ends when its input is closed.
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
@@ -88,7 +88,7 @@ public class ToolServer {
         return ((Map<Thread, Thread>) hooks.get(null)).keySet();
     }
 
-    // As in a process that exits, nothing of the calling thread runs afterwards.
+    // As in a process that exits, the calling thread runs nothing afterwards.
     private static void end(int code) {
         status.complete(code);
         while (true) LockSupport.park();

@@ -5,7 +5,7 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.HexFormat;
 
-/** A line of standard input: a pattern and texts, in hexadecimal UTF-8; of standard output: error, or 0 and 1 for each text. */
+/** Matcher of lines with a pattern and texts in hexadecimal UTF-8; prints an error, or 0 or 1 for each text. */
 public final class PatternVerdicts {
     private PatternVerdicts() {}
 

@@ -5,9 +5,9 @@ import java.util.StringJoiner;
 import java.util.TreeMap;
 
 /**
- * The characters of RE2/J's Unicode classes, and its letters of more than one case, as lines of numbers.
+ * Printer of the characters of RE2/J's Unicode classes, and of letters with several cases, as lines of numbers.
  *
- * <p>It is in RE2/J's package because the tables are not public.
+ * <p>The class is in RE2/J's package because the tables are not public.
  */
 public final class UnicodeTablesDump {
     private UnicodeTablesDump() {}
