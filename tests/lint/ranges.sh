@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run tests with the oldest, or the newest, version that each range in pyproject.toml allows.
 # Usage: ranges.sh oldest|newest PYTHON TEST...
-# Sources, build and environment are copies in build/ranges, so the environment of the lock stays as it is.
+# Sources, build and environment are copies in build/ranges, so that the locked environment is unchanged.
 set -euo pipefail
 end=$1 python=$2
 shift 2

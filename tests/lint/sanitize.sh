@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests on a build of the extensions with sanitizers, beside the normal build: the given ones, or the unit tests and, under ASan,
-# those of wrong arguments and mutated frames.
+# Run tests on a separate build of the extensions with sanitizers: the given tests, or the unit tests and, under ASan, the
+# tests of wrong arguments and mutated frames.
 #   tests/lint/sanitize.sh address,undefined|thread PYTHON [TEST ...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -28,24 +28,24 @@ done
 
 KBROKER_SANITIZE=$kind "$python" setup.py -q build --build-base "$base" --build-lib "$base/lib"
 
-# CPython frees little at exit, so leaks of the interpreter would hide ours; the unit tests count allocations themselves.
+# CPython frees little at exit, so leaks of the interpreter would hide those of the extensions; the unit tests count allocations.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS="halt_on_error=1:exitcode=66:second_deadlock_stack=1:suppressions=$PWD/tests/lint/tsan_suppressions.txt"
 export PYTHONMALLOC=malloc PYTHONPATH="$base/lib:$PWD" KBROKER_SANITIZED=$kind HYPOTHESIS_PROFILE=sanitize
 echo "tests under $kind"
 run=()
-# a kernel with more random bits of address space than the runtime was built for needs a fixed layout
+# a kernel with more random address bits than the runtime supports needs a fixed layout
 if [ "$kind" = thread ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2> /dev/null || echo 28)" -gt 28 ]; then run=(setarch -R); fi
 suites=("${@:3}")
 if [ ${#suites[@]} = 0 ]; then
   suites=(tests/unit)
-  # Not the forks while other threads allocate: gcc's ASan does not hold its own allocator's locks over a fork, so that the child may
-  # wait for them for ever.
+  # Skip the forks while other threads allocate: gcc's ASan does not hold its allocator's locks over a fork, so the child may
+  # wait for them forever.
   if [ "$kind" != thread ]; then
     suites+=(tests/property/test_bad_input*.py tests/property/test_mutated_frames.py tests/integration/test_start_size.py)
   fi
 fi
-# a report of a sanitizer goes past Python: --capture=sys lets it through
+# a sanitizer writes its report past Python, and --capture=sys does not capture it
 LD_PRELOAD="$preload" "${run[@]}" "$python" -m pytest "${suites[@]}" -q --capture=sys --timeout=600 -p no:cacheprovider --benchmark-disable \
   --deselect tests/unit/test_design_rules.py --deselect tests/integration/test_start_size.py::test_a_forked_child_runs_and_ends

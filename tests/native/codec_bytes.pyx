@@ -1,4 +1,4 @@
-"""The numbers of `_core/codec/bytes.pxd` as Python functions; each reader gets exactly the bytes of its argument."""
+"""Functions of `_core/codec/bytes.pxd` for tests; each reader gets exactly the bytes of its argument."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker._core.codec.bytes cimport (
@@ -8,7 +8,7 @@ from kbroker._core.codec.bytes cimport (
 
 
 def load(bytes data not None, bint signed):
-    """A big-endian number of two, four or eight bytes."""
+    """Return a big-endian number of two, four or eight bytes."""
     cdef const char *at = data
     if len(data) == 2:
         return load_i16(at) if signed else load_u16(at)
@@ -18,7 +18,7 @@ def load(bytes data not None, bint signed):
 
 
 def store(uint64_t value, int size):
-    """The lowest bytes of a number, big endian."""
+    """Return the lowest bytes of a number, big endian."""
     cdef char[8] room
     if size == 2:
         store_16(room, value)
@@ -30,21 +30,21 @@ def store(uint64_t value, int size):
 
 
 def uvarint(uint64_t value):
-    """The bytes written; the size announced."""
+    """Return the written bytes and the announced size."""
     cdef uint8_t[VARLONG_MAX_BYTES] room
     cdef int size = put_uvarint(room, value)
     return (<char *>room)[:size], uvarint_bytes(value)
 
 
 def varlong(int64_t value):
-    """The bytes written; the size announced."""
+    """Return the written bytes and the announced size."""
     cdef uint8_t[VARLONG_MAX_BYTES] room
     cdef int size = put_varlong(room, value)
     return (<char *>room)[:size], varlong_bytes(value)
 
 
 def read(str kind not None, bytes data not None):
-    """A number and how many bytes it took; None when it is malformed or cut. kind: uvarint, varint, varlong."""
+    """Return a number and its size, None if it is malformed or truncated. kind: uvarint, varint, varlong."""
     cdef const char *at = data
     cdef const char *end = at + len(data)
     cdef uint32_t length = 0

@@ -1,4 +1,4 @@
-"""Private to tests: admission of connections by ConnectionQuotas, at once or step by step, as acceptors do it."""
+"""Admission of connections by ConnectionQuotas for tests, at once or step by step, as by acceptors."""
 from libc.stdint cimport int64_t
 
 from kbroker._core.clock cimport clock_epoch_ms
@@ -12,11 +12,11 @@ from kbroker.network.connections._quota_core cimport (
 
 
 class TooManyConnectionsError(Exception):
-    """One connection too many from an address. It is counted: close it and call ``dec``."""
+    """Too many connections from an address. The connection is counted: close it and call ``dec``."""
 
 
 class ConnectionThrottledError(Exception):
-    """New connections from an address come too fast: not counted; the caller closes it after ``throttle_time_ms``.
+    """Too many new connections of an address per second. Not counted: close the connection after ``throttle_time_ms``.
 
     Attributes: throttle_time_ms, end_ms (by ``clock.epoch_ms``).
     """
@@ -38,7 +38,7 @@ cdef int raise_verdict(ConnectionQuotas quotas, QuotaVerdict verdict, str addres
 
 
 def inc(ConnectionQuotas quotas not None, str listener not None, str address not None):
-    """Count a connection; waits, without the GIL, while its listener is throttled or has no slot.
+    """Count a connection after waiting, without the GIL, while its listener is throttled or has no slot.
 
     Raises: KeyError for a listener that was not added; TooManyConnectionsError, ConnectionThrottledError.
     """
@@ -53,9 +53,9 @@ def inc(ConnectionQuotas quotas not None, str listener not None, str address not
 
 
 def begin(ConnectionQuotas quotas not None, str listener not None):
-    """Record a new connection: the first step of ``inc``.
+    """Record a new connection, as the first step of ``inc``.
 
-    Returns: the delay in milliseconds; afterwards, once ``has_slot``, ``admit`` is the last step.
+    Returns: the delay in milliseconds, after which ``admit`` is the last step when ``has_slot``.
     """
     cdef ListenerQuota *found = quotas.demand(listener)
     cdef int64_t throttle_ms
@@ -79,7 +79,7 @@ def has_slot(ConnectionQuotas quotas not None, str listener not None):
 
 
 def admit(ConnectionQuotas quotas not None, str listener not None, str address not None):
-    """Apply the limits of the address and count the connection: the last step of ``inc``. Raises as ``inc``."""
+    """Apply the limits of the address and count the connection, as the last step of ``inc``. Raises as ``inc``."""
     cdef ListenerQuota *found = quotas.demand(listener)
     cdef bytes encoded = address.encode()
     cdef const char *text = encoded

@@ -1,4 +1,4 @@
-"""Private to tests: the containers of C structs as Python objects of numbers."""
+"""Containers of C structs as Python objects of numbers, for tests."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -27,7 +27,7 @@ cdef inline Thing *thing_of(HeapEntry *entry) noexcept nogil:
 
 @cython.final
 cdef class NumberTable:
-    """A hash table of numbers, each under a hash that the test chooses. Threads: one at a time."""
+    """Hash table of numbers, with hashes that the test chooses. Threads: one at a time."""
     cdef HashTable table
 
     def __dealloc__(self):
@@ -71,7 +71,7 @@ cdef class NumberTable:
         free(thing)
 
     def remove_even(self):
-        """Remove while going through all: what a sweep does."""
+        """Remove the keys of an iteration during the iteration, as a sweep does."""
         cdef HashNode *node = hash_after(&self.table, NULL)
         cdef HashNode *following
         while node != NULL:
@@ -92,7 +92,7 @@ cdef class NumberTable:
 
 @cython.final
 cdef class NumberHeap:
-    """A heap of numbers 0 to size - 1. Threads: one at a time."""
+    """Heap of the numbers 0 to size - 1. Threads: one at a time."""
     cdef Heap heap
     cdef Thing *things
     cdef int64_t size
@@ -146,7 +146,7 @@ cdef class NumberHeap:
 
 
 def places_before(keys, uint64_t seed=0):
-    """For each key the index at which it stood before, -1 for nowhere."""
+    """Return the previous index of each key, -1 for a new key."""
     cdef LatestIndex latest
     cdef list given = list(keys)
     cdef int32_t i
@@ -159,13 +159,13 @@ def places_before(keys, uint64_t seed=0):
 
 
 def seeded_hash(bytes data not None, uint64_t seed):
-    """``hash_seeded`` of the bytes."""
+    """Return ``hash_seeded`` of the bytes."""
     return hash_seeded(<const char *>data, len(data), seed)
 
 
 @cython.final
 cdef class Bytes:
-    """A buffer. Threads: one at a time."""
+    """Growable buffer. Threads: one at a time."""
     cdef Buffer buffer
 
     def __dealloc__(self):
@@ -180,7 +180,7 @@ cdef class Bytes:
             raise MemoryError
 
     def reserve(self, int64_t more):
-        """Return the capacity behind the bytes in use; -1: memory is exhausted."""
+        """Return the capacity behind the used bytes, -1 if memory is exhausted."""
         if not buffer_reserve(&self.buffer, more):
             return -1
         return self.buffer.capacity - self.buffer.size
@@ -191,7 +191,7 @@ cdef class Bytes:
 
 @cython.final
 cdef class Numbers:
-    """An array. Threads: one at a time."""
+    """Growable array. Threads: one at a time."""
     cdef int64_t *items
     cdef int32_t count
 

@@ -1,5 +1,4 @@
-"""Private to tests and benchmarks: puts batches into a queue and responds natively, as the native handlers
-would."""
+"""Request batches put into a queue, and native responses as by handlers, for tests and benchmarks."""
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
@@ -30,7 +29,7 @@ cdef void respond_echo(Request *request) noexcept nogil:
 
 
 cdef void respond_backwards(Request *batch) noexcept nogil:
-    """The last frame first, each response by itself: as delayed requests may come back."""
+    """Send each response by itself, the last frame first, as delayed requests may complete."""
     if batch.batch_next is not NULL:
         respond_backwards(batch.batch_next)
     batch.next = NULL
@@ -38,8 +37,7 @@ cdef void respond_backwards(Request *batch) noexcept nogil:
 
 
 def run_echo(Queue queue not None, int64_t body_bytes=-1, *, bint backwards=False):
-    """Respond until the queue is closed: the same bytes, or bytes 4..7 (a correlation id) and body_bytes
-    zeros."""
+    """Respond with the same bytes, or bytes 4..7 (a correlation id) and body_bytes zeros, until the queue is closed."""
     cdef RequestQueue *requests = queue.queue
     cdef Request *batch
     cdef Request *frame
@@ -66,7 +64,7 @@ def run_echo(Queue queue not None, int64_t body_bytes=-1, *, bint backwards=Fals
 
 
 def run_files(Queue queue not None, int fd, int64_t position, int64_t size_bytes):
-    """Respond until the queue is closed: the request's bytes, a file region, the bytes again. Owns fd."""
+    """Respond with the request's bytes, a file region and the bytes again until the queue is closed. Owns fd."""
     cdef RequestQueue *requests = queue.queue
     cdef OpenFile *file = open_file_new(fd)
     cdef Request *batch
@@ -91,7 +89,7 @@ def run_files(Queue queue not None, int fd, int64_t position, int64_t size_bytes
 
 
 def put_batch(Queue queue not None, list payloads not None):
-    """Put one batch of frames; False when the queue is closed (the frames are dropped)."""
+    """Put a batch of frames; return False if the queue is closed, which drops the frames."""
     cdef Request *head = NULL
     cdef Request *last = NULL
     cdef Request *frame
@@ -117,7 +115,7 @@ def put_batch(Queue queue not None, list payloads not None):
 
 
 def take_batch(Queue queue not None, int64_t timeout_ns):
-    """Take one batch as a list of payloads; None when there is none in time."""
+    """Take a batch as a list of payloads; return None after the timeout."""
     cdef Request *batch
     cdef Request *frame
     cdef list payloads = []

@@ -1,4 +1,4 @@
-"""Private to tests: the cleaner's map of keys to offsets as a Python object."""
+"""Cleaner's map of keys to offsets as a Python object, for tests."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
@@ -10,7 +10,7 @@ from kbroker.log.compaction._batch_filter cimport (
 
 @cython.final
 cdef class KeyOffsets:
-    """The cleaner's map of keys. See key_offsets.pyi."""
+    """Cleaner's map of keys; see key_offsets.pyi."""
     cdef OffsetMap map
 
     def __cinit__(self, int64_t memory_bytes, double load_factor=0.9, int64_t keys=0, bytes secret=bytes(16)):

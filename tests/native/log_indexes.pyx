@@ -1,4 +1,4 @@
-"""Private to tests: the indexes of a segment as Python objects. Threads: one writer, any number of readers."""
+"""Indexes of a segment as Python objects, for tests. Threads: one writer, any number of readers."""
 cimport cython
 from libc.errno cimport EIO
 from libc.stdint cimport int32_t, int64_t
@@ -59,7 +59,7 @@ cdef class _FileIndex:
         return index_is_full(&self.index)
 
     def load(self, int64_t file_bytes=MAX_INT32):
-        """Read the count of an existing file; return False when it is missing or fails the sanity check."""
+        """Read the entry count of an existing file; return False if the file is missing or fails the sanity check."""
         return index_load(&self.index, -1, file_bytes) == 0
 
     def seal(self):

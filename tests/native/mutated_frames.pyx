@@ -1,7 +1,7 @@
-"""Private to tests: puts mutated frames into a broker's request queue, without sockets, and checks the responses.
+"""Mutated frames put into a broker's request queue without sockets, with checks of the responses, for tests.
 
-A frame is a copy of one of the corpus with a few mutations: bits, bytes, numbers at their limits, lengths and counts
-that lie, parts removed, doubled or taken from another frame. The same seed gives the same frames.
+A frame is a copy of a frame of the corpus with a few mutations: bits, bytes, numbers at their limits, wrong lengths and
+counts, and parts that are removed, copied or replaced from another frame. The same seed gives the same frames.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -21,17 +21,17 @@ from kbroker.network.processor._processor_core cimport ProcessorCore, is_closed
 
 cdef enum:
     MAX_MUTATIONS = 4
-    GROWTH_BYTES = 64           # of a frame, by each mutation
-    HEADER_BYTES = 8            # key, version, correlation id: mutated seldom, for the rest would not be read
+    GROWTH_BYTES = 64           # per mutation of a frame
+    HEADER_BYTES = 8            # key, version, correlation id: mutated seldom, because the rest would not be read
 
 cdef uint64_t[16] NUMBERS = [
     0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000U, 0xFFFFFFFFU, 1000000,
     0x7FFFFFFFFFFFFFFFU, 0x8000000000000000U, 0xFFFFFFFFFFFFFFFFU,
 ]
 
-cdef struct Peer:               # the end of a connection that does not exist: counts the responses and frees them
+cdef struct Peer:               # simulated end of a connection that counts and frees responses
     Responder responder
-    ProcessorCore *core         # that handlers may read: of the software of clients, and watched connections
+    ProcessorCore *core         # state that handlers read: client software and watched connections
     Channel *channel
     AtomicI64 outstanding       # frames without a response
     AtomicI64 responses
@@ -72,7 +72,7 @@ cdef uint32_t draw(uint64_t *state, uint32_t below) noexcept nogil:
 
 
 cdef void overwrite(uint64_t *state, char *frame, int64_t size, int64_t at) noexcept nogil:
-    """Put a number at its limit where it fits."""
+    """Change a number to one of its limits, if the number is in range."""
     cdef uint64_t number = NUMBERS[draw(state, 16)]
     cdef uint32_t width = draw(state, 4)
     if width == 0 and at + 2 <= size:
@@ -87,14 +87,14 @@ cdef void overwrite(uint64_t *state, char *frame, int64_t size, int64_t at) noex
 
 cdef int64_t replace(char *frame, int64_t size, int64_t at, int64_t removed,
                      const char *data, int64_t added) noexcept nogil:
-    """Replace bytes by others and return the new size; there is room."""
+    """Replace bytes and return the new size; the buffer must be large enough."""
     memmove(frame + at + added, frame + at + removed, size - at - removed)
     memcpy(frame + at, data, added)
     return size + added - removed
 
 
 cdef int64_t mutate(uint64_t *state, char *frame, int64_t size, const char *other, int64_t other_size) noexcept nogil:
-    """Change a frame once and return its new size, which is GROWTH_BYTES larger at most."""
+    """Mutate a frame once and return the new size, which grows by GROWTH_BYTES at most."""
     cdef char[GROWTH_BYTES] data
     cdef int64_t at, count
     cdef uint32_t kind = draw(state, 16)
@@ -112,12 +112,12 @@ cdef int64_t mutate(uint64_t *state, char *frame, int64_t size, const char *othe
         frame[at] = <char>draw(state, 256)
     elif kind < 9:
         overwrite(state, frame, size, at)
-    elif kind < 11:             # a count or a length of the compact forms, in place of one byte
+    elif kind < 11:             # a compact count or length instead of one byte
         count = put_uvarint(data, NUMBERS[draw(state, 16)])
         size = replace(frame, size, at, 1, data, count)
     elif kind == 11:
         size = replace(frame, size, at, min(count, size - at), frame, 0)
-    elif kind == 12:            # doubled
+    elif kind == 12:            # a copy of bytes
         count = min(count, size - at)
         memcpy(data, frame + at, count)
         size = replace(frame, size, at, 0, data, count)
@@ -134,7 +134,7 @@ cdef int64_t mutate(uint64_t *state, char *frame, int64_t size, const char *othe
 
 
 cdef class MutatedFrames:
-    """A source of frames for one broker.
+    """Source of frames for one broker.
 
     Args: ``frames`` are requests without their length prefix.
     """
@@ -185,7 +185,7 @@ cdef class MutatedFrames:
         return True
 
     cdef Request *mutated(self, bytes chosen, bytes other) except NULL:
-        """Return a request whose payload ends where its memory ends, so that a sanitizer sees a read behind it."""
+        """Return a request whose payload ends at the end of its memory, so that a sanitizer detects reads beyond it."""
         cdef int64_t size = len(chosen)
         cdef char *frame = <char *>malloc(size + MAX_MUTATIONS * GROWTH_BYTES)
         cdef Request *request
@@ -209,7 +209,7 @@ cdef class MutatedFrames:
         return request
 
     def take(self):
-        """Return the next frame, to be sent by other ways."""
+        """Return the next frame, to be sent in another way."""
         cdef Request *request = self.mutated(
             self.frames[draw(&self.state, <uint32_t>len(self.frames))],
             self.frames[draw(&self.state, <uint32_t>len(self.frames))])
@@ -219,7 +219,7 @@ cdef class MutatedFrames:
 
     @property
     def outstanding(self):
-        """Number of frames whose responses have not come."""
+        """Number of frames without a response."""
         return atomic_load(&self.peer.outstanding)
 
     def counts(self):

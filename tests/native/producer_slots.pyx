@@ -1,4 +1,4 @@
-"""Private to tests: where producers would be in the table of a partition."""
+"""Slots of producers in the table of a partition, for tests."""
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 

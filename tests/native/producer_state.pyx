@@ -1,4 +1,4 @@
-"""Private to tests: the producer state of a partition as a Python object."""
+"""Producer state of a partition as a Python object, for tests."""
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free
@@ -36,7 +36,7 @@ cdef int64_t checked_offset(object value, str name) except? -2:
 @cython.final
 @cython.no_gc
 cdef class ProducerStateManager:
-    """The producer state of one partition. Threads: one at a time."""
+    """Producer state of one partition. Threads: one at a time."""
     cdef ProducerState *state
 
     def __cinit__(self):
@@ -49,12 +49,12 @@ cdef class ProducerStateManager:
 
     def append(self, producer_id, producer_epoch, base_sequence, base_offset, *, record_count=1, timestamp_ms=0,
                transactional=False, from_client=True, guard=NOT_VERIFIED):
-        """Check a batch and, if it may be written, apply it.
+        """Check a batch and apply it if it may be written.
 
         Args: ``from_client``: apply the sequence rules; False for batches of the broker's coordinators. ``guard`` of a
-        transactional batch: the result of ``verify``; -1: none is needed.
-        Returns: (error, base offset, timestamp_ms): 0 with the batch's own values, or those of the remembered batch it
-        repeats; 45, 47, 48 or 56 with -1, -1.
+        transactional batch: the result of ``verify``, -1 if not needed.
+        Returns: (error, base offset, timestamp_ms): 0 with the batch's values, or those of the remembered batch for a
+        duplicate; 45, 47, 48 or 56 with -1, -1.
         Raises: TypeError, ValueError for a number out of range.
         """
         cdef BatchFacts facts
@@ -85,10 +85,10 @@ cdef class ProducerStateManager:
         return 0, facts.base_offset, facts.max_timestamp_ms
 
     def verify(self, producer_id, producer_epoch, base_sequence, *, bumps_epochs=False, now_ms=0):
-        """Begin, or join, the verification of a producer's transactional batch.
+        """Start or join the verification of a producer's transactional batch.
 
         Args: ``bumps_epochs``: the client uses transaction version 2.
-        Returns: (error 0, 47 or 56; the guard that the append needs, 0 where the transaction is already open).
+        Returns: (error 0, 47 or 56; the guard that the append needs, 0 if the transaction is already open).
         """
         cdef int64_t guard = NO_GUARD
         cdef int32_t code = producer_state_verify(
@@ -112,7 +112,7 @@ cdef class ProducerStateManager:
         """Check and apply an end marker of the coordinator at ``offset``.
 
         Returns: (error 0, 47, 52 or 56; the entry (producer id, first, last, last stable offset) for the transaction
-        index when a transaction was aborted, else None).
+        index if a transaction was aborted, else None).
         """
         cdef BatchFacts facts
         cdef Duplicate duplicate

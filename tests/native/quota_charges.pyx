@@ -1,4 +1,4 @@
-"""Private to tests: requests judged by the quotas as a native handler judges them, and counters held meanwhile."""
+"""Requests judged by quotas as by a native handler, and counters locked meanwhile, for tests."""
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
@@ -27,7 +27,7 @@ CONNECTION.respond = drop
 
 
 cdef class ChargedRequest:
-    """A request of a client; with ``caches`` its counters are those that a handler thread keeps."""
+    """Request of a client; with ``caches`` its counters are the ones that a handler thread caches."""
 
     cdef ClientQuotaManagers managers
     cdef Request *request
@@ -52,7 +52,7 @@ cdef class ChargedRequest:
         client_cache_free(self.cache)
 
     def judge(self, str kind not None, int64_t size_bytes, int64_t handler_ns):
-        """Charge a "produce", "fetch" or other request, of so many bytes; return its delay in milliseconds."""
+        """Charge a request of a size in bytes, "produce", "fetch" or another; return its delay in milliseconds."""
         cdef ClientQuotas *quotas = self.managers.quotas
         cdef int64_t now_ns = clock_now_ns(quotas.clock)
         cdef bint produces = kind == "produce", fetches = kind == "fetch"
@@ -70,7 +70,7 @@ cdef class ChargedRequest:
         return delay_ms
 
     def sent(self, int64_t network_ns):
-        """Charge the network threads' time, as after the last byte of the response."""
+        """Charge the time of the network thread, as after the last byte of the response."""
         self.request.response_sent_ns = self.judged_ns
         self.request.network_ns = network_ns
         kafka_charge_network(self.request)
@@ -80,7 +80,7 @@ cdef class ChargedRequest:
 
 
 cdef class HeldCounter:
-    """A client's counter whose lock the test holds from here to `release`: a record into it waits."""
+    """Client's counter whose lock the test holds until `release`, so that a record waits."""
 
     cdef ClientQuotaManager manager
     cdef ClientSensors *sensors
@@ -93,7 +93,7 @@ cdef class HeldCounter:
         mutex_lock(&self.sensors.quota.lock)
 
     def is_awaited(self):
-        """Return whether a record has begun since; its time is stored before the lock is taken."""
+        """Return whether a record has begun since; a record stores its time before it takes the lock."""
         return atomic_load(&self.sensors.quota.last_record_ms) != self.before_ms
 
     def release(self):

@@ -1,4 +1,4 @@
-"""Private to tests: reads without the GIL, for races with the maintenance of a log."""
+"""Reads without the GIL for races with the maintenance of a log, for tests."""
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
@@ -10,7 +10,7 @@ from kbroker.log._read cimport partition_read
 
 
 def read_until_closed(PartitionLog log not None):
-    """Read at the log start offset until the log is closed; return the counts of reads and of those without effect.
+    """Read at the log start offset until the log is closed; return the counts of reads and of reads without effect.
 
     A read has no effect if it returns neither records nor an error below the high watermark.
     """

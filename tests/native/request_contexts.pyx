@@ -1,4 +1,4 @@
-"""Private to tests: frames whose owner keeps a context in each, as a server of another protocol would."""
+"""Frames with a context in each request, as a server of another protocol would have, for tests."""
 from libc.stdint cimport INT32_MAX, int64_t
 from libc.string cimport memset
 
@@ -19,7 +19,7 @@ cdef int64_t released_bytes = 0
 
 
 cdef void release(Request *request) noexcept nogil:
-    """Count what is still there when a request is freed."""
+    """Count the state that remains when a request is freed."""
     global released_numbers, released_bytes
     released_numbers += (<Context *>request_context(request)).number
     released_bytes += request.response_bytes
@@ -32,12 +32,12 @@ TYPE.release = release
 
 
 def sizes():
-    """Bytes of a request by itself, and of what Kafka's protocol keeps behind it."""
+    """Return the size of a request, and the size of Kafka's context behind it."""
     return sizeof(Request), sizeof(KafkaRequest)
 
 
 def frames(bytes data not None):
-    """Cut length-prefixed frames; each gets its place as its number and a response of one byte.
+    """Split length-prefixed frames; each gets its index as its number, and a response of one byte.
 
     Returns: (payloads, sum of the numbers found in new contexts, sum of the numbers seen by the releases, sum of the
     response bytes seen by them).
@@ -72,7 +72,7 @@ def frames(bytes data not None):
 
 
 def without_context():
-    """Make and free a request that has none; True if no release was called."""
+    """Create and free a request without a context; return True if no release was called."""
     global released_numbers
     released_numbers = -1
     request_free(request_new(NULL, 10))

@@ -1,4 +1,4 @@
-"""Finished requests made up, for tests and benchmarks of the request log: no socket, no handler, exact times."""
+"""Simulated finished requests for tests and benchmarks of the request log, without sockets, at exact times."""
 cimport cython
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc
@@ -41,9 +41,9 @@ cdef int copy_host(char *to, bytes host) except -1:
 
 @cython.final
 cdef class SampleConnection:
-    """A connection whose requests end when ``record`` is called.
+    """Connection whose requests end when ``record`` is called.
 
-    Args: recorder: of the network thread it is on. principal, local_host, remote_host, listener: bytes.
+    Args: recorder: recorder of the connection's network thread. principal, local_host, remote_host, listener: bytes.
     Threads: one at a time.
     """
     cdef RequestLogRecorder recorder
@@ -82,7 +82,7 @@ cdef class SampleConnection:
         session_release(self.session)
 
     def log_in(self, bytes principal not None) -> None:
-        """Another principal from now on."""
+        """Change the principal of later requests."""
         cdef Session *session = session_new(principal)
         if session == NULL:
             raise MemoryError
@@ -95,12 +95,12 @@ cdef class SampleConnection:
                int64_t network_ns=0, int64_t request_bytes=0, int64_t response_bytes=0, int32_t throttle_ms=0,
                errors=(), tuple software=None, updates=(), verdicts=(), shadows=(), bint brought_nothing=False,
                bint leave_out=False, bint is_late=False, bytes transactional_id=None, appended=()) -> None:
-        """Let ``count`` equal requests end.
+        """End ``count`` equal requests.
 
         Args: times of the broker's clock. errors: pairs of code and number. software: a pair of bytes. updates:
         (quota type as a number, user, client id, sequence, time_ms, value, checked). verdicts: (quota type, user,
         client id, level, time_ms, observed, limit, window_ms, asked_ms, served_ms, refused); shadows: verdicts of
-        shadow quotas. brought_nothing, leave_out: as a handler says it. is_late: the network thread has ended.
+        shadow quotas. brought_nothing, leave_out: as set by a handler. is_late: the network thread has ended.
         appended: (topic, partition, first and last offset).
         """
         cdef Request *request

@@ -1,4 +1,4 @@
-"""A hook of a partition whose first call takes long: it waits for a lock that a test holds."""
+"""Hook of a partition whose first call waits for a lock that a test holds."""
 from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_cas, atomic_load, atomic_store, mutex_init, mutex_lock, mutex_unlock,
 )
@@ -17,7 +17,7 @@ cdef void wait_at_gate(void *arg, Partition *partition) noexcept nogil:
 
 
 def hold(PartitionLog log not None):
-    """Connect the hook to a partition, and let its first call wait until ``release``, which the same thread calls."""
+    """Connect the hook to a partition, and make its first call wait until ``release``, which the same thread calls."""
     with nogil:
         atomic_store(&entered, 0)
         partition_set_high_watermark_hook(log.partition, wait_at_gate, NULL)
@@ -31,7 +31,7 @@ def release():
 
 
 def call(PartitionLog log not None):
-    """Call the hook, as a thread does that moved the high watermark."""
+    """Call the hook, as a thread that has moved the high watermark."""
     with nogil:
         call_hook(log.partition, False)
 

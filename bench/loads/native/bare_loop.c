@@ -1,7 +1,7 @@
-/* The most that one thread can serve: epoll, no queue, no handler. Each request (an int32 length, then that many bytes,
- * the correlation id at 4 to 7) is answered by its correlation id and BYTES zeros.
+/* Upper limit of the throughput of one thread: epoll, without a queue and handlers. The response to a request (an int32
+ * length, then that many bytes, the correlation id at 4 to 7) is its correlation id and BYTES zeros.
  *
- *   bare_loop [BYTES]      100 by default; listens on a free port of 127.0.0.1, prints it, serves until it is killed */
+ *   bare_loop [BYTES]      100 by default; listens on a free port of 127.0.0.1, prints the port, serves until killed */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <endian.h>

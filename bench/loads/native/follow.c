@@ -4,9 +4,9 @@
  *          [--seconds S] [--warm-up S]
  *
  * --produce     a request of one record, without its length; the partition has no other writer
- * --fetch       a request for this partition that waits for records; each consumer sends it again after each response
- * --offset-at   position in it of the int64 offset to read from
- * --records-at  position in a Fetch response (its length not counted) of the int32 size of the records
+ * --fetch       a request for this partition that waits for records, which each consumer repeats after each response
+ * --offset-at   position of the int64 fetch offset in this request
+ * --records-at  position of the int32 size of the records in a Fetch response, without its length
  * --start       offset of the first record that will be produced
  * --rate        records per second: record k is due at k/R, and its latency counts from then. Without it the next
  *               record is sent when all consumers have the previous one.
@@ -91,7 +91,7 @@ static size_t read_frame(const char *name, unsigned char *frame) {
     return size + 4;
 }
 
-/* Requests are small and each connection has few under way: the socket takes them whole. */
+/* Requests are small and few are in flight, so the socket takes each request whole. */
 static void send_all(int fd, const unsigned char *bytes, size_t size) {
     ssize_t n = send(fd, bytes, size, MSG_NOSIGNAL);
     if (n != (ssize_t)size) fail("send: %s", n < 0 ? strerror(errno) : "the socket is full");
@@ -119,7 +119,7 @@ static void deliver(int64_t offset, int64_t now) {
     latencies_ns[latency_count++] = latency > UINT32_MAX ? UINT32_MAX : (uint32_t)latency;
 }
 
-/* Reads the batches of a whole response, base offset and length each, and sends the next request. */
+/* Reads the base offset and length of each batch of a whole response, and sends the next request. */
 static void finish_fetch(struct connection *c, int64_t now) {
     const unsigned char *body = c->response + 4;
     size_t size = c->got - 4;

@@ -4,13 +4,13 @@
  *   load --port P --frame FILE [--connections N] [--in-flight M] [--seconds S] [--warm-up S] [--rate R] [--error-at K]
  *        [--first FILE] [--tls]
  *
- * --frame      requests, each an int32 length and that many bytes, which each connection sends in turn, over and over;
- *              bytes 4 to 7 of each, its correlation id, are written anew
- * --in-flight  requests under way on each connection, at most
+ * --frame      requests, each an int32 length and that many bytes, which each connection sends in turn and repeats;
+ *              the correlation id, bytes 4 to 7 of each request, is replaced
+ * --in-flight  maximum number of requests in flight on each connection
  * --rate       requests per second over all connections (open loop): request k is due at k/R. When all connections are
- *              full a request waits for its turn and its latency counts from when it was due, so that a stall of the
- *              server shows in every request it held up. Without it (closed loop) each response brings the next request.
- * --error-at   position in a response (its length not counted) of an int16 that must be 0
+ *              full, a request waits, and its latency counts from its due time, so that a stall of the server counts
+ *              for every delayed request. Without --rate (closed loop) each response causes the next request.
+ * --error-at   position of an int16 that must be 0 in a response, without its length
  * --first      requests sent once on each new connection, such as a login, each after the response to the previous one,
  *              whose content is not checked
  * --tls        connect with TLS, without verifying the certificate (not in a program compiled with -DNO_TLS)
@@ -52,7 +52,7 @@ struct settings {
     bool has_tls;
 };
 
-/* The requests of a connection stand ready in a ring of slots, at least `in_flight`; only correlation ids change. */
+/* The requests of a connection are in a ring of at least `in_flight` slots; only correlation ids change. */
 struct connection {
     int fd;
     void *tls; /* its SSL object; NULL: plaintext */
@@ -124,7 +124,7 @@ static double percentile_us(double share) {
     return (double)latency_max_ns / 1e3;
 }
 
-/* ---- bytes, in plaintext or TLS; as send and recv, with EAGAIN when the socket has to become ready first */
+/* ---- bytes, in plaintext or TLS: like send and recv, with EAGAIN if the socket is not ready */
 
 #ifdef NO_TLS
 static void *tls_connected(int fd) { fail("compiled without TLS (descriptor %d)", fd); }
@@ -193,7 +193,7 @@ static void wait_to_send(struct connection *c, bool wanted) {
     c->waits_to_send = wanted;
 }
 
-/* Sends what was asked, as far as the socket takes it: one call for the ring's two parts. */
+/* Sends pending requests until the socket is full, with one call for both parts of the ring. */
 static void send_asked(struct connection *c) {
     while (c->sent != c->asked) {
         uint32_t first = slot(c->sent), behind = first + (c->asked - c->sent);
@@ -248,7 +248,7 @@ static void finish_response(struct connection *c, int64_t now) {
     c->response_got = c->response_left = 0;
 }
 
-/* Keeps the head of each response and drops the rest, whose size does not matter. */
+/* Keeps the head of each response and discards the rest, of any size. */
 static void read_bytes(struct connection *c, const char *bytes, size_t count, int64_t now) {
     while (count > 0) {
         bool has_length = c->response_got >= 4;
@@ -274,7 +274,7 @@ static void read_bytes(struct connection *c, const char *bytes, size_t count, in
 
 static void receive(struct connection *c) {
     for (;;) {
-        /* The rest of a large response is dropped in the kernel: the client is not to be slower than the server. */
+        /* The kernel discards the rest of a large response, so that the client is not slower than the server. */
         bool drops = c->tls == NULL && c->response_got >= head_bytes && c->response_left > sizeof received;
         size_t wanted = drops ? c->response_left : sizeof received;
         ssize_t count = drops ? recv(c->fd, NULL, wanted, MSG_TRUNC) : take(c, received, wanted);
@@ -309,7 +309,7 @@ static size_t request_bytes(const struct requests *all, size_t at) {
     return 4 + size;
 }
 
-/* Reads exactly that many bytes of a socket that still blocks. */
+/* Reads an exact number of bytes from a blocking socket. */
 static void take_all(struct connection *c, void *into, size_t count) {
     for (size_t got = 0; got < count;) {
         ssize_t n = take(c, (char *)into + got, count - got);
@@ -356,7 +356,7 @@ static struct connection *connected(const char *ring_image, const struct request
 
 static bool has_room(const struct connection *c) { return c->asked - c->answered < (uint32_t)settings.in_flight; }
 
-/* Gives the requests that are due to connections with room, in turn; returns how many are given by now. */
+/* Assigns the due requests in turn to connections below their limit; returns the total of assigned requests. */
 static uint64_t ask_due(struct connection *all, int64_t begun, int64_t now, uint64_t given) {
     static int turn;
     double interval_ns = 1e9 / settings.rate;
@@ -378,7 +378,7 @@ static uint64_t ask_due(struct connection *all, int64_t begun, int64_t now, uint
     return given;
 }
 
-/* Milliseconds that epoll may sleep: nearly until the next request is due; the rest is spent asking. */
+/* Returns the timeout of epoll in ms, which ends shortly before the next request is due; then epoll polls. */
 static int sleep_ms(int64_t begun, uint64_t given, int64_t now) {
     int64_t left = begun + (int64_t)((double)given * 1e9 / settings.rate) - now;
     return left <= 0 ? 0 : left > INT64_C(100000000) ? 100 : (int)(left / 1000000);
@@ -439,7 +439,7 @@ static struct requests read_requests(const char *name) {
     return all;
 }
 
-/* The requests, repeated until each that may be in flight has a slot. */
+/* Returns the requests, repeated until each request in flight has a slot. */
 static char *ring_of(const struct requests *all) {
     uint32_t count = 0;
     for (size_t at = 0; at < all->size; at += request_bytes(all, at)) count++;

@@ -19,12 +19,12 @@ import org.apache.kafka.server.purgatory.DelayedOperationPurgatory;
 import org.apache.kafka.server.util.timer.SystemTimer;
 
 /**
- * Apache Kafka's own purgatory under the workload of the study; prints one JSON object with the figures of one_run.py.
+ * Apache Kafka's purgatory under the workload of the study; prints one JSON object with the figures of one_run.py.
  *
- * <p>A generator puts requests in, open loop: request i at its due time or as soon after it as the generator gets there. What
- * completes before its time-out is given to a completion queue first; one thread takes requests from there when they are due
- * and completes them. The rest expire by the purgatory's own reaper. {@code --bare} leaves the purgatory out: what generator
- * and completion queue cost alone. {@code --show N} prints the first N draws. Exit status: 2 wrong usage, 3 out of memory
+ * <p>A generator adds requests in an open loop: each request at its due time or as soon as possible after it. A request that
+ * completes before its timeout is first added to a completion queue, from which one thread takes and completes due requests.
+ * Other requests expire by the purgatory's reaper. {@code --bare} measures generator and completion queue without the
+ * purgatory. {@code --show N} prints the first N draws. Exit status: 2 wrong usage, 3 out of memory
  * (by -XX:+ExitOnOutOfMemoryError).
  */
 final class KafkaPurgatory {
@@ -47,13 +47,13 @@ final class KafkaPurgatory {
     private final DelayQueue<Request> completions = new DelayQueue<>();
     private final DelayedOperationPurgatory<Request> purgatory; // null when bare
     private volatile boolean isOver;
-    private int immediate; // generator's
-    private final int[] expiryLateUs; // the purgatory's executor's, as far as `expired`
+    private int immediate; // of the generator thread
+    private final int[] expiryLateUs; // of the purgatory's executor, up to `expired`
     private int expired;
     private int expiredThoughDue;
-    private final int[] completionLateUs; // completion thread's, as far as `completed`
+    private final int[] completionLateUs; // of the completion thread, up to `completed`
     private int completed;
-    private int peakPending; // the observer's, read when it has ended
+    private int peakPending; // of the observer thread, read after its end
     private double enqueueS;
     private double elapsedS;
     private final Map<String, Double> cpuByThread = new HashMap<>();
@@ -79,7 +79,7 @@ final class KafkaPurgatory {
         private final long madeNs = System.nanoTime();
         private final long madeMs = TimeUnit.NANOSECONDS.toMillis(madeNs);
         private final long completesAtMs;
-        private final byte[] payload = new byte[options.size]; // what a request keeps in memory
+        private final byte[] payload = new byte[options.size]; // memory of a request
 
         Request(int latencyMs) {
             super(options.timeoutMs);
@@ -232,7 +232,7 @@ final class KafkaPurgatory {
         return json.toString();
     }
 
-    /** Percentiles by the nearest rank, in milliseconds; null of nothing. */
+    /** Returns nearest-rank percentiles in milliseconds, null without values. */
     private static Object lateness(int[] us, int count) {
         if (count == 0) return null;
         int[] sorted = Arrays.copyOf(us, count);
@@ -288,7 +288,7 @@ final class KafkaPurgatory {
         machine.forgetPeaks();
         KafkaPurgatory run = new KafkaPurgatory(options, machine, options.n, options.rate);
         Machine.Usage used = run.go();
-        Thread.sleep(50); // the last notes of the collector are on their way
+        Thread.sleep(50); // wait for the last notifications of the collector
         System.out.println(run.figures(used));
     }
 }

@@ -14,7 +14,7 @@ import java.util.concurrent.atomic.LongAccumulator;
 import javax.management.NotificationEmitter;
 import javax.management.openmbean.CompositeData;
 
-/** What a run takes of the machine: CPU of this process, of the others and of the host; collections; heap. */
+/** Resources of a run: CPU time of this process, of others and of the host, garbage collections, and heap. */
 final class Machine {
     private static final int TICKS_PER_S = 100;
 
@@ -58,7 +58,7 @@ final class Machine {
         longestPauseMs.reset();
     }
 
-    /** To be called often: between collections nothing else sees the heap grow. */
+    /** Samples the heap; call it often, because the heap grows between collections. */
     void lookAtHeap() {
         heapPeak.accumulate(ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed());
     }
@@ -67,7 +67,7 @@ final class Machine {
         return heapPeak.get();
     }
 
-    /** The highest level right after a collection: about what is alive. */
+    /** The highest level after a collection, about the size of live objects. */
     long livePeakBytes() {
         return livePeak.get();
     }
@@ -87,7 +87,7 @@ final class Machine {
         return new Usage(processS, processorS(1, 2, 3, 6, 7), processorS(8), count, pausesMs);
     }
 
-    /** Fields of the first line of /proc/stat, in seconds; 0 where there is none. */
+    /** Returns fields of the first line of /proc/stat in seconds, 0 without the file. */
     private static double processorS(int... fields) {
         try {
             String[] words = Files.readAllLines(Path.of("/proc/stat")).get(0).split("\\s+");

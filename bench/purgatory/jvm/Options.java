@@ -2,7 +2,7 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.List;
 
-/** The options of a run; their names and meanings are those of bench/purgatory/one_run.py. */
+/** Options of a run, with the names and meanings of bench/purgatory/one_run.py. */
 final class Options {
     int n = 1_000_000;
     int warmup;
@@ -19,7 +19,7 @@ final class Options {
     boolean freshKeys;
     boolean bare;
 
-    /** Throws IllegalArgumentException for what cannot be. */
+    /** Throws IllegalArgumentException for impossible values. */
     static Options of(String[] words) {
         Options options = new Options();
         Deque<String> left = new ArrayDeque<>(List.of(words));

@@ -1,7 +1,7 @@
 /**
- * The requests of a run, drawn before its clock starts: the same as kbroker.spark.purgatory.workload draws from the seed.
+ * Requests of a run, drawn before its clock starts, the same as those of kbroker.spark.purgatory.workload for the seed.
  *
- * <p>SplitMix64 gives three numbers in [0, 1) for each request: the interval since the one before (exponential), and two for
+ * <p>SplitMix64 returns three numbers in [0, 1) per request: one for the interval since the previous request (exponential), two for
  * the latency (log-normal by Box and Muller's method, from its median and 75th percentile), all in whole milliseconds.
  */
 final class Workload {
@@ -32,7 +32,7 @@ final class Workload {
         toComplete = below;
     }
 
-    /** The draws of key numbers, a sequence of its own. */
+    /** Draws of key numbers, a separate sequence. */
     static Draws keyDraws(Options options) {
         return new Draws(options.seed ^ KEYS_SEED);
     }

@@ -1,4 +1,4 @@
-"""A blocking queue ordered by deadline."""
+"""Blocking queue ordered by deadline."""
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -10,7 +10,7 @@ from kbroker._core.sync cimport (
 cdef enum:
     NS_PER_MS = 1000000
     FIRST_ROOM = 1024
-    LINE = 64                   # of a cache
+    LINE = 64                   # bytes of a cache line
 
 
 cdef void deadline_queue_init(DeadlineQueue *queue, Clock *clock) noexcept nogil:
@@ -52,7 +52,7 @@ cdef bint grow(DeadlineQueue *queue) noexcept nogil:
     cdef DeadlineItem *heap
     if memory is NULL:
         return False
-    # item 1 begins a cache line, and with it every group of children
+    # item 1, and so each group of children, begins a cache line
     heap = <DeadlineItem *>((<uintptr_t>memory + 2 * LINE - 1) // LINE * LINE) - 1
     if queue.count:
         memcpy(heap, queue.heap, queue.count * sizeof(DeadlineItem))

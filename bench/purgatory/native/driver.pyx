@@ -34,8 +34,8 @@ cdef enum:
     POLL_MS = 100
     REAPER_TURN_MS = 200
     SAMPLE_MS = 10
-    # limits: what a run may ask for
-    MOST_REQUESTS = 100000000       # 16 bytes each in the harness alone
+    # limits of a run's options
+    MOST_REQUESTS = 100000000       # the harness alone takes 16 bytes for each
     MAX_KEYS = 64
     MOST_KEY_SPACE = 1000000
     MOST_PAYLOAD = 1 << 20
@@ -52,7 +52,7 @@ cdef int compare_int32(const void *a, const void *b) noexcept nogil:
 
 
 cdef dict percentiles(int32_t *late_us, int64_t count):
-    """In milliseconds; nearest rank."""
+    """Return a nearest-rank percentile in milliseconds."""
     cdef dict found = {}
     cdef int64_t at
     if count == 0:
@@ -67,7 +67,7 @@ cdef dict percentiles(int32_t *late_us, int64_t count):
 
 
 cdef class StudyDesign:
-    """A design from elsewhere, for ``StudyRun``; written in Cython, on driver.pxd."""
+    """Design of another module for ``StudyRun``, written in Cython with driver.pxd."""
 
     cdef bint set_up(
             self, Design *design, Clock *clock, int64_t keys, int64_t key_space, int64_t purge_interval) noexcept nogil:
@@ -75,18 +75,18 @@ cdef class StudyDesign:
 
 
 cdef class StudyRun:
-    """One run in real time; ``go`` once, then ``figures``.
+    """Run in real time: call ``go`` once, then ``figures``.
 
     Args:
-        design: "wheel" (kbroker's), "bare" (no purgatory: what the harness costs) or a StudyDesign.
+        design: "wheel" (kbroker's), "bare" (the harness without a purgatory) or a StudyDesign.
         n, rate, p50, p75, timeout_ms, seed: the drawn workload; percentiles in milliseconds, rate in requests per
-            second, 0 is as fast as possible.
-        size: payload bytes of a request. keys, key_space, fresh_keys: as Kafka's program.
+            second (0 is unlimited).
+        size: payload bytes of a request. keys, key_space, fresh_keys: as for Kafka's program.
         purge_interval: of the design. tick_ms, wheel_size: of kbroker's timing wheel.
-        memory_mb: resident memory of the process at which the run gives up; 0: no limit.
+        memory_mb: resident memory of the process at which the run gives up; 0 is unlimited.
         limit_s: time at which it gives up.
-    Raises: TypeError, ValueError for arguments that cannot be; MemoryError.
-    Threads: one; it starts its own.
+    Raises: TypeError, ValueError for impossible arguments; MemoryError.
+    Threads: one, which starts the others.
     """
     cdef RunState state
     cdef Design design
@@ -94,7 +94,7 @@ cdef class StudyRun:
     cdef char apart[64]
     cdef Workload work
     cdef Timer *timer
-    cdef Mutex idle_lock                                    # guards nothing: it belongs to the condition
+    cdef Mutex idle_lock                                    # only for the condition, guards no state
     cdef Cond over                                          # `state.stop` was set
     cdef object clock_owner
     cdef bint bare, fresh_keys, ready
@@ -108,7 +108,7 @@ cdef class StudyRun:
     cdef int64_t generator_cpu_ns, completer_cpu_ns, reaper_cpu_ns, sampler_cpu_ns, reaper_waits, reaper_turns
     cdef int64_t longest_stall_ns, stalled_ns, rss_start, rss_peak, peak_pending, given_up
     cdef int64_t samples, queued_sum, live_sum, queued_peak, live_peak
-    cdef bint no_memory                                     # the generator's
+    cdef bint no_memory                                     # of the generator
     cdef TimerFigures at_start, at_end
 
     def __cinit__(
@@ -173,7 +173,7 @@ cdef class StudyRun:
         free(self.completion_late_us)
 
     cdef void sleep_ms(self, int64_t ms) noexcept nogil:
-        """Until the time has passed or the run is over."""
+        """Sleep until the time has passed or the run is over."""
         cdef int64_t until_ns = clock_now_ns(self.state.clock) + ms * NS_PER_MS
         mutex_lock(&self.idle_lock)
         while not atomic_load(&self.state.stop):
@@ -182,7 +182,7 @@ cdef class StudyRun:
         mutex_unlock(&self.idle_lock)
 
     cdef void end(self) noexcept nogil:
-        """All threads end soon."""
+        """Let all threads end soon."""
         mutex_lock(&self.idle_lock)
         atomic_store(&self.state.stop, 1)
         mutex_unlock(&self.idle_lock)
@@ -256,7 +256,7 @@ cdef class StudyRun:
 
     cdef void reap(self) noexcept nogil:
         cdef int64_t waits = kb_thread_waits()
-        kb_short_slice()            # as the broker's reapers
+        kb_short_slice()            # as in the broker's reapers
         while not atomic_load(&self.state.stop):
             self.design.turn(&self.design, REAPER_TURN_MS)
             self.reaper_turns += 1
@@ -313,7 +313,7 @@ cdef class StudyRun:
             self.sample()
 
     def go(self) -> None:
-        """Run until all are completed or expired, or it gives up."""
+        """Run until all requests are completed or expired, or the run gives up."""
         cdef int64_t cpu_ns, rss_end = 0
         cdef list started = []
         if self.start_ns:
@@ -339,7 +339,7 @@ cdef class StudyRun:
             rss_end = kb_resident_bytes()
             if self.timer is not NULL:
                 timer_figures(self.timer, &self.at_end)
-        finally:                        # no thread may outlive what it works on
+        finally:                        # all threads end before their objects are freed
             with nogil:
                 self.end()
                 deadline_queue_close(&self.completions)
@@ -358,7 +358,7 @@ cdef class StudyRun:
                 f"lost requests: {self.immediate} + {self.completed} + {self.state.expired} of {self.n}")
 
     def figures(self) -> dict:
-        """Return the figures of the run, by the names of the program for Kafka's purgatory where it has the figure.
+        """Return the figures of the run, named as by the program for Kafka's purgatory if it has the figure.
 
         Raises: RuntimeError before ``go``.
         """
@@ -409,15 +409,15 @@ cdef class StudyRun:
 
 
 def rss_mb() -> float:
-    """Resident memory of this process, in MiB; 0 where the system does not report it."""
+    """Return the resident memory of this process in MiB, 0 if the system does not report it."""
     return kb_resident_bytes() / 1048576.0
 
 
 def trim() -> None:
-    """Give free memory back to the system, so that a run starts small."""
+    """Return free memory to the system, so that a run starts with little memory."""
     release_free_memory()
 
 
 def held(StudyRun run not None) -> int:
-    """Requests whose memory was not given back by the end of the run."""
+    """Return the number of requests whose memory was not returned by the end of the run."""
     return requests_held(&run.state)

@@ -1,4 +1,4 @@
-"""kbroker's own purgatory behind the study's table of functions."""
+"""kbroker's purgatory behind the function table of the study."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.timer.purgatory cimport (
     Key, Operation, OperationTable, Purgatory, operation_force_complete, operation_init, operation_release,
@@ -16,7 +16,7 @@ cdef enum:
     MAX_KEYS = 64
 
 
-cdef struct NewHead:            # then room for the watchers
+cdef struct NewHead:            # followed by the watchers
     Operation op
     StudyRequest *request
 

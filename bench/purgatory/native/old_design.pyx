@@ -1,8 +1,8 @@
-"""Purgatory as it was before the timing wheel, for comparison only: no wheel has it, and nothing of kbroker imports it.
+"""Purgatory before the timing wheel, for comparison only: kbroker neither packages nor imports it.
 
-A request sits in a heap ordered by its time-out and in a watch list of each key. Completing marks it: it stays in the
-heap and the lists until the reaper meets it. When the lists hold more entries than the purge interval, pending and
-completed together, the reaper scans the heap and all lists.
+A request is in a heap ordered by timeout and in a watch list of each key. A completion marks the request, which stays
+in the heap and the lists until the reaper reaches it. When the lists have more entries than the purge interval, pending
+and completed together, the reaper scans the heap and all lists.
 
 Locks: the operation's -> a list's; the operation's -> the heap's.
 """
@@ -30,13 +30,13 @@ cdef struct Entry:
     OldOperation *op            # counted
 
 cdef struct OldOperation:
-    AtomicI64 refs              # generator, completion queue, heap, each list
+    AtomicI64 refs              # held by generator, completion queue, heap and each list
     AtomicI64 completed
     AtomicI64 *pending          # of the purgatory
-    AtomicI64 counted           # 1: in `pending`
+    AtomicI64 counted           # 1 if counted in `pending`
     StudyRequest *request
     Mutex lock
-    Entry entries[1]            # one for each key
+    Entry entries[1]            # one per key
 
 cdef struct EntryList:
     Mutex lock
@@ -74,7 +74,7 @@ cdef bint is_completed(void *item) noexcept nogil:
 cdef bint win(OldOperation *op) noexcept nogil:
     if not atomic_cas(&op.completed, 0, 1):
         return False
-    if atomic_cas(&op.counted, 1, 2):       # no search for it in the heap: that is the design
+    if atomic_cas(&op.counted, 1, 2):       # by design, the heap is not searched for the operation
         atomic_add_fetch(op.pending, -1)
     request_completed(request_of(op))
     return True
@@ -99,7 +99,7 @@ cdef void watch(OldPurgatory *purgatory, OldOperation *op, int32_t index, int64_
 
 
 cdef bint enqueue(Design *design, StudyRequest *request, int64_t *keys, int32_t count) noexcept nogil:
-    """The steps and their order are those of the new one: test, watch, test again, start the time-out."""
+    """Perform the steps of the new design in the same order: test, watch, test again, start the timeout."""
     cdef OldPurgatory *purgatory = <OldPurgatory *>design.state
     cdef OldOperation *op = operation_of(request)
     cdef int32_t i
@@ -240,7 +240,7 @@ cdef bint old_design_init(
 
 
 cdef class OldDesign(StudyDesign):
-    """For StudyRun of purgatory_study.driver."""
+    """Old design for StudyRun of purgatory_study.driver."""
 
     cdef bint set_up(
             self, Design *design, Clock *clock, int64_t keys, int64_t key_space, int64_t purge_interval) noexcept nogil:

@@ -1,4 +1,4 @@
-"""The fake request of the study, and its memory."""
+"""Simulated requests of the study, and their memory."""
 from libc.stdint cimport int32_t, int64_t, intptr_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
@@ -7,8 +7,8 @@ from kbroker._core.sync cimport atomic_add_fetch, atomic_cas, atomic_load, atomi
 
 cdef enum:
     NS_PER_MS = 1000000
-    LINE = 64                   # of a cache
-    SLAB = 256                  # requests
+    LINE = 64                   # bytes of a cache line
+    SLAB = 256                  # requests per slab
 
 
 cdef void prefetch_lines(void *piece, int64_t size) noexcept nogil:
@@ -57,7 +57,7 @@ cdef StudyRequest *request_new(RunState *run, Design *design, int32_t latency_ms
             return NULL
     piece = run.free_pieces
     run.free_pieces = piece.next
-    prefetch_lines(run.free_pieces, size)       # for the next one
+    prefetch_lines(run.free_pieces, size)       # for the next request
     memset(piece, 0, size)
     request = <StudyRequest *>(<char *>piece + design.head_bytes)
     request.run = run

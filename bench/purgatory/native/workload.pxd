@@ -1,4 +1,4 @@
-"""The drawn requests of a run: the same numbers, in the same order, as in the program for Kafka's own purgatory."""
+"""Drawn requests of a run: the same numbers, in the same order, as in the program for Kafka's purgatory."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef struct SplitMix64:
@@ -6,9 +6,9 @@ cdef struct SplitMix64:
 
 cdef struct Workload:
     int64_t n
-    int32_t *due_ms             # when to enqueue, counted from the start
-    int32_t *latency_ms         # when it completes, counted from when it is made
-    int64_t to_complete         # with a latency below the time-out
+    int32_t *due_ms             # time of the enqueue since the start
+    int32_t *latency_ms         # time from the creation to the completion
+    int64_t to_complete         # requests with a latency below the timeout
 
 cdef uint64_t splitmix_next(SplitMix64 *random) noexcept nogil
 cdef bint workload_draw(

@@ -3,7 +3,7 @@ from libc.math cimport cos, exp, log, sqrt
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
-cdef double PI = 3.141592653589793     # M_PI is not in every math.h
+cdef double PI = 3.141592653589793     # some math.h lack M_PI
 cdef double QUARTILE = 0.67449      # standard deviations from the median to the 75th percentile
 
 
@@ -68,7 +68,7 @@ cdef void draw_key_numbers(SplitMix64 *random, int64_t *numbers, int32_t count, 
 
 
 def drawn(int64_t n, double rate, double p50, double p75, int64_t timeout_ms=200, uint64_t seed=1, int64_t show=10):
-    """The first `show` due times and latencies, and how many of all `n` are below the time-out."""
+    """Return the first `show` due times and latencies, and the number of all `n` latencies below the timeout."""
     cdef Workload work
     if n < 1 or p50 <= 0 or p75 <= p50 or rate < 0:
         raise ValueError("n >= 1, 0 < p50 < p75 and rate >= 0 are needed")

@@ -1,4 +1,4 @@
-// A collector of OpenTelemetry with the parts of a test: OTLP over HTTP in, JSON lines in a file out.
+// OpenTelemetry collector with the parts of a test: OTLP over HTTP as input, JSON lines in a file as output.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// The everyday scenario on franz-go: a line of JSON for each step. What each step does and has to say is in everyday.py.
+// The everyday scenario on franz-go, with one line of JSON per step; everyday.py describes the steps and their results.
 //
 //	client BOOTSTRAP everyday TOPIC START_MS
 package main
@@ -111,7 +111,7 @@ func (e *everyday) read() (facts, error) {
 	return facts{"values": values}, nil
 }
 
-// readings is what the members have read and committed, in that order.
+// readings has the records that the members have read and committed, in order.
 type readings struct {
 	sync.Mutex
 	reads  [][]any

@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// groups has members of the consumer protocol (KIP-848) in TOPIC, which has four partitions; a line for each step.
+// groups runs members of the consumer protocol (KIP-848) on TOPIC, which has four partitions, and prints a line per step.
 type groups struct {
 	ctx   context.Context
 	topic string
@@ -91,7 +91,7 @@ func (g *groups) step(name string, condition func() bool) {
 	fmt.Println(name)
 }
 
-// share says whether these have the four partitions, each one once.
+// share returns whether these members have the four partitions, each once.
 func (g *groups) share(members ...*sharer) bool {
 	g.lock.Lock()
 	defer g.lock.Unlock()

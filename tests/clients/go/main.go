@@ -3,7 +3,7 @@
 //	client BOOTSTRAP create TOPIC PARTITIONS
 //	client BOOTSTRAP delete TOPIC
 //	client BOOTSTRAP produce TOPIC PARTITION CODEC IDEMPOTENT   records as JSON lines {"value", "timestamp_ms"} on standard input
-//	client BOOTSTRAP everyday TOPIC START_MS                    the whole everyday scenario, one line of JSON for each step
+//	client BOOTSTRAP everyday TOPIC START_MS                    the everyday scenario, one line of JSON per step
 //	client BOOTSTRAP transactions TOPIC                         the transactions of test_transactions.py
 //	client BOOTSTRAP groups TOPIC                               the members of test_consumer_protocol.py
 //	client BOOTSTRAP moving TOPIC COUNT                         a producer and a consumer while leaders move, see moving.py

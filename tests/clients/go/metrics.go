@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// metrics produces and consumes until a line arrives on standard input; the client pushes its metrics meanwhile.
+// metrics produces and consumes, with pushes of client metrics, until a line arrives on standard input.
 func metrics(ctx context.Context, topic string) {
 	c := client(kgo.ClientID("franz-go"), kgo.ConsumeTopics(topic), kgo.DefaultProduceTopic(topic))
 	defer c.Close()

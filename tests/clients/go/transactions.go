@@ -1,4 +1,4 @@
-// The transactions of test_transactions.py on franz-go; what it found is one line of JSON.
+// The transactions of test_transactions.py on franz-go, with the results as one line of JSON.
 //
 //	client BOOTSTRAP transactions TOPIC
 package main
@@ -28,7 +28,7 @@ func (t *transactions) records(topic, note string, count int) []*kgo.Record {
 	return records
 }
 
-// copy consumes what is written to TOPIC-in and gives its offsets and a transaction's records together.
+// copy consumes the records of TOPIC-in, and commits their offsets with records in a transaction.
 func (t *transactions) copy(s *kgo.GroupTransactSession, note string, count int, end kgo.TransactionEndTry) {
 	c := client()
 	defer c.Close()

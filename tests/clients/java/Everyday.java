@@ -29,7 +29,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
- * The everyday scenario on Kafka's own client: a line of JSON for each step. What each step does and has to say is in everyday.py.
+ * The everyday scenario on Kafka's own client, with one line of JSON per step; everyday.py describes the steps and their results.
  *
  * <p>Everyday BOOTSTRAP TOPIC START_MS
  */
@@ -126,7 +126,7 @@ public final class Everyday {
         return System.nanoTime() + Duration.ofMinutes(1).toNanos();
     }
 
-    /** A member that reads, commits, and only then counts what it has read. */
+    /** A member that counts records after their commit. */
     private final class Member extends Thread {
         private final String name;
         private final List<List<Object>> reads;

@@ -27,9 +27,9 @@ import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 
 /**
- * Flink with KafkaSink's exactly-once: counts the words of the lines in "lines" into "counted", each step of each count.
+ * Flink with exactly-once semantics of KafkaSink: counts the words of "lines" into "counted", with each step of each count.
  *
- * <p>FlinkWordCount BOOTSTRAP CHECKPOINT_FOLDER INCREMENTING|POOLING, until it is killed. It goes on from the latest checkpoint.
+ * <p>FlinkWordCount BOOTSTRAP CHECKPOINT_FOLDER INCREMENTING|POOLING, until it is killed. A start continues from the latest checkpoint.
  */
 public final class FlinkWordCount {
     private FlinkWordCount() {}
@@ -129,7 +129,7 @@ public final class FlinkWordCount {
             .build();
         environment.fromSource(source, WatermarkStrategy.noWatermarks(), "lines").uid("lines")
             .flatMap((String line, Collector<String> out) -> {
-                Thread.sleep(1); // so that a kill finds work in hand
+                Thread.sleep(1); // so that a kill interrupts work
                 for (String word : line.split(" ")) {
                     out.collect(word);
                 }

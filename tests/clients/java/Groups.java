@@ -16,7 +16,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Members of both group protocols on Kafka's own client: a line for each step that went well, status 1 for one that did not.
+ * Members of both group protocols on Kafka's own client: one line per successful step, exit status 1 for a failed one.
  *
  * <p>Groups BOOTSTRAP TOPIC, a topic of four partitions.
  */
@@ -124,7 +124,7 @@ public final class Groups {
         }
     }
 
-    /** Whether all that was sent was read; what was read twice is a failure of its step. */
+    /** Whether all records were read; a record that is read twice fails its step. */
     private boolean isRead() {
         synchronized (read) {
             return read.size() == sent && read.values().stream().allMatch(count -> count == 1);

@@ -25,7 +25,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * Members of share groups on Kafka's own client.
  *
- * <p>ShareMembers BOOTSTRAP steps TOPIC: a line for each step that went well, status 1 for one that did not.
+ * <p>ShareMembers BOOTSTRAP steps TOPIC: one line per successful step, exit status 1 for a failed one.
  *
  * <p>ShareMembers BOOTSTRAP fill TOPIC COUNT: sends records.
  *
@@ -77,7 +77,7 @@ public final class ShareMembers {
         return poll(consumer, count, matches, false);
     }
 
-    /** Polls until enough records that match have come, which it may accept, and returns them by offset. */
+    /** Polls until enough matching records have arrived, optionally accepts them, and returns them by offset. */
     private static Map<Long, ConsumerRecord<String, String>> poll(
             KafkaShareConsumer<String, String> consumer,
             int count,
@@ -158,7 +158,7 @@ public final class ShareMembers {
         }
     }
 
-    /** One member of the load, on its own thread. */
+    /** A member of the load, on its own thread. */
     private void load(String group, PrintStream out, long seed) {
         var random = new Random(seed);
         var decided = new HashMap<String, AcknowledgeType>();

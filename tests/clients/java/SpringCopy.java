@@ -18,7 +18,7 @@ import org.springframework.util.backoff.FixedBackOff;
 /**
  * Spring for Apache Kafka with a KafkaTransactionManager: copies "in" to "out", a batch and its offsets in each transaction.
  *
- * <p>SpringCopy BOOTSTRAP, until it is killed. Every seventh batch fails when half of it is written, and is rolled back.
+ * <p>SpringCopy BOOTSTRAP, until it is killed. Every seventh batch fails after half of its records are written, and is rolled back.
  */
 public final class SpringCopy {
     private SpringCopy() {}
@@ -27,7 +27,7 @@ public final class SpringCopy {
         String bootstrap = arguments[0];
         var producers = new DefaultKafkaProducerFactory<String, String>(
             Map.of("bootstrap.servers", bootstrap, "transaction.timeout.ms", 3000), new StringSerializer(), new StringSerializer());
-        producers.setTransactionIdPrefix("spring-"); // a life that needs fewer ids at a time leaves the others to their time-out
+        producers.setTransactionIdPrefix("spring-"); // transactions of ids that the next start does not use end by their timeout
         var template = new KafkaTemplate<>(producers);
         var consumers = new DefaultKafkaConsumerFactory<String, String>(
             Map.of(

@@ -15,7 +15,7 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.StreamJoined;
 
 /**
- * An application of Kafka Streams with group.protocol=streams.
+ * A Kafka Streams application with group.protocol=streams.
  *
  * <p>StreamsGroup BOOTSTRAP STATE_FOLDER GUARANTEE count|join ENDPOINT, until it is killed. "count" counts the words of
  * "lines" into "counted"; "join" joins the records of "left" and "right" by key within an hour into "joined". Each line

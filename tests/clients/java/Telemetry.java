@@ -10,7 +10,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * A producer and a consumer that push their metrics, on Kafka's own client; prints the producer's client instance id.
  *
- * <p>Telemetry BOOTSTRAP TOPIC; works until a line arrives on standard input.
+ * <p>Telemetry BOOTSTRAP TOPIC, until a line arrives on standard input.
  */
 public final class Telemetry {
     private Telemetry() {}

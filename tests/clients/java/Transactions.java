@@ -15,7 +15,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * The transactions of test_transactions.py on Kafka's own client; what it found is one line of JSON.
+ * The transactions of test_transactions.py on Kafka's own client, with the results as one line of JSON.
  *
  * <p>Transactions BOOTSTRAP TOPIC
  */

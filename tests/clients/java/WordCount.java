@@ -13,9 +13,9 @@ import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 
 /**
- * Kafka Streams with exactly_once_v2: counts the words of the lines in "lines" into "counted", each step of each count.
+ * Kafka Streams with exactly_once_v2: counts the words of "lines" into "counted", with each step of each count.
  *
- * <p>WordCount BOOTSTRAP STATE_FOLDER, until it is killed. There are a repartition topic, a state store and its changelog.
+ * <p>WordCount BOOTSTRAP STATE_FOLDER, until it is killed, with a repartition topic, a state store and its changelog topic.
  */
 public final class WordCount {
     private WordCount() {}
@@ -33,7 +33,7 @@ public final class WordCount {
         settings.putAll(Map.of(
             "consumer.auto.offset.reset", "earliest",
             "consumer.max.poll.records", 100,
-            "consumer.session.timeout.ms", 2000, // so long does the group wait for a member that was killed
+            "consumer.session.timeout.ms", 2000, // time for which the group waits for a killed member
             "consumer.heartbeat.interval.ms", 500));
         return settings;
     }

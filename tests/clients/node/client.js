@@ -5,7 +5,7 @@
 //   client.js BOOTSTRAP offsets TOPIC [TIMESTAMP_MS]
 //   client.js BOOTSTRAP produce TOPIC PARTITION CODEC IDEMPOTENT   JSON lines {value, timestamp_ms} on standard input
 //
-// It has no consume: kafkajs consumes through groups only.
+// There is no consume command, because kafkajs consumes only in groups.
 const { readFileSync } = require("node:fs");
 const { CompressionTypes, Kafka, logLevel } = require("kafkajs");
 

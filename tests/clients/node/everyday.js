@@ -1,4 +1,4 @@
-// The everyday scenario on kafkajs: a line of JSON for each step. What each step does and has to say is in everyday.py.
+// The everyday scenario on kafkajs, with one line of JSON per step; everyday.py describes the steps and their results.
 //
 //   everyday.js BOOTSTRAP TOPIC START_MS
 process.env.KAFKAJS_NO_PARTITIONER_WARNING = "1";
@@ -8,7 +8,7 @@ const [bootstrap, topic, startMs] = process.argv.slice(2);
 const names = [topic, `${topic}-time`, `${topic}-group`];
 const [GROUP_PARTITIONS, PER_PHASE, TIMES] = [4, 10, 50];
 const kafka = new Kafka({ clientId: "everyday", brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 5 } });
-const WAIT_MS = 200; // of a fetch: disconnect() waits for the one under way, five seconds otherwise
+const WAIT_MS = 200; // maximum wait of a Fetch (5 s by default), which delays disconnect()
 const none = { cannot: "only with a package of another author" };
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -44,7 +44,7 @@ function compressible(note, partition) {
   return [...Array(10).keys()].map((n) => ({ value: `${note} ${n} ${"abc ".repeat(30)}`, partition }));
 }
 
-// Read in a group from the beginning, or from `seek` on, until `count` records are there: kafkajs knows no other way.
+// Read `count` records in a group, from the beginning or from `seek`: kafkajs consumes only in groups.
 async function consume(from, group, count, seek) {
   const consumer = kafka.consumer({ groupId: group, maxWaitTimeInMs: WAIT_MS });
   const found = [];

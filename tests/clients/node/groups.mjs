@@ -1,6 +1,6 @@
-// Members of the consumer protocol (KIP-848) on platformatic's client: a line for each step that went well.
+// Members of the consumer protocol (KIP-848) on platformatic's client, with one line per successful step.
 //
-//   groups.mjs BOOTSTRAP TOPIC, which is made with four partitions
+//   groups.mjs BOOTSTRAP TOPIC, which is created with four partitions
 import { Admin, Consumer, Producer, stringDeserializers, stringSerializers } from "@platformatic/kafka";
 
 const [bootstrap, topic] = process.argv.slice(2);
@@ -19,7 +19,7 @@ async function until(step, condition) {
   console.log(step);
 }
 
-// A consumer that reads and commits as records come.
+// A consumer that reads records and commits automatically.
 class Member {
   constructor(groupId) {
     const options = { groupId, groupProtocol: "consumer", deserializers: stringDeserializers, maxWaitTime: 100 };
@@ -42,8 +42,8 @@ class Member {
     return (this.consumer.assignments ?? []).reduce((sum, one) => sum + one.partitions.length, 0);
   }
 
-  // Whether it has so many partitions and reads on where it was. When an assignment changes, this client goes back to
-  // the committed offsets of all its partitions, and reads twice what came before it did: so it does with Kafka too.
+  // Return whether the member has `count` partitions and continues at its position. When an assignment changes, this
+  // client seeks to the committed offsets of all partitions, and reads later records again, with Kafka too.
   has(count) {
     return this.count === count && this.placed?.count === count && Date.now() - this.placed.at > 500;
   }
@@ -74,8 +74,8 @@ const other = await new Member(`g-${topic}`).start();
 await until("two share", () => one.count === 2 && other.has(2));
 await send(100);
 await until("each record is read once", isReadOnce);
-await pause(500); // what has been read is committed every 100 ms
-one.placed = undefined; // a smaller assignment does not move it
+await pause(500); // offsets of read records are committed every 100 ms
+one.placed = undefined; // a smaller assignment causes no seek
 await other.stop();
 await until("one has left", () => one.has(PARTITIONS));
 await send(100);

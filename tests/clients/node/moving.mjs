@@ -13,10 +13,10 @@ let acked = 0;
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// The stream of this client does not survive a new leader epoch of a partition from which it has read, as it repeats the
-// former epoch (FENCED_LEADER_EPOCH, with Kafka too): the application begins again at the committed offsets. A member
-// whose coordinator moves while it leaves stays in the group until its session ends, and each next coordinator begins
-// the sessions anew; a rebalance waits for it, so sessions are short.
+// The stream of this client fails after a new leader epoch of a partition that it reads, because it repeats the previous
+// epoch (FENCED_LEADER_EPOCH, with Kafka too); the application then restarts at the committed offsets. A member whose
+// coordinator moves while the member leaves stays in the group until its session ends, and each new coordinator restarts
+// the sessions. Sessions are short, because a rebalance waits for their end.
 let consumer;
 let stream;
 async function consume() {

@@ -1,4 +1,4 @@
-// The transactions of test_transactions.py on kafkajs; what it found is one line of JSON.
+// The transactions of test_transactions.py on kafkajs, with the results as one line of JSON.
 //
 //   transactions.js BOOTSTRAP TOPIC
 process.env.KAFKAJS_NO_PARTITIONER_WARNING = "1";
@@ -6,7 +6,7 @@ const { Kafka, logLevel } = require("kafkajs");
 
 const [bootstrap, topic] = process.argv.slice(2);
 const kafka = new Kafka({ clientId: "transactions", brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 5 } });
-const CONSUMED = { commit: 7, abort: 9 }; // offsets of TOPIC-in that a transaction gives
+const CONSUMED = { commit: 7, abort: 9 }; // offsets of TOPIC-in that a transaction commits
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -30,7 +30,7 @@ async function committedOffset() {
   return Number(found.partitions[0].offset);
 }
 
-// All records up to the last of the second producer; a group is the only way in which kafkajs reads.
+// Return all records up to the last of the second producer; kafkajs consumes only in groups.
 async function read() {
   const consumer = kafka.consumer({ groupId: `${topic}-readers`, readUncommitted: false, maxWaitTimeInMs: 100 });
   const found = [];

@@ -37,7 +37,7 @@ func config() *sarama.Config {
 	return c
 }
 
-// member notes the values of the records that it reads until it has count of them.
+// member records the values of the records that it reads until it has count of them.
 type member struct {
 	lock  sync.Mutex
 	read  map[string]bool
@@ -75,7 +75,7 @@ func consume(addresses []string, topic string, count int) int {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	if err := group.Close(); err != nil { // leaving fails after a move: sarama does not look the coordinator up again
+	if err := group.Close(); err != nil { // leaving fails after a move, because sarama does not repeat FindCoordinator
 		fmt.Fprintln(os.Stderr, err)
 	}
 	return len(m.read)

@@ -1,4 +1,4 @@
-// testcontainers for Go on an image: go run . IMAGE
+// Check testcontainers for Go on an image: go run . IMAGE
 package main
 
 import (

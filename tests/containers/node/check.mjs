@@ -1,4 +1,4 @@
-// testcontainers for Node on an image: node check.mjs IMAGE
+// Check testcontainers for Node on an image: node check.mjs IMAGE
 import assert from 'node:assert'
 import { KafkaContainer } from '@testcontainers/kafka'
 import { Kafka, logLevel } from 'kafkajs'

@@ -1,7 +1,7 @@
-// Package kfake has the names of franz-go's kfake that its copies of Kafka's tests use, and starts our broker.
+// Package kfake has the names of franz-go's kfake that its copies of Kafka's tests use, and starts this project's broker.
 //
-// KBROKER_SERVE is the command of a broker without settings, a word on each line; KBROKER_TEST_BOOTSTRAP is the address
-// of a running one.
+// KBROKER_SERVE is the command of a broker without settings, one word per line; KBROKER_TEST_BOOTSTRAP is the address
+// of a running broker.
 package kfake
 
 import (
@@ -45,7 +45,7 @@ type settings struct {
 // Opt is an option of NewCluster.
 type Opt func(*settings)
 
-// NumBrokers sets the number of nodes, whose ids are from 0 on; several are in memory and have no control port.
+// NumBrokers sets the number of nodes, whose ids begin at 0; several nodes run in memory without a control port.
 func NumBrokers(count int) Opt { return func(s *settings) { s.brokers = count } }
 
 // SeedTopics creates topics before NewCluster returns.
@@ -57,7 +57,7 @@ func SeedTopics(partitions int32, names ...string) Opt {
 	}
 }
 
-// BrokerConfigs sets configs of the broker. kfake has one size for groups of both protocols, Kafka two.
+// BrokerConfigs sets configs of the broker. kfake has one maximum size for groups of both protocols, Kafka has two.
 func BrokerConfigs(configs map[string]string) Opt {
 	return func(s *settings) {
 		for name, value := range configs {
@@ -179,7 +179,7 @@ type GroupCommit struct {
 	At          time.Time
 }
 
-// GroupInfo is the part of a group that tests look at.
+// GroupInfo is the part of a group that tests examine.
 type GroupInfo struct {
 	Group   string
 	State   string
@@ -187,7 +187,7 @@ type GroupInfo struct {
 	Commits map[string]map[int32]GroupCommit
 }
 
-// GroupMember is a member, of either protocol.
+// GroupMember is a member of either protocol.
 type GroupMember struct {
 	MemberID string
 	assigned int
@@ -196,7 +196,7 @@ type GroupMember struct {
 // NumAssigned returns the number of the member's partitions.
 func (m GroupMember) NumAssigned() int { return m.assigned }
 
-// NumAssigned returns the number of the partitions of all members.
+// NumAssigned returns the number of partitions of all members.
 func (g *GroupInfo) NumAssigned() int {
 	assigned := 0
 	for _, member := range g.Members {
@@ -281,7 +281,7 @@ func (c *Cluster) WaitGroupStable(ctx context.Context, group string, members int
 	}
 }
 
-// Fault is an error for the next request of some APIs. Our broker does not look into requests, so When is ignored.
+// Fault is an error for the next request of some APIs. The broker does not examine requests, so When is ignored.
 type Fault struct {
 	Keys []kmsg.Key
 	Err  error
@@ -318,7 +318,7 @@ func (c *Cluster) Fault(f Fault) {
 	}
 }
 
-// ControlKey fails: the tests that need it are left out.
+// ControlKey fails; the tests that need it are skipped.
 func (c *Cluster) ControlKey(int16, func(kmsg.Request) (kmsg.Response, error, bool)) {
 	panic("only kfake itself shows requests to a test")
 }

@@ -1,4 +1,4 @@
-//! testcontainers for Rust on an image: cargo run IMAGE TAG
+//! Check testcontainers for Rust on an image: cargo run IMAGE TAG
 use std::net::TcpStream;
 
 use testcontainers_modules::kafka::apache::{Kafka, KAFKA_PORT};
