@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.java.java_hash import string_hash
+from kbroker.common.java._string_hash import string_hash
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol._batch_builder import key_value_batch
@@ -21,7 +20,6 @@ logger = get_logger(__name__)
 
 BATCH_BYTES = 512 * 1024  # below message.max.bytes; more records make several batches of one append
 READ_BYTES = 4 * 1024 * 1024
-LONGEST_CACHED = 255  # of the keys whose hashes are cached
 
 # error of the log -> error of the coordinator
 _CLIENT_ERRORS = {
@@ -180,12 +178,9 @@ def report_strangers(name: str, index: int, noun: str, keys: Collection[str]) ->
         )
 
 
-_hash = lru_cache(maxsize=4096)(string_hash)
-
-
 def partition_of(key: str, partition_count: int) -> int:
     """Return the partition of a key: Java's string hash, as every Kafka tool computes it."""
-    value = _hash(key) if len(key) <= LONGEST_CACHED else string_hash(key)
+    value = string_hash(key)
     return (0 if value == -(1 << 31) else abs(value)) % partition_count
 
 

@@ -6,11 +6,11 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
 from typing import TypeGuard
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.java.java_hash import hash_order, map_hash, string_hash
+from kbroker.common.java._string_hash import string_hash
+from kbroker.common.java.java_hash import hash_order, map_hash
 from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import IP, QuotaEntity, is_shadow_key
 from kbroker.metadata.controller import Controller
@@ -208,13 +208,10 @@ def _in_map_order(values: Mapping[str, float], before: Collection[str] = ()) -> 
     """
     if len(values) == 1:
         return dict(values)
-    added = hash_order([key for key in values if key not in before], _key_hash)
+    added = hash_order([key for key in values if key not in before], string_hash)
     kept = [key for key in (*before, *added) if key in values and not is_shadow_key(key)]
     shadows = sorted(filter(is_shadow_key, values))
-    return {key: values[key] for key in (*hash_order(kept, _key_hash, smallest_table=1), *shadows)}
-
-
-_key_hash = lru_cache(maxsize=64)(string_hash)
+    return {key: values[key] for key in (*hash_order(kept, string_hash, smallest_table=1), *shadows)}
 
 
 def _entity_hash(entity: QuotaEntity) -> int:

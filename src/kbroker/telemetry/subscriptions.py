@@ -12,7 +12,8 @@ from uuid import UUID
 
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, match_parts
-from kbroker.common.java.java_hash import hash_map_order, hash_order, string_hash, uuid_hash
+from kbroker.common.java._string_hash import string_hash
+from kbroker.common.java.java_hash import hash_map_order, hash_order, uuid_hash
 from kbroker.common.java.linear_pattern import LinearPattern, PatternError
 from kbroker.common.loggers import get_logger
 

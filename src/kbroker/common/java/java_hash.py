@@ -1,6 +1,6 @@
 """Hashes of Java's values, and the order of Java's hash maps: Kafka's decisions and responses depend on both.
 
-Source: ``java.lang.String.hashCode``, ``org.apache.kafka.common.Uuid``, ``java.util.HashMap``, Kafka's
+Source: ``org.apache.kafka.common.Uuid``, ``java.util.HashMap``, Kafka's
 ``BaseHashTable``.
 """
 
@@ -10,24 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 from uuid import UUID
 
+from kbroker.common.java._string_hash import string_hash
+
 Item = TypeVar("Item")
 
 SMALLEST_TABLE = 16
 LOAD_FACTOR = 0.75
 GOLDEN_RATIO = 0x9E3779B97F4A7C15  # multiplier of Kafka's own hash tables
-
-
-def string_hash(text: str) -> int:
-    """Return the hash of a text, a signed int of 32 bits, over its UTF-16 units."""
-    value = 0
-    if text.isascii():
-        for unit in text.encode():
-            value = (31 * value + unit) & 0xFFFFFFFF
-    else:
-        units = text.encode("utf-16-be", "surrogatepass")
-        for high, low in zip(units[::2], units[1::2], strict=True):
-            value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value
 
 
 def map_hash(entries: Mapping[str, str | None]) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kbroker.common.java.java_hash import hash_map_order, hash_order, string_hash
+from kbroker.common.java._string_hash import string_hash
+from kbroker.common.java.java_hash import hash_map_order, hash_order
 from kbroker.common.java.java_priority_queue import JavaPriorityQueue
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.streams_group.tasks import TargetTasks

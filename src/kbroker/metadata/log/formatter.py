@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from kbroker.common.errors import UserError
 from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, SERVED_LEVELS, metadata_version_name
-from kbroker.common.java.java_hash import hash_order, int_hash, string_hash
+from kbroker.common.java._string_hash import string_hash
+from kbroker.common.java.java_hash import hash_order, int_hash
 from kbroker.common.listeners import Listener
 from kbroker.log.checkpoints import (
     META_PROPERTIES,
