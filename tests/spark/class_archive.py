@@ -21,7 +21,7 @@ ARCHIVE = _ROOT / "build" / f"spark-classes-{hashlib.sha256(os.fsencode(_ROOT)).
 _SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 JVM = (*_SHORT, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable") if ARCHIVE.exists() else _SHORT
 
-# A JVM writes the archive at its end, which is after the command.
+# A JVM writes the archive when it exits, after the end of the command.
 _PROGRAM = """
 from kbroker.cli import cli
 from pyspark import SparkContext

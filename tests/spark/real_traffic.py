@@ -17,7 +17,7 @@ from tests.support.client import Body, Client, new_topics
 
 LOG = "__request_log"
 USER_NAME = "ANONYMOUS"
-SAMPLES = 2  # of one second: a client exceeds its quota soon, and for a short time
+SAMPLES = 2  # of one second each, so that a client exceeds its quota soon and briefly
 SETTINGS = {
     "num.network.threads": 1,  # so that the last record is of the last request
     "quota.window.num": SAMPLES,
@@ -57,10 +57,7 @@ def set_quotas(broker: EmbeddedBroker) -> None:
 
 @dataclass
 class Known:
-    """Counts of one client.
-
-    They are requests, the bytes of requests and responses, accepted mutations, and the delays in responses.
-    """
+    """Counts of one client: requests, bytes of requests and responses, accepted mutations, and delays."""
 
     requests: int = 0
     request_bytes: int = 0

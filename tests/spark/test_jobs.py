@@ -211,7 +211,7 @@ def test_the_first_are_those_with_most(spark: SparkSession, table: Path, day: Da
 
 
 def test_a_sample_counts_for_what_was_left_out(spark: SparkSession, day: Day) -> None:
-    """A sample of one request in four counts four times, and a folded row as often as it was repeated."""
+    """A sample of one request in four counts four times, and a folded row counts once for each repetition."""
     row: dict[str, Any] = {**day.rows.slice(0, 1).to_pylist()[0], "sampling": 0.25, "repeated": 3, "request_bytes": 10}
     (found,) = usage(spark.createDataFrame(pa.Table.from_pylist([row], arrow_schema()))).collect()
     assert (found["requests"], found["request_bytes"], found["connections"]) == (12, 40, 1)

@@ -1,4 +1,4 @@
-"""Files of a table that Arrow cannot read: one line has the cause, damage or another."""
+"""Files of a table that Arrow cannot read: the one-line error distinguishes damage from other causes."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -78,8 +78,8 @@ def test_views_are_those_of_the_batch_jobs(spark: SparkSession, tmp_path: Path, 
     logs, table = tmp_path / "logs", tmp_path / "table"
     put(logs, 1, [*lines[:125], future_line()])
     said: list[str] = []
-    # Batch 0 reads; batch 1 has no data and writes the closed minutes. It ends with its state computed, between files,
-    # table and Spark's commit.
+    # Batch 0 reads; batch 1 has no data and writes the closed minutes. Runs end in batch 1, whose state is computed:
+    # before its files, and between the table's commit and Spark's.
     assert run(spark, logs, table, Failing("written"), said) is None
     assert describe_table(table)["rows"] == 0
     assert run(spark, logs, table, Failing("committed"), said) is None

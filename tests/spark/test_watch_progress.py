@@ -54,7 +54,7 @@ def ended_stream(folder: Path, progress: Callable[[str], object]) -> FakeBatches
 
 @pytest.mark.parametrize("said", [NO_WORKER, f"{LOST_PART}7_0 not found! Either the executor"])
 def test_a_stream_goes_on_after_what_passes(said: str, tmp_path: Path) -> None:
-    """Retries are limited in a row and start again after a batch, since a stream may run for months."""
+    """The number of consecutive retries is limited, and a batch resets it, since a stream may run for months."""
     shown: list[str] = []
     stream = ended_stream(tmp_path, shown.append)
     batch: Any = None

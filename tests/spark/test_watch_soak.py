@@ -127,7 +127,7 @@ def test_a_broker_that_restarts_and_a_topic_that_grows(
 
 
 def test_a_quota_that_changes(spark: SparkSession, tmp_path: Path) -> None:
-    """Throttled by one limit, a lower one, and none, the minutes' views equal the jobs' results."""
+    """The minutes' views equal the jobs' results under one limit, a lower limit, and no limit."""
     slow = QuotaEntity.of({"client-id": "slow"})
     said: list[str] = []
     done: list[Watched] = []

@@ -1,4 +1,4 @@
-"""Modules that a broker loads only after its start, such as handlers of rare APIs and logging, from any thread."""
+"""Modules that a broker imports only after its start, such as handlers of rare APIs and logging."""
 
 import logging
 import subprocess

@@ -155,7 +155,7 @@ def test_named_keys(kind: int, name: str, keys: list[str], monkeypatch: pytest.M
 
 
 def test_one_resource_named_with_other_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is looked up twice at most: for the keys of its first mention, then as a whole for all others."""
+    """A resource is looked up at most twice: for the keys of its first mention, and as a whole for the others."""
     bench.create("t")
     looked_up = []
     find = api32_describe_configs.topic_entries  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ def codes(response: Body) -> dict[str, int]:
 
 @pytest.mark.parametrize("version", range(14))
 def test_a_topic_that_is_created_on_the_way_is_in_the_response(version: int) -> None:
-    """A topic created by Metadata is complete in its response; Kafka returns UNKNOWN_TOPIC_OR_PARTITION for a while."""
+    """The response has the created topic, for which Kafka returns UNKNOWN_TOPIC_OR_PARTITION for a while."""
     bench = make_bench(num_partitions=2)
     bench.create("there")
     body: dict[str, object] = {"Topics": [{"Name": name} for name in ("new", "there", "..", "newer")]}

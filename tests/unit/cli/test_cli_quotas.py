@@ -131,7 +131,7 @@ def test_set(broker: QuotaBroker) -> None:
 
 
 def test_set_dry_run_and_json(broker: QuotaBroker) -> None:
-    """A dry run only validates, and its output names it as possible."""
+    """A dry run only validates the change, and its output begins with "could set"."""
     args = ("quotas", "set", "--ip", "10.0.0.1", "connection_creation_rate=5", "--dry-run")
     assert printed(broker, *args) == "could set connection_creation_rate of ip 10.0.0.1\n"
     assert json.loads(printed(broker, *args, "--json")) == {
@@ -306,7 +306,7 @@ def test_control_characters_in_names_never_reach_the_terminal(broker: QuotaBroke
 
 
 def test_of_several_brokers_the_output_says_that_each_enforces(broker: QuotaBroker, plan: Path) -> None:
-    """A line on stderr and the number of brokers in JSON note it, and a file of that JSON can be read."""
+    """A line on stderr and a number in JSON state the brokers, and a file of that JSON can be read."""
     fill(broker)
     broker.more_nodes = 2
     note = (

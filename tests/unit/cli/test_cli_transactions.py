@@ -209,7 +209,7 @@ def test_describe_producers(broker: TransactionBroker) -> None:
 
 
 def test_find_hanging(broker: TransactionBroker) -> None:
-    """A producer hangs without a transactional id, or if its transaction is complete or without the partition."""
+    """A producer without a transactional id hangs, and one whose transaction is complete or lacks the partition."""
     assert out(broker, "find-hanging") == (
         "TOPIC  PARTITION  PRODUCER ID  EPOCH  COORDINATOR EPOCH  START OFFSET  LAST TIMESTAMP  DURATION\n"
         "t              1           70      3                 -1            33               0       100\n"

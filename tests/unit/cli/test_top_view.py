@@ -86,7 +86,7 @@ def test_every_view_fits_the_screen(view: int, xray: dict[str, Any] | None, clie
     ],
 )
 def test_a_narrow_terminal_shows_fewer_columns(width: int, state: State, header: str) -> None:
-    """Whole columns are omitted instead of cut, so that each number has all its digits."""
+    """Whole columns are omitted instead of truncated, so that each number has all its digits."""
     lines = drawn(usage_of(xray=XRAY), state, width=width)
     assert lines[4].rstrip() == header
     (line,) = [line for line in lines if line.startswith("client-0")]

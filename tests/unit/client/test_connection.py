@@ -142,7 +142,7 @@ def test_the_time_out_of_the_socket_is_not_set_for_each_read() -> None:
     ],
 )
 def test_bad_responses_close_the_connection(data: bytes, message: str) -> None:
-    """Invalid bytes instead of a response are one error, and the connection is not used again."""
+    """Invalid bytes instead of a response raise one error, and the connection is not used again."""
     with raw_response(data) as connection:
         with pytest.raises(BrokerConnectionError) as caught:
             connection.request(METADATA, 9, {})
@@ -153,7 +153,7 @@ def test_bad_responses_close_the_connection(data: bytes, message: str) -> None:
 
 
 def test_silent_broker_times_out() -> None:
-    """A broker that never responds is a time-out error with its length, by the injected clock."""
+    """A broker that never responds causes a time-out error with the time-out's length, by the injected clock."""
     ours, theirs = socket.socketpair()
     times = iter([0.0, 0.0, 31.0])
     with ours, theirs:
