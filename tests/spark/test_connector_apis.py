@@ -15,15 +15,9 @@ if TYPE_CHECKING:
 
 # Requests of kafka-clients 3.9.2, as recorded between the connector and Apache Kafka 4.3.1.
 ALWAYS = {
-    ("ApiVersions", 4),
-    ("Metadata", 12),
-    ("DescribeCluster", 1),
-    ("DescribeTopicPartitions", 0),
-    ("ListOffsets", 9),
-    ("Fetch", 17),
-    ("InitProducerId", 5),
-    ("Produce", 11),
-}
+    ("ApiVersions", 4), ("Metadata", 12), ("DescribeCluster", 1), ("DescribeTopicPartitions", 0),
+    ("ListOffsets", 9), ("Fetch", 17), ("InitProducerId", 5), ("Produce", 11),
+}  # fmt: skip
 # With spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true the driver joins a group to find its partitions.
 BY_GROUP = {("FindCoordinator", 6), ("JoinGroup", 9), ("SyncGroup", 5), ("OffsetFetch", 9), ("LeaveGroup", 5)}
 BY_GROUP_IN_TIME = {("Heartbeat", 4)}  # from a member of more than three seconds

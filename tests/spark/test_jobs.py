@@ -463,26 +463,17 @@ def test_another_checkpoint_does_not_double_a_log(spark: SparkSession, table: Pa
 def test_a_time_without_an_hour_is_rejected(spark: SparkSession) -> None:
     """A record with the time of a wrong clock, or without a time, is rejected."""
     times = [
-        None,
-        -62_135_596_800_000_001,
-        -62_135_596_800_000_000,
-        0,
-        253_402_300_799_999_999,
+        None, -62_135_596_800_000_001, -62_135_596_800_000_000, 0, 253_402_300_799_999_999,
         253_402_300_800_000_000,
-    ]
+    ]  # fmt: skip
     rows = spark.createDataFrame(
         [(number, time, None) for number, time in enumerate(times)], "n int, t long, _reason string"
     )
     found = in_time(rows.selectExpr("n", "timestamp_micros(t) time", "_reason"), "request_log").orderBy("n")
     outside = "a time outside of the years 1 to 9999"
     assert [row["_reason"] for row in found.select("_reason").collect()] == [
-        "no time",
-        outside,
-        None,
-        None,
-        None,
-        outside,
-    ]
+        "no time", outside, None, None, None, outside,
+    ]  # fmt: skip
 
 
 def test_a_table_of_something_else_is_named(spark: SparkSession, day: Day, tmp_path: Path) -> None:

@@ -108,15 +108,10 @@ def _pairs(parts: Sequence[Mapping[str, str | None]]) -> list[tuple[str | None, 
 
 
 EIGHT: tuple[dict[str, str | None], ...] = (
-    {"user": "u", "client_id": "c"},
-    {"user": "u", "client_id": None},
-    {"user": "u"},
-    {"user": None, "client_id": "c"},
-    {"user": None, "client_id": None},
-    {"user": None},
-    {"client_id": "c"},
+    {"user": "u", "client_id": "c"}, {"user": "u", "client_id": None}, {"user": "u"},
+    {"user": None, "client_id": "c"}, {"user": None, "client_id": None}, {"user": None}, {"client_id": "c"},
     {"client_id": None},
-)
+)  # fmt: skip
 
 
 @versions

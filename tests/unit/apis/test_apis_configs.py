@@ -165,13 +165,8 @@ def test_one_resource_named_with_other_keys(bench: Bench, monkeypatch: pytest.Mo
     results = bench.ask("DescribeConfigs", 4, {"Resources": rows})["Results"]
     names = [{row["Name"] for row in one["Configs"]} for one in results]
     assert names == [
-        {"retention.ms"},
-        {"retention.ms"},
-        {"segment.ms", "retention.ms"},
-        {"segment.ms"},
-        {*TOPIC_TABLE},
-        set(),
-    ]
+        {"retention.ms"}, {"retention.ms"}, {"segment.ms", "retention.ms"}, {"segment.ms"}, {*TOPIC_TABLE}, set(),
+    ]  # fmt: skip
     assert len(looked_up) == 2
 
 

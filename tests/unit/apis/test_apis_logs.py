@@ -100,13 +100,8 @@ def test_epochs_of_deleted_records() -> None:
     """Epochs end at or after the log start offset, where the first remaining epoch begins."""
     epochs = [(0, 0), (2, 40), (4, 80)]
     assert [epochs_from(epochs, start) for start in (0, 10, 40, 60, 80, 90)] == [
-        epochs,
-        [(0, 10), (2, 40), (4, 80)],
-        [(2, 40), (4, 80)],
-        [(2, 60), (4, 80)],
-        [(4, 80)],
-        [(4, 90)],
-    ]
+        epochs, [(0, 10), (2, 40), (4, 80)], [(2, 40), (4, 80)], [(2, 60), (4, 80)], [(4, 80)], [(4, 90)],
+    ]  # fmt: skip
     assert epochs_from([], 5) == []
     assert epochs_from([(2, 10)], 5) == [(2, 10)]
     assert end_of_epoch(epochs_from(epochs, 60), 4, 100, 0) == (0, 60)

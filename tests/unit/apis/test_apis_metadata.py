@@ -76,13 +76,9 @@ def test_features_are_what_is_built(version: int) -> None:
         assert (supported, in_force) == ({}, [])
         return
     expected = [
-        ("group.version", 1, 1),
-        ("kraft.version", 1, 1),
-        ("metadata.version", 30, 30),
-        ("share.version", 1, 1),
-        ("streams.version", 1, 1),
-        ("transaction.version", 2, 2),
-    ]
+        ("group.version", 1, 1), ("kraft.version", 1, 1), ("metadata.version", 30, 30), ("share.version", 1, 1),
+        ("streams.version", 1, 1), ("transaction.version", 2, 2),
+    ]  # fmt: skip
     assert (in_force, response["FinalizedFeaturesEpoch"]) == (expected, 0)
     metadata = {"metadata.version": (7, 30)}
     zeros = {"eligible.leader.replicas.version": (0, 0)}

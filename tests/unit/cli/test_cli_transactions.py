@@ -142,15 +142,8 @@ def test_list(broker: TransactionBroker) -> None:
         "state": "Ongoing",
     }
     options = [
-        "--state",
-        "Ongoing",
-        "--producer-id",
-        "7",
-        "--duration-filter",
-        "5",
-        "--transactional-id-pattern",
-        "b.*",
-    ]
+        "--state", "Ongoing", "--producer-id", "7", "--duration-filter", "5", "--transactional-id-pattern", "b.*",
+    ]  # fmt: skip
     assert [row["transactional_id"] for row in parsed(broker, "list", *options)] == ["busy"]
     _, sent = broker.asked(LIST_TRANSACTIONS)[-1]
     assert (sent["StateFilters"], sent["ProducerIdFilters"]) == (["Ongoing"], [7])

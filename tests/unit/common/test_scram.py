@@ -107,21 +107,11 @@ def test_a_client_says_which_bound_the_iterations_break(iterations: int, bound: 
 @pytest.mark.parametrize(
     "first",
     [
-        b"",
-        b"n,,",
-        b"y,,n=user,r=x",
-        b"p=tls-unique,,n=user,r=x",
-        b"n,,n=,r=x",
-        b"n,,n=us=er,r=x",
-        b"n,,n=user",
-        b"n,,r=x,n=user",
-        b"n,,n=user,r=",
-        b"\xff\xfe",
-        b"n,,n=user,r=x," + b"," * 1000,
-        b"n=user,r=x" * 100000,
+        b"", b"n,,", b"y,,n=user,r=x", b"p=tls-unique,,n=user,r=x", b"n,,n=,r=x", b"n,,n=us=er,r=x", b"n,,n=user",
+        b"n,,r=x,n=user", b"n,,n=user,r=", b"\xff\xfe", b"n,,n=user,r=x," + b"," * 1000, b"n=user,r=x" * 100000,
     ],
     ids=range(12),
-)
+)  # fmt: skip
 def test_a_server_takes_no_bad_first_message(first: bytes) -> None:
     """Bytes that are not a first message are rejected at once."""
     with pytest.raises(SaslError):

@@ -54,15 +54,10 @@ def test_names_that_are_not_misspelled() -> None:
     names = {name for scope in ("broker", "brokers") for name in table[scope] if name == name.lower().strip()}
     check_broker_names(
         [
-            *names,
-            "quota.producer.default",
-            "delegation.token.master.key",
-            "controller.quorum.voters",
-            "zookeeper.connect",
-            "my.reporter.url",
-            "listener.name.internal.sasl.enabled.mechanisms",
+            *names, "quota.producer.default", "delegation.token.master.key", "controller.quorum.voters",
+            "zookeeper.connect", "my.reporter.url", "listener.name.internal.sasl.enabled.mechanisms",
         ]
-    )
+    )  # fmt: skip
 
 
 def test_a_file_warns(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,22 +17,11 @@ from kbroker.common.units import (
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1048576", 1048576),
-        ("1MB", 1_000_000),
-        ("1mb", 1_000_000),
-        ("1 MB", 1_000_000),
-        ("1MiB", 1 << 20),
-        ("1.5 GiB", 3 << 29),
-        ("64kB", 64_000),
-        ("64KB", 64_000),
-        ("64KiB", 65_536),
-        ("2TB", 2 * 10**12),
-        ("1e6", 1_000_000),
-        ("0", 0),
-        ("-1", -1),
-        (" 7 B ".rstrip(), 7),
+        ("1048576", 1048576), ("1MB", 1_000_000), ("1mb", 1_000_000), ("1 MB", 1_000_000), ("1MiB", 1 << 20),
+        ("1.5 GiB", 3 << 29), ("64kB", 64_000), ("64KB", 64_000), ("64KiB", 65_536), ("2TB", 2 * 10**12),
+        ("1e6", 1_000_000), ("0", 0), ("-1", -1), (" 7 B ".rstrip(), 7),
     ],
-)
+)  # fmt: skip
 def test_bytes_are_read(text: str, expected: float) -> None:
     """Decimal and binary units are read with or without a space, in any case of letters."""
     assert parse_bytes(text) == expected
@@ -57,18 +46,10 @@ def test_rates_and_percentages() -> None:
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (1536, "1.5 KiB"),
-        (1_000_000, "1000000 B"),
-        (1 << 20, "1 MiB"),
-        (5 << 29, "2.5 GiB"),
-        ((1 << 20) + 1, "1048577 B"),
-        (-2048, "-2 KiB"),
-        (0.5, "0.5 B"),
+        (0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1_000_000, "1000000 B"),
+        (1 << 20, "1 MiB"), (5 << 29, "2.5 GiB"), ((1 << 20) + 1, "1048577 B"), (-2048, "-2 KiB"), (0.5, "0.5 B"),
     ],
-)
+)  # fmt: skip
 def test_exact_bytes_lose_nothing(number: float, expected: str) -> None:
     """The unit is the largest that shows the number exactly, so that the text is read back as the same number."""
     assert exact_bytes(number) == expected

@@ -11,13 +11,8 @@ def test_table_finds_by_hash_and_number() -> None:
     for number, h in ((1, 5), (2, 5), (3, 5 + 16), (4, 2**64 - 1)):
         table.add(number, h)
     assert [table.has(n, h) for n, h in ((1, 5), (2, 5), (3, 5), (3, 21), (4, 2**64 - 1), (4, 0))] == [
-        True,
-        True,
-        False,
-        True,
-        True,
-        False,
-    ]
+        True, True, False, True, True, False
+    ]  # fmt: skip
     table.remove(1, 5)
     assert (table.has(1, 5), table.has(2, 5), len(table)) == (False, True, 3)
     with pytest.raises(KeyError):
