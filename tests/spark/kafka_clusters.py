@@ -4,6 +4,7 @@ import glob
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -128,22 +129,14 @@ class Disturbance:
             wait_until(has_moved, 30)
         self.done.append("move_leaders")
 
-    def kill(self, index: int = 1) -> None:
+    def kill(self, index: int = 1, step: str = "kill") -> None:
         """Kill a broker that leads partitions."""
         self.kafka.brokers[index].kill()
-        self.done.append("kill")
+        self.done.append(step)
 
-    def kill_first(self) -> None:
-        self.kafka.brokers[0].kill()
-        self.done.append("kill_first")
-
-    def kill_second(self) -> None:
-        self.kafka.brokers[1].kill()
-        self.done.append("kill_second")
-
-    def kill_third(self) -> None:
-        self.kafka.brokers[2].kill()
-        self.done.append("kill_third")
+    kill_first = partialmethod(kill, 0, "kill_first")
+    kill_second = partialmethod(kill, 1, "kill_second")
+    kill_third = partialmethod(kill, 2, "kill_third")
 
     def restart(self) -> None:
         """Start the killed brokers, and wait until each partition has all its replicas in sync."""

@@ -107,7 +107,7 @@ class Cell:
     def words(self) -> dict[str, list[str]]:
         """Return each command, in the order of their runs."""
         ready = self.base.file("ready")
-        new, kept = self.base.file("table"), self.base.file("archive")
+        logs, new, views, kept = (self.base.file(name) for name in ("logs", "table", "views", "archive"))
         inside = self.store != S3
         checkpoint = [[] if inside else ["--checkpoint", str(self.driver / name)] for name in ("c", "a", "w")]
         of_archive = kept if inside else str(self.driver / "a")
@@ -116,30 +116,11 @@ class Cell:
         topic = ["--topic", self.topic, "--bootstrap-server", self.bootstrap]
         followed = ["--every", "1s", "--watermark", "1min"]
         return {
-            "ingest": [
-                "ingest",
-                new,
-                self.base.file("logs"),
-                "--buckets",
-                "2",
-                "--json",
-                *checkpoint[0],
-                *spark,
-                *store,
-            ],
+            "ingest": ["ingest", new, logs, "--buckets", "2", "--json", *checkpoint[0], *spark, *store],
             "usage": ["usage", ready, "--json", *spark, *store],
             "usage of logs": ["usage", self.base.file("logs/requests-*.jsonl"), "--json", *spark, *store],
             "throttles": ["throttles", ready, "--json", *spark, *store],
-            "watch": [
-                "watch",
-                self.base.file("views"),
-                self.base.file("logs"),
-                *followed,
-                "--json",
-                *checkpoint[2],
-                *spark,
-                *store,
-            ],
+            "watch": ["watch", views, logs, *followed, "--json", *checkpoint[2], *spark, *store],
             "archive": ["archive", kept, *topic, "--json", *checkpoint[1], *spark, *store],
             "lag": ["lag", "--checkpoint", of_archive, "--json", "--bootstrap-server", self.bootstrap, *store],
             "replay": ["replay", ready, *quotas, "--json", *spark, *store],

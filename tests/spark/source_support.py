@@ -70,10 +70,7 @@ class Stream:
     def __init__(self, spark: Any, bootstrap: str, checkpoint: Path, **options: str) -> None:
         self.spark = spark
         self.checkpoint = checkpoint
-        self.options = {
-            "kafka.bootstrap.servers": bootstrap,
-            **{k.replace("__", "."): v for k, v in options.items()},
-        }
+        self.options = {"kafka.bootstrap.servers": bootstrap, **{k.replace("__", "."): v for k, v in options.items()}}
         self.seen: list[list[int]] = []
         self.fails_at: int | None = None  # batch that raises after it was seen
 

@@ -43,7 +43,7 @@ class Standalone:
         self.url = self._said(listening, _MASTER)[1]
 
     def add_worker(self, hidden: Path | None = None) -> None:
-        """Start a worker; in place of the folder `hidden` the worker has an empty one."""
+        """Start a worker, which has an empty folder in place of `hidden`."""
         before: list[str] = []
         if hidden is not None:
             if shutil.which("unshare") is None:

@@ -154,10 +154,7 @@ def test_lag_of_groups(broker: BrokerProcess, cluster: Cluster) -> None:
     assert (
         group_lag(cluster)
         == group_lag(cluster, ["readers"])
-        == [
-            Lag("group", "readers", "orders", 0, 2, 5, 3),
-            Lag("group", "readers", "orders", 1, 5, 5, 0),
-        ]
+        == [Lag("group", "readers", "orders", 0, 2, 5, 3), Lag("group", "readers", "orders", 1, 5, 5, 0)]
     )
 
 

@@ -1,4 +1,4 @@
-"""Failures of Spark's own Kafka connector, which are one sentence within seconds, or recover."""
+"""Failures of Spark's own Kafka connector: each ends in one sentence within seconds, or is recovered from."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_topic_made_anew(connector: SparkSession, kafka: EmbeddedBroker, tmp_p
 
 
 def test_wrong_checkpoints(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """The checkpoint of another topic, of another kind of source, and a damaged one have different messages."""
+    """The errors distinguish checkpoints of another topic, of another kind of source, and damaged checkpoints."""
     address = kafka.bootstrap_servers
     for name in ("mine", "other"):
         kafka.create_topic(name)

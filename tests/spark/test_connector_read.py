@@ -59,17 +59,13 @@ def test_some_partitions(connector: SparkSession, kafka: EmbeddedBroker, numbers
 
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
-    [
-        ((10, 20), (15, 20), range(10, 15)),
-        ((-2, 100), (5, -1), range(5)),
-        ((95, 100), (-1, -1), range(95, 100)),
-    ],
+    [((10, 20), (15, 20), range(10, 15)), ((-2, 100), (5, -1), range(5)), ((95, 100), (-1, -1), range(95, 100))],
 )
 def test_offsets(
     connector: SparkSession, kafka: EmbeddedBroker, numbers: str,
     start: tuple[int, int], end: tuple[int, int], expected: range,
 ) -> None:  # fmt: skip
-    """The starting offset is inclusive and the ending one exclusive; -2 is the earliest, -1 the latest."""
+    """The starting offset is inclusive and the ending offset exclusive; -2 is the earliest, -1 the latest."""
     frame = load(
         connector, kafka.bootstrap_servers, subscribe=numbers,
         startingOffsets=offsets(numbers, start), endingOffsets=offsets(numbers, end),
@@ -78,7 +74,7 @@ def test_offsets(
 
 
 def test_times(connector: SparkSession, kafka: EmbeddedBroker, numbers: str) -> None:
-    """A time means the first record at or after it, for all partitions or for single ones."""
+    """A time means the first record at or after it, for all partitions or for single partitions."""
     address = kafka.bootstrap_servers
     frame = load(connector, address, subscribe=numbers, startingTimestamp="1050", endingTimestamp="1060")
     assert values(frame) == [str(number) for number in range(50, 60)]
@@ -156,7 +152,7 @@ def test_many_topics(connector: SparkSession, kafka: EmbeddedBroker) -> None:
 
 
 def test_records_that_are_deleted(connector: SparkSession, kafka: EmbeddedBroker) -> None:
-    """Deleted records fail a read that names their offsets; failOnDataLoss=false reads the remaining ones."""
+    """A read from offsets of deleted records fails; failOnDataLoss=false reads the remaining records."""
     topic = kafka.create_topic("short")
     fill(kafka.bootstrap_servers, topic, 100, 1)
     _delete_before(kafka, topic, 40)

@@ -61,7 +61,7 @@ def test_the_first_entity_has_its_share_and_the_others_fall_off(log: pa.Table) -
 
 
 def test_another_seed_is_another_log(log: pa.Table) -> None:
-    """The same seed makes the same log, independently of the blocks made before."""
+    """A seed determines the log, independently of the blocks generated before."""
     people = Population(SHAPE)
     assert block_rows(people, 1)[0].equals(block_rows(Population(SHAPE), 1)[0])
     other = Population(Shape(SHAPE.requests, SHAPE.entities, 2, SHAPE.days, buckets=2))

@@ -404,7 +404,7 @@ def test_a_table_as_it_was(spark: SparkSession, day: Day, tmp_path: Path) -> Non
 def test_other_rows_than_were_read_are_not_committed(
     spark: SparkSession, night: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch with lost or duplicate rows is not committed, and is repeated.
+    """A batch with lost or duplicated rows is not committed, and is repeated.
 
     The error has both numbers, or the name of a file that the driver does not find, of an executor with its own disk.
     """

@@ -167,7 +167,7 @@ def test_a_batch_is_read_and_written_while_leaders_move(
 def test_a_secured_listener(
     spark: SparkSession, kafka: KafkaCluster, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Source, sink and archive work over SASL_SSL, and a wrong password is one sentence."""
+    """Source, sink and archive work over SASL_SSL, and a wrong password is reported in one sentence."""
     create(kafka, "safe")
     safe = {f"kafka.{name}": value for name, value in secured(certificates).items()}
     servers = {"kafka.bootstrap.servers": kafka.secured}

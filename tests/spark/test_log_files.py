@@ -96,7 +96,7 @@ def test_a_kafka_log_that_is_renamed_while_it_is_looked_for(tmp_path: Path, monk
 
 
 def test_a_kafka_log_that_is_renamed_before_it_is_read(tmp_path: Path) -> None:
-    """The new file with the old name is longer than the plan, and the task finds the renamed one."""
+    """The new file with the old name is longer than the plan, and the task finds the renamed file."""
     log = tmp_path / "kafka-request.log"
     log.write_text("one\ntwo\n")
     found = files(tmp_path)

@@ -93,7 +93,7 @@ def test_a_checkpoint_of_another_table(table: Table, tmp_path: Path) -> None:
 def test_another_log_with_the_same_checkpoint(table: Table, tmp_path: Path) -> None:
     """A run must name all logs of its checkpoint, which would otherwise lose their offsets.
 
-    A log may be added to the earlier ones; from then on all of them must be named.
+    A log may be added to the earlier logs; from then on all of them must be named.
     """
     said = "is filled from /logs with the checkpoint .*/_checkpoint, which would forget how far that was read: name it"
     with pytest.raises(TableError, match=said):

@@ -141,7 +141,7 @@ def test_progress_is_printed(spark: SparkSession, tmp_path: Path) -> None:
     heard: list[str] = []
 
     def until_allowed(point: Point) -> dict[str, Any]:
-        """Wait in the last point until the first one is reported."""
+        """Wait in the last point until progress is reported."""
         import threading
 
         while point.seed == 3 and not go_on.exists():
@@ -153,10 +153,7 @@ def test_progress_is_printed(spark: SparkSession, tmp_path: Path) -> None:
         go_on.touch()
 
     rows = run_study(
-        spark,
-        points_of(["2/6"], [100_000], seeds=(1, 2, 3), **SHORT),
-        progress=hear,
-        measure=until_allowed,
+        spark, points_of(["2/6"], [100_000], seeds=(1, 2, 3), **SHORT), progress=hear, measure=until_allowed
     )
     assert len(rows) == 3
     assert heard

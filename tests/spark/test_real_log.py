@@ -160,7 +160,7 @@ def test_a_replay_gives_the_verdicts_to_the_millisecond(scene: Scene, rows: Data
 
 
 def test_a_replay_without_any_one_record(spark: SparkSession, rows: DataFrame) -> None:
-    """A replay of many logs, each without one record, equals the replay without Spark row by row."""
+    """A replay of many logs that each lack one record equals the replay without Spark, row by row."""
     log = rows.toArrow()
     logs = lacking(log, log["sequence"].to_pylist())
     exact = replay_exact(spark.createDataFrame(logs), QuotaSet(QUOTAS), windows=WINDOWS).toArrow()

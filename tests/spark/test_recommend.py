@@ -1,4 +1,4 @@
-"""Recommended quotas: they are the smallest ones, their cost is that of a replay, and a broker accepts the file."""
+"""Recommended quotas: the smallest sufficient limits, with the cost of a replay, in a file that a broker accepts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_defaults_and_outliers() -> None:
 
 
 def test_the_file_is_one_for_apply(tmp_path: Path) -> None:
-    """`kbroker quotas apply` reads the file back, with any characters in names, and also an empty one."""
+    """`kbroker quotas apply` reads the file back, with any characters in names, and also an empty file."""
     path = tmp_path / "quotas.yaml"
     for names in (['a "b" : {c} # d', "naïve\n☃", "null", "~", "123"], []):
         needs = [need(name, 100.0 + i) for i, name in enumerate(names)]

@@ -50,7 +50,7 @@ def of_spark(found: DataFrame) -> list[tuple[int, str, str, str, int]]:
 def test_a_table_gives_what_one_process_gives(
     spark: SparkSession, broker: LoggedBroker, table: Path, name: str
 ) -> None:
-    """Counters whose clients are in several buckets are judged as one, and the others in their bucket."""
+    """A counter whose clients are in several buckets is judged as a whole, and other counters in their bucket."""
     quotas = QuotaSet(SETS[name])
     expected = verdicts_of(Replay(quotas).feed(broker.table()))
     assert len(expected) > 20

@@ -14,17 +14,7 @@ from kbroker.common.shown_names import LONGEST, client_name, shown_name
 from kbroker.spark.report.data import MEASURES, Client, ReportData
 from kbroker.spark.report.outliers import outliers
 from kbroker.spark.report.page import MAX_BARS, render
-from kbroker.spark.report.plots import (
-    LEFT,
-    RIGHT,
-    Line,
-    Mark,
-    Plot,
-    clock_text,
-    heat_map,
-    line_plot,
-    time_ticks,
-)
+from kbroker.spark.report.plots import LEFT, RIGHT, Line, Mark, Plot, clock_text, heat_map, line_plot, time_ticks
 from kbroker.spark.report.throttled import Throttled, Throttles, advice, lead
 from kbroker.spark.report.write import write_page
 from kbroker.spark.whatif.recommend import Need, Recommendation
@@ -245,7 +235,7 @@ def test_a_silent_client_is_in_no_plot() -> None:
 
 
 def test_a_thousand_clients() -> None:
-    """All clients are in the tables, collapsed after the first ones, and a plot has a limited number."""
+    """All clients are in the tables, collapsed after the first rows, and a plot has a limited number of bars."""
     one = data([float(number) for number in range(2_000, 1_000, -1)], {f"c{n}": 5.0 for n in range(1_000)})
     text = render(one, NOW)
     assert len(text) < 1_500_000

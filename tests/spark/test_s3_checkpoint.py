@@ -61,11 +61,7 @@ def test_what_hadoop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     place = TablePlace.of("s3://bucket/c", {"AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "secret"})
-    wanted = {
-        "fs.s3a.access.key": "key",
-        "fs.s3a.secret.key": "secret",
-        "fs.s3a.endpoint.region": "eu-north-1",
-    }
+    wanted = {"fs.s3a.access.key": "key", "fs.s3a.secret.key": "secret", "fs.s3a.endpoint.region": "eu-north-1"}
     assert hadoop_settings(place) == wanted
     named = TablePlace.of("s3://bucket/c", {**place.storage_options, "AWS_ENDPOINT_URL": "http://host:1"})
     path_style = {"fs.s3a.endpoint": "http://host:1", "fs.s3a.path.style.access": "true"}

@@ -1,4 +1,4 @@
-"""Requirements of a session, checked before its start: each missing one is one sentence with the remedy."""
+"""Requirements of a session, checked before its start: the error about a missing one is a sentence with the remedy."""
 
 import hashlib
 import os
@@ -47,7 +47,7 @@ def test_no_java(no_java: Path) -> None:
 
 
 def test_a_java_home_without_java(no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark prefers JAVA_HOME to the PATH, so a wrong one is an error even with a valid java on the PATH."""
+    """Spark prefers JAVA_HOME to the PATH, so a wrong JAVA_HOME is an error even with a valid java on the PATH."""
     program(no_java, "java", says("17.0.15"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     with pytest.raises(PipelineError, match=r"JAVA_HOME is \S+/gone, which holds no bin/java"):
@@ -59,7 +59,7 @@ def test_a_java_home_without_java(no_java: Path, monkeypatch: pytest.MonkeyPatch
     [("1.8.0_402", 8), ("11.0.22", 11), ("17", 17), ("17.0.15", 17), ("21.0.2", 21), ("25-ea", 25)],
 )
 def test_versions(no_java: Path, version: str, major: int) -> None:
-    """Versions in old and new forms are read, and one below 17 is rejected with its number and place."""
+    """Versions in old and new forms are read, and versions below 17 are rejected with number and place."""
     file = program(no_java, "java", says(version))
     assert java.java_version(file) == major
     if major >= 17:

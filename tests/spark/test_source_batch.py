@@ -119,7 +119,7 @@ def test_mistakes_end_in_one_sentence(read: Read, cluster: Cluster) -> None:
 
 
 def test_retention_is_data_loss_unless_set_otherwise(read: Read, cluster: Cluster) -> None:
-    """Deleted offsets are an error; failOnDataLoss=false reads the remaining ones."""
+    """Deleted offsets are an error; failOnDataLoss=false reads the remaining records."""
     create(cluster, "t")
     fill(cluster, "t", 10)
 
@@ -138,7 +138,7 @@ def test_retention_is_data_loss_unless_set_otherwise(read: Read, cluster: Cluste
 
 
 def test_a_large_topic_is_complete(read: Read, cluster: Cluster) -> None:
-    """Over many fetches and many Arrow batches no record is missing, duplicate or out of order."""
+    """Over many fetches and many Arrow batches no record is missing, duplicated or out of order."""
     create(cluster, "t")
     fill(cluster, "t", 120_000)
     row = (

@@ -1,4 +1,4 @@
-"""``format("kbroker")`` in streams: no record lost or duplicate over limits, failures, restarts and changed topics."""
+"""``format("kbroker")`` in streams: exact records over limits, failures, restarts and topic changes."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def stream(spark: Any, broker: BrokerProcess, tmp_path: Path) -> NewStream:
 
 
 def test_limits_cut_batches(stream: NewStream, cluster: Cluster) -> None:
-    """availableNow reads all records in batches of the limit, and a restart reads only new ones."""
+    """availableNow reads all records in batches of the limit, and a restart reads only later records."""
     fill(cluster, "t", 1000)
     query = stream(startingOffsets="earliest", maxOffsetsPerTrigger="300")
     done = query.run()
@@ -49,7 +49,7 @@ def test_limits_cut_batches(stream: NewStream, cluster: Cluster) -> None:
 
 
 def test_latest_is_frozen_before_the_first_batch_runs(stream: NewStream, cluster: Cluster) -> None:
-    """After a failure of the first batch, the restart starts at the same offset: no record is lost or duplicate."""
+    """After a failure of the first batch the restart begins at the same offset, without loss or repetition."""
     fill(cluster, "t", 10)
     query = stream()  # startingOffsets is latest for streams
     query.fails_at = 0
@@ -61,7 +61,7 @@ def test_latest_is_frozen_before_the_first_batch_runs(stream: NewStream, cluster
 
 
 def test_a_failed_batch_is_read_again(stream: NewStream, cluster: Cluster) -> None:
-    """The failed batch is repeated with the same records, and the next ones follow."""
+    """The failed batch is repeated with the same records, and the next batches follow."""
     fill(cluster, "t", 30)
     query = stream(startingOffsets="earliest", maxOffsetsPerTrigger="10")
     query.fails_at = 1

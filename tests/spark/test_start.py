@@ -62,7 +62,7 @@ def command(*words: str | Path, **variables: str) -> subprocess.CompletedProcess
 @pytest.mark.soak
 @pytest.mark.parametrize("job", ["ingest", "usage"])
 def test_quiet_is_quiet(tmp_path: Path, job: str) -> None:
-    """With an invalid line, a setting, and a missing file system stderr is empty."""
+    """Stderr is empty in spite of an invalid line, a setting, and a missing file system."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("\n".join([*make_day(50).lines(), "no record"]) + "\n")
     elsewhere = "spark.hadoop.fs.defaultFS=nowhere://host"

@@ -124,7 +124,7 @@ def test_a_store_that_stays_away_is_one_sentence(store: FaultyStore, table: Tabl
 
 
 def test_a_store_that_is_not_there_is_one_sentence(store: FaultyStore, table: Table) -> None:
-    """While the store's front end is killed the error is one sentence, and the table is unchanged afterwards."""
+    """Without the store's front end a command fails with one sentence, and the table is unchanged afterwards."""
     write(table, "a", 0, placed(two_hours()))
     store.kill()
     try:

@@ -81,7 +81,7 @@ def times(count: int) -> Counter[int | None]:
 
 @pytest.mark.slow
 def test_two_writers_and_two_compactions_at_once(table: Path) -> None:
-    """Each batch of both writers is in the table once, with any files rewritten meanwhile."""
+    """Each batch of both writers is in the table once, although compactions rewrite its files."""
     first, second, *_ = at_once(table, *(("write", app, BATCHES) for app in "ab"), *(("compact", 6) for _ in "cd"))
     assert first == second == ["committed"] * BATCHES
     assert sequences(table) == times(2 * BATCHES)
@@ -107,7 +107,7 @@ def test_a_stream_that_runs_twice_adds_no_row_twice(table: Path) -> None:
 
 
 def test_of_two_compactions_of_the_same_files_one_gives_up(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both start from one version; the first one's result is kept, and no row is duplicate."""
+    """Both start from one version; the first compaction is kept, and no row is duplicated."""
     rows = placed(two_hours())
     mine, other = Table(table), Table(table)
     for number in range(2):
@@ -187,7 +187,7 @@ def test_a_short_retention_is_refused(table: Path) -> None:
 
 
 def test_an_error_of_delta_is_one_line(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of delta-rs while it changes a table is one sentence."""
+    """An error of delta-rs during a change of a table is reported in one sentence."""
 
     def fail(*_: object, **__: object) -> None:
         raise DeltaError("Generic error\n  the disk is on fire")

@@ -36,13 +36,7 @@ def test_a_folder_that_delta_rs_would_take_for_another(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["ingest", "T", "log"],
-        ["archive", "T", "--topic", "t"],
-        ["watch", "T", "log"],
-        ["compact", "T"],
-    ],
+    "words", [["ingest", "T", "log"], ["archive", "T", "--topic", "t"], ["watch", "T", "log"], ["compact", "T"]]
 )
 def test_it_is_refused_before_spark_starts(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(**_: object) -> None:

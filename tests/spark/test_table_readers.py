@@ -56,7 +56,7 @@ def in_order(rows: pa.Table) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a day in two batches whose first half of hours is compacted, and a third batch."""
+    """Return a table of a day: two compacted batches, and a third batch written afterwards."""
     path = tmp_path_factory.mktemp("readers") / "table"
     found = Table(path)
     found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))

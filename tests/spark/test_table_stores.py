@@ -56,7 +56,7 @@ def place(store: dict[str, str], tmp_path: Path) -> TablePlace:
 
 
 def test_writers_at_once(place: TablePlace) -> None:
-    """Each version is written once, by a conditional put: none is lost or duplicate."""
+    """Each version is written once, by a conditional put: no version is lost or written again."""
     Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
     program = (
         "import sys, json; from tests.spark.committing import main; "

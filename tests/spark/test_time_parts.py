@@ -1,4 +1,4 @@
-"""A log replayed hour by hour has the same results as in one piece, with at most an hour in memory."""
+"""A log replayed hour by hour has the results of a whole replay, with at most an hour in memory."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

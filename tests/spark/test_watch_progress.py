@@ -71,22 +71,21 @@ def test_a_stream_goes_on_after_what_passes(said: str, tmp_path: Path) -> None:
     assert all(line.endswith("; trying again") for line in shown)
 
 
-def test_a_stream_ends_with_its_query(tmp_path: Path) -> None:
-    """A failure of the query ends the stream with the reason."""
-    stream = ended_stream(tmp_path, print)
-    query: Any = EndedQuery("[STREAM_FAILED] Query terminated with exception: no space left SQLSTATE: XXKST")
-    with pytest.raises(PipelineError, match="the stream ended: no space left"):
-        stream._await(query, lambda: False)
-
-
-def test_lost_records_are_said_in_the_words_of_the_command(tmp_path: Path) -> None:
-    """Records lost by retention or with their topic are an error that names the command's --option."""
-    lost = f"topic 't' is another; {KEEP_ON}, or give the query a new checkpointLocation"
-    stream = ended_stream(tmp_path, print)
-    query: Any = EndedQuery(f"[STREAM_FAILED] Query terminated with exception: {lost} SQLSTATE: XXKST")
-    wanted = "; give --option failOnDataLoss=false to continue with the remaining records, or begin a new table$"
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("no space left", "the stream ended: no space left"),
+        (
+            f"topic 't' is another; {KEEP_ON}, or give the query a new checkpointLocation",
+            "; give --option failOnDataLoss=false to continue with the remaining records, or begin a new table$",
+        ),
+    ],
+)
+def test_a_stream_ends_with_its_query(said: str, wanted: str, tmp_path: Path) -> None:
+    """A failure of the query ends the stream with the reason, and lost records with the command's --option."""
+    query: Any = EndedQuery(f"[STREAM_FAILED] Query terminated with exception: {said} SQLSTATE: XXKST")
     with pytest.raises(PipelineError, match=wanted):
-        stream._await(query, lambda: False)
+        ended_stream(tmp_path, print)._await(query, lambda: False)
 
 
 class LateQuery:

@@ -199,7 +199,7 @@ def children_rss_mb(pid: int) -> float:
 
 @pytest.mark.parametrize("minutes", [int(os.environ.get("KBROKER_WATCH_MINUTES", "720"))])
 def test_state_and_memory_are_bounded(spark: SparkSession, tmp_path: Path, minutes: int) -> None:
-    """State and memory do not grow over hours of a log of 40 entities with ever new connections."""
+    """State and memory do not grow over hours of a log in which 40 entities open further connections."""
     logs, table, page = tmp_path / "logs", tmp_path / "table", tmp_path / "page.html"
     day = make_day(2_000)
     rows = [row for row, kind in zip(day.rows.to_pylist(), day.kinds, strict=True) if kind == 0]

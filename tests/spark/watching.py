@@ -43,15 +43,16 @@ def put(logs: Path, number: int, lines: Sequence[str]) -> None:
 
 def closing_line(day: int = 5) -> str:
     """Return a record of days later, which closes all earlier minutes and is in no view."""
-    at = datetime(2026, 1, day, tzinfo=timezone.utc)
-    header = {"requestApiKey": 3, "requestApiVersion": 9, "correlationId": 1, "clientId": "closing"}
-    return json.dumps({"version": 2, "time": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "requestHeader": header})
+    return _line(datetime(2026, 1, day, tzinfo=timezone.utc), "closing")
 
 
 def future_line() -> str:
     """Return a record that is a year ahead of the clock."""
-    at = datetime.now(timezone.utc) + timedelta(days=365)
-    header = {"requestApiKey": 3, "requestApiVersion": 9, "correlationId": 1, "clientId": "future"}
+    return _line(datetime.now(timezone.utc) + timedelta(days=365), "future")
+
+
+def _line(at: datetime, client_id: str) -> str:
+    header = {"requestApiKey": 3, "requestApiVersion": 9, "correlationId": 1, "clientId": client_id}
     return json.dumps({"version": 2, "time": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "requestHeader": header})
 
 
@@ -67,10 +68,7 @@ def assert_equal_to_the_batch_jobs(spark: SparkSession, table: Path, logs: Path)
     log = good(read_log(spark, LogSource.of_files(logs, format="json")))
     log = log.where("client_id is null or client_id not rlike '^(closing|future|late-.*)$'").cache()
     try:
-        for mine, batch in (
-            (usage_of(views, "date"), usage_per_day(log)),
-            (throttles_of_views(views), throttles(log)),
-        ):
+        for mine, batch in ((usage_of(views, "date"), usage_per_day(log)), (throttles_of_views(views), throttles(log))):
             found, wanted = rows_of(mine), rows_of(batch.select(*mine.columns))
             assert found == wanted
             assert found

@@ -81,7 +81,7 @@ def test_nothing_is_held_at_the_end(driver: Any) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_never_went_or_gave_up_leaves_nothing(driver: Any) -> None:
-    """Neither a run without `go` nor one that ends before its schedule keeps a thread or waits for it."""
+    """A run without `go`, and a run that ends before its schedule, leave no thread."""
     del_me = driver.StudyRun("wheel", 1_000, rate=1, **SHORT)
     del del_me
     run = driver.StudyRun("wheel", 1_000, rate=0.01, limit_s=0.05, **SHORT)  # the second request is due in minutes

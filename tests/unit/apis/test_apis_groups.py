@@ -183,7 +183,7 @@ def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> No
 
 
 def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> None:
-    """Partitions of both rows count as owned, so that no other member receives one too early."""
+    """Partitions of both rows count as owned, so that no other member receives a partition too early."""
     groups = ConsumerGroupBench()
     bench.bench.ctx.group_coordinator = groups.coordinator
     groups.join("a")

@@ -14,7 +14,7 @@ def make_broker(folder: Path) -> Broker:
 
 
 def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed sync is a start error with one sentence, and the next start succeeds."""
+    """A failed sync raises a start error of one sentence, and the next start succeeds."""
 
     def fails(log: MetadataLog) -> None:
         raise OSError(5, "Input/output error")

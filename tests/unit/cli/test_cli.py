@@ -212,7 +212,7 @@ def unused_address() -> str:
 
 
 def test_a_bug_keeps_its_traceback() -> None:
-    """Only failures that a user can cause become one line."""
+    """Failures that a user can cause are reported in one line, and bugs keep their traceback."""
     assert user_message(RuntimeError("x")) is None
     assert user_message(FileNotFoundError(2, "No such file", "f")) == "f: No such file"
 
@@ -340,7 +340,7 @@ def fake_broker(monkeypatch: pytest.MonkeyPatch) -> type[FakeBroker]:
 
 
 def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker: type[FakeBroker], tmp_path: Path) -> None:
-    """Later sources override earlier ones: the file, the environment, the options, --set.
+    """Each source overrides the sources before it: the file, the environment, the options, --set.
 
     The ready line is one line.
     """
@@ -406,7 +406,7 @@ def test_serve_leaves_signal_handlers_as_they_were(fake_broker: type[FakeBroker]
 
 
 def test_failed_start_is_one_line(fake_broker: type[FakeBroker], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed start is one line with status 1; an invalid value, with its key, has status 2."""
+    """A failed start is reported in one line with status 1, and an invalid value with its key and status 2."""
     from kbroker.common.configs.config_def import ConfigError
 
     monkeypatch.setattr(FakeBroker, "failure", FakeStartError("port 9092 is in use"))
@@ -419,7 +419,7 @@ def test_failed_start_is_one_line(fake_broker: type[FakeBroker], monkeypatch: py
 
 
 def test_dump_and_verify_name_what_they_cannot_read(tmp_path: Path) -> None:
-    """An unknown kind of file is a one-line error, and an empty folder has no damage."""
+    """An unknown kind of file is reported in one line, and an empty folder has no damage."""
     (tmp_path / "x.txt").touch()
     assert "x.txt" in refusal(run("log", "dump", str(tmp_path / "x.txt")), 1)
     assert run("log", "verify", str(tmp_path)).stdout == "0 damaged places\n"

@@ -451,7 +451,7 @@ def test_every_operation_is_sent(broker: GroupBroker) -> None:
 
 
 def test_a_refused_change_has_the_brokers_text(broker: GroupBroker) -> None:
-    """The one line has the broker's message about the invalid value."""
+    """The error has the broker's message about the invalid value."""
     broker.handlers[INCREMENTAL_ALTER_CONFIGS] = lambda version, body: {
         "Responses": [{"ErrorCode": 40, "ErrorMessage": "no such key", "ResourceType": 4, "ResourceName": "7"}]
     }

@@ -178,7 +178,7 @@ def test_a_broker_too_old_for_a_key_is_explained(broker: QuotaBroker) -> None:
 
 
 def test_a_broker_without_quota_requests_is_explained(broker: QuotaBroker) -> None:
-    """Brokers before 2.6 have no quota requests, and the error names the first version that has."""
+    """Brokers before 2.6 have no quota requests, and the error names the first version that has them."""
     del broker.ranges[DESCRIBE]
     text = refusal(run(broker, "quotas", "list"), 1)
     assert text == (
@@ -420,7 +420,7 @@ def test_apply_with_prune(broker: QuotaBroker, plan: Path) -> None:
 
 
 def test_apply_prints_what_was_made_and_what_was_refused(broker: QuotaBroker, plan: Path) -> None:
-    """Entities are independent: the valid ones are changed, and the first error ends the command with status 1."""
+    """Entities are independent: valid entities are changed, and the first error ends the command with status 1."""
     fill(broker)
     broker.unknown_keys = {"request_percentage"}
     result = run(broker, "quotas", "apply", str(plan))

@@ -202,7 +202,7 @@ def test_describe_producers(broker: TransactionBroker) -> None:
 
 
 def test_find_hanging(broker: TransactionBroker) -> None:
-    """A producer without a transactional id hangs, and one whose transaction is complete or lacks the partition."""
+    """Producers without a transactional id hang, and so do those with a transaction that lacks the partition."""
     assert out(broker, "find-hanging") == (
         "TOPIC  PARTITION  PRODUCER ID  EPOCH  COORDINATOR EPOCH  START OFFSET  LAST TIMESTAMP  DURATION\n"
         "t              1           70      3                 -1            33               0       100\n"

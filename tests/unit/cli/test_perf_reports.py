@@ -31,7 +31,7 @@ def test_lines_of_a_producer() -> None:
 
 
 def test_many_latencies_are_sampled() -> None:
-    """Count, mean and maximum include every latency; the quantiles here use every second one."""
+    """Count, mean and maximum include every latency; the quantiles here use every second latency."""
     latencies = Latencies(1_000_000)
     for number in range(1000):
         latencies.add(number / 1000)

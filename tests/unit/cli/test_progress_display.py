@@ -56,7 +56,7 @@ def test_quiet_is_nothing() -> None:
 
 
 def test_an_inner_step_is_shown_until_it_ends() -> None:
-    """The outer step is not drawn meanwhile."""
+    """The outer step is not drawn until the inner step has ended."""
     shown, stream, clock = display(is_terminal=True)
     with shown.step("outer", 2) as outer:
         with shown.step("inner", 4) as inner:

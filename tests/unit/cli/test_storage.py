@@ -31,7 +31,7 @@ def document(*words: object) -> Any:
 
 
 def test_a_file_of_kbroker_alone(config: Path) -> None:
-    """Without Kafka's required properties the node is a combined one, with the usual address of a controller."""
+    """Without Kafka's required properties the node is a combined node, with the usual address of a controller."""
     done = document("format", "-c", config, "-t", "abc", "--standalone", "-r", "4.0")
     first, second = done["folders"]
     ids = [one.pop("directory_id") for one in done["folders"]]
@@ -66,7 +66,7 @@ def test_nothing_is_formatted(config: Path) -> None:
 
 
 def test_a_folder_that_is_damaged(config: Path) -> None:
-    """A fault for which Kafka's tool prints a stack trace is one line."""
+    """A fault for which Kafka's tool prints a stack trace is reported in one line."""
     document("format", "-c", config, "-t", "abc", "--standalone")
     path = config.parent / "b" / "meta.properties"
     path.write_text(path.read_text().replace("node.id=5", "node.id=x"))

@@ -18,7 +18,7 @@ METADATA, CREATE_TOPICS = 3, 19
 
 
 def test_each_request_says_the_same_of_the_clients_software(broker: FakeBroker) -> None:
-    """Each ApiVersions request has the same software: brokers count connections by the latest one."""
+    """Each ApiVersions request has the same software, since brokers count connections by the latest request."""
     broker.ranges = {key: broker.ranges[key] for key in broker.handlers}
     with Cluster(broker.bootstrap) as cluster:
         describe_cluster(cluster)

@@ -136,7 +136,7 @@ def test_a_cluster_that_is_given_stays_open(broker: QuotaBroker) -> None:
 
 
 def test_properties_secure_the_connection(broker: QuotaBroker) -> None:
-    """Properties have Kafka's names, and an invalid one is rejected before anything is sent."""
+    """Properties have Kafka's names, and an invalid property is rejected before anything is sent."""
     with pytest.raises(ValueError, match=r"security\.protocol must be one of"):
         QuotaClient(broker.bootstrap, {"security.protocol": "TLS"})
     assert broker.sockets == []

@@ -138,7 +138,7 @@ def test_a_server_takes_no_bad_proof(change: Callable[[bytes], bytes], why: str)
 
 
 def test_an_unknown_user_and_another_authorization_id() -> None:
-    """The error for an unknown user has no text for the client; that for another authorization id has one."""
+    """The client gets no message about an unknown user, and a message about another authorization id."""
     with pytest.raises(SaslError, match="Invalid user credentials"):
         server().evaluate(b"n,,n=other,r=x")
     with pytest.raises(SaslAuthenticationError, match="authorization id that is different"):

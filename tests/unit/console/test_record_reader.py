@@ -124,7 +124,7 @@ def test_headers_count_too(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
 def test_a_page_within_a_large_batch(log: PartitionLog, codec: CompressionType) -> None:
-    """A page may have the batch's first records, its last ones, and those of the next batch."""
+    """A page may begin with any record of a batch and continue with the next batch."""
     append(log, *(b"%d" % number for number in range(1000)), codec=codec)
     append(log, b"behind")
     for first, count in ((0, 3), (500, 3), (998, 3), (999, 1), (999, 9)):
@@ -172,7 +172,7 @@ def test_many_tiny_records_and_headers_take_no_memory_of_a_page() -> None:
 
 @pytest.mark.parametrize("codec", [CompressionType.ZSTD, CompressionType.GZIP, CompressionType.LZ4])
 def test_the_first_records_of_a_highly_compressible_batch_take_little_memory(codec: CompressionType) -> None:
-    """A page of a batch with 200 MB of uncompressed records decompresses only the first ones."""
+    """A page of a batch of 200 MB, uncompressed, decompresses only the batch's first records."""
     batch = build_batch([Record(None, bytes(500_000), T0)] * 400, compression=codec)
     found, next_offset, taken_bytes = peak_of(batch)
     assert (found, next_offset) == (3, 3)

@@ -1,4 +1,4 @@
-"""Kafka's properties of a broker are accepted unchanged, and invalid ones are rejected with Kafka's messages."""
+"""Kafka's properties of a broker are accepted unchanged, and invalid values get Kafka's messages."""
 
 import re
 

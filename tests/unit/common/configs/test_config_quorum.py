@@ -1,4 +1,4 @@
-"""Kafka's configuration file of a combined node is accepted unchanged, and one for several nodes is rejected."""
+"""Kafka's configuration of a combined node is accepted unchanged, and that of several nodes is rejected."""
 
 import re
 

@@ -115,7 +115,7 @@ def test_overlapping_ranges() -> None:
     ],
 )  # fmt: skip
 def test_word_boundaries(pattern: str) -> None:
-    """Boundaries are Python's ASCII ones; the empty text is left out, since Python before 3.14 has no \\B in it."""
+    """Boundaries are Python's for ASCII, except in the empty text, where Python before 3.14 has no \\B."""
     matches, expected = LinearPattern(pattern).matches, re.compile(pattern, re.ASCII)
     for length in range(1, 5):
         for text in map("".join, itertools.product("ab-.", repeat=length)):

@@ -47,7 +47,7 @@ def test_a_refused_charge_records_nothing() -> None:
 
 
 def test_an_accepted_charge_records_all_and_returns_the_longest_delay() -> None:
-    """Permissive limits are recorded before their check; the delay is the largest one, each within its maximum."""
+    """Permissive limits are recorded before their check; the result has the largest delay, each within its maximum."""
     first, second, bucket = rate_limited(100), rate_limited(50), bucket_limited(1)
     response = charge([(first, 2000), (second, 2000, "permissive", 1000), (bucket, 30, "strict"), (None, 1)], WALL)
     assert response == (True, 10_000, (10_000, 1000, 0, 0), (True, True, False, False))
@@ -377,7 +377,7 @@ def test_a_removed_sensor_takes_no_metrics() -> None:
 
 
 def test_a_meter_keeps_its_config_for_recording() -> None:
-    """A compound stat records by its original config; measurements follow a new one."""
+    """A compound stat records by its original config, and measurements use a replaced config."""
     sensor = Sensor("s", clock=VirtualClock(0))
     config = MetricConfig(2, 1000, quota=Quota.upper(5))
     assert sensor.add(None, stats.Meter("rate", "total"), config)

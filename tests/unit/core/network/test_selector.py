@@ -1,4 +1,4 @@
-"""Vectors SL-1 to SL-15 (SelectorTest) and P6, on the native loop and on the portable one."""
+"""Vectors SL-1 to SL-15 (SelectorTest) and P6, on the native loop and on the portable loop."""
 
 import contextlib
 import selectors
@@ -274,7 +274,7 @@ def test_normal_operation(backend: object, read_ahead: bool) -> None:
 
 
 def test_lowest_priority_channel(bench: Bench) -> None:
-    """SL-11: the channel is the least recently active one, and None without connections."""
+    """SL-11: the result is the least recently active channel, or None without connections."""
     assert bench.selector.lowest_priority_channel() is None
     for i in range(5):
         bench.connect(str(i))

@@ -6,17 +6,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.requests.request_queue import Queue
+from kbroker.testing.waiting import wait_until
 from tests.native.echo import put_batch, take_batch
-
-
-def wait_until(condition: object, what: str) -> None:
-    """Give other threads time until the condition is true."""
-    pause = threading.Event()
-    for _ in range(5000):
-        if condition():  # type: ignore[operator]
-            return
-        pause.wait(0.002)
-    raise AssertionError(f"never happened: {what}")
 
 
 def test_runs_keep_their_order_and_frames() -> None:
@@ -38,7 +29,7 @@ def test_each_frame_of_a_run_counts() -> None:
     done: list[bool] = []
     putter = threading.Thread(target=lambda: done.append(put_batch(queue, [b"c", b"d"])))
     putter.start()
-    wait_until(lambda: queue.put_blocked_ns == 0 and len(queue) == 2, "the putter waits")
+    wait_until(lambda: queue.put_blocked_ns == 0 and len(queue) == 2, what="the wait of the putter")
     assert not done
     assert take_batch(queue, 0) == [b"a", b"b"]
     putter.join(10)
@@ -100,7 +91,7 @@ def test_close_wakes_everybody_and_keeps_what_is_queued() -> None:
     results: list[object] = []
     putter = threading.Thread(target=lambda: results.append(put_batch(queue, [b"b"])))
     putter.start()
-    wait_until(lambda: len(queue) == 1, "the putter waits")
+    wait_until(lambda: len(queue) == 1, what="the wait of the putter")
     queue.close()
     putter.join(10)
     assert results == [False]
