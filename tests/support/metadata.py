@@ -13,6 +13,7 @@ from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.controller import Controller, MemoryStorage, Publisher
 from kbroker.metadata.image.delta import image_of
+from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.log_storage import LogStorage
 from kbroker.metadata.log.opening import first_records, open_metadata
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
@@ -94,6 +95,18 @@ class StoredTopic(NamedTuple):
     configs: Mapping[str, str]
 
 
+def start_metadata(
+    folder: Path, *others: Path, directory_id: uuid.UUID = DIRECTORY_ID, config: BrokerConfig | None = None,
+    is_clean: bool = False,
+) -> MetadataImage:  # fmt: skip
+    """Open the metadata as a start of node 1 does, close the log, and return the image."""
+    config = config or BrokerConfig({"node.id": 1})
+    storage, image = open_metadata(folder, others, directory_id, config, VirtualClock(), is_clean=is_clean)
+    storage.flush()
+    storage.log.close()
+    return image
+
+
 def stored_topics(controller: Controller) -> list[StoredTopic]:
     """Return the topics in the image, oldest first."""
     configs = controller.image.configs
@@ -112,6 +125,22 @@ def store_configs(controller: Controller, kind: int, name: str, configs: Mapping
             for key, value in configs.items()
         ),
     )
+
+
+def group_config(group: object, value: str | None = "45000") -> MetadataRecord:
+    """Return the record that sets a config of a group, or removes it if the value is None."""
+    body = {"ResourceName": str(group), "Name": "consumer.session.timeout.ms", "Value": value}
+    return metadata_record("ConfigRecord", {"ResourceType": int(ConfigResourceType.GROUP), **body})
+
+
+def groups(controller: Controller) -> list[str]:
+    """Return the names of the groups with configs."""
+    return sorted(name for kind, name in controller.image.configs if kind == ConfigResourceType.GROUP)
+
+
+def content(image: MetadataImage) -> MetadataImage:
+    """Return the image with offset and epoch 0."""
+    return image._replace(offset=0, epoch=0)
 
 
 def change(controller: Controller, *records: MetadataRecord) -> None:

@@ -13,7 +13,7 @@ from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
-from tests.support.metadata import MemoryController, change, following, together
+from tests.support.metadata import MemoryController, change, following, group_config, groups, together
 
 GROUP = 32
 
@@ -39,18 +39,9 @@ class Follower:
             raise self.error
 
 
-def record(group: str, value: str | None = "45000") -> MetadataRecord:
-    body = {"ResourceType": GROUP, "ResourceName": group, "Name": "consumer.session.timeout.ms", "Value": value}
-    return metadata_record("ConfigRecord", body)
-
-
-def groups(controller: Controller) -> list[str]:
-    return sorted(name for kind, name in controller.image.configs if kind == GROUP)
-
-
 def setting(controller: Controller, *names: str) -> Callable[[], None]:
     """Return a call that sets a config of each group."""
-    return lambda: change(controller, *map(record, names))
+    return lambda: change(controller, *map(group_config, names))
 
 
 @pytest.fixture
@@ -70,7 +61,7 @@ def test_a_change_is_one_step(controller: MemoryController) -> None:
     """The records of a change are appended and synced together, and published as one delta between two images."""
     follower = following(controller, Follower("one", []))
     before = controller.image
-    change(controller, record("a"), record("b"), record("a", None))
+    change(controller, group_config("a"), group_config("b"), group_config("a", None))
     assert follower.calls == [("one", ["a", "b"])]
     assert follower.images == [(before, controller.image)]
     assert (groups(controller), controller.image.offset) == (["b"], before.offset + 3)
@@ -94,10 +85,10 @@ def test_waiting_changes_share_a_batch(controller: MemoryController, calls: list
 
     def plan(image: MetadataImage) -> list[MetadataRecord]:
         seen.append([name for kind, name in image.configs if kind == GROUP])
-        return [record("c")]
+        return [group_config("c")]
 
     together(controller, setting(controller, "a"), setting(controller, "b"), lambda: controller.change(plan))
-    assert (controller.storage.appended, controller.storage.flushes) == ([[record("a"), record("b"), record("c")]], 1)
+    assert (controller.storage.appended, controller.storage.flushes) == ([[*map(group_config, "abc")]], 1)
     assert calls == [("one", ["a"]), ("one", ["b"]), ("one", ["c"])]
     assert (seen, groups(controller)) == ([["a", "b"]], ["a", "b", "c"])
 
@@ -118,16 +109,16 @@ def test_the_error_of_a_plan_is_its_callers(controller: MemoryController, calls:
     assert results == [errors[0], None, errors[1], errors[2], None]
     assert (groups(controller), controller.storage.flushes) == (["a", "b"], 1)
     assert calls == [("one", ["a"]), ("one", ["b"])]
-    change(controller, record("c"))
+    change(controller, group_config("c"))
 
 
 def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryController) -> None:
     """Such a record would make each later start fail during replay."""
     before, unknown = controller.image, metadata_record("UnfenceBrokerRecord", {"Id": 9, "Epoch": 1})
     with pytest.raises(MetadataReplayError):
-        change(controller, record("a"), unknown)
+        change(controller, group_config("a"), unknown)
     assert (controller.image, controller.storage.appended) == (before, [])
-    change(controller, record("b"))
+    change(controller, group_config("b"))
     assert groups(controller) == ["b"]
 
 
@@ -138,13 +129,13 @@ def test_a_refused_append_changes_nothing(
     before = controller.image
     controller.storage.is_full = True
     with pytest.raises(KafkaError, match="the disk is full"):
-        change(controller, record("a"))
+        change(controller, group_config("a"))
     assert (controller.image, controller.storage.flushes, calls) == (before, 0, [])
     controller.storage.is_full = False
     append = controller.storage.append
 
     def append_but_b(records: list[MetadataRecord], level: int, *, frees_space: bool) -> None:
-        controller.storage.is_full = record("b") in records
+        controller.storage.is_full = group_config("b") in records
         append(records, level, frees_space=frees_space)
 
     monkeypatch.setattr(controller.storage, "append", append_but_b)
@@ -158,8 +149,8 @@ def test_a_refused_append_changes_nothing(
 def test_space_is_freed_by_changes_that_say_so(controller: MemoryController, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(controller.storage, "append", lambda records, level, frees_space: asked.append(frees_space))
-    change(controller, record("a"))
-    controller.change(lambda image: [record("a", None)], frees_space=True)
+    change(controller, group_config("a"))
+    controller.change(lambda image: [group_config("a", None)], frees_space=True)
     assert asked == [False, True]
 
 
@@ -185,7 +176,7 @@ def test_an_unknown_outcome_ends_all_changes(
     assert [type(result) for result in results] == [OutcomeUnknownError] * 2
     for _ in range(2):  # the outcome stays unknown when the disk works again
         with pytest.raises(OutcomeUnknownError):
-            change(controller, record("c"))
+            change(controller, group_config("c"))
     with pytest.raises(OutcomeUnknownError):
         controller.change(lambda image: [])
     assert str(controller.failed("another failure")) == str(results[0])
@@ -214,7 +205,7 @@ def test_an_interrupted_change_ends_all_changes(controller: MemoryController) ->
     assert sorted(type(result).__name__ for result in results) == ["Interrupt", "OutcomeUnknownError"]
     assert (groups(controller), len(reasons)) == ([], 1)
     with pytest.raises(OutcomeUnknownError):
-        change(controller, record("b"))
+        change(controller, group_config("b"))
 
 
 def test_parts_are_published_in_their_order(controller: MemoryController) -> None:
@@ -223,18 +214,10 @@ def test_parts_are_published_in_their_order(controller: MemoryController) -> Non
     failure = ZeroDivisionError("a bug")
     controller.publishers += [Follower("one", calls), Follower("two", calls, failure), Follower("three", calls)]
     with pytest.raises(NotInForceError, match="a bug") as caught:
-        change(controller, record("a"))
+        change(controller, group_config("a"))
     assert caught.value.cause is failure
     assert calls == [("one", ["a"]), ("two", ["a"]), ("three", ["a"])]
     assert groups(controller) == ["a"]
-
-
-def test_a_part_gets_each_delta_with_its_image(controller: MemoryController) -> None:
-    """Two changes of one sync are published one after the other."""
-    calls: list[tuple[str, list[str]]] = []
-    following(controller, Follower("one", calls))
-    together(controller, setting(controller, "a"), setting(controller, "b"))
-    assert calls == [("one", ["a"]), ("one", ["b"])]
 
 
 def test_a_slow_part_delays_no_change_of_another(controller: MemoryController) -> None:
@@ -245,13 +228,13 @@ def test_a_slow_part_delays_no_change_of_another(controller: MemoryController) -
     following(controller, slow)
     following(controller, other)
     with slow.lock:  # as while it publishes
-        thread = threading.Thread(target=change, args=(controller, record("slow")))
-        change(controller, record("a"))
+        thread = threading.Thread(target=change, args=(controller, group_config("slow")))
+        change(controller, group_config("a"))
         assert calls == [("other", ["a"])]
         thread.start()
         while groups(controller) != ["a", "slow"]:
             thread.join(0.001)
-        change(controller, record("b"))
+        change(controller, group_config("b"))
         assert calls == [("other", ["a"]), ("other", ["slow"]), ("other", ["b"])]
         assert thread.is_alive()
     thread.join()
@@ -264,7 +247,7 @@ def test_two_threads(controller: MemoryController) -> None:
 
     def run(name: str) -> None:
         for number in range(200):
-            change(controller, record(f"{name}{number}"))
+            change(controller, group_config(f"{name}{number}"))
             if (GROUP, f"{name}{number}") not in controller.image.configs:
                 wrong.append(f"{name}{number}")
 

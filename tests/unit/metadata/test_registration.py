@@ -11,34 +11,21 @@ from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import MIGRATING, RECOVERING
 from kbroker.metadata.image.registrations import Endpoint, VersionRange
 from kbroker.metadata.log.servable import UnservableMetadataError, check_servable
-from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.registration import fencing_records, registration_records
 from tests.support.metadata import MemoryController, change, store_configs
+from tests.support.metadata_images import partition, read, topic
 
 NODE, FOLDER, OTHER = 1, uuid.UUID(int=77), uuid.UUID(int=78)
-TOPIC_ID = uuid.UUID(int=5)
 LISTENERS = [Listener("PLAINTEXT", "PLAINTEXT", "here", 9092), Listener("SECURE", "SASL_SSL", "there", 9093)]
 LEVEL_WITHOUT_DIRECTORIES = 16
 
 
 def add_topic(controller: MemoryController, *partitions: dict[str, Any]) -> None:
     """Add topic "t" with one partition for each mapping of fields that differ from the defaults, led by this broker."""
-    usual = {
-        "Replicas": [NODE],
-        "Isr": [NODE],
-        "Leader": NODE,
-        "Directories": [FOLDER],
-        "LeaderEpoch": 0,
-        "PartitionEpoch": 0,
-    }
-    change(
-        controller,
-        metadata_record("TopicRecord", {"Name": "t", "TopicId": TOPIC_ID}),
-        *(
-            metadata_record("PartitionRecord", {**usual, "PartitionId": index, "TopicId": TOPIC_ID, **fields})
-            for index, fields in enumerate(partitions)
-        ),
-    )
+    usual = {"Replicas": [NODE], "Isr": [NODE], "Directories": [FOLDER]}
+    rows = [partition(5, index, **{**usual, **fields}) for index, fields in enumerate(partitions)]
+    change(controller, *read([topic("t", 5), *rows]))
 
 
 def register(controller: MemoryController, *folders: uuid.UUID, level: int = LAST_STABLE_LEVEL) -> list[MetadataRecord]:

@@ -29,15 +29,21 @@ class Echo(HttpHandler):
         self.send_page(200, b"x" * self.server.served, "text/plain")
 
 
-def metrics_server(exposition: Any, is_ready: Callable[[], bool]) -> MetricsServer:
-    return MetricsServer(
-        exposition,
-        lambda: "" if is_ready() else "it stops",
-        "127.0.0.1",
-        0,
-        RouteTable(),
-        HttpAccess(None, VirtualClock(0)),
-    )
+def no_metrics(accept: str | None = None) -> tuple[bytes, str]:
+    return b"", ""
+
+
+@contextlib.contextmanager
+def metrics_server(text: Callable[..., tuple[bytes, str]] = no_metrics, obstacle: str = "") -> Iterator[MetricsServer]:
+    """Serve the metrics of ``text``; the broker is ready without an ``obstacle``."""
+    exposition: Any = SimpleNamespace(text=text)
+    access = HttpAccess(None, VirtualClock(0))
+    server = MetricsServer(exposition, lambda: obstacle, "127.0.0.1", 0, RouteTable(), access)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def connected(url: str) -> socket.socket:
@@ -69,20 +75,14 @@ def server() -> Iterator[tuple[HttpServer, VirtualClock]]:
 
 def test_connections_that_never_ask_lock_no_client_out() -> None:
     """Silent connections do not keep other clients out: the oldest one is closed for a new connection."""
-    exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
-    server = metrics_server(exposition, lambda: True)
-    server.start()
-    try:
-        with contextlib.ExitStack() as stack:
-            silent = [stack.enter_context(connected(server.url)) for _ in range(MAX_CONNECTIONS)]
-            for connection in silent:
-                connection.sendall(b"GET ")
-            assert ask(server.url).startswith(b"HTTP/1.0 200")
-            assert is_closed(silent[0])
-            silent[-1].sendall(b"/health HTTP/1.0\r\n\r\n")
-            assert silent[-1].recv(100).startswith(b"HTTP/1.0 200")
-    finally:
-        server.stop()
+    with metrics_server() as server, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connected(server.url)) for _ in range(MAX_CONNECTIONS)]
+        for connection in silent:
+            connection.sendall(b"GET ")
+        assert ask(server.url).startswith(b"HTTP/1.0 200")
+        assert is_closed(silent[0])
+        silent[-1].sendall(b"/health HTTP/1.0\r\n\r\n")
+        assert silent[-1].recv(100).startswith(b"HTTP/1.0 200")
 
 
 def test_a_request_that_comes_byte_by_byte_has_a_deadline(server: tuple[HttpServer, VirtualClock]) -> None:
@@ -131,14 +131,9 @@ def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, Vir
 
 @pytest.mark.parametrize("target", [b"http://[::1/metrics", b"http://[/ready", b"x://]/"])
 def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
-    exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
-    server = metrics_server(exposition, lambda: True)
-    server.start()
-    try:
+    with metrics_server() as server:
         assert ask(server.url, target).startswith(b"HTTP/1.0 400")
         assert ask(server.url).startswith(b"HTTP/1.0 200")
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize(
@@ -150,16 +145,10 @@ def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
 )
 def test_what_is_refused_early_is_a_sentence(request_line: bytes, status: int, sentence: str) -> None:
     """Early errors are one line of plain text instead of HTML, because commands show the text to their user."""
-    exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
-    server = metrics_server(exposition, lambda: True)
-    server.start()
-    try:
-        with connected(server.url) as connection:
-            connection.sendall(request_line + b"\r\n\r\n")
-            connection.shutdown(socket.SHUT_WR)
-            head, _, body = b"".join(iter(lambda: connection.recv(4096), b"")).decode().partition("\r\n\r\n")
-    finally:
-        server.stop()
+    with metrics_server() as server, connected(server.url) as connection:
+        connection.sendall(request_line + b"\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        head, _, body = b"".join(iter(lambda: connection.recv(4096), b"")).decode().partition("\r\n\r\n")
     assert f" {status} " in head.splitlines()[0]
     assert "text/plain" in head
     assert body == f"{sentence}\n"
@@ -176,25 +165,19 @@ def test_scrapes_that_hang_leave_health_checks_alone() -> None:
             go_on.wait(30)
         return b"", "text/plain"
 
-    exposition: Any = SimpleNamespace(text=text)
-    server = metrics_server(exposition, lambda: False)
-    server.start()
-    try:
-        with contextlib.ExitStack() as stack:
-            scrapes = [stack.enter_context(connected(server.url)) for _ in range(MAX_SCRAPES)]
-            for scrape in scrapes:
-                scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-                assert begun.acquire(timeout=20)
-            assert ask(server.url, b"/metrics").startswith(b"HTTP/1.0 503")
-            for _ in range(3 * MAX_CONNECTIONS):
-                assert ask(server.url).startswith(b"HTTP/1.0 200")
-                assert ask(server.url, b"/ready").startswith(b"HTTP/1.0 503 ")
-            go_on.set()
-            for scrape in scrapes:
-                assert scrape.recv(100).startswith(b"HTTP/1.0 200")
-    finally:
+    with metrics_server(text, "it stops") as server, contextlib.ExitStack() as stack:
+        stack.callback(go_on.set)
+        scrapes = [stack.enter_context(connected(server.url)) for _ in range(MAX_SCRAPES)]
+        for scrape in scrapes:
+            scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert begun.acquire(timeout=20)
+        assert ask(server.url, b"/metrics").startswith(b"HTTP/1.0 503")
+        for _ in range(3 * MAX_CONNECTIONS):
+            assert ask(server.url).startswith(b"HTTP/1.0 200")
+            assert ask(server.url, b"/ready").startswith(b"HTTP/1.0 503 ")
         go_on.set()
-        server.stop()
+        for scrape in scrapes:
+            assert scrape.recv(100).startswith(b"HTTP/1.0 200")
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

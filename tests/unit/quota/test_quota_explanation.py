@@ -59,13 +59,7 @@ class Bench:
         self.clock = VirtualClock(START_MS)
         self.registry = Metrics(clock=self.clock, expires=True)
         self.managers = ClientQuotaManagers(self.clock, self.registry, **settings)
-        self.by_key = dict(
-            zip(
-                KEYS,
-                (self.managers.produce, self.managers.fetch, self.managers.request, self.managers.controller_mutation),
-                strict=True,
-            )
-        )
+        self.by_key = dict(zip(KEYS, self.managers.enforced, strict=True))
         self.addresses = ConnectionQuotas(clock=self.clock)
         self.addresses.update_listener("PLAINTEXT")
         controller = MemoryController()

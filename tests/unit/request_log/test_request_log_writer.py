@@ -117,8 +117,8 @@ def test_many_records_make_batches_of_a_bounded_size() -> None:
 class FullDisk:
     """Files that cannot be written while ``is_full`` is true."""
 
-    def __init__(self) -> None:
-        self.is_full = True
+    def __init__(self, is_full: bool = True) -> None:
+        self.is_full = is_full
         self.data = b""
 
     def write(self, data: bytes) -> None:
@@ -169,8 +169,7 @@ def test_a_partition_that_is_not_there_is_a_drop_and_no_end(bench: Bench, caplog
 
 def test_a_full_buffer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(buffer_bytes=4096)
-    disk = FullDisk()
-    disk.is_full = False
+    disk = FullDisk(is_full=False)
     writer = make_writer(bench, disk)
     bench.connect().record(count=100)
     writer.flush()
@@ -261,8 +260,7 @@ def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
 
 def test_a_stop_writes_what_is_there(bench: Bench) -> None:
     """A stop also writes folded polls whose second has not passed."""
-    disk = FullDisk()
-    disk.is_full = False
+    disk = FullDisk(is_full=False)
     writer = make_writer(bench, disk)
     one = bench.connect()
     one.record()
@@ -274,8 +272,7 @@ def test_a_stop_writes_what_is_there(bench: Bench) -> None:
 
 def test_the_thread_writes_when_time_passes(bench: Bench) -> None:
     """The writer writes every 100 ms of the broker's clock."""
-    disk = FullDisk()
-    disk.is_full = False
+    disk = FullDisk(is_full=False)
     wrote = threading.Event()
     disk_write = disk.write
 

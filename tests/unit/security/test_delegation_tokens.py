@@ -41,6 +41,8 @@ class Tokens:
     def __init__(self, bench: Bench, clock: VirtualClock) -> None:
         self.bench = bench
         self.clock = clock
+        self.made = made_tokens(bench.ctx.controller, clock)
+        bench.ctx.delegation_tokens = self.made
 
     def ask(self, name: str, version: int, body: dict[str, Any], principal: str = ALICE, **facts: Any) -> Any:
         return self.bench.ask(name, version, body, **{"principal": principal, "listener": "SASL", **facts})
@@ -75,7 +77,6 @@ def made_tokens(controller: Controller, clock: VirtualClock, key: str = "the-key
 def tokens() -> Tokens:
     clock = VirtualClock(NOW_MS)
     bench = make_bench(listeners=LISTENERS, listener_security_protocol_map=PROTOCOLS)
-    bench.ctx.delegation_tokens = made_tokens(bench.ctx.controller, clock)
     return Tokens(bench, clock)
 
 
@@ -97,8 +98,7 @@ def test_a_shorter_life_and_another_owner(tokens: Tokens) -> None:
     assert response["ExpiryTimestampMs"] == response["MaxTimestampMs"] == now(tokens) + 5000
     facts = [response[name] for name in ("PrincipalType", "PrincipalName", "TokenRequesterPrincipalName")]
     assert facts == ["Strange", "bob", "alice"]
-    assert tokens.bench.ctx.delegation_tokens is not None
-    assert tokens.bench.ctx.delegation_tokens.hmac_of(response["TokenId"]) == response["Hmac"]
+    assert tokens.made.hmac_of(response["TokenId"]) == response["Hmac"]
     untyped = tokens.create(OwnerPrincipalType=None, OwnerPrincipalName="bob")
     assert untyped["ErrorCode"] == Errors.UNKNOWN_SERVER_ERROR
 
@@ -196,8 +196,7 @@ def log_in(tokens: DelegationTokens, token_id: str, password: str, mechanism: st
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS)
 def test_logging_in(tokens: Tokens, mechanism: str) -> None:
     """A client authenticates with the token's id and secret as the owner until the token expires."""
-    made = tokens.bench.ctx.delegation_tokens
-    assert made is not None
+    made = tokens.made
     token = tokens.create(OwnerPrincipalType="User", OwnerPrincipalName="bob")
     password = base64.b64encode(token["Hmac"]).decode()
     for _ in range(2):
@@ -247,8 +246,7 @@ class Connection:
 @pytest.mark.parametrize(("max_reauth_ms", "lifetime_ms"), [(0, 60_000), (70_000, 60_000), (5_000, 5_000)])
 def test_sessions_of_tokens(tokens: Tokens, max_reauth_ms: int, lifetime_ms: int) -> None:
     """A session ends with its token or at the listener's limit; the client may reauthenticate, also with a password."""
-    made = tokens.bench.ctx.delegation_tokens
-    assert made is not None
+    made = tokens.made
     token = tokens.create(lifetime_ms=60_000)
     password = base64.b64encode(token["Hmac"]).decode()
     connection = Connection(made, tokens.clock, max_reauth_ms)
@@ -267,8 +265,7 @@ def test_sessions_of_tokens(tokens: Tokens, max_reauth_ms: int, lifetime_ms: int
 
 def test_expired_ones_are_swept(tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
     """Expired tokens are removed; the log names the token and its owner but no secret."""
-    made = tokens.bench.ctx.delegation_tokens
-    assert made is not None
+    made = tokens.made
     short, long = tokens.create(lifetime_ms=10), tokens.create()
     log_in(made, short["TokenId"], base64.b64encode(short["Hmac"]).decode())
     tokens.clock.advance_ms(11)
@@ -320,8 +317,7 @@ def test_a_disk_that_refuses(tokens: Tokens) -> None:
     assert tokens.renew(secret, 5) == (Errors.KAFKA_STORAGE_ERROR, 0)
     assert tokens.expire(secret) == (Errors.KAFKA_STORAGE_ERROR, 0)
     tokens.clock.advance_ms(8 * DAY_MS)
-    made = tokens.bench.ctx.delegation_tokens
-    assert made is not None
+    made = tokens.made
     made.sweep()
     assert made.all() == before
     tokens.bench.storage.is_full = False
@@ -374,8 +370,7 @@ def test_who_may_make_and_see_tokens_of_others(tokens: Tokens) -> None:
 
 def test_only_a_users_token_logs_a_client_in(tokens: Tokens) -> None:
     """Only a token with an owner of type User authenticates; rules for other types give no access to a user."""
-    made = tokens.bench.ctx.delegation_tokens
-    assert made is not None
+    made = tokens.made
     authorizer = following(tokens.bench.ctx.controller, Authorizer(tokens.bench.ctx.controller))
     tokens.bench.ctx.auth = AuthHelper(authorizer)
     kind_of, may = PatternType.PREFIXED, Permission.ALLOW

@@ -12,22 +12,20 @@ from kbroker.spark.datasource.offsets import INITIAL_OFFSET, SourceOffset, is_in
 from kbroker.spark.datasource.planning import OffsetRange, limited, limited_by_time, split
 from kbroker.spark.errors import PipelineError
 
+Offsets = dict[tuple[str, int], int]
 A, B, C = ("t", 0), ("t", 1), ("u", 0)
 
 
-def test_a_limit_is_shared_out_by_what_is_there() -> None:
-    """A limit is divided in proportion to the available offsets."""
-    assert limited(300, {A: 0, B: 50}, {A: 900, B: 150}) == {A: 270, B: 80}
-
-
-def test_no_partition_starves() -> None:
-    """A share below one offset becomes one offset."""
-    assert limited(10, {A: 0, B: 0}, {A: 100_000, B: 1}) == {A: 9, B: 1}
-
-
-def test_what_fits_is_taken_whole() -> None:
-    """A limit above the available offsets has no effect, and an empty partition keeps its offset."""
-    assert limited(10, {A: 0, B: 5}, {A: 9, B: 5}) == {A: 9, B: 5}
+@pytest.mark.parametrize(
+    ("limit", "begins", "ends", "found"),
+    [
+        (300, {A: 0, B: 50}, {A: 900, B: 150}, {A: 270, B: 80}),  # in proportion to the available offsets
+        (10, {A: 0, B: 0}, {A: 100_000, B: 1}, {A: 9, B: 1}),  # a share below one offset is one offset
+        (10, {A: 0, B: 5}, {A: 9, B: 5}, {A: 9, B: 5}),  # fewer offsets than the limit
+    ],
+)
+def test_a_limit_is_divided(limit: int, begins: Offsets, ends: Offsets, found: Offsets) -> None:
+    assert limited(limit, begins, ends) == found
 
 
 @given(st.lists(st.lists(st.integers(0, 1 << 41), max_size=30).map(sorted), min_size=1, max_size=4), st.integers(1, 40))
@@ -38,7 +36,7 @@ def test_a_limit_by_time_cuts_all_partitions_at_one_time(times: list[list[int]],
     since_ms = 0
     while sum(ends.values()) - sum(begins.values()) > limit:
 
-        def ends_at(time_ms: int, begins: dict[tuple[str, int], int] = begins) -> dict[tuple[str, int], int]:
+        def ends_at(time_ms: int, begins: Offsets = begins) -> Offsets:
             return {tp: max(begins[tp], bisect_left(one, time_ms)) for tp, one in partitions.items()}
 
         found, since_ms = limited_by_time(limit, begins, ends, ends_at, since_ms)
@@ -49,23 +47,19 @@ def test_a_limit_by_time_cuts_all_partitions_at_one_time(times: list[list[int]],
         begins = found
 
 
-def test_equal_partitions_are_cut_alike() -> None:
-    ranges = [OffsetRange("t", i, 0, 100) for i in range(2)]
-    assert [(r.partition, r.from_offset, r.until_offset) for r in split(ranges, 4)] == [
-        (0, 0, 50),
-        (0, 50, 100),
-        (1, 0, 50),
-        (1, 50, 100),
-    ]
-
-
-def test_small_partitions_stay_whole() -> None:
-    found = split([OffsetRange("t", 0, 0, 1000), OffsetRange("t", 1, 0, 10)], 4)
-    assert [r.size for r in found] == [333, 333, 334, 10]
-
-
-def test_empty_ranges_make_no_task() -> None:
-    assert split([OffsetRange("t", 0, 5, 5)], 4, 10) == []
+@pytest.mark.parametrize(
+    ("sizes", "max_records", "parts"),
+    [
+        ([100, 100], None, [(0, 0, 50), (0, 50, 100), (1, 0, 50), (1, 50, 100)]),
+        ([1000, 10], None, [(0, 0, 333), (0, 333, 666), (0, 666, 1000), (1, 0, 10)]),  # only a large one is split
+        ([0], 10, []),
+    ],
+)
+def test_partitions_are_split_for_four_tasks(
+    sizes: list[int], max_records: int | None, parts: list[tuple[int, int, int]]
+) -> None:
+    found = split([OffsetRange("t", number, 0, size) for number, size in enumerate(sizes)], 4, max_records)
+    assert [(part.partition, part.from_offset, part.until_offset) for part in found] == parts
 
 
 sizes = st.lists(st.integers(0, 300), max_size=6)

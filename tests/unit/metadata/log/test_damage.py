@@ -4,39 +4,29 @@ import logging
 import random
 import re
 import shutil
-import uuid
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from kbroker._core.clock import VirtualClock
-from kbroker.common.configs.config import BrokerConfig
-from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_check import read_folders
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
-from kbroker.metadata.log.opening import open_metadata
 from kbroker.metadata.log.recovery import RecoveryError, recover
 from kbroker.metadata.records.batches import read_batches
-from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
-from tests.support.metadata import DIRECTORY_ID, LoggedController, change
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from tests.support import metadata_images
+from tests.support.metadata import DIRECTORY_ID, LoggedController, change, content, start_metadata
+from tests.support.metadata_images import partition, read
 
 FLIPS = 240
 LOG = f"{0:020}.log"
 
 
 def topic(number: int) -> list[MetadataRecord]:
-    topic_id = uuid.UUID(int=1000 + number)
-    body = {
-        "PartitionId": 0, "TopicId": topic_id, "Replicas": [1], "Isr": [1], "Leader": 1, "LeaderEpoch": 0,
-        "PartitionEpoch": 0, "Directories": [DIRECTORY_ID], "RemovingReplicas": [], "AddingReplicas": [],
-    }  # fmt: skip
-    return [
-        metadata_record("TopicRecord", {"Name": f"topic-{number}", "TopicId": topic_id}),
-        metadata_record("PartitionRecord", body),
-    ]
+    rows = partition(number, Replicas=[1], Isr=[1], Directories=[DIRECTORY_ID])
+    return read((metadata_images.topic(f"topic-{number}", number), rows))
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +44,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(folder: Path, *others: Path, is_clean: bool) -> MetadataImage:
-    """Open the metadata as a start does, close the log, and return the image."""
-    storage, image = open_metadata(
-        folder, others, DIRECTORY_ID, BrokerConfig({"node.id": 1}), VirtualClock(), is_clean=is_clean
-    )
-    storage.log.close()
-    return image
-
-
 def copy(filled: Path, folder: Path) -> Path:
     """Copy a data folder and return the folder of its metadata log."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -78,16 +59,11 @@ def snapshot_of(log: Path) -> Path:
     return found
 
 
-def content(image: MetadataImage) -> MetadataImage:
-    """Return the image with offset and epoch 0."""
-    return image._replace(offset=0, epoch=0)
-
-
 def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak: bool) -> None:
     """A start after a clean stop loads all records or names the damaged file, whichever file has the flipped bit."""
     data = tmp_path / "data"
     copy(filled, data)
-    expected = content(start(data, is_clean=True))
+    expected = content(start_metadata(data, is_clean=True))
     assert len(expected.topics) == 36
     files = sorted(path.relative_to(filled) for path in (filled / FOLDER_NAME).iterdir() if path.stat().st_size)
     rng = random.Random(7)
@@ -102,7 +78,7 @@ def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak
         content_[at] ^= 1 << rng.randrange(8)
         file.write_bytes(content_)
         try:
-            found = content(start(data, is_clean=True))
+            found = content(start_metadata(data, is_clean=True))
         except MetadataLogError as error:
             refused.setdefault(file.name, []).append(str(error))
             continue
@@ -132,7 +108,7 @@ def test_a_torn_tail_is_cut_off_with_a_warning(filled: Path, tmp_path: Path, cap
         (log / LOG).write_bytes(whole[:size])
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            image = start(tmp_path / "data", is_clean=False)
+            image = start_metadata(tmp_path / "data", is_clean=False)
         complete = sum(end <= size for end in ends) - 1
         assert len(image.topics) == 36 - (len(ends) - 1 - complete)
         warnings = [record.message for record in caplog.records if "were cut" in record.message]
@@ -149,7 +125,7 @@ def test_other_bytes_at_the_end_are_cut_off(filled: Path, tmp_path: Path, tail: 
     log = copy(filled, tmp_path)
     with (log / LOG).open("ab") as file:
         file.write(tail)
-    assert len(start(tmp_path, is_clean=False).topics) == 36
+    assert len(start_metadata(tmp_path, is_clean=False).topics) == 36
 
 
 def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) -> None:
@@ -164,7 +140,7 @@ def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) ->
         (log / LOG).write_bytes(data)
         for is_clean in (False, True):
             with pytest.raises(MetadataLogError) as caught:
-                start(tmp_path / "data", is_clean=is_clean)
+                start_metadata(tmp_path / "data", is_clean=is_clean)
             assert re.match(rf"{re.escape(str(log))} is damaged: .*(byte|offset)", str(caught.value))
         assert (log / LOG).read_bytes() == data, "nothing is cut off"
 
@@ -179,7 +155,7 @@ def test_each_byte_of_a_header_counts(filled: Path, tmp_path: Path) -> None:
         data[at] ^= 0x80
         (log / LOG).write_bytes(data)
         with pytest.raises(MetadataLogError, match="is damaged"):
-            start(tmp_path / "data", is_clean=True)
+            start_metadata(tmp_path / "data", is_clean=True)
 
 
 def test_a_batch_at_a_wrong_offset_is_not_the_tail_of_a_crash(filled: Path, tmp_path: Path) -> None:
@@ -192,7 +168,7 @@ def test_a_batch_at_a_wrong_offset_is_not_the_tail_of_a_crash(filled: Path, tmp_
         data[at] ^= 0x80
         (log / LOG).write_bytes(data)
         with pytest.raises(MetadataLogError, match=r"found one of offset .* since the checksum is correct"):
-            start(tmp_path / "data", is_clean=False)
+            start_metadata(tmp_path / "data", is_clean=False)
 
 
 def test_the_last_batch_of_a_log_that_was_closed_is_not_cut_off(filled: Path, tmp_path: Path) -> None:
@@ -202,7 +178,7 @@ def test_the_last_batch_of_a_log_that_was_closed_is_not_cut_off(filled: Path, tm
     data[-10] ^= 1
     (log / LOG).write_bytes(data)
     with pytest.raises(MetadataLogError, match="is damaged"):
-        start(tmp_path, is_clean=True)
+        start_metadata(tmp_path, is_clean=True)
 
 
 def test_a_lost_or_exchanged_batch_is_refused(filled: Path, tmp_path: Path) -> None:
@@ -215,7 +191,7 @@ def test_a_lost_or_exchanged_batch_is_refused(filled: Path, tmp_path: Path) -> N
         (log / LOG).write_bytes(data)
         for is_clean in (False, True):
             with pytest.raises(MetadataLogError, match="is damaged"):
-                start(tmp_path / "data", is_clean=is_clean)
+                start_metadata(tmp_path / "data", is_clean=is_clean)
     assert d
 
 
@@ -228,7 +204,7 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one(
     data = bytearray(snapshot.read_bytes())
     data[len(data) // 2] ^= 1
     snapshot.write_bytes(data)
-    assert len(start(tmp_path, is_clean=True).topics) == 36
+    assert len(start_metadata(tmp_path, is_clean=True).topics) == 36
     assert f"{snapshot} cannot be used, an older one is loaded: {snapshot}: " in caplog.text
 
 
@@ -238,7 +214,7 @@ def test_a_damaged_epoch_checkpoint_is_made_again(filled: Path, tmp_path: Path, 
     path = copy(filled, tmp_path) / "leader-epoch-checkpoint"
     whole = path.read_bytes()
     path.write_bytes(content)
-    assert len(start(tmp_path, is_clean=False).topics) == 36
+    assert len(start_metadata(tmp_path, is_clean=False).topics) == 36
     assert path.read_bytes().startswith(whole[:2])
     assert len(path.read_bytes()) > len(whole)
 
@@ -250,7 +226,7 @@ def test_a_log_that_ends_before_its_snapshot_is_refused(filled: Path, tmp_path: 
     (log / LOG).write_bytes(data[: batch_ends(data)[5]])
     for is_clean in (False, True):
         with pytest.raises(MetadataLogError, match=r"ends at offset \d+, expected \d+ or more, the end of 0{18}\d\d-"):
-            start(tmp_path, is_clean=is_clean)
+            start_metadata(tmp_path, is_clean=is_clean)
 
 
 def test_a_log_without_its_first_segment_is_refused(filled: Path, tmp_path: Path) -> None:
@@ -260,7 +236,7 @@ def test_a_log_without_its_first_segment_is_refused(filled: Path, tmp_path: Path
     for path in log.glob("*.checkpoint"):
         path.unlink()
     with pytest.raises(MetadataLogError, match="is damaged"):
-        start(tmp_path, is_clean=True)
+        start_metadata(tmp_path, is_clean=True)
 
 
 def flip_first_batch(log: Path) -> None:
@@ -311,7 +287,7 @@ def test_the_advice_names_every_log_folder(
     damage(copy(filled, home))
     advice = f"rebuild it with 'kbroker log recover-metadata {home} {other}', or restore it from a backup"
     with pytest.raises(MetadataLogError, match=re.escape(reason)) as caught:
-        start(home, other, is_clean=True)
+        start_metadata(home, other, is_clean=True)
     assert str(caught.value).endswith(advice)
     for folders in ([home, other], [other, home]):
         fault = read_folders(folders).fault
@@ -328,9 +304,9 @@ def test_the_log_is_in_another_folder(filled: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     sentence = re.escape(f"{other} has no metadata log, but {home} has it: ")
     with pytest.raises(MetadataLogError, match=f"^{sentence}set metadata.log.dir={re.escape(str(home))}, or name that"):
-        start(other, home, is_clean=True)
+        start_metadata(other, home, is_clean=True)
     with pytest.raises(RecoveryError, match=f"^{sentence}nothing is recovered; set metadata.log.dir="):
         recover(other, 1, [home])
     left = {path for path in tmp_path.rglob("*") if path.name != ".lock"}
     assert left == set(before)
-    assert len(start(home, other, is_clean=True).topics) == 36
+    assert len(start_metadata(home, other, is_clean=True).topics) == 36

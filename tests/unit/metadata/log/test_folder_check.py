@@ -26,6 +26,7 @@ from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange,
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import snapshot_name, write_snapshot
 from tests.support.kafka_metadata_log import BOOTSTRAP, LOG, SNAPSHOTS, kafka_metadata_log
+from tests.support.metadata_images import partition, read
 
 NOW_MS = 1_700_000_000_000
 NODE, OTHER = 1, 2
@@ -38,17 +39,14 @@ def record(name: str, **body: object) -> MetadataRecord:
 
 
 def topic(name: str = "orders", replicas: Sequence[int] = (NODE,), topic_id: UUID = TOPIC_ID) -> list[MetadataRecord]:
-    partition = {
-        "PartitionId": 0,
+    fields: dict[str, Any] = {
         "TopicId": topic_id,
         "Replicas": list(replicas),
         "Isr": list(replicas),
         "Leader": replicas[0],
-        "LeaderEpoch": 0,
-        "PartitionEpoch": 0,
-        "Directories": [UUID(int=9 << 70)] * len(replicas),
     }
-    return [record("TopicRecord", Name=name, TopicId=topic_id), record("PartitionRecord", **partition)]
+    row = partition(0, **fields, Directories=[UUID(int=9 << 70)] * len(replicas))
+    return [record("TopicRecord", Name=name, TopicId=topic_id), *read([row])]
 
 
 def feature(name: str, level: int) -> MetadataRecord:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kbroker._core.clock import VirtualClock
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.cli import cli
 from kbroker.common.configs.config import BrokerConfig
@@ -23,12 +22,12 @@ from kbroker.log.log_dir import LogDir
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.former_file import FILE_NAME
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
-from kbroker.metadata.log.opening import open_metadata
 from kbroker.metadata.log.recovery import FIRST_NEW_IDS, LAST_NEW_IDS, RecoveryError, recover
 from kbroker.metadata.records.batches import build_records, read_batches
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 from tests.support.killed_steps import killed_at_each_step
+from tests.support.metadata import start_metadata
 from tests.support.metadata_file import Rows, write_metadata_file
 
 ORDERS, OFFSETS = uuid.UUID(int=0x1234), uuid.UUID(int=0x99)
@@ -91,11 +90,8 @@ def start(folder: Path, *others: Path, node_id: int = 3) -> MetadataImage:
     """Open the metadata as a start does, close the log, and return the image."""
     log_dir = LogDir(folder, None, node_id)
     try:
-        config = BrokerConfig({"node.id": node_id})
-        is_clean = log_dir.was_clean
-        storage, image = open_metadata(folder, others, log_dir.directory_id, config, VirtualClock(), is_clean=is_clean)
-        storage.flush()
-        storage.log.close()
+        config, is_clean = BrokerConfig({"node.id": node_id}), log_dir.was_clean
+        image = start_metadata(folder, *others, directory_id=log_dir.directory_id, config=config, is_clean=is_clean)
         log_dir.was_clean = True
         return image
     finally:

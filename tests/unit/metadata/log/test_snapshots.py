@@ -11,21 +11,15 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.security import scram
-from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.record_forms import credential_body
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, snapshots_in
 from kbroker.metadata.log.snapshots import Snapshots
 from kbroker.metadata.records.control_records import KRaftVersion, SnapshotHeader, Voters
-from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from kbroker.metadata.records.metadata_record import metadata_record
 from kbroker.metadata.records.snapshot_files import read_snapshot
-from tests.support.metadata import DIRECTORY_ID, LoggedController, change
+from tests.support.metadata import DIRECTORY_ID, LoggedController, change, content, group_config
 
 HOUR_MS = 3_600_000
-
-
-def config_record(number: int, value: str | None = "45000") -> MetadataRecord:
-    body = {"ResourceType": 32, "ResourceName": f"g{number}", "Name": "consumer.session.timeout.ms", "Value": value}
-    return metadata_record("ConfigRecord", body)
 
 
 class Rig:
@@ -45,16 +39,12 @@ class Rig:
 
     def fill(self, count: int, start: int = 0) -> None:
         for number in range(start, start + count):
-            change(self.controller, config_record(number))
+            change(self.controller, group_config(number))
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Callable[..., Rig]:
     return lambda **configs: Rig(tmp_path, **configs)
-
-
-def content(image: MetadataImage) -> MetadataImage:
-    return image._replace(offset=0, epoch=0)
 
 
 def test_by_bytes(rig: Callable[..., Rig]) -> None:
@@ -117,7 +107,7 @@ def test_a_start_from_a_snapshot_is_like_one_from_the_log(rig: Callable[..., Rig
     """The snapshot and the records after it restore the image, even if the log below the snapshot is damaged."""
     one = rig(metadata__log__max__record__bytes__between__snapshots=100)
     one.fill(30)
-    change(one.controller, config_record(3, None))
+    change(one.controller, group_config(3, None))
     one.snapshots.look()
     one.fill(2, 30)
     before = one.controller.image

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
@@ -22,10 +21,10 @@ from kbroker.metadata.log import log_storage, opening
 from kbroker.metadata.log.former_file import FILE_NAME
 from kbroker.metadata.log.metadata_file import SCHEMA_VERSION
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
-from kbroker.metadata.log.opening import open_metadata
 from kbroker.metadata.records.control_records import Voter
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
 from tests.support.killed_steps import killed_at_each_step
+from tests.support.metadata import start_metadata
 from tests.support.metadata_file import Rows, write_metadata_file
 
 ORDERS, EMPTY = uuid.UUID(int=0x1234), uuid.UUID(int=0x99)
@@ -72,12 +71,8 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def start(folders: list[Path]) -> MetadataImage:
-    """Open the metadata as a start does, close the log, and return the image."""
     config = BrokerConfig({"node.id": 1, "log.dirs": ",".join(map(str, folders))})
-    storage, image = open_metadata(folders[0], folders[1:], FIRST, config, VirtualClock(), is_clean=False)
-    storage.flush()
-    storage.log.close()
-    return image
+    return start_metadata(*folders, directory_id=FIRST, config=config)
 
 
 def check(image: MetadataImage) -> None:
