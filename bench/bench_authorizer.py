@@ -1,17 +1,18 @@
 """Cost of an authorizer for a Produce, end to end: brokers without one and with 1, 100 and 100,000 rules.
 
-python bench/bench_authorizer.py [--rounds 60] [--seconds 0.5] [--rules 1 100 100000] [--megabytes 20]
-python bench/bench_authorizer.py --instructions [--rules 1 100 10000]
+    python bench/bench_authorizer.py [--rounds 60] [--seconds 0.5] [--rules 1 100 100000] [--megabytes 20]
+    python bench/bench_authorizer.py --instructions [--rules 1 100 10000]
 
-CPU of the broker for each request, read from the scheduler (/proc/PID/task/*/schedstat), since wall time says little on
-a machine that does other things too. Every broker runs from the start to the end; the rounds go through all of them in
-another order each time. Compared are the lowest tenths of the rounds, and each round with its neighbour. One rule
-allows the client what it does; the others are about other topics, a tenth of them prefixes of twelve lengths. Loads:
-requests of one record of 100 bytes, 50 under way (a C program), and librdkafka's producer with records of 1 kB. Goal:
-at most 2 % of a Produce.
+Measures the broker's CPU time per request, from the scheduler (/proc/PID/task/*/schedstat), since wall time means
+little on a machine with other load. Each broker runs from the start to the end; each round loads all of them in a
+different order. Compared are the lowest tenths of the rounds, and each round with its neighbour. One rule allows the
+client's operations; the others are for other topics, a tenth of them prefixes of twelve lengths. Loads: requests of one
+record of 100 bytes, 50 in flight (a C program), and librdkafka's producer with records of 1 kB. Goal: at most 2 % of a
+Produce.
 
---instructions counts those of the broker's process under valgrind instead, for a thousand requests one after the other,
-and those that decide: the same on any machine, whatever else that does. What the broker does by the clock is in them.
+--instructions instead counts the instructions of the broker's process, and of its decisions, under valgrind for a
+thousand sequential requests. The numbers are independent of the machine and its load, and include the broker's periodic
+tasks.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ RULES_A_REQUEST = 10_000
 LITERAL, PREFIXED = 3, 4
 TOPICS, WRITE = 2, 4
 IN_FLIGHT = 50
-REQUESTS = 1_000  # under valgrind
+REQUESTS = 1_000  # sent under valgrind
 
 
 def rules(count: int) -> list[Body]:
-    """One that allows everybody to write the topic of the load, and others beside it."""
+    """Return a rule that allows every user to write to the topic of the load, and `count` - 1 other rules."""
     found = [_rule(TOPIC, LITERAL, "User:*")]
     for n in range(count - 1):
         name = f"{'abcdefghijklm'[: n // 10 % 12 + 1]}{n}" if n % 10 == 0 else f"other-{n}"
@@ -70,19 +71,22 @@ def add(bootstrap: str, count: int) -> None:
 
 
 def compared(figures: list[float], base: list[float]) -> str:
-    """The change against another broker: of the lowest tenths, and the median of the rounds with its quarters."""
+    """Return the change against another broker: of the lowest tenths, and the quartiles of the rounds."""
     changes = sorted((one / other - 1) * 100 for one, other in zip(figures, base, strict=True))
     low, middle, high = statistics.quantiles(changes, n=4) if len(changes) > 2 else (changes[0],) * 3
     return f"{(lowest(figures) / lowest(base) - 1) * 100:+.1f} % (rounds: {low:+.1f}, {middle:+.1f}, {high:+.1f})"
 
 
 def lowest(figures: list[float]) -> float:
-    """The mean of the lowest tenth: what is left when other work of the machine disturbs least."""
+    """Return the mean of the lowest tenth, which other load of the machine disturbs least."""
     return statistics.mean(sorted(figures)[: max(1, len(figures) // 10)])
 
 
 def instructions(count: int) -> tuple[float, float]:
-    """Return the instructions of a Produce, and of its decision. Args: ``count`` of rules; 0: without an authorizer."""
+    """Return the instructions of a Produce, and of its decision.
+
+    Args: ``count`` of rules, 0 without an authorizer.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind.out"
         valgrind = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
@@ -110,7 +114,7 @@ def instructions(count: int) -> tuple[float, float]:
 
 
 def _counts(file: Path) -> tuple[int, int]:
-    """Instructions of the whole process, and of what ``acl_allows`` did."""
+    """Return the instructions of the whole process, and of ``acl_allows``."""
     command = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--show-percs=no", str(file)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     rows = re.findall(r"^ *([\d,]+) +(?:(PROGRAM TOTALS)|\S*acl_table_acl_allows\()", text, re.MULTILINE)
@@ -142,7 +146,8 @@ def main() -> None:
     with ExitStack() as stack:
         servers = {"no authorizer": stack.enter_context(peers.kbroker())}
         for count in chosen.rules:
-            # the client is not a super user, and what no rule is about is allowed: topics can be made, rules added
+            # the client is not a super user; requests without a matching rule are allowed, so it can create topics and
+            # rules
             settings = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
             servers[f"{count:,} rules"] = stack.enter_context(peers.kbroker(settings))
         for (name, server), count in zip(servers.items(), [0, *chosen.rules], strict=True):

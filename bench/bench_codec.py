@@ -1,6 +1,6 @@
-"""pytest bench/bench_codec.py --benchmark-group-by=group
+"""Cost of encoding and decoding: pytest bench/bench_codec.py --benchmark-group-by=group
 
-Accepted on two shared cores, Python 3.11, microseconds (least): see ACCEPTED_US.
+Accepted on two shared cores, Python 3.11, minimum in microseconds: see ACCEPTED_US.
 """
 
 import uuid

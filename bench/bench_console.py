@@ -1,11 +1,11 @@
-"""Cost of open pages of the console: produced requests a second with and without 100 browsers, in interleaved pairs.
+"""Cost of open pages of the console: Produce requests per second with and without 100 browsers, in interleaved pairs.
 
     python bench/bench_console.py [--pairs 5] [--seconds 4] [--browsers 100] [--page overview|throughput|xray...]
 
-One broker under a closed loop of Produce (one record of 100 bytes a request). In one half of each pair browsers have a
-page open: each asks for its live part when the broker has said that it should, as console.js does, all of them on their
-own connections. Prints requests a second of both, their ratio, the median, and the CPU of the broker's process per
-request for a page and of all open pages a second, measured without other load.
+One broker is under a closed loop of Produce (one record of 100 bytes per request). In one half of each pair browsers
+have a page open: each requests its live part after the interval that the broker has sent, as console.js does, on its
+own connection. Prints requests per second of both halves, their ratio and the median, and the broker's CPU per request
+for a page and per second for all open pages, measured without other load.
 
 Accepted (two cores, Linux, CPython 3.11): a median of at least 0.98.
 """
@@ -31,11 +31,11 @@ from tests.support.wire import Connection, create_topic  # noqa: E402
 
 ACCEPTED = 0.98
 FILES = ("console.css", "htmx.min.js", "console.js")
-ALONE = 300  # requests of the measurement without other load
+ALONE = 300  # requests without other load
 
 
 def ask(port: int, path: str, viewer: str = "") -> int:
-    """One request on its own connection; when the page should ask again, in milliseconds."""
+    """Send one request on a new connection; return the requested interval in ms until the next request."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         headers = {"KB-Part": "1", "KB-Viewer": viewer} if viewer else {}
@@ -49,7 +49,7 @@ def ask(port: int, path: str, viewer: str = "") -> int:
 
 
 class Browsers:
-    """Pages that are open, and ask from one thread."""
+    """Open pages that send requests from one thread."""
 
     def __init__(self, port: int, page: str, count: int) -> None:
         self._port, self._page = port, page
@@ -80,7 +80,7 @@ class Browsers:
 
 
 def cpu_per_request_ms(broker: BrokerProcess, port: int, page: str) -> float:
-    """CPU of the broker per request for a page, each made anew: the addresses differ."""
+    """Return the broker's CPU in ms per request for a page, whose addresses differ so that none is cached."""
     before = peers.cpu_seconds(broker.pid)
     for number in range(ALONE):
         ask(port, f"{page}?n={number}", "viewer")
@@ -117,7 +117,8 @@ def main() -> int:
                 for is_open in (False, True) if number % 2 == 0 else (True, False):
                     if is_open:
                         with Browsers(port, page, arguments.browsers) as browsers:
-                            time.sleep(0.1 * arguments.browsers + 1)  # all have asked, and know how many they are
+                            # each browser has sent a request, and the interval for their number applies
+                            time.sleep(0.1 * arguments.browsers + 1)
                             asked = browsers.requests
                             rates[is_open] = run()
                             asked = browsers.requests - asked

@@ -1,12 +1,11 @@
-"""Many clients push big requests at a broker with a small memory pool (KIP-72): it stays within and serves all alike.
+"""Large requests of many clients at a broker with a small memory pool (KIP-72): limited memory, and equal service.
 
     python bench/bench_memory_pressure.py [--connections 200] [--rounds 6] [--pool-mib 64] [--json FILE]
 
-200 connections each send Produce requests of 8 MiB, one after the other, to a broker in its own process
-with ``queued.max.request.bytes`` 64 MiB and ``socket.request.max.bytes`` 16 MiB. Held against it: the peak of its
-resident memory (VmHWM) is below pool + one largest request + what it has at rest + 10 %; every request gets a response
-without an error; when the fastest connections have done their rounds, the most busy one is at most 3 ahead (as a
-ratio). ``--no-pool`` shows the same load without the pool.
+200 connections each send sequential Produce requests of 8 MiB to a broker process with ``queued.max.request.bytes`` 64
+MiB and ``socket.request.max.bytes`` 16 MiB. Accepted: the peak of the broker's resident memory (VmHWM) is below pool +
+largest request + idle memory + 10 %; each request gets a response without an error; at the end the busiest connection
+has at most 3 times the responses of the least busy one. ``--no-pool`` shows the same load without a pool.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from tests.support.certificates import Certificates
 
 MIB = 1 << 20
 PARTITIONS = 8
-BATCH_BYTES = MIB - 512  # eight of them, one per partition, make a request of nearly 8 MiB
+BATCH_BYTES = MIB - 512  # eight partitions with one batch each make a request of nearly 8 MiB
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one run; sizes in bytes."""
+    """Results of one run; sizes in bytes."""
 
     connections: int
     request_bytes: int
@@ -53,7 +52,7 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """Responses of the busiest connection over those of the least busy one, at the end of the load."""
+        """Responses of the busiest connection divided by those of the least busy one, at the end of the load."""
         return self.most / self.least if self.least else float("inf")
 
     @property
@@ -70,14 +69,14 @@ class Outcome:
 
 
 def produce_request(topic: str, partitions: int = PARTITIONS) -> bytes:
-    """One frame, with its length: a batch of nearly 1 MiB for each partition, acks=1."""
+    """Return a frame with its length: a batch of nearly 1 MiB for each partition, acks=1."""
     batch = wire.batch([b"v" * (BATCH_BYTES - 100)])
     body = wire.produce_to(topic, range(partitions), batch)
     return struct.pack(">i", len(body)) + body
 
 
 class Client:
-    """One connection that always has a request under way."""
+    """Connection that always has a request in flight."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 30)
@@ -116,7 +115,7 @@ class Client:
 
 
 def error_codes(response: bytes) -> list[int]:
-    """Return the error codes of every partition in a Produce v7 response for one topic."""
+    """Return the error code of each partition in a Produce v7 response for one topic."""
     (name,) = struct.unpack_from(">h", response, 12)
     at = 14 + name
     (count,) = struct.unpack_from(">i", response, at)
@@ -126,9 +125,9 @@ def error_codes(response: bytes) -> list[int]:
 def load(
     port: int, frame: bytes, connections: int, rounds: int, tls: ssl.SSLContext | None = None
 ) -> tuple[list[Client], list[int]]:
-    """Drive the load until the sum of responses is ``rounds`` per connection; then let what is under way end.
+    """Drive the load until the connections have ``rounds`` responses on average, and complete requests in flight.
 
-    Returns: the clients, and how many responses each had at the end of the load.
+    Returns: the clients, and the number of responses of each at the end of the load.
     """
     poller = selectors.DefaultSelector()
     view = memoryview(frame)
@@ -161,12 +160,12 @@ def load(
 
 
 def port_of(broker: BrokerProcess, listener: str) -> int:
-    """The port that the broker printed for a listener."""
+    """Return the port that the broker printed for a listener."""
     return next(int(found[1]) for line in broker.output if (found := re.search(rf"{listener}://[^:]+:(\d+)", line)))
 
 
 def peak_rss(pid: int) -> int:
-    """VmHWM: the largest resident set so far."""
+    """Return VmHWM, the largest resident set size of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -182,9 +181,9 @@ def run(
     partitions: int = PARTITIONS,
     certificates: Certificates | None = None,
 ) -> Outcome:
-    """One run with its own broker.
+    """Run the load against a new broker.
 
-    Args: ``pool_bytes`` -1: without a pool; ``partitions``: a request has a MiB for each; ``certificates``: over TLS.
+    Args: ``pool_bytes``: -1 without a pool; ``partitions``: a request has 1 MiB for each; ``certificates``: for TLS.
     """
     largest = 2 * partitions * MIB
     with tempfile.TemporaryDirectory(prefix="kbroker-pressure-", dir=folder) as data:
@@ -193,7 +192,7 @@ def run(
             "socket.request.max.bytes": str(largest),
             "num.partitions": str(partitions),
             "socket.listen.backlog.size": "1024",
-            # What is written is not wanted: sealed segments go at once.
+            # Written records are not read: sealed segments are deleted at once.
             "log.segment.bytes": str(16 * MIB),
             "log.retention.bytes": str(16 * MIB),
             "log.retention.check.interval.ms": "200",
@@ -213,7 +212,7 @@ def run(
                 admin.ask(wire.create_topic("pressure", partitions))
             frame = produce_request("pressure", partitions)
             port = broker.port if tls is None else port_of(broker, "SSL")
-            load(port, frame, 2, 2, tls)  # what the first requests leave behind belongs to the idle figure
+            load(port, frame, 2, 2, tls)  # memory that the first requests leave belongs to the idle figure
             time.sleep(0.5)
             idle = rss_bytes(broker.pid)
             started = time.monotonic()

@@ -2,8 +2,8 @@
 
     python bench/bench_network.py [--seconds 3] [--rounds 3] [--request-batch-max 16]
 
-The handler responds with the correlation id and 100 zero bytes, as the bare loop does. Rounds alternate; medians are
-printed.
+The handler responds with the correlation id and 100 zero bytes, as the bare loop does. Rounds alternate, and medians
+are printed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""pytest bench/bench_queues.py --benchmark-group-by=group: memory pool, hand-over between threads, CRC-32C."""
+"""Memory pool, hand-over between threads, and CRC-32C: pytest bench/bench_queues.py --benchmark-group-by=group"""
 
 import queue
 import threading
@@ -42,7 +42,7 @@ def bench_bytearray(benchmark: Any) -> None:
 
 
 def handed_over(benchmark: Any, put: Callable[[], object], take: Callable[[], object], end: Callable[[], None]) -> None:
-    """Let another thread take what this one puts, 1,000 times a round."""
+    """Measure 1,000 hand-overs per round from this thread to another one."""
     taken = threading.Semaphore(0)
     count = 0
 

@@ -2,11 +2,10 @@
 
     python bench/bench_quotas.py [--pairs 9] [--slices 12] [--requests 5000]
 
-A broker process and this client, which sends Produce requests of one 100-byte record over 8 connections, 8 in flight on
-each. "On": producer_byte_rate, consumer_byte_rate and request_percentage of the user are set, far above what is used,
-so that every request is recorded, checked and charged with its network time. Each pair is made of slices, so many
-requests off and as many on in turn: what else the machine does falls on both. Prints each pair's ratio and their
-median.
+A client sends Produce requests of one 100-byte record to a broker process over 8 connections, 8 in flight on each.
+"On": producer_byte_rate, consumer_byte_rate and request_percentage of the user are set far above the load, so that each
+request is recorded, checked and charged with its network time. A pair consists of slices, alternately of requests off
+and on, so that other load of the machine affects both. Prints each pair's ratio and their median.
 
 Accepted (two cores, Linux, CPython 3.11): at most 1.05.
 """
@@ -31,7 +30,7 @@ ACCEPTED = 1.05
 
 
 def serve() -> None:
-    """The broker's process: for each line (`on`, `off`, `cpu`) does it and prints the CPU time used so far."""
+    """Run the broker's process: perform each line (`on`, `off`, `cpu`) and print the CPU time used so far."""
     from kbroker.broker import Broker
 
     settings = {
@@ -51,7 +50,7 @@ def serve() -> None:
 
 
 def load(sockets: list[socket.socket], frame: bytes, requests: int) -> None:
-    """Send so many requests over the connections, with a window of responses outstanding on each."""
+    """Send `requests` requests over the connections, with a window of responses outstanding on each."""
     share = requests // len(sockets)
     with selectors.DefaultSelector() as selector:
         state = {}

@@ -1,7 +1,7 @@
-"""Requests per second and core of a replay: an hour of a hundred clients, as an Arrow table, under two sets of quotas.
+"""Requests per CPU second of a replay: an hour of a hundred clients, as an Arrow table, under two sets of quotas.
 
-Accepted (two cores, Linux, CPython 3.11): at least 1,000,000 requests per CPU second. The whole way of a request is
-counted: finding its client and counter, making its values, sorting, the sensors, the delays.
+Accepted (two cores, Linux, CPython 3.11): at least 1,000,000 requests per CPU second. All steps of a request are
+counted: look-up of its client and counter, computation of its values, sorting, sensors, and delays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETS = {
 
 
 def hour() -> pa.Table:
-    """Rows as they lie in a table's file: by client, then by time."""
+    """Return rows in the order of a table's file: by client, then by time."""
     rng = np.random.default_rng(1)
     who = np.sort(rng.integers(0, CLIENTS, REQUESTS))
     counts = np.bincount(who, minlength=CLIENTS)
@@ -48,7 +48,7 @@ def hour() -> pa.Table:
 
 @pytest.mark.parametrize("name", SETS)
 def bench_replay(benchmark: Any, name: str) -> None:
-    """Whole requests, their values made of sizes."""
+    """Replay whole requests, whose values are computed from sizes."""
     table, used = hour(), []
 
     def run() -> int:

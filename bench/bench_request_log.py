@@ -3,11 +3,10 @@
     python bench/bench_request_log.py [--pairs 7] [--seconds 3] [--rate 50000] [--quotas none|both|on]
         [--format json|arrow] [--to topic|dir|both] [--compression none|lz4] [--connections 8] [--in-flight 64]
 
-Two brokers run side by side, one with the log; the load (one record of 100 bytes a request; open loop, or closed with
---rate 0) goes to them in turn, so that what else the machine does falls on both. --quotas sets byte, fetch and time
-quotas of the user in both or only in the broker with the log, far above what is used: every record carries its updates
-then. A pair in which a record was dropped, or of which the log lacks one, fails. Prints each pair's CPU and ratio, and
-the median.
+Two brokers run side by side, one with the log. They get the load (one record of 100 bytes per request; open loop, or
+closed with --rate 0) alternately, so that other load of the machine affects both. --quotas sets byte, fetch and time
+quotas of the user far above the load, in both brokers or only in the broker with the log, whose records then include
+quota updates. A pair with a dropped or missing record fails. Prints each pair's CPU and ratio, and the median.
 
 Accepted (two cores, Linux, CPython 3.11): at most 1.10.
 """
@@ -55,7 +54,7 @@ def figure(metrics_url: str, name: str) -> float:
 
 
 class Side:
-    """One broker and what it has used."""
+    """Broker and the CPU time of its loads."""
 
     def __init__(self, folder: Path, settings: dict[str, str], quotas: bool) -> None:
         self.metrics_port = peers.free_port()
@@ -83,7 +82,7 @@ class Side:
             arguments.seconds,
             rate=arguments.rate,
         )
-        time.sleep(0.3)  # the writer's last turn belongs to the load
+        time.sleep(0.3)  # the last batch of the writer belongs to the load
         self.cpu_us.append((peers.cpu_seconds(self.broker.pid) - before) / result["requests"] * 1e6)
         return result
 

@@ -1,15 +1,15 @@
-"""Cost of shadow quotas: CPU of the broker's process per Produce, without quotas, with them, and with their shadows.
+"""Cost of shadow quotas: CPU of the broker's process per Produce, without quotas, with quotas, and with shadow quotas.
 
     python bench/bench_shadow_quotas.py [--rounds 9] [--seconds 2] [--rate 20000] [--other FOLDER]
         [--verdicts 1000000] [--connections 8] [--in-flight 64]
 
-Brokers run side by side, and the load (open loop, one record of 100 bytes a request) goes to them in turn, so that what
-else the machine does falls on all. `none`: no quota; `enforced`: byte and time quotas of the user, far above what is
-used; `shadow`: the same limits as shadows; `violated`: shadows with a verdict on every request. --other: the folder of
-another build's packages (the editable install's below `build`), whose `none` and `enforced` are run beside ours.
-Prints the median of each one's CPU per request, and of its ratio to that before it in the same round.
+Brokers run side by side and get the load (open loop, one record of 100 bytes per request) in turn, so that other load
+of the machine affects all. `none`: no quota; `enforced`: byte and time quotas of the user, far above the load;
+`shadow`: the same limits as shadow quotas; `violated`: shadow quotas with a verdict for each request. --other: folder
+of another build's packages (the editable install's below `build`), whose `none` and `enforced` run beside this build's.
+Prints the median CPU per request of each broker, and of its ratio to the previous broker in the same round.
 
---verdicts: instead, `violated` alone until there were so many verdicts; prints the process's memory on the way.
+--verdicts instead loads `violated` alone until it has the number of verdicts, and prints the process's memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS = {"num.network.threads": "1", "retention.bytes": "1", "log.segment.byt
 
 
 class Side:
-    """One broker, and the CPU that its loads took."""
+    """Broker, and the CPU time of its loads."""
 
     def __init__(self, folder: Path, name: str, quotas: Mapping[str, float], build: Path | None = None) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Side:
         assert not any(failed.values()), failed
 
     def verdicts(self) -> int:
-        """Decisions of its shadows so far."""
+        """Return the number of verdicts of the broker's shadow quotas."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as response:
             lines = response.read().decode().splitlines()
         return int(sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_shadow_verdicts_total")))
@@ -84,7 +84,6 @@ class Side:
 
 
 def main() -> None:
-    """Parse arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2.0)
@@ -120,7 +119,7 @@ def main() -> None:
 
 
 def compare(arguments: argparse.Namespace, sides: list[Side], load: Generator) -> None:
-    """Each side in turn, so many rounds."""
+    """Load each broker in turn, for the number of rounds."""
     for side in sides:
         side.run(arguments, load)
         side.cpu_us.clear()
@@ -136,7 +135,7 @@ def compare(arguments: argparse.Namespace, sides: list[Side], load: Generator) -
 
 
 def watch_memory(arguments: argparse.Namespace, side: Side, load: Generator) -> None:
-    """Loads until the shadows have decided so often."""
+    """Load a broker until its shadow quotas have the number of verdicts."""
     made = 0
     while made < arguments.verdicts:
         side.run(arguments, load)

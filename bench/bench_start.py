@@ -1,10 +1,11 @@
 """Time of a broker's start, and its idle memory: one installation alone, or interleaved with others.
 
-python bench/bench_start.py --rounds 15
-python bench/bench_start.py --rounds 15 --beside OLD/bin/python        # medians of both, taken in turn
+    python bench/bench_start.py --rounds 15
+    python bench/bench_start.py --rounds 15 --beside OLD/bin/python        # medians of both, measured in turn
 
 Goals (two cores, Linux, CPython 3.11): ``kbroker serve`` to the first Metadata response <= 110 ms, ``with Broker():``
-in a running program <= 15 ms, idle RSS <= 24 MiB. Where the time goes: ``python -X importtime -m kbroker serve ...``.
+in a running program <= 15 ms, idle RSS <= 24 MiB. ``python -X importtime -m kbroker serve ...`` shows the time of
+imports.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ print(json.dumps([(b - a) * 1000, first, statistics.median(enter() for _ in rang
 
 
 def surroundings() -> dict[str, str]:
-    """Modules may be compiled: pip does that when it installs them."""
+    """Return an environment in which modules may be compiled, as by pip at installation."""
     return {name: text for name, text in os.environ.items() if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
 
 
 def serve_command(python: str) -> list[str]:
-    """The console script beside an interpreter, as a user starts it."""
+    """Return the command of the console script beside an interpreter, as a user starts it."""
     script = Path(python).with_name("kbroker")
     return [str(script)] if script.exists() else [python, "-m", "kbroker"]
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that no other process shares, 0 where the system does not report it."""
+    """Return the memory that no other process shares, 0 if the system does not report it."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -72,7 +73,7 @@ def private_bytes(pid: int) -> int:
 
 
 def first_metadata(command: Sequence[str], folder: Path, port: int, idle_s: float) -> tuple[float, int, int]:
-    """Milliseconds from a process's start to its first Metadata response; RSS and private bytes ``idle_s`` later."""
+    """Return ms from a process's start to its first Metadata response, and RSS and private bytes ``idle_s`` later."""
     request = wire.header(wire.METADATA, 1) + b"\xff\xff\xff\xff"
     words = [*command, "serve", "--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--set", f"log.dirs={folder}"]
     with (folder.parent / "output").open("ab") as output:
@@ -108,7 +109,7 @@ def free_port() -> int:
 
 
 def once(python: str, idle_s: float) -> list[float]:
-    """One round of an installation, in the order of GOALS."""
+    """Return the figures of one round of an installation, in the order of GOALS."""
     begun = time.monotonic()
     subprocess.run([python, "-c", "pass"], check=True, env=surroundings())
     alone = (time.monotonic() - begun) * 1000
@@ -138,7 +139,7 @@ def main() -> None:
     for number in range(given.rounds + 1):
         for column, python in enumerate(pythons):
             values = once(python, given.idle)
-            if number:  # the first round warms files
+            if number:  # the first round warms the page cache
                 found[column].append(values)
     print(f"medians (least - most) of {given.rounds} rounds, interleaved; the last column is {pythons[-1]}")
     missed = []

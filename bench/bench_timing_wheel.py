@@ -1,4 +1,4 @@
-"""pytest bench/bench_timing_wheel.py --benchmark-group-by=group
+"""Cost of timers: pytest bench/bench_timing_wheel.py --benchmark-group-by=group
 
 Accepted on one core of an AMD EPYC (Zen 4), Python 3.11: timer 8.6 M add+cancel pairs/s, asyncio 0.55 M.
 """
@@ -70,7 +70,7 @@ def bench_uvloop_call_later_cancel(benchmark: Any) -> None:
 
 @pytest.mark.benchmark(group="10,000 add and cancel")
 def bench_heapq_add_cancel(benchmark: Any) -> None:
-    """The recipe of the heapq documentation: a cancelled entry stays and is marked; here all are dropped at the end."""
+    """Measure the recipe of the heapq documentation: cancelled entries are marked, and here dropped at the end."""
 
     def pairs() -> None:
         heap: list[list[Any]] = []
@@ -112,7 +112,7 @@ def bench_timer_expire(benchmark: Any) -> None:
 
 
 def bench_lateness_with_a_million_pending(benchmark: Any) -> None:
-    """With 1,000,000 tasks pending none runs early, and of those that run 99 % are at most 2 ticks late."""
+    """Measure lateness with 1,000,000 pending tasks: none runs early, and 99 % are at most 2 ticks late."""
     timer = Timer()
     chance = random.Random(1)
     for _ in range(1_000_000):
@@ -143,4 +143,4 @@ def bench_lateness_with_a_million_pending(benchmark: Any) -> None:
     benchmark.extra_info |= {"earliest_ms": round(late_ms[0], 3), "p99_late_ms": round(at_99, 3)}
     assert late_ms[0] >= 0, (
         f"{-late_ms[0]:.3f} ms early"
-    )  # how late it may be: tests/integration/test_timer_promises.py
+    )  # tests/integration/test_timer_promises.py has the limit of lateness

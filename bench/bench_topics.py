@@ -1,8 +1,8 @@
 """Start and memory of a broker with many topics, kbroker and Apache Kafka on the same folder.
 
-python bench/bench_topics.py --topics 100000 --without-kafka
-python bench/bench_topics.py --topics 15000                            # Kafka opens a file and maps two per topic
-python bench/bench_topics.py --topics 5000 --beside OLD/bin/python     # two builds that read the same folder, in turn
+    python bench/bench_topics.py --topics 100000 --without-kafka
+    python bench/bench_topics.py --topics 15000                            # Kafka opens a file and maps two per topic
+    python bench/bench_topics.py --topics 5000 --beside OLD/bin/python     # two builds in turn on the same folder
 
 Kafka comes from Maven and needs Java 17, ``sysctl -w vm.max_map_count=2000000``, and more descriptors (``ulimit -Hn``)
 than topics.
@@ -96,7 +96,7 @@ def main() -> None:
         for number in range(given.rounds + 1):
             for python in pythons:
                 found = kbroker(python, root / "data")
-                if number:  # the first round warms files
+                if number:  # the first round warms the page cache
                     columns[python].append(found)
         if not given.without_kafka:
             try:

@@ -1,9 +1,9 @@
-"""Cost of many transactional ids: memory and time to load 100,000 of them, ends per second, a list of all of them.
+"""Cost of many transactional ids: memory and load time of 100,000 ids, transactions per second, and a list of all ids.
 
-python bench/bench_transactions.py [--ids 100000] [--open 10000]
+    python bench/bench_transactions.py [--ids 100000] [--open 10000]
 
-Goals (two cores, Linux, CPython 3.11): 100,000 ids in 40 MiB, loaded in 1 s of CPU; 10,000 open transactions looked
-through for time-outs in 10 ms; a transaction of one partition in 66 us of CPU in the coordinator alone.
+Goals (two cores, Linux, CPython 3.11): 100,000 ids in 40 MiB, loaded in 1 s of CPU; a check of 10,000 open transactions
+for timeouts in 10 ms; a transaction of one partition in 66 us of CPU in the coordinator alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDS = 10_000
 
 
 class FolderTopic:
-    """``__transaction_state`` in a folder."""
+    """Topic ``__transaction_state`` in a folder."""
 
     def __init__(self, folder: Path, clock: SystemClock) -> None:
         self.logs = []

@@ -1,13 +1,13 @@
-"""Cost of an X-ray for a broker: CPU of its process per Produce, with and without an X-ray each second, interleaved.
+"""Cost of an X-ray for a broker: CPU of its process per Produce, with and without an X-ray per second, interleaved.
 
     python bench/bench_xray.py [--pairs 7] [--seconds 3] [--rate 100000] [--every 1.0] [--connections 8]
 
-One broker, one load (open loop, one record of 100 bytes a request), in turns: without a look, and with one each
-``--every`` seconds over HTTP. A look is microseconds beside a second of requests, less than the noise of a machine, so
-``--every 0.02`` is the way to measure one: the last line has the CPU of a look. Prints each pair's CPU and ratio, and
-the median.
+One broker gets one load (open loop, one record of 100 bytes per request), alternately without X-rays, and with one each
+``--every`` seconds over HTTP. An X-ray takes microseconds, less than the noise in a second of requests, so ``--every
+0.02`` is suitable to measure one: the last line has the CPU of an X-ray. Prints each pair's CPU and ratio, and the
+median.
 
-Accepted (two cores, Linux, CPython 3.11): at most 1.01 with a look each second.
+Accepted (two cores, Linux, CPython 3.11): at most 1.01 with an X-ray per second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACCEPTED = 1.01
 
 
 class Looker:
-    """Looks, while the block runs, once in so many seconds."""
+    """Thread that requests an X-ray at an interval while the block runs."""
 
     def __init__(self, port: int, every_s: float) -> None:
         from kbroker.client.http_port import HttpPort

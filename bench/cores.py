@@ -1,10 +1,10 @@
-"""The cores that a broker can use: a model from measured service times, checked on one core and on two.
+"""Number of cores that a broker can use: a model from measured service times, compared on one core and on two.
 
     python bench/cores.py [--seconds 2] [--rounds 3] [--queue-us 0.1]
 
-Produce requests of 100 B, 8 connections, 5 in flight. A request passes a network thread and a handler, and holds two
-locks: that of the request queue, once for each batch of a connection, and the append lock of its partition. The rate of
-such a line is at most that of its slowest part:
+Load: Produce requests of 100 B, 8 connections, 5 in flight. A request passes a network thread and a handler, and takes
+two locks: the lock of the request queue, once per batch of a connection, and the append lock of its partition. The rate
+is limited by the slowest part:
 
     min(cores / all CPU, network threads / network CPU, handlers / handler CPU, partitions / append, batch / queue)
 
@@ -41,7 +41,7 @@ FRAMES = {
 
 
 class Measured(NamedTuple):
-    """Figures of one load: requests per second, and microseconds of CPU for each."""
+    """Figures of one load: requests per second, and microseconds of CPU per request."""
 
     rate: float
     all_us: float
@@ -56,11 +56,11 @@ class Line(NamedTuple):
     network_us: float
     handler_us: float
     append_us: float
-    queue_us: float  # of a batch
+    queue_us: float  # of a request batch
     batch: float
 
     def rate(self, cores: int, network_threads: int, handlers: int, partitions: int) -> tuple[float, str]:
-        """Return the predicted requests per second, and the part that bounds them."""
+        """Return the predicted requests per second, and the part that limits them."""
         bounds = {
             "cores": cores / (self.network_us + self.handler_us),
             "network threads": network_threads / self.network_us,
@@ -85,7 +85,7 @@ def thread_cpu_us(pid: int, name: str) -> float:
 
 @contextmanager
 def on_cores(server: Server, of_broker: Iterable[int], of_client: Iterable[int]) -> Iterator[None]:
-    """Run the broker's threads and the client on these cores."""
+    """Run the broker's threads and the client on given cores."""
     before = os.sched_getaffinity(0)
     for task in Path(f"/proc/{server.pid}/task").iterdir():
         os.sched_setaffinity(int(task.name), of_broker)
@@ -115,7 +115,7 @@ def measure(server: Server, frame: str, rounds: int, seconds: float) -> Measured
 
 
 def check(rounds: int, seconds: float) -> None:
-    """Print the prediction for one core from two, and for two from one, beside what is measured."""
+    """Print the prediction for one core from two, and for two from one, beside measured rates."""
     with kbroker() as server:
         make_topic(server, TOPIC, PARTITIONS)
         with on_cores(server, {0, 1}, {0, 1}):

@@ -3,11 +3,11 @@
     python bench/groups_beside_kafka.py [--groups 1000] [--members 10000] [--partitions 5000] [--rounds 3] [--heap 1g]
                                         [--only kbroker|kafka]
 
-Two shapes, each in its own broker: as many groups as are asked for, which share the members and read five topics
-each; and one group of all members and all topics. Members are heartbeats on 32 connections, without a library, so that
-the client costs little and is the same for both. A rebalance is over when each member of a group has the group's epoch
-and the partitions of its topics are all given out, each once. CPU time is that of the broker's process; a broker is
-warmed up first, so that the JVM has compiled what counts. Apache Kafka comes from Maven and needs Java.
+Two shapes, each in its own broker: many groups, which share the members and read five topics each; and one group of all
+members and all topics. Members are heartbeats on 32 connections, without a client library, so that the client takes
+little CPU and is the same for both brokers. A rebalance is complete when each member of a group has the group's epoch,
+and each partition of its topics is assigned once. CPU time is that of the broker's process, after a warm-up in which
+the JVM compiles. Apache Kafka comes from Maven and needs Java.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from tests.support.kafka import COLLECTOR, ApacheKafka
 HEARTBEAT, VERSION = 68, 1
 CREATE_TOPICS, CREATE_TOPICS_VERSION = 19, 7
 CONNECTIONS = 32
-IN_FLIGHT = 20  # heartbeats of a connection: its buffers hold them and their responses
+IN_FLIGHT = 20  # heartbeats per connection whose buffers have space for them and their responses
 PARTITIONS_EACH = 100
 TOPICS_OF_A_GROUP = 5
 SETTLED_WITHIN_S, READY_WITHIN_S = 240.0, 240.0
 TIMEOUT_MS = 300_000
 SESSION = {
     "group.consumer.max.session.timeout.ms": "600000",
-    "group.consumer.session.timeout.ms": "600000",  # a slow round is not to remove members
+    "group.consumer.session.timeout.ms": "600000",  # a slow round must not remove members
     "group.consumer.max.size": "100000",
 }
 
 
 class Server(NamedTuple):
-    """A broker that runs."""
+    """Running broker."""
 
     name: str
     port: int
@@ -60,7 +60,7 @@ class Server(NamedTuple):
 
 @contextlib.contextmanager
 def started(name: str, heap: str) -> Iterator[Server]:
-    """A new broker without data."""
+    """Run a new broker without data."""
     if name == "kafka":
         with ApacheKafka(SESSION, heap=heap, compiler=COLLECTOR) as kafka:
             yield Server(kafka.name, kafka.port, kafka.pid)
@@ -76,18 +76,18 @@ def started(name: str, heap: str) -> Iterator[Server]:
 
 @dataclass
 class Member:
-    """Assignment of a member, and the content of its next heartbeat."""
+    """Assignment of a member, and the contents of its next heartbeat."""
 
     group: Group
     member_id: str
     epoch: int = 0
     assigned: dict[UUID, tuple[int, ...]] = field(default_factory=dict)
-    reports: bool = False  # it has other partitions since its last heartbeat
-    quiet: tuple[bytes, bytes] = (b"", b"")  # a heartbeat that says nothing new, around the epoch
-    usual_response: bytes = b""  # behind the correlation id
+    reports: bool = False  # the assignment has changed since the last heartbeat
+    quiet: tuple[bytes, bytes] = (b"", b"")  # a heartbeat without news, before and after the epoch
+    usual_response: bytes = b""  # response after the correlation id
 
     def request(self) -> bytes:
-        """The frame of its next heartbeat."""
+        """Return the frame of the member's next heartbeat."""
         if self.epoch > 0 and not self.reports:
             if not self.quiet[0]:
                 frame = self._frame(0x7A7A7A7A, None)
@@ -113,7 +113,7 @@ class Member:
         return codec.encode_request_frame(HEARTBEAT, VERSION, 1, "bench", body)
 
     def take(self, frame: bytes) -> bool:
-        """A response; whether it changes anything. Raises: RuntimeError for an error."""
+        """Process a response; return whether it changes anything. Raises: RuntimeError for an error."""
         if frame == self.usual_response:
             return False
         body = codec.decode_response_frame(HEARTBEAT, VERSION, frame)[1]
@@ -141,7 +141,7 @@ class Group:
 
     @property
     def is_settled(self) -> bool:
-        """All members are in one epoch, and all partitions are given out, each once."""
+        """Return whether all members have one epoch, and each partition is assigned once."""
         if len({member.epoch for member in self.members}) > 1 or any(member.reports for member in self.members):
             return False
         given = [(one, index) for member in self.members for one, some in member.assigned.items() for index in some]
@@ -149,7 +149,7 @@ class Group:
 
 
 class Crowd:
-    """Groups on some connections."""
+    """Groups on several connections."""
 
     def __init__(self, server: Server, groups: list[Group]) -> None:
         self.server = server
@@ -172,7 +172,7 @@ class Crowd:
         return [member for group in self.groups for member in group.members]
 
     def _ask(self, members: list[Member], *, leaving: bool = False) -> int:
-        """A heartbeat of each; return how many responses changed something."""
+        """Send a heartbeat of each member; return the number of responses with a change."""
         changed = 0
         step = CONNECTIONS * IN_FLIGHT
         for begin in range(0, len(members), step):
@@ -188,7 +188,7 @@ class Crowd:
         return changed
 
     def settle(self) -> None:
-        """Heartbeats until every group is settled. Raises: TimeoutError."""
+        """Send heartbeats until every group is settled. Raises: TimeoutError."""
         deadline = time.monotonic() + SETTLED_WITHIN_S
         left = self.groups
         while left:
@@ -200,7 +200,7 @@ class Crowd:
             time.sleep(max(0.0, 0.05 - (time.monotonic() - begun)))
 
     def quiet_rounds(self, count: int) -> None:
-        """So many heartbeats that say nothing new."""
+        """Send about `count` heartbeats without news."""
         members = self.members
         for _ in range(max(1, count // len(members))):
             self._ask(members)
@@ -236,7 +236,7 @@ def create_topics(server: Server, names: Sequence[str]) -> None:
 
 
 def await_coordinator(server: Server) -> None:
-    """Until the group coordinator serves; Kafka makes its topic first."""
+    """Wait until the group coordinator serves, for which Kafka first creates its topic."""
     deadline = time.monotonic() + READY_WITHIN_S
     with Client(f"127.0.0.1:{server.port}") as client:
         while time.monotonic() < deadline:
@@ -250,7 +250,7 @@ def await_coordinator(server: Server) -> None:
 
 
 def measure(server: Server, groups: list[Group], topics: Sequence[str], heartbeats: int) -> Figures:
-    """Let the members of a shape join, stay and leave."""
+    """Measure joins, heartbeats and departures of the members of a shape."""
     create_topics(server, topics)
     await_coordinator(server)
     before_mib = rss_bytes(server.pid) / 2**20

@@ -2,9 +2,9 @@
 
     python bench/growth.py [--only NAME ...] [--rounds 3] [--seconds 1.5]
 
-Each figure is the CPU time of the broker's process for one unit of work, from one small and several larger sizes of the
-same broker; a row's factor is the largest size against the smallest. Sizes that descriptors do not allow are left out
-with a line that says so. Accepted: at most 1.20.
+Each figure is the CPU time of the broker's process per unit of work, for one small and several larger sizes of the same
+broker; a row's factor is the largest size divided by the smallest. Sizes above the limit of descriptors are skipped
+with a message. Accepted: at most 1.20.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from tests.support import wire
 from tests.support.client import Client, new_topics
 
 ACCEPTED = 1.20
-EACH_PROCESS = 10_000  # connections of one holder
-SPARE = 4_000  # descriptors that the broker keeps for files and all else
+EACH_PROCESS = 10_000  # connections of one holder process
+SPARE = 4_000  # descriptors for files and other uses of the broker
 TOPIC = "load"
 BATCH = wire.batch([b"x" * 100])
 PRODUCE = produce_frame(wire.produce(TOPIC, 0, BATCH), TOPIC)
@@ -42,11 +42,11 @@ class Growth:
         self._rounds, self._seconds = rounds, seconds
 
     def cost(self, server: Server, frame: Frame, connections: int = 8, in_flight: int = 5, units: int = 1) -> float:
-        """Return microseconds of CPU for each unit of a load's requests: the median of the rounds."""
+        """Return microseconds of CPU per unit of a load's requests, the median of the rounds."""
         load, found = Generator({"growth": frame}), []
         load.run(
             server.port, "growth", connections, in_flight, max(0.5, len(frame.others) / 2_000)
-        )  # each at least once
+        )  # each request at least once
         for _ in range(self._rounds):
             before = cpu_ns(server.pid)
             figures = load.run(server.port, "growth", connections, in_flight, self._seconds)
@@ -54,7 +54,7 @@ class Growth:
         return median(found)
 
     def throttled(self) -> Iterator[tuple[int, float]]:
-        """Yield the cost of another client's Produce beside so many throttled channels."""
+        """Yield the cost of another client's Produce beside increasing numbers of throttled channels."""
         settings = {"quota.window.size.seconds": "600", "socket.listen.backlog.size": "4096"}
         with kbroker(settings) as server:
             make_topic(server, TOPIC)
@@ -62,7 +62,7 @@ class Growth:
             yield from self._beside(server, "slow")
 
     def connections(self) -> Iterator[tuple[int, float]]:
-        """Yield the cost of a Produce beside so many idle connections."""
+        """Yield the cost of a Produce beside increasing numbers of idle connections."""
         with kbroker({"socket.listen.backlog.size": "4096"}) as server:
             make_topic(server, TOPIC)
             yield from self._beside(server, "")
@@ -79,7 +79,7 @@ class Growth:
                 yield size, self.cost(server, PRODUCE)
 
     def partitions(self) -> Iterator[tuple[int, float]]:
-        """Yield the cost of a Produce to one partition, all of so many in turn."""
+        """Yield the cost of a Produce to one of increasing numbers of partitions, all used in turn."""
         with kbroker() as server:
             requests: list[bytes] = []
             for size in (1, 100, 1_500, 5_000):
@@ -91,13 +91,13 @@ class Growth:
                 yield size, self.cost(server, Frame(requests[0], frame.error_at, requests[1:]), 2, 20)
 
     def topics(self) -> Iterator[tuple[int, float]]:
-        """Yield the cost of a topic in a Metadata response that has all topics."""
+        """Yield the cost per topic of a Metadata response with all topics."""
         for size, server in self._topics():
             everything = wire.header(wire.METADATA, 1) + b"\xff\xff\xff\xff"
             yield size, self.cost(server, Frame(everything), 1, 1, size)
 
     def named_topic(self) -> Iterator[tuple[int, float]]:
-        """Yield the cost of a Metadata request for one topic of so many."""
+        """Yield the cost of a Metadata request for one of increasing numbers of topics."""
         for size, server in self._topics():
             one = wire.header(wire.METADATA, 4) + (1).to_bytes(4, "big") + wire.text("topic-000000") + b"\0"
             yield size, self.cost(server, Frame(one))
@@ -118,7 +118,7 @@ class Growth:
 
 @contextmanager
 def held(port: int, count: int, client_id: str) -> Iterator[None]:
-    """Hold connections in another process; with a client id each is throttled after one Produce."""
+    """Hold connections in another process; with a client id, throttle each after one Produce."""
     command = [sys.executable, __file__, "--hold", str(port), str(count), client_id]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdin is not None

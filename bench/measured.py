@@ -1,4 +1,4 @@
-"""Cost of a block of a bench: time, CPU and memory of this process."""
+"""Cost of a block of a benchmark: time, CPU and memory of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from tests.support.broker import rss_bytes
 
 
 class Measured:
-    """Prints what a block took. Args: `count`: how many things it did, for the CPU of each."""
+    """Context manager that prints the cost of its block.
+
+    Args: `count`: number of operations in the block, for the CPU of each.
+    """
 
     def __init__(self, what: str, count: int = 1) -> None:
         self.what = what

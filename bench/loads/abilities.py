@@ -2,8 +2,8 @@
 
     python bench/loads/abilities.py [--only NAME ...] [--probe TEXT ...] [--json FILE] [--markdown FILE] [--short]
 
-Every probe acts as a client does and has a time limit; nothing is taken from anybody's documentation. A server that
-cannot be had is named, and so is the reason of each "no". Apache Kafka comes from Maven and needs Java.
+Each probe acts as a client and has a time limit; nothing is copied from documentation. Servers that are not available,
+and the reason of each "no", are listed. Apache Kafka comes from Maven and needs Java.
 """
 
 import argparse
@@ -48,7 +48,7 @@ PROBES: list[Probe] = [
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one probe: the cell of the table, why it is a "no", and how long it took."""
+    """Result of one probe: the cell of the table, the reason of a "no", and the duration."""
 
     cell: str
     reason: str = ""
@@ -56,7 +56,7 @@ class Result:
 
 
 def reason_of(failure: BaseException) -> str:
-    """One line; an assertion without a text is shown by its source."""
+    """Return the reason of a failure in one line; an assertion without a message is represented by its source."""
     text = " ".join(str(failure).split())
     frames = traceback.extract_tb(failure.__traceback__)
     if not text and frames and isinstance(failure, AssertionError):
@@ -67,7 +67,7 @@ def reason_of(failure: BaseException) -> str:
 
 
 def judged(probe: Probe, place: Place) -> Result:
-    """Run a probe in its own thread, because one that hangs is abandoned."""
+    """Run a probe in a separate thread, so that a hanging probe can be abandoned."""
     outcome: list[Result] = []
 
     def run() -> None:
@@ -88,7 +88,7 @@ def judged(probe: Probe, place: Place) -> Result:
 
 
 class Running:
-    """A contender's server, started again when a probe has left it unable to respond."""
+    """Server of a contender, which is restarted when a probe leaves it unresponsive."""
 
     def __init__(self, contender: Contender, stack: contextlib.ExitStack) -> None:
         self.contender = contender
@@ -97,7 +97,7 @@ class Running:
         self.server = self._inner.enter_context(contender.start(Mode.PLAIN))
 
     def responding(self) -> tuple[Server, bool]:
-        """The server, and whether it had to be started again."""
+        """Return the server, and whether it was restarted."""
         if any(wire.responses(self.server.bootstrap, 5) for _ in range(3)):
             return self.server, False
         with contextlib.suppress(Exception):
@@ -108,7 +108,7 @@ class Running:
 
 
 def results(contender: Contender, probes: Sequence[Probe]) -> Iterator[tuple[Probe, Result]]:
-    """Run probes one after the other. Raises: MissingPeer when the server cannot be had."""
+    """Run probes one after the other. Raises: MissingPeer if the server is not available."""
     with contextlib.ExitStack() as stack:
         running = Running(contender, stack)
         for probe in probes:
@@ -125,7 +125,7 @@ HEAD = "| check by a client |"
 
 
 def markdown(table: Table, probes: Sequence[Probe]) -> str:
-    """A row for each probe, a column for each server."""
+    """Return a table with a row for each probe and a column for each server."""
     lines = [f"{HEAD} " + " | ".join(table) + " |", "|---" * (len(table) + 1) + "|"]
     for probe in probes:
         cells = [found[probe.name].cell if probe.name in found else "?" for found in table.values()]
@@ -145,7 +145,7 @@ def reasons(table: Table, probes: Sequence[Probe]) -> str:
 
 
 def chosen(words: Sequence[str]) -> list[Probe]:
-    """The probes whose names hold one of these words; all, figures included, when there are none."""
+    """Return the probes whose names contain one of these words, without words all probes, figures included."""
     every = [*PROBES, *robustness.COSTS]
     return [probe for probe in every if not words or any(word.lower() in probe.name.lower() for word in words)]
 
@@ -171,7 +171,7 @@ def main() -> int:
         except MissingPeer as absent:
             missing[contender.name] = reason_of(absent)
             continue
-        except Exception as failure:  # what is known stays known: the others are still to come
+        except Exception as failure:  # results are kept, and the other contenders follow
             print(f"{contender.name}: {reason_of(failure)}", file=sys.stderr)
         table[contender.name] = found
     text = f"{markdown(table, probes)}\n\n{reasons(table, probes)}"
@@ -181,7 +181,7 @@ def main() -> int:
     if options.markdown:
         options.markdown.write_text(text + "\n", encoding="utf-8")
     sys.stdout.flush()
-    os._exit(0)  # a probe that hangs may have left a thread behind that no exit ends
+    os._exit(0)  # a hanging probe may have left a thread that prevents a normal exit
 
 
 def save(path: Path, facts: Mapping[str, Any], table: Table, missing: Mapping[str, str]) -> None:

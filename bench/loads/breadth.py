@@ -32,7 +32,7 @@ LOGIN = (
 
 @dataclass(frozen=True)
 class Case:
-    """One load of a row; ``records`` counts what each Produce adds to partition 0 of its topic, 0 for a Fetch."""
+    """Load of a row; ``records`` is the number that each Produce adds to partition 0 of its topic, 0 for a Fetch."""
 
     name: str
     topic: str
@@ -44,7 +44,7 @@ class Case:
     first: Sequence[bytes] = ()
 
     def run(self, loads: Loads, server: Server) -> tuple[float, float]:
-        """Return requests per second, and CPU microseconds of the server for each."""
+        """Return requests per second, and CPU microseconds of the server per request."""
         load = Generator({"case": self.frame})
 
         def send(seconds: float) -> Mapping[str, float]:
@@ -52,7 +52,7 @@ class Case:
             return load.run(port, "case", self.connections, self.in_flight, seconds, tls=self.tls, first=self.first)
 
         def end() -> int:
-            time.sleep(0.2)  # requests in flight when the client left are appended by then
+            time.sleep(0.2)  # the last requests in flight are appended by then
             return wire.end_offset(server.bootstrap, self.topic) if self.records else 0
 
         try:
@@ -83,7 +83,7 @@ def row_of(loads: Loads, case: Case, goal: float, ours: Server, kafka: Server) -
 def pair(
     loads: Loads, settings: Mapping[str, str] | None = None, listener: str | None = None
 ) -> Iterator[list[Server]]:
-    """Start kbroker and a warm Kafka, each with a topic "load"; ``listener`` is a second one of both, on free ports."""
+    """Start kbroker and a warm Kafka with a topic "load" each; ``listener`` is a second listener, on free ports."""
 
     def second(port: int) -> str | None:
         return f"{listener}://127.0.0.1:{port}" if listener else None
@@ -109,7 +109,7 @@ def durable(loads: Loads) -> list[Row]:
 
 
 def batch_of(codec: CompressionType) -> bytes:
-    """Return 100 records of about 200 bytes that compress as JSON events do."""
+    """Return a batch of 100 records of about 200 bytes that compress like JSON events."""
     builder = RecordBatchBuilder(int(codec))
     for number in range(100):
         event = {"id": f"{number * 2654435761 % 2**32:08x}", "user": f"user-{number % 17}", "page": f"/shop/{number}"}
@@ -184,7 +184,7 @@ def latency(loads: Loads) -> list[Row]:
 
 
 def keystore(folder: Path) -> Path:
-    """Make a key and its certificate in one PEM file. Raises: MissingPeer."""
+    """Create a key and its certificate in one PEM file. Raises: MissingPeer."""
     key, certificate, both = (folder / name for name in ("key.pem", "certificate.pem", "both.pem"))
     command = [
         "openssl",
@@ -207,7 +207,7 @@ def keystore(folder: Path) -> Path:
 
 
 def encrypted(loads: Loads) -> list[Row]:
-    """Measure Produce and Fetch behind TLS, without and with a login."""
+    """Measure Produce and Fetch with TLS, without and with SASL authentication."""
     rows = []
     produce = produce_frame(wire.produce("load", 0, wire.batch([b"x" * 100] * 100)), "load")
     single = produce_frame(wire.produce("load", 0, wire.batch([b"x" * 100])), "load")
@@ -221,7 +221,7 @@ def encrypted(loads: Loads) -> list[Row]:
         with tempfile.TemporaryDirectory(prefix="certificates-") as folder:
             keys = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keystore(Path(folder)))}
             with pair(loads, {**keys, **SASL}, protocol) as servers:
-                cases[1].run(loads, servers[1])  # TLS of a cold JVM
+                cases[1].run(loads, servers[1])  # warms up TLS in the JVM
                 rows += [row_of(loads, case, 1.5, *servers) for case in cases]
     return rows
 

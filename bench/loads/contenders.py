@@ -1,4 +1,4 @@
-"""The servers as the probes of abilities need them: on disk, behind TLS or SASL, killed and started again."""
+"""Servers as needed by the probes of abilities: on disk, behind TLS or SASL, killed and restarted."""
 
 import contextlib
 import enum
@@ -21,7 +21,7 @@ from tests.support.certificates import Certificates
 
 Start = contextlib.AbstractContextManager[Server]
 
-# What only saves time: cleaning at once instead of after minutes, quotas over 3 s instead of 10, no wait for members.
+# Settings that save time: cleaning at once instead of after minutes, quota windows of 3 s, no initial rebalance delay.
 QUICK = {
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
@@ -33,7 +33,7 @@ ADMIN, ADMIN_PASSWORD = "admin", "admin-secret"
 
 
 class Skipped(Exception):
-    """A probe cannot be made on this machine; the text says what is missing."""
+    """Exception for a probe that is impossible on this machine; the text has the missing prerequisite."""
 
 
 class Mode(enum.Enum):
@@ -47,7 +47,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True)
 class Secured:
-    """A server behind TLS or SASL, and what librdkafka needs: to get in, and to get in as who may do everything."""
+    """Server behind TLS or SASL, and librdkafka's settings for a client and for an administrator."""
 
     server: Server
     client: Mapping[str, Any]
@@ -60,9 +60,9 @@ class Contender:
 
     Args:
         name: of its column.
-        keeps: whether it has a mode in which its data is on disk.
-        start: it, PLAIN or DISK.
-        start_secured: it, TLS or SASL; raises MissingPeer when it cannot be started so.
+        keeps: whether a mode stores its data on disk.
+        start: starts the server in mode PLAIN or DISK.
+        start_secured: starts the server in mode TLS or SASL; raises MissingPeer if this is impossible.
     """
 
     name: str
@@ -89,7 +89,7 @@ def trusting(made: Certificates) -> dict[str, str]:
 def by_settings(
     name: str, starter: Callable[..., Start], sasl_settings: Mapping[str, str], extra: Mapping[str, str]
 ) -> Contender:
-    """A contender with Kafka's settings; a listener with TLS or SASL comes beside its own."""
+    """Return a contender with Kafka's settings, which adds a listener for TLS or SASL."""
 
     @contextlib.contextmanager
     def start_secured(mode: Mode) -> Iterator[Secured]:
@@ -164,7 +164,7 @@ def tansu() -> Contender:
                 with peers.tansu(["--cert", str(made.server), "--key", str(made.server)]) as server:
                     yield Secured(server, trusting(made), trusting(made))
                 return
-            with peers.tansu() as server:  # with --authentication no client could log in and add the first user
+            with peers.tansu() as server:  # with --authentication no client could authenticate to add the first user
                 yield Secured(server, {"security.protocol": "SASL_PLAINTEXT"})
 
     return Contender("Tansu", False, lambda mode: peers.tansu(), start_secured)
@@ -173,7 +173,7 @@ def tansu() -> Contender:
 def noida() -> Contender:
     @contextlib.contextmanager
     def start_secured(mode: Mode) -> Iterator[Secured]:
-        """It has no switch for either: a client asks its only port for them."""
+        """Run noida-db, which has no option for TLS or SASL; the client tries both on its only port."""
         unchecked = {"security.protocol": "SSL", "enable.ssl.certificate.verification": False}
         with peers.noida() as server:
             yield Secured(server, unchecked if mode is Mode.TLS else {"security.protocol": "SASL_PLAINTEXT"})
@@ -205,7 +205,7 @@ def responds_to_metadata(port: int) -> bool:
 
 @contextlib.contextmanager
 def again(server: Server, how: signal.Signals) -> Iterator[tuple[Server, float]]:
-    """End a server by a signal and start it by the same command; gives it, and the seconds to its first Metadata."""
+    """End a server by a signal and start it by the same command; yield it, and the seconds to the first Metadata."""
     process = Path(f"/proc/{server.pid}")
     command = [part.decode() for part in (process / "cmdline").read_bytes().split(b"\0")[:-1]]
     folder = os.readlink(process / "cwd")
@@ -228,7 +228,7 @@ def again(server: Server, how: signal.Signals) -> Iterator[tuple[Server, float]]
 
 
 def end(pid: int, how: signal.Signals) -> None:
-    """Send a signal to a process and its children, and wait until they have ended."""
+    """Send a signal to a process and its children, and wait for their end."""
     family = peers.family(pid)
     for one in family:
         with contextlib.suppress(ProcessLookupError):

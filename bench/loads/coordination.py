@@ -29,7 +29,7 @@ def request(key: int, version: int, body: codec.Body) -> bytes:
 
 
 def commits(loads: Loads, servers: list[Server]) -> list[Row]:
-    """Measure commits of one offset, of five groups in turn."""
+    """Measure commits of one offset by five groups in turn."""
     bodies: list[codec.Body] = [
         {
             "GroupId": f"commits-{number}",
@@ -44,7 +44,7 @@ def commits(loads: Loads, servers: list[Server]) -> list[Row]:
 
 
 def settled(server: Server) -> tuple[Crowd, float]:
-    """Let 1,000 members of the consumer protocol join; return them and the seconds until they had settled."""
+    """Let 1,000 members of the consumer protocol join; return them and the seconds until they have settled."""
     group = Group(f"crowd-{next(names)}", [f"topic-{number}" for number in range(TOPICS)], MEMBERS)
     crowd = Crowd(Coordinator(server.name, server.port, server.pid), [group])
     begun = time.monotonic()
@@ -67,7 +67,7 @@ def consumer_protocol(loads: Loads, servers: list[Server]) -> list[Row]:
             crowd, taken = settled(server)
             try:
                 getattr(joins, of).append(taken)
-                time.sleep(1.5)  # a target assignment is made once a second: another epoch may follow
+                time.sleep(1.5)  # a target assignment is computed once a second, so that another epoch may follow
                 crowd.settle()
                 first, *others = (member.request()[4:] for member in crowd.members[:100])
                 # correlation id, tagged fields, throttle time
@@ -86,7 +86,7 @@ def consumer_protocol(loads: Loads, servers: list[Server]) -> list[Row]:
 
 
 class ClassicGroup:
-    """Members of the classic protocol, each on its own connection: a join is answered when all have joined."""
+    """Members of the classic protocol on separate connections, since a join completes when all members have joined."""
 
     def __init__(self, bootstrap: str, stack: ExitStack) -> None:
         self.name = f"classic-{next(names)}"
@@ -100,7 +100,7 @@ class ClassicGroup:
         return [codec.decode_response_frame(key, version, c.receive())[1] for c in self._connections]
 
     def _join(self) -> list[codec.Body]:
-        self._round += 1  # as user data: a member with other metadata begins a rebalance
+        self._round += 1  # sent as user data: changed metadata of a member starts a rebalance
         metadata = struct.pack(">hiii", 0, 0, 4, self._round)
         body = {
             "GroupId": self.name,
@@ -134,7 +134,7 @@ class ClassicGroup:
 
 
 def classic_protocol(loads: Loads, servers: list[Server]) -> list[Row]:
-    """Measure a rebalance of 1,000 members: all join again, and sync."""
+    """Measure a rebalance of 1,000 members, which all rejoin and sync."""
     row = Row("1,000 members of the classic protocol rebalance", "s", "< Kafka", is_reached=at_most_of_peer(1.0))
     row.peer_name = servers[1].name
     for _ in range(loads.plan.rounds):

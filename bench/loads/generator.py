@@ -1,8 +1,8 @@
-"""The C programs below `native`, compiled when they are first used.
+"""Programs in C of the folder `native`, compiled at their first use.
 
-`Generator` sends one request over and over on many connections, in a closed loop or at a rate, and checks every
-response; `follow` measures the time from a Produce request to the consumers of its record; `bare_loop` is the least
-that a server of one thread does.
+`Generator` repeats requests on many connections, in a closed loop or at a rate, and checks each response; `follow`
+measures the time from a Produce request to the consumers of its record; `bare_loop` is the least work of a server with
+one thread.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ BUILD = ROOT / "build" / "loads"
 NATIVE = Path(__file__).with_name("native")
 
 
-LIBRARIES = {"load": (("-lssl", "-lcrypto"), ("-DNO_TLS",))}  # options of a program, and those to try if these fail
+LIBRARIES = {"load": (("-lssl", "-lcrypto"), ("-DNO_TLS",))}  # options of a program, and alternatives if these fail
 
 
 class NoCompiler(Exception):
-    """This machine has no C compiler."""
+    """Exception for a machine without a C compiler."""
 
 
 def compiled(name: str) -> Path:
-    """Compile a program unless this source has been compiled already. Raises: NoCompiler."""
+    """Compile a program unless its source is compiled already, and return its path. Raises: NoCompiler."""
     source = NATIVE / f"{name}.c"
     program = BUILD / f"{name}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
     if not program.exists():
@@ -51,7 +51,7 @@ def compiled(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Frame:
-    """One request without its length, and the position in its response of an error code that must be 0.
+    """Request without its length, and the position of an error code in its response that must be 0.
 
     Each connection sends it and ``others`` in turn.
     """
@@ -67,12 +67,14 @@ def produce_frame(request: bytes, topic: str) -> Frame:
 
 
 def fetch_frame(request: bytes, topic: str) -> Frame:
-    """Return a Fetch request, v4: its response has the throttle time before the topics."""
+    """Return a Fetch request, v4, whose response has the throttle time before the topics."""
     return Frame(request, error_at=4 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4)
 
 
 def frames(topic: str, *, records: int = 1, record_bytes: int = 100, acks: int = 1) -> dict[str, Frame]:
-    """Requests by name: ApiVersions, Metadata, Produce of one batch, Fetch of 1 MiB from the start of partition 0."""
+    """Return requests by name: ApiVersions, Metadata, Produce of one batch, Fetch of 1 MiB from the start of partition
+    0.
+    """
     batch = wire.batch([b"x" * record_bytes] * records)
     return {
         "api_versions": Frame(wire.header(wire.API_VERSIONS, 0), error_at=4),
@@ -86,8 +88,8 @@ class Generator:
     """Loads on a server. Raises: NoCompiler.
 
     Args:
-        requests: by the name that a load is asked for with.
-        folder: where the requests are written for the program.
+        requests: requests by the names used in ``run``.
+        folder: folder for the requests that the program reads.
     """
 
     def __init__(self, requests: dict[str, Frame], folder: Path = BUILD / "frames") -> None:
@@ -116,11 +118,11 @@ class Generator:
         tls: bool = False,
         first: Sequence[bytes] = (),
     ) -> dict[str, Any]:
-        """Send for so long; return the program's figures (latencies in microseconds).
+        """Send requests for `seconds`; return the program's figures (latencies in microseconds).
 
-        Without `warm_up_s` all responses are counted. `rate`: requests per second (open loop); 0: as fast as
-        responses come. `first`: requests that begin each connection, such as a login. Raises: RuntimeError on a
-        wrong response, an error code, a closed connection, or without TLS in the program.
+        Without `warm_up_s` all responses are counted. `rate`: requests per second (open loop); 0 is a closed loop.
+        `first`: requests that begin each connection, such as an authentication. Raises: RuntimeError for a wrong
+        response, an error code, a closed connection, or a program without TLS.
         """
         command = [str(self._program), "--port", str(port), "--frame", str(self._folder / f"{frame}.bin")]
         command += ["--first", str(self._write("first", first)), *(["--tls"] if tls else [])]
@@ -137,9 +139,9 @@ class Generator:
 
 
 def follow(port: int, topic: str, consumers: int, seconds: float, *, warm_up_s: float, rate: float) -> dict[str, Any]:
-    """Produce single records to a topic of one partition, which consumers follow; return the program's figures.
+    """Produce single records to a topic of one partition for consumers; return the program's figures.
 
-    `rate`: records per second; 0: the next one when all consumers have the previous one. Raises: RuntimeError.
+    `rate`: records per second; 0 sends the next record when all consumers have the previous one. Raises: RuntimeError.
     """
     bootstrap, place = f"127.0.0.1:{port}", b"KBROKER!"
     start = wire.end_offset(bootstrap, topic)
@@ -154,7 +156,7 @@ def follow(port: int, topic: str, consumers: int, seconds: float, *, warm_up_s: 
         command += [f"--{name}", str(path)]
     options = {
         "offset-at": fetch.index(place),
-        # behind the error code: high watermark, last stable offset, count of aborted transactions
+        # after the error code: high watermark, last stable offset, count of aborted transactions
         "records-at": (fetch_frame(fetch, topic).error_at or 0) + 2 + 8 + 8 + 4,
         "start": start,
         "consumers": consumers,
@@ -172,7 +174,7 @@ def follow(port: int, topic: str, consumers: int, seconds: float, *, warm_up_s: 
 
 @contextlib.contextmanager
 def bare_loop(body_bytes: int) -> Iterator[tuple[int, int]]:
-    """Run the bare loop; gives its port and process id. Its responses are a correlation id and so many bytes."""
+    """Run the bare loop; yield its port and process id. Its responses are a correlation id and `body_bytes` bytes."""
     command = [str(compiled("bare_loop")), str(body_bytes)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

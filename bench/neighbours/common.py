@@ -1,4 +1,4 @@
-"""Common parts of these measurements: their own broker, quotas, and another client whose latency is measured."""
+"""Common parts of these measurements: a broker, quotas, and another client whose latency is measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.client import Client
 
 @contextmanager
 def served(settings: Mapping[str, str]) -> Iterator[BrokerProcess]:
-    """A broker process with one topic "t" of one partition."""
+    """Run a broker process with one topic "t" of one partition."""
     with TemporaryDirectory(prefix="kbroker-bench-") as folder:
         broker = BrokerProcess(Path(folder), settings)
         broker.start()
@@ -30,7 +30,7 @@ def served(settings: Mapping[str, str]) -> Iterator[BrokerProcess]:
 
 
 def set_quota(bootstrap: str, client_id: str | None, key: str, value: float | None) -> None:
-    """Give a client id (None: the default) a quota, or take it away."""
+    """Set or remove a quota of a client id, or of the default with None."""
     entity = [{"EntityType": "client-id", "EntityName": client_id}]
     op = {"Key": key, "Value": value or 0.0, "Remove": value is None}
     with Client(bootstrap, "admin", 60) as client:
@@ -41,12 +41,12 @@ def set_quota(bootstrap: str, client_id: str | None, key: str, value: float | No
 
 
 def p99(latencies: list[float]) -> float:
-    """The 99th percentile."""
+    """Return the 99th percentile."""
     return statistics.quantiles(latencies, n=100)[98]
 
 
 class Probe:
-    """Another client: Produce of one record of 100 bytes, one after the other; latencies in milliseconds."""
+    """Client that sends sequential Produce requests of one record of 100 bytes, with latencies in milliseconds."""
 
     def __init__(self, bootstrap: str, pause_s: float = 0.0) -> None:
         self._connection = wire.Connection(bootstrap, 120)
@@ -65,7 +65,7 @@ class Probe:
         return (time.perf_counter() - begun) * 1000
 
     def run(self, seconds: float) -> list[float]:
-        """Latencies of so many seconds."""
+        """Return the latencies of a number of seconds."""
         end = time.perf_counter() + seconds
         found = []
         while time.perf_counter() < end:
@@ -76,7 +76,7 @@ class Probe:
 
     @contextmanager
     def beside(self) -> Iterator[list[tuple[float, float]]]:
-        """Goes on in a thread meanwhile: (seconds since the start, latency)."""
+        """Produce in a thread during the block, and yield the list of seconds since the start and latencies."""
         found: list[tuple[float, float]] = []
         over = threading.Event()
         start = time.perf_counter()

@@ -1,13 +1,13 @@
-"""The two experiments of KIP-599, with the controller mutation quota on and off.
+"""Both experiments of KIP-599, with the controller mutation quota on and off.
 
     python bench/neighbours/mutations.py [--topics 5000] [--rate 50] [--runs off,on] [--json FILE]
 
-1. Topics of 4 partitions are created at 10 requests a second of 50 topics each.
-2. All of them are deleted in one request.
+1. Topics of 4 partitions are created by 10 requests per second of 50 topics each.
+2. All of them are deleted by one request.
 
-The client does what Java's Admin does: it repeats what was refused with THROTTLING_QUOTA_EXCEEDED when the
-throttle time is over. Measured: the time until all is done (drain), and the latency of another client's Produce, 50 a
-second. `plot.py` draws the file.
+The client acts as Java's Admin: topics refused with THROTTLING_QUOTA_EXCEEDED are repeated after the throttle time.
+Measured are the time until all is done (drain), and the latency of another client's Produce, 50 per second. `plot.py`
+draws the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPICS_A_REQUEST, REQUESTS_A_SECOND, PARTITIONS = 50, 10, 4
 
 
 class Storm:
-    """One client that makes and deletes topics; ``progress``: seconds since the start, partitions done so far."""
+    """Client that creates and deletes topics; ``progress`` has seconds since the start and completed partitions."""
 
     def __init__(self, bootstrap: str) -> None:
         self._client = Client(bootstrap, "storm", 600)
@@ -41,7 +41,7 @@ class Storm:
         self.refusals = 0
 
     def ask(self, name: str, version: int, topics: list[str], body: dict[str, Any], responses: str) -> list[str]:
-        """Send one request; returns the topics that were refused, once it is worth asking again."""
+        """Send one request; return the refused topics after the throttle time."""
         response = self._client.call(name, version, body)
         refused = []
         for row in response[responses]:
@@ -66,7 +66,7 @@ class Storm:
 
 
 def create_all(storm: Storm, topics: list[str]) -> None:
-    """At most 10 requests a second; what was refused is asked for before what is new."""
+    """Create topics by at most 10 requests per second, refused ones before new ones."""
     waiting = [topics[at : at + TOPICS_A_REQUEST] for at in range(0, len(topics), TOPICS_A_REQUEST)]
     for number, request in enumerate(waiting):
         time.sleep(max(0.0, storm.start + number / REQUESTS_A_SECOND - time.perf_counter()))
@@ -82,7 +82,7 @@ def delete_all(storm: Storm, topics: list[str]) -> None:
 
 
 def experiment(bootstrap: str, body: Any, topics: list[str]) -> dict[str, Any]:
-    """Run one of the two beside another client."""
+    """Run one of the experiments beside another client."""
     storm = Storm(bootstrap)
     with Probe(bootstrap, pause_s=0.02) as probe, probe.beside() as latencies:
         storm.start = time.perf_counter()

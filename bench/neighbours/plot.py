@@ -1,6 +1,6 @@
-"""Draw what mutations.py found: python bench/neighbours/plot.py RESULTS.json OUT_WITHOUT_SUFFIX  (makes .png and .svg)
+"""Draw the results of mutations.py: python bench/neighbours/plot.py RESULTS.json OUT_WITHOUT_SUFFIX  (.png and .svg)
 
-Needs matplotlib (the `bench` extra), and nothing of kbroker.
+Needs matplotlib (the `bench` extra), but not kbroker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Does a fetcher that spins hurt another client?  python bench/neighbours/spinner.py [--quota 5] [--pairs 9]
+"""Effect of a busy-polling fetcher on another client: python bench/neighbours/spinner.py [--quota 5] [--pairs 9]
 
-A client in its own process fetches with max wait 0, one request after the other. In turn: it does not, and it does
-under a request_percentage; another client's p99 in both, pair by pair, and at the end what the spinner was charged over
-the whole run, by the metric of its counter. Without a quota, for comparison, once at the end.
+A client in its own process sends sequential Fetch requests with max wait 0. In pairs, it is idle and it polls under a
+request_percentage. Prints another client's p99 for both, pair by pair, and at the end the charged share of the poller
+over the whole run, by the metric of its counter, and one measurement without a quota.
 
 Accepted: share within 10 % of the quota, median of the ratios below 1.5.
 """
@@ -31,7 +31,7 @@ WINDOW_S = 11
 
 
 def spin(bootstrap: str) -> None:
-    """The spinner: for each line `go` spins until the line `stop`."""
+    """Run the busy-polling client: a line `go` starts the polling, and a line `stop` ends it."""
     frame = codec.encode_request_frame(1, 11, 0, "spinner", fetch_body("t", 0, (0, -1)))
     wanted = threading.Event()
 

@@ -1,8 +1,8 @@
-"""Do ten thousand throttled channels hurt a client that is not throttled?  python bench/neighbours/throttled.py
+"""Effect of ten thousand throttled channels on another client: python bench/neighbours/throttled.py
 
-10,000 connections with a client id each. In turn: all idle, and all throttled for some seconds with a request more in
-their sockets that the broker must not read; another client's p99 in both, pair by pair. Prints each pair and the median
-of the ratios.
+10,000 connections have a client id each. In pairs, all are idle, and all are throttled for some seconds with one more
+request in their sockets that the broker must not read. Prints another client's p99 for each pair, and the median of the
+ratios.
 
 Accepted: at most 1.10.
 """
@@ -23,19 +23,20 @@ from bench.neighbours.common import Probe, p99, served, set_quota
 from tests.support.client import Client
 
 ACCEPTED = 1.10
-WINDOWS = 2  # of a second each: what a channel sent is forgotten when its throttle ends
+WINDOWS = 2  # of a second each: the recorded bytes of a channel expire when its throttle ends
 
 
 def measure(channels: int, pairs: int, seconds: float) -> list[float]:
-    """Ratios of another client's p99, all throttled by all idle, one of each pair that counts."""
+    """Return the ratios of another client's p99, all throttled divided by all idle, of each valid pair."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    throttle_s = seconds + channels / 1000 + 1  # a millisecond for each to send and to read, and a second to spare
+    # a millisecond per channel for sending and reading, and a second in reserve
+    throttle_s = seconds + channels / 1000 + 1
     settings = {
         "num.network.threads": "1",
         "kbroker.quota.max.counters": str(2 * channels),
         "quota.window.num": str(WINDOWS),
-        "socket.listen.backlog.size": "1024",  # past Kafka's 50 the system lets a client wait for a second
+        "socket.listen.backlog.size": "1024",  # beyond Kafka's 50 the system lets a client wait for a second
     }
     with served(settings) as broker, Probe(broker.bootstrap) as probe, ExitStack() as stack:
         set_quota(broker.bootstrap, "raw", "producer_byte_rate", 1e12)
@@ -43,7 +44,7 @@ def measure(channels: int, pairs: int, seconds: float) -> list[float]:
         smallest = min(client.produce("t", 60) for client in clients)
         for client in clients:
             client.end()
-        # the delay: the size over the rate, a whole number, less the windows
+        # the delay: the size divided by the rate, a whole number, minus the windows
         set_quota(broker.bootstrap, None, "producer_byte_rate", smallest // (throttle_s + WINDOWS))
         probe.run(2)
         ratios = []

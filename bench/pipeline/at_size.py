@@ -1,12 +1,12 @@
-"""Cost of the pipeline at a size: each step over a generated log, its time, memory, files, and bytes shuffled.
+"""Cost of the pipeline at a size: time, memory, files and shuffled bytes of each step over a generated log.
 
     python bench/pipeline/at_size.py --requests 2e6 --requests 20e6 --folder /tmp/at-size --json sizes.json
 
 Steps: generate (the table, without Spark) or ingest (`--ingest`: Arrow files through the stream), usage, throttles,
-replay and recommend on the files as they came, compact, and replay again. One session for all, warmed up by a small
-table. Processor time and memory are those of the process and all below it: driver, JVM, Python workers. Memory is
-resident, sampled twice a second, so that pages which forked workers share count once for each. Shuffled and
-spilled bytes are Spark's own, of its REST interface. A table is deleted when its steps are done.
+replay and recommend on the original files, compact, and a second replay. All steps share one session, warmed up by a
+small table. Processor time and memory are those of the process and its descendants: driver, JVM, Python workers. Memory
+is resident memory, sampled twice a second, so that pages shared by forked workers count once per worker. Shuffled and
+spilled bytes are from Spark's REST interface. A table is deleted after its steps.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from kbroker.spark.whatif.sum import totals_of  # noqa: E402
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SAMPLE_S = 0.5
-PROCESSES = 2  # as Spark has cores
+PROCESSES = 2  # equals Spark's cores
 EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 20_000.0}})
 ALL = QuotaSet(
     {
@@ -90,17 +90,17 @@ class Cost:
 
 
 class Tree:
-    """Processor time and memory of this process and all below it, sampled by a thread.
+    """Processor time and memory of this process and its descendants, sampled by a thread.
 
-    A process that has ended counts with what it had used at the last sample: a parent that ends takes the times of its
+    A process that has ended counts with its usage at the last sample, because a parent that ends takes the times of its
     children with it.
     """
 
     def __init__(self) -> None:
         self.peak = self.own_peak = 0
-        self._used_s: dict[tuple[int, int], float] = {}  # of each process there was: pid, when it began
+        self._used_s: dict[tuple[int, int], float] = {}  # of each process that existed, by pid and start time
         self._lock = threading.Lock()
-        self._sampling_s = 0.0  # what the samples themselves took
+        self._sampling_s = 0.0  # time of the samples themselves
         threading.Thread(target=self._sample, daemon=True).start()
 
     def begin(self) -> float:
@@ -108,7 +108,7 @@ class Tree:
         return self.used()
 
     def used(self) -> float:
-        """Processor time so far, without that of the samples, which take more the longer a busy machine makes it."""
+        """Return the processor time without that of the samples, which take longer on a busy machine."""
         return self.now()[0] - self._sampling_s
 
     def _sample(self) -> None:
@@ -119,7 +119,7 @@ class Tree:
             time.sleep(SAMPLE_S)
 
     def now(self) -> tuple[float, int, int]:
-        """Seconds of all there were, resident bytes of all there are, and of this one."""
+        """Return the seconds of all processes so far, and the resident bytes of all running ones and of this one."""
         parents, used, resident = {}, {}, {}
         for entry in os.listdir("/proc"):
             if entry.isdigit():
@@ -146,7 +146,7 @@ class Meter:
         self.spark, self.tree, self.costs = spark, tree, costs
 
     def stages(self) -> tuple[int, int]:
-        """Bytes written into shuffles, and spilled to disks, of all stages so far."""
+        """Return the bytes written into shuffles, and spilled to disks, of all stages so far."""
         context = self.spark.sparkContext
         url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/stages"
         with urllib.request.urlopen(url) as response:
@@ -170,7 +170,7 @@ class Meter:
 
 
 def steps(spark: Any, table: Path, dates: list[str] | None) -> dict[str, Callable[[], Any]]:
-    """Return the measured steps by name. Args: `dates`: days of the table to read, None: all."""
+    """Return the measured steps by name. Args: `dates`: days of the table to read, None for all."""
 
     def replay(quotas: QuotaSet) -> int:
         clients = replay_clients(spark, table, quotas, dates=dates).cache()
@@ -200,14 +200,14 @@ def steps(spark: Any, table: Path, dates: list[str] | None) -> dict[str, Callabl
         "recommend": lambda: recommend(needs_of_table(spark, table, dates=dates), share=0.01),
         "report": report,
         "compact": lambda: compact_table(table, retention_ms=0, short_retention=True),
-        "replay-again": lambda: replay(EACH),  # of files that were compacted
+        "replay-again": lambda: replay(EACH),  # of compacted files
     }
 
 
 def run(
     meter: Meter, folder: Path, shape: Shape, chosen: list[str], ingested: bool, keep: bool, first_days: int | None
 ) -> None:
-    """All steps over one log. Args: `first_days`: so many days of it, for steps that can; None: all."""
+    """Run all steps over one log. Args: `first_days`: number of days for steps that support this, None for all."""
     spark, table, n = meter.spark, folder / f"table-{shape.requests}", shape.requests
     try:
         if ingested:

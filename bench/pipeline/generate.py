@@ -1,15 +1,15 @@
-"""Make up a request log of any size, as a table or as the Arrow files that a broker writes.
+"""Generate a request log of any size, as a table or as the Arrow files that a broker writes.
 
     python bench/pipeline/generate.py sample --requests 2e6 --entities 5000 --days 2
     python bench/pipeline/generate.py logs --as arrow --requests 2e6      # input for `kbroker pipeline ingest`
 
-Clients produce, fetch and administer in bursts, more by day than by night. The first entity sends --hot-share of all
-requests, the others by Zipf's law (--skew). The share --breaching of the entities exceeds its quotas: their requests
-have verdicts, delays and refusals in the form of real ones. Every value of a counter is logged, but no sensor has
-judged it: `kbroker pipeline replay --check` reports no missing values, and other verdicts.
+Clients produce, fetch and administer in bursts, with a higher rate by day than by night. The first entity sends
+--hot-share of all requests, the others by Zipf's law (--skew). The share --breaching of the entities exceeds its
+quotas: their requests have verdicts, delays and refusals in the form of real ones. Each value of a counter is logged,
+but not judged by a sensor: `kbroker pipeline replay --check` reports no missing values, and different verdicts.
 
-Each block of the log follows from the seed and the block's number, so the same options make the same rows whatever the
-number of processes.
+Each block of the log follows from the seed and the block's number, so that the same options generate the same rows with
+any number of processes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from kbroker.spark.tables.table_place import TableName, TablePlace
 
 HOURS_PER_VERSION = 24
 Made = tuple[int, int, int]  # rows, files, bytes
-Hour = range  # the numbers of its blocks
+Hour = range  # numbers of its blocks
 
 
 def generate_table(table: TableName, shape: Shape, *, processes: int = 1) -> Made:
-    """Make a table of a request log; each day of the log becomes one version.
+    """Generate a table of a request log; each day of the log becomes one version.
 
-    Raises: TableError when the table has rows; PipelineError for an impossible shape.
+    Raises: TableError if the table has rows; PipelineError for an impossible shape.
     """
     shape.check()
     found = Table(table)
@@ -69,7 +69,7 @@ def generate_table(table: TableName, shape: Shape, *, processes: int = 1) -> Mad
 
 
 def generate_files(folder: Path, shape: Shape, *, processes: int = 1) -> Made:
-    """Make a folder of Arrow files, one for each hour, as a broker writes them to `kbroker.request.log.dir`.
+    """Generate a folder of Arrow files, one per hour, as a broker writes them to `kbroker.request.log.dir`.
 
     Raises: PipelineError for an impossible shape.
     """
@@ -84,7 +84,7 @@ def _for_each_hour(write: Callable[[Hour], Any], shape: Shape, processes: int) -
     hours = [Hour(hour * shape.pieces, (hour + 1) * shape.pieces) for hour in range(shape.hours)]
     with ExitStack() as stack:
         if processes > 1:
-            # not by fork: numpy and Arrow have threads
+            # no fork, because numpy and Arrow have threads
             context = multiprocessing.get_context("spawn")
             yield from stack.enter_context(ProcessPoolExecutor(processes, context)).map(write, hours)
         else:
@@ -117,7 +117,7 @@ def in_table_order(people: Population, block: int) -> pa.Table:
     rows, who = block_rows(people, block)
     hour = people.shape.span_us(block)[0] // 3_600_000_000
     is_request = rows["api_key"].is_valid().to_numpy()
-    # names sort as their numbers do; verdicts without a request have none, and come first
+    # names sort like their numbers; verdicts without a request have no name, and come first
     entity = np.where(is_request, people.user[who] * people.shape.entities + who, -1)
     bucket = np.where(is_request, people.bucket[who], bucket_of(None, None, people.shape.buckets)).astype(np.int32)
     order = np.lexsort((entity, bucket))

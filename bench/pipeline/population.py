@@ -1,7 +1,7 @@
-"""The clients of a made-up request log: who they are, what each does, and how many requests it has sent by any time.
+"""Clients of a generated request log: their names, their activities, and the number of their requests before a time.
 
-Everything follows from the seed and an entity's number, so a part of the log can be made without those before it: how
-many requests an entity has sent by then is computed, not counted.
+Everything follows from the seed and an entity's number, so that a part of the log can be generated without previous
+parts: the number of an entity's previous requests is computed, not counted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
 MAX_ENTITIES = 10_000_000
 PRODUCER, CONSUMER, ADMIN = range(3)
 BLOCK_ROWS = 200_000  # in the busiest hour
-_SWING = 0.6  # how far the rate of requests rises and falls each day
-_NOON_US = 15 * HOUR_US  # when it is highest
+_SWING = 0.6  # relative amplitude of the daily variation of the request rate
+_NOON_US = 15 * HOUR_US  # time of the highest rate
 CLIENTS_OF_A_USER = 4
 
 
@@ -33,9 +33,9 @@ CLIENTS_OF_A_USER = 4
 class Shape:
     """Shape of the log to generate.
 
-    `requests`: records of it. `entities`: pairs of user and client id. `hot_share`: of the first entity, 0..1; the
-    others' shares fall with their rank, by `skew` (Zipf's exponent). `days`: how long; `start_us`: from when, a full
-    hour (microseconds since 1970). `breaching`: the share of the entities that exceed their quotas.
+    `requests`: number of records. `entities`: pairs of user and client id. `hot_share`: share of the first entity,
+    0..1; the shares of the others fall with their rank, by `skew` (Zipf's exponent). `days`: length; `start_us`: begin,
+    a full hour (microseconds since 1970). `breaching`: share of the entities that exceed their quotas.
     """
 
     requests: int
@@ -49,7 +49,7 @@ class Shape:
     buckets: int = DEFAULT_BUCKETS
 
     def check(self) -> None:
-        """Raises: PipelineError for what cannot be."""
+        """Validate the shape. Raises: PipelineError for an impossible one."""
         if not 1 <= self.entities <= MAX_ENTITIES:
             raise PipelineError(f"expected 1 to {MAX_ENTITIES:,} entities, got {self.entities:,}")
         if self.requests < 1 or self.days <= 0 or self.seed < 0:
@@ -66,16 +66,16 @@ class Shape:
 
     @property
     def pieces(self) -> int:
-        """Into how many blocks an hour is cut, so that none has many more than BLOCK_ROWS."""
+        """Number of blocks of an hour, so that no block has many more than BLOCK_ROWS."""
         return max(1, math.ceil(self.requests / self.days / 24 * (1 + _SWING) / BLOCK_ROWS))
 
     @property
     def blocks(self) -> int:
-        """Number of blocks: the parts that are generated independently of each other."""
+        """Number of blocks, the parts that are generated independently of each other."""
         return self.hours * self.pieces
 
     def span_us(self, block: int) -> tuple[int, int]:
-        """When a block begins and ends, microseconds since 1970."""
+        """Return the begin and end of a block in microseconds since 1970."""
         hour, piece = divmod(block, self.pieces)
         begin = hour * HOUR_US
         end = min(int(self.days * DAY_US), begin + HOUR_US)
@@ -83,20 +83,20 @@ class Shape:
         return self.start_us + ends[0], self.start_us + ends[1]
 
     def sent_before(self, time_us: int) -> float:
-        """Return the number of requests before a time: more by day than by night."""
+        """Return the number of requests before a time, with a higher rate by day than by night."""
         total = self.days * DAY_US
         passed = min(max(time_us - self.start_us, 0), total)
         return self.requests if passed >= total else self.requests * self._risen(passed) / self._risen(total)
 
     def _risen(self, passed_us: float) -> float:
         turn = 2 * math.pi / DAY_US
-        quarter = DAY_US / 4  # the sine is highest a quarter after it begins to rise
+        quarter = DAY_US / 4  # the sine is highest a quarter day after it begins to rise
         first, last = (math.cos(turn * (at - _NOON_US + quarter)) for at in (0.0, passed_us))
         return passed_us + _SWING * (first - last) / turn
 
 
 def mixed(*parts: Any) -> Array:
-    """Numbers that look random, made of others (splitmix64); arrays of one length, or single numbers."""
+    """Return pseudo-random numbers computed from `parts` (splitmix64), which are arrays of one length or numbers."""
     found: Array = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
         for part in parts:
@@ -108,12 +108,12 @@ def mixed(*parts: Any) -> Array:
 
 
 def chance(*parts: Any) -> Array:
-    """The same as numbers from 0 to below 1."""
+    """Return the numbers of `mixed` scaled to the range from 0 to below 1."""
     return (mixed(*parts) >> np.uint64(11)).astype(np.float64) / float(2**53)
 
 
 class Population:
-    """The entities of a log, by their numbers; those with a lower number send more. Threads: any."""
+    """Entities of a log by number; an entity with a lower number sends more. Threads: any."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -127,13 +127,13 @@ class Population:
         self.role = role.astype(np.int8)
         self.is_breaching = chance(seed, 2, number) < shape.breaching
         self.is_breaching[0] = shape.breaching > 0
-        self.burst = (1 + mixed(seed, 3, number) % np.uint64(32)).astype(np.int64)  # requests that come together
-        self.size_bytes = np.exp(5.0 + 5.0 * chance(seed, 4, number))  # of a typical batch: 150 bytes to 22 kB
-        self.links = (1 + mixed(seed, 5, number) % np.uint64(4)).astype(np.int64)  # connections at a time
+        self.burst = (1 + mixed(seed, 3, number) % np.uint64(32)).astype(np.int64)  # requests of one burst
+        self.size_bytes = np.exp(5.0 + 5.0 * chance(seed, 4, number))  # size of a typical batch: 150 bytes to 22 kB
+        self.links = (1 + mixed(seed, 5, number) % np.uint64(4)).astype(np.int64)  # simultaneous connections
         self.phase = (mixed(seed, 6, number) % np.uint64(1 << 20)).astype(np.int64)
 
     def counts_before(self, time_us: int) -> Array:
-        """Return the number of requests of each entity before a time; at the end their sum is `requests`."""
+        """Return the number of requests of each entity before a time, whose sum at the end is `requests`."""
         return np.floor(self.share * self.shape.sent_before(time_us) + self._phase).astype(np.int64)
 
     @functools.cached_property
@@ -145,7 +145,7 @@ class Population:
 
     @functools.cached_property
     def bucket(self) -> Array:
-        """In which bucket of a table the rows of each entity lie."""
+        """Bucket of each entity's rows in a table."""
         _, principal, client = self.names
         pairs = zip(principal.to_pylist(), client.to_pylist(), strict=True)
         return np.array([bucket_of(one, other, self.shape.buckets) for one, other in pairs], np.int32)
@@ -153,7 +153,7 @@ class Population:
 
 @functools.lru_cache(maxsize=1)
 def population(shape: Shape) -> Population:
-    """The entities of a log; kept, as a task makes many blocks."""
+    """Return the entities of a log, cached because a task generates many blocks."""
     return Population(shape)
 
 
@@ -170,7 +170,7 @@ def _shares(shape: Shape) -> Array:
 
 
 def _phases(shape: Shape, share: Array, number: Array) -> Array:
-    """By how much each entity's count is ahead, so that all counts together are exact at the end."""
+    """Return the phase of each entity's count, which makes the sum of all counts exact at the end."""
     whole = share * shape.requests
     rest = whole - np.floor(whole)
     phase = chance(shape.seed, 7, number)

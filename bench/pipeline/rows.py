@@ -1,10 +1,10 @@
-"""One block of a made-up request log as an Arrow table: what a broker would have logged in that time.
+"""Block of a generated request log as an Arrow table, in the form of a broker's log.
 
-Rows come in the order of their times and have every column of the log. Each client's counters record every value of it,
+Rows are in the order of their times and have every column of the log. Each client's counters record each value,
 numbered from 1 without a gap: `Request` the handler's time, then the network thread's, `Produce` and `Fetch` the bytes,
-`ControllerMutation` the topics asked for. A throttled fetch gives its bytes back, a refused mutation records nothing.
-Verdicts have the form of real ones, and their delay follows from what they say was observed, but no sensor has judged
-the values: `replay --check` finds other ones.
+`ControllerMutation` the requested topics. A throttled fetch subtracts its bytes, and a refused mutation records
+nothing. Verdicts have the form of real ones, and their delay follows from the observed values, but the values are not
+judged by a sensor: `replay --check` finds different verdicts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ QUOTAS = ("Produce", "Fetch", "ControllerMutation", "Request")
 REQUEST = QUOTAS.index("Request")
 WINDOW_MS = 11_000
 THROTTLING_QUOTA_EXCEEDED = 89
-CONNECTIONS_PER_ROW = 2_000  # of a breaching client's records, one is a connection that had to wait
+CONNECTIONS_PER_ROW = 2_000  # one of so many records of a breaching client is a delayed connection
 _LOCAL = "127.0.0.1:9092"
 
 
 @dataclass(frozen=True)
 class _Api:
-    """A request that clients send. `quota`: of QUOTAS, beside Request; sizes in bytes, `handler_us` on average."""
+    """Request of clients; `quota`: index in QUOTAS, beside Request; sizes in bytes, `handler_us` on average."""
 
     key: int
     name: str
@@ -51,20 +51,20 @@ APIS = (
     _Api(19, "CREATE_TOPICS", 7, 120, 90, 900, 4_000, QUOTAS.index("ControllerMutation")),
     _Api(32, "DESCRIBE_CONFIGS", 4, 70, 2_500, 250, 0),
 )
-#: What a client of each role sends, over and over. The last one is of no quota but Request.
+#: Repeated requests of a client of each role. The last role has only the Request quota.
 _TURNS = {
     PRODUCER: (2, *[0] * 18, 2),
     CONSUMER: (2, *[1] * 8, 4, *[1] * 8, 3, 4),
     ADMIN: (2, 5, 6, 5, 2, 5, 6, 2, 5, 2) * 2,
 }
 TURN = 20
-#: Which values of a breaching client are delayed or refused, of those of one quota: some together, then none.
+#: Values of a breaching client that are delayed or refused, per quota: some together, then none.
 _BREACH = 600
 _HITS = tuple(place < 90 and place % 3 == 0 for place in range(_BREACH))
 
 
 def block_rows(population: Population, block: int) -> tuple[pa.Table, Array]:
-    """The rows of a block in the order of their times, and the number of each one's entity.
+    """Return the rows of a block in the order of their times, and the entity number of each row.
 
     Args: `block`: from 0 to below `Shape.blocks`.
     """
@@ -73,7 +73,7 @@ def block_rows(population: Population, block: int) -> tuple[pa.Table, Array]:
 
 
 class _Block:
-    """Columns of the rows as numpy arrays, first of each client's rows together, then in the order of their times."""
+    """Columns of the rows as numpy arrays, first grouped by client, then in the order of their times."""
 
     def __init__(self, population: Population, block: int) -> None:
         shape = population.shape
@@ -91,17 +91,17 @@ class _Block:
         self.who, self.ordinal, self.time_us = who[order], ordinal[order], time_us[order]
 
     def _times(self, who: Array, ordinal: Array, length_us: int) -> Array:
-        """Requests of a client come in bursts; in the order of its requests."""
+        """Return the times of the requests, in bursts of a client and in the order of the client's requests."""
         if len(who) == 0:
             return np.zeros(0, np.int64)
         burst = ordinal // self.population.burst[who]
         begins = np.concatenate([[True], (np.diff(who) != 0) | (np.diff(burst) != 0)])
         number = np.cumsum(begins) - 1
         start = self.rng.integers(0, length_us, int(number[-1]) + 1)
-        # by the exponential distribution, with a mean of 0.2 s
+        # exponential distribution with a mean of 0.2 s
         within = (-200_000 * np.log1p(-self.rng.random(len(who)))).astype(np.int64)
         found = (start[number] + within) % length_us
-        return self.begin_us + found[np.lexsort((found, who))]  # each client's requests in the order of time
+        return self.begin_us + found[np.lexsort((found, who))]  # requests of each client in the order of time
 
     def table(self) -> pa.Table:
         people, who, ordinal, rng = self.population, self.who, self.ordinal, self.rng
@@ -159,14 +159,14 @@ class _Block:
         }
         arrays = []
         for field in arrow_schema():
-            column = columns.get(field.name, pa.nulls(n, field.type))  # of refusals, of transactions
+            column = columns.get(field.name, pa.nulls(n, field.type))  # columns of refusals and transactions stay null
             if not isinstance(column, pa.Array):
                 column = pa.array(column).cast(field.type)
             arrays.append(_only(column, ~is_waiting) if field.name not in _OF_CONNECTIONS else column)
         return pa.table(arrays, schema=arrow_schema())
 
     def _nth(self, turns: Array, quota: Array) -> Array:
-        """Return the number of requests of its quota that a client has sent before a row; of a row that has none, 0."""
+        """Return the number of earlier requests of a row's quota and client; 0 for a row without a quota."""
         quota_of = _of_api("quota", np.int8)
         own = quota_of[turns] >= 0  # a role has one quota beside Request
         before = np.concatenate([np.zeros((len(turns), 1), np.int64), np.cumsum(own, axis=1)], axis=1)
@@ -204,7 +204,7 @@ class _Block:
 
     def _sizes(self, api: Array, n: int) -> tuple[Array, Array]:
         batch = (self.population.size_bytes[self.who] * (0.5 + self.rng.random(n, np.float32))).astype(np.int64)
-        idle = self.rng.random(n, np.float32) < 0.3  # a poll that finds nothing
+        idle = self.rng.random(n, np.float32) < 0.3  # a poll without records
         request, response = (_of_api(name, np.int64)[api] for name in ("request_bytes", "response_bytes"))
         response = np.where(api == 1, np.where(idle, 45, 120 + 4 * batch), response)
         return np.where(api == 0, 130 + batch, request), response
@@ -215,7 +215,7 @@ class _Block:
         return pc.binary_join_element_wise("10", *parts, ".").take(pa.array(place))
 
     def _connections(self) -> pa.Array:
-        """A client has several at a time, uses each for a while, and makes new ones each day."""
+        """Return the connections: a client has several at a time, uses each for a while, and opens new ones daily."""
         people, day = self.population, (self.begin_us - self.population.shape.start_us) // DAY_US
         link = self.ordinal // 100 % people.links[self.who]
         (pair, place) = _numbered(self.who * 8 + link)
@@ -229,7 +229,7 @@ class _Block:
 
 
 _TOTAL = ("request_queue_time_us", "local_time_us", "remote_time_us", "response_queue_time_us", "send_time_us")
-#: What the record of a connection that had to wait has.
+#: Columns in the record of a delayed connection.
 _OF_CONNECTIONS = ("time", "broker", "sequence", "address", "listener", "sampling", "verdicts", "updates")
 
 
@@ -247,7 +247,7 @@ class _Values:
         self.own_value = np.choose(quota.clip(0), (request_bytes, response_bytes, np.ones(len(quota)))).astype(float)
         self.handler = local_us / 1e4  # percent of a thread in a second
         self.network = network_us / 1e4
-        # the number of a value of the own quota: fetches that were delayed have a second one, refusals none
+        # number of a value of the row's quota: delayed fetches have a second one, refusals none
         more = np.where(quota == 1, hits_before, np.where(quota == 2, -hits_before, 0))
         self.own_sequence = nth + more + 1
         waited = np.where(block.population.is_breaching[block.who], block.ordinal // CONNECTIONS_PER_ROW, 0)
@@ -293,7 +293,7 @@ class _Values:
 
     def verdicts(self) -> pa.Array:
         judged = self.hit | self.is_waiting
-        both = self.hit & ~self.is_refused & (self.asked_ms % 8 == 0)  # the request quota asks for half as much
+        both = self.hit & ~self.is_refused & (self.asked_ms % 8 == 0)  # the request quota has half the delay
         counts = judged.astype(np.int32) + both
         offsets = np.concatenate([[0], np.cumsum(counts)])
         row = np.repeat(np.arange(len(judged)), counts)
@@ -323,7 +323,7 @@ class _Values:
         return _lists("verdicts", offsets, fields)
 
     def _limits(self, row: Array, is_second: Array) -> Array:
-        """The client's quota, as a round number."""
+        """Return the client's quota as a round number."""
         people, who = self.block.population, self.block.who[row]
         size = 10.0 ** np.ceil(np.log10(people.size_bytes[who]))
         own = np.choose(self.quota[row].clip(0), (size * 10, size * 40, np.full(len(row), 5.0)))
@@ -347,7 +347,7 @@ def _lists(name: str, offsets: Array, columns: dict[str, Any]) -> pa.Array:
 
 
 def _only(column: pa.Array, wanted: Array, otherwise: str | None = None) -> pa.Array:
-    """A column, null (or something else) where it is not wanted."""
+    """Return a column with null or `otherwise` in unwanted rows."""
     if wanted.all():
         return column
     return pc.if_else(pa.array(wanted), column, pa.scalar(otherwise, column.type))
@@ -366,5 +366,5 @@ def _of_api(name: str, kind: Any) -> Array:
 
 
 def _numbered(values: Array) -> tuple[Array, Array]:
-    """The distinct ones, and of each element which it is."""
+    """Return the distinct values, and the index of each element among them."""
     return np.unique(values, return_inverse=True)

@@ -1,10 +1,10 @@
-"""Work of the tasks of generate, replay and recommend, in one process without Spark: CPU time, and maximum memory.
+"""Work of the tasks of generate, replay and recommend in one process without Spark: CPU time and maximum memory.
 
     python bench/pipeline/task_work.py TABLE --requests 20e6 --days 2
     python bench/pipeline/task_work.py TABLE --requests 10e6 --days 21 --files-per-hour 25 --steps replay,compact,replay
 
-TABLE is made if it is not there. The second table has 100,800 files, 25 for each hour and bucket. Of each step the
-processor time per request is that of this process; run one step at a time (`--steps replay`) for its memory.
+TABLE is generated if it does not exist. The second table has 100,800 files, 25 per hour and bucket. Prints the
+processor time per request of this process for each step; run one step at a time (`--steps replay`) for its memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_b
 
 @dataclass(frozen=True)
 class ManyFiles(Shape):
-    """A log with so many files for each hour and bucket, however few rows they have."""
+    """Log with a fixed number of files per hour and bucket, for any number of rows."""
 
     files_per_hour: int | None = None
 
@@ -48,7 +48,7 @@ class ManyFiles(Shape):
 
 
 def buckets(table: Table) -> Iterator[Iterator[Any]]:
-    """The rows of each bucket, hour by hour."""
+    """Yield the rows of each bucket, hour by hour."""
     found: dict[int, dict[int, list[str]]] = {}
     for one in table.files():
         found.setdefault(one.bucket, {}).setdefault(one.end_us // HOUR_US, []).append(one.path)

@@ -1,8 +1,8 @@
-"""Compile the study's extension modules against the installed kbroker: python bench/purgatory/build.py
+"""Compile the study's extension modules with the installed kbroker: python bench/purgatory/build.py
 
 The modules are the harness, kbroker's purgatory behind the harness's interface, and the old design. They are built in
-build/purgatory_study, in one folder for each state of the sources, and are not part of any wheel. Needs Cython and a
-C++ compiler.
+build/purgatory_study, in one folder per state of the sources, and are not part of any wheel. Needs Cython and a C++
+compiler.
 """
 
 import importlib
@@ -18,16 +18,16 @@ PACKAGE = "purgatory_study"
 
 
 def built() -> Path:
-    """The folder to put on `sys.path` for PACKAGE; compiles if need be. Raises: CannotCompile; RuntimeError."""
-    from tests.support import compiled  # not at the top: an executor of Spark has no tests, and compiles nothing
+    """Return the folder of PACKAGE for `sys.path`, compiled if necessary. Raises: CannotCompile; RuntimeError."""
+    from tests.support import compiled  # imported here because executors of Spark have no tests and compile nothing
 
     return compiled.built(PACKAGE, Path(__file__).with_name("native"))
 
 
 def native(name: str) -> Any:
-    """Import a module of PACKAGE: the copy that `sys.path` already leads to, else the one that `built` compiles.
+    """Import a module of PACKAGE from `sys.path`, or from the folder that `built` compiles.
 
-    Args: `name`: of the module, such as "driver".
+    Args: `name`: name of the module, such as "driver".
     Raises: as `built`.
     """
     if importlib.util.find_spec(PACKAGE) is None:
@@ -37,7 +37,7 @@ def native(name: str) -> Any:
 
 
 def old_design() -> Any:
-    """The old design, as `StudyRun` takes it."""
+    """Return the old design for `StudyRun`."""
     return native("old_design").OldDesign()
 
 

@@ -1,4 +1,4 @@
-"""A plot of figures over a swept setting: each run a dot, a line through their medians."""
+"""Plot of figures over a swept setting: each run is a dot, with a line through the medians."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kbroker.spark.report.plots import (
 
 
 class Run(NamedTuple):
-    """One dot; `lost`: it could not follow, and is crossed."""
+    """Dot of a plot, crossed if `lost`: the run could not follow its rate."""
 
     x: float
     y: float
@@ -32,7 +32,7 @@ class Run(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """All runs of one name; `colour` is the number of one of the page's."""
+    """All runs of one name; `colour` is the number of a colour of the page."""
 
     name: str
     runs: Sequence[Run]
@@ -40,9 +40,11 @@ class Curve(NamedTuple):
 
 
 def curve_plot(curves: Sequence[Curve], text_x: Text, text_y: Text, title: str, height: int = 230) -> Plot:
-    """Dots and lines. Both axes have powers of ten where their values differ a lot, and x shows the values there are.
+    """Return a plot of dots and lines.
 
-    Args: `curves`: x above 0. `text_x`, `text_y`: of a value.
+    Axes are logarithmic if their values differ widely, and the x axis is labelled with the existing values.
+
+    Args: `curves`: x above 0. `text_x`, `text_y`: texts of a value.
     """
     at = sorted({run.x for curve in curves for run in curve.runs})
     values = [run.y for curve in curves for run in curve.runs]
@@ -62,7 +64,7 @@ def curve_plot(curves: Sequence[Curve], text_x: Text, text_y: Text, title: str, 
         last = -math.inf
         for value in at:
             text = text_x(value)
-            if x_of(value) - last >= 8 * len(text) + 6:  # a label that would touch its neighbour is left out
+            if x_of(value) - last >= 8 * len(text) + 6:  # a label that would touch its neighbour is omitted
                 anchor = "end" if value == at[-1] and len(at) > 1 else "middle"
                 marks.append(text_mark(text, x_of(value), height - 8, anchor))
                 last = x_of(value)
@@ -80,7 +82,7 @@ def curve_plot(curves: Sequence[Curve], text_x: Text, text_y: Text, title: str, 
 
 
 class _Scale:
-    """Places of values between 0 and 1."""
+    """Scale from values to places between 0 and 1."""
 
     def __init__(self, marks: Sequence[float], *, is_log: bool) -> None:
         self.ticks = list(marks)
@@ -94,7 +96,7 @@ class _Scale:
 
 
 def _up(values: Sequence[float]) -> _Scale:
-    """From 0, or by powers of ten."""
+    """Return a scale from 0, or a logarithmic one by powers of ten."""
     known = [value for value in values if value > 0]
     if not known or max(known) / min(known) <= 50:
         return _Scale(ticks(max(known, default=0.0)), is_log=False)

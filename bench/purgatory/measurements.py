@@ -1,4 +1,4 @@
-"""Rows of the purgatory study: their columns, sums over repetitions, files."""
+"""Rows of the purgatory study: columns, summaries of repetitions, files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 KINDS = {"str": "string", "int": "int64", "float": "float64"}
 PLAN = {field.name: KINDS[str(field.type)] for field in fields(Point)}
-#: What a run gives, beside the columns of its point; all null but `error` where it failed.
+#: Results of a run, beside the columns of its point; all are null but `error` if the run failed.
 FIGURES = {
     "made": "int64",
-    "immediate": "int64",  # completed when they were put in
+    "immediate": "int64",  # completed when they were enqueued
     "completed": "int64",
     "expired": "int64",
     "rate_drawn": "float64",
@@ -31,7 +31,7 @@ FIGURES = {
     "cpu_s": "float64",  # of the process: purgatory and harness
     "cpu_us_per_request": "float64",
     "rss_start_mb": "float64",
-    "rss_peak_mb": "float64",  # of the whole Python process, pause and lateness as its threads saw them
+    "rss_peak_mb": "float64",  # of the whole Python process; pause and lateness as observed by its threads
     "pause_max_ms": "float64",
     "paused_ms": "float64",
     "expiry_late_p50_ms": "float64",
@@ -50,7 +50,7 @@ FIGURES = {
     "error": "string",
 }
 COLUMNS = {**PLAN, **FIGURES}
-#: Separates groups of runs that differ in chance only.
+#: Columns that distinguish groups of runs; runs of a group differ only by chance.
 GROUP = tuple(name for name in PLAN if name not in ("seed", "repetition"))
 MEDIANS = (
     *("rate_enqueued", "cpu_s", "cpu_us_per_request", "pause_max_ms", "expiry_late_p50_ms", "expiry_late_p99_ms"),
@@ -60,10 +60,10 @@ MEDIANS = (
 
 
 class Summary(NamedTuple):
-    """Runs of one group: medians of those that did not fail.
+    """Summary of one group: medians of the runs that did not fail.
 
-    `figures`: those of MEDIANS, and `memory_mb`: by how much the process grew. `saturated`: what most of the saturated
-    ones were saturated by, empty if at most half were.
+    `figures`: figures of MEDIANS, and `memory_mb`, the growth of the process. `saturated`: most frequent cause of
+    saturation, empty if at most half of the runs were saturated.
     """
 
     group: dict[str, Any]
@@ -74,12 +74,12 @@ class Summary(NamedTuple):
 
 
 def plan_schema() -> pa.Schema:
-    """Columns of a plan."""
+    """Return the columns of a plan."""
     return _schema(PLAN)
 
 
 def row_schema() -> pa.Schema:
-    """Columns of what the study yields."""
+    """Return the columns of the study's results."""
     return _schema(COLUMNS)
 
 
@@ -90,7 +90,7 @@ def _schema(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def summed(rows: Iterable[Row]) -> list[Summary]:
-    """A summary of each group, by mix and rate; full speed last."""
+    """Return a summary of each group, by mix and rate, with full speed last."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
@@ -107,22 +107,22 @@ def summed(rows: Iterable[Row]) -> list[Summary]:
 
 
 def disturbed(rows: Iterable[Row]) -> int:
-    """Return the number of runs that others disturbed, in the machine or on its host."""
+    """Return the number of runs that were disturbed by other work of the machine or its host."""
     return sum(row["error"] is None and is_disturbed(row) for row in rows)
 
 
 def failures(rows: Iterable[Row]) -> list[str]:
-    """A sentence for each run that failed, with its point."""
+    """Return a sentence for each failed run, with its point."""
     return [f"{point(row)}: {row['error']}" for row in rows if row["error"] is not None]
 
 
 def point(row: Row) -> Point:
-    """The point of a row."""
+    """Return the point of a row."""
     return Point(**{name: row[name] for name in PLAN})
 
 
 def write_rows(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
-    """Keep rows in a Parquet file, or, by any other suffix, as lines of JSON. A file is replaced as a whole."""
+    """Write rows to a Parquet file, or with any other suffix as JSON lines. An existing file is replaced atomically."""
     target = Path(path)
     staged = target.with_name(f".{target.name}.part")
     if target.suffix == ".parquet":
@@ -136,7 +136,7 @@ def write_rows(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of such a file. Raises: PipelineError when it is none; OSError."""
+    """Return the rows of such a file. Raises: PipelineError for a file of another form; OSError."""
     source = Path(path)
     data = source.read_bytes()
     rows: list[Any]

@@ -1,11 +1,11 @@
-"""Run one design once, in its own process; prints one JSON object.
+"""Run one design once in its own process, and print one JSON object.
 
     python bench/purgatory/one_run.py --design wheel|heap|bare [--mix low|high] [--rate R] [--n N] [--warmup N] ...
 
-The options and the figures have the names that the program for Kafka's purgatory gives them. Beside those: given_up
-(memory or time), stall_max_ms and stalled_ms (the generator was held up for more than a millisecond without having
-slept), rss_*_mb (resident memory of the whole process, the interpreter and 16 bytes per request of the harness in it),
-offers_per_request, queue_items and live_buckets (of the delay queue, sampled), reaper_wakeups_per_s.
+Options and figures are named as by the program for Kafka's purgatory. Further figures: given_up (memory or time),
+stall_max_ms and stalled_ms (delays of the generator above a millisecond without sleep), rss_*_mb (resident memory of
+the whole process, with the interpreter and 16 bytes per request of the harness), offers_per_request, queue_items and
+live_buckets (of the delay queue, sampled), reaper_wakeups_per_s.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Draw a study: python bench/purgatory/plot.py STUDY.json OUT_WITHOUT_SUFFIX  (makes .png and .svg)
+"""Draw a study: python bench/purgatory/plot.py STUDY.json OUT_WITHOUT_SUFFIX  (writes .png and .svg)
 
-Needs matplotlib (the `bench` extra), and nothing of kbroker. A saturated point is drawn as a cross: hollow where the
-design fell behind the target rate, with an M where it ran out of memory.
+Needs matplotlib (the `bench` extra), but not kbroker. A saturated point is drawn as a cross: hollow if the design was
+slower than the target rate, with an M if memory was exhausted.
 """
 
 import json
@@ -39,7 +39,7 @@ def of(document: dict[str, Any], part: str, mix: str, series: str) -> list[Point
 
 
 def curve(axes: Any, points: list[Point], series: str, value: Callable[[Point], float | None]) -> None:
-    """The points with a target, in its order; what saturated is crossed, and not joined by the line."""
+    """Draw the points with a target in the order of their rates; saturated points are crosses outside the line."""
     colour, style, name = STYLES[series]
     timed = [p for p in points if p["rate_target"] and "rate_enqueue" in p and value(p) is not None]
     timed.sort(key=lambda p: p["rate_target"])
@@ -69,7 +69,7 @@ def curve(axes: Any, points: list[Point], series: str, value: Callable[[Point], 
 
 
 def pause_ms(point: Point) -> float | None:
-    """The JVM's longest collection; of the others, how long the generator was held up at most."""
+    """Return the longest garbage collection of the JVM, or the longest stall of another design's generator."""
     found = point.get("gc_max_ms", point.get("stall_max_ms"))
     return None if found is None else max(float(found), 0.1)
 

@@ -1,4 +1,4 @@
-"""Results of a study: saturation of a point, the goals, tables. Without clock and process: saved files are enough."""
+"""Results of a study: saturation of a point, goals, and tables, computed from saved files."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ def expiry_p99(point: Point) -> float:
 
 
 def line(point: Point) -> str:
-    """One line of progress."""
+    """Return one line of progress."""
     head = f"{point['part']:7}{point['series']:10} {point['mix']:4} {point['rate_target']:>9,.0f}/s"
     if "rate_enqueue" not in point:
         return f"{head}  gave up: {point['given_up']}"
@@ -56,7 +56,7 @@ def median_ratio(ours: list[float], theirs: list[float]) -> float | None:
 
 
 def taken(points: list[Point]) -> dict[str, float]:
-    """CPUs that others used in the machine, and those that its host withheld: medians."""
+    """Return the median CPUs used by other processes of the machine, and withheld by its host."""
     names = ("other_cpus", "stolen_cpus")
     found = {name: [p[name] for p in points if name in p] for name in names}
     return {name: statistics.median(values) if values else 0 for name, values in found.items()}
@@ -76,7 +76,7 @@ def disturbance(document: dict[str, Any]) -> str:
 
 
 def goal_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str, str, str]]:
-    """Goal, kbroker, Kafka, ratio, to reach, verdict."""
+    """Return the rows of the goals: goal, kbroker, Kafka, ratio, limit, verdict."""
     rows = []
 
     def add(
@@ -171,7 +171,7 @@ MARKS = ("<!-- figures: made by bench/purgatory/run.py -->", "<!-- end of figure
 
 
 def write_markdown(path: Path, text: str) -> None:
-    """Replace what is between the marks of an existing page; else write a page."""
+    """Replace the text between the marks of an existing page, or write a new page."""
     page = path.read_text(encoding="utf-8") if path.exists() else ""
     before, first, rest = page.partition(MARKS[0])
     _, last, after = rest.partition(MARKS[1])
@@ -181,7 +181,7 @@ def write_markdown(path: Path, text: str) -> None:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """All tables."""
+    """Return all tables."""
     facts = document["machine"]
     parts = [
         f"{facts['date']}: {facts['cpu']}, {facts['cores']} cores, kbroker {facts['kbroker']};"

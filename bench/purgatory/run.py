@@ -1,14 +1,13 @@
-"""The purgatory study: kbroker's purgatory, the old design and Apache Kafka's own, under the article's workload.
+"""Purgatory study: kbroker's purgatory, the old design and Apache Kafka's purgatory, under the article's workload.
 
     python bench/purgatory/run.py [--quick] [--rounds N] [--json FILE] [--markdown FILE] [--plot NAME] [--from FILE]
 
-The points with a goal run in rounds: kbroker, Kafka, kbroker, Kafka; ratios are medians of the rounds' ratios. Then
-the target rate is swept for both latency mixes; at each point the designs run one after the other, each in a process of
-its own, so that what slows the machine for a while slows all of them. A run during which other programs used more than
-0.3 CPU, or the host of a virtual machine withheld more than 0.1, is repeated twice (--repeats), and the quietest is
-kept, with a mark; --patience waits for the machine to be
-idle before each. Kafka's purgatory comes from Maven and runs on the JVM; where either is missing, that part is left
-out and said so. --from draws and reports a saved run.
+Points with a goal run in rounds of kbroker and Kafka; ratios are medians of the rounds' ratios. Then the target rate is
+swept for both latency mixes; at each point the designs run one after the other in separate processes, so that other
+load of the machine affects all of them. A run during which other programs used more than 0.3 CPU, or the host of a
+virtual machine withheld more than 0.1, is repeated twice (--repeats), and the quietest run is kept and marked;
+--patience waits for an idle machine before each run. Kafka's purgatory comes from Maven and runs on the JVM; without
+Maven or a JVM this part is skipped with a message. --from draws and reports a saved run.
 """
 
 import argparse
@@ -35,11 +34,11 @@ ONE_RUN = Path(__file__).with_name("one_run.py")
 JVM = Path(__file__).with_name("jvm")
 JVM_SOURCES = ("KafkaPurgatory", "Machine", "Options", "Workload")
 HEAP = "512m"
-MEMORY_MB = 200  # as the article's heap
+MEMORY_MB = 200  # equals the article's heap
 GOAL_RATE = results.GOAL_RATE
-KAFKA_WARMUP = 1_000_000  # in a quick study too: a cold JVM is not a rival
-# Watched entries at which the old design purges. None is good at every rate: the first is Kafka's default, the second
-# is made for these rates, the third shows the article's other horn.
+KAFKA_WARMUP = 1_000_000  # in a quick study too, because a cold JVM is slow
+# Watched entries at which the old design purges. No value suits all rates: the first is Kafka's default, the second is
+# chosen for these rates, the third shows the opposite disadvantage of the article.
 THRESHOLDS = {"old": 1_000, "old-mid": 300_000, "old-high": 2_000_000}
 
 
@@ -70,14 +69,14 @@ class Plan:
 
 
 def kafka_command() -> list[str]:
-    """The command that runs Kafka's own purgatory, with a broker's collector options. Raises: Unavailable."""
+    """Return the command of Kafka's purgatory, with a broker's collector options. Raises: Unavailable."""
     classes = compiled(*(JVM / f"{name}.java" for name in JVM_SOURCES))
     heap = (f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+ExitOnOutOfMemoryError")
     return java_command(JVM_SOURCES[0], options=(*heap, *COLLECTOR), classes=classes)
 
 
 def run_json(command: list[str], give_up: str) -> dict[str, Any]:
-    """The program's JSON object; a run out of memory is a result too."""
+    """Return the JSON object of a program, or `give_up` as the result of a run without memory."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 3:
         return {"given_up": give_up}
@@ -88,7 +87,7 @@ def run_json(command: list[str], give_up: str) -> dict[str, Any]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Also in a tree that was built in place and never installed."""
+    """Return the facts of the machine, also for a tree that was built in place without installation."""
     try:
         return machine()
     except metadata.PackageNotFoundError:
@@ -147,7 +146,7 @@ class Study:
 
     def sweep(self) -> None:
         for mix in results.MIXES:
-            done: set[str] = set()  # the old design is not driven further once memory has ended a run
+            done: set[str] = set()  # a design whose memory was exhausted is not run at higher rates
             for rate in sorted(self.plan.rates, key=lambda r: r or float("inf")):
                 for series in ("kbroker", *THRESHOLDS):
                     if series in done:

@@ -1,4 +1,4 @@
-"""One point of the purgatory study, and one run of it in this process. Nothing here needs Spark or Arrow."""
+"""Point of the purgatory study, and one run of it in this process, without Spark and Arrow."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from kbroker.spark.errors import PipelineError
 if TYPE_CHECKING:
     from bench.purgatory.native.driver import StudyDesign
 
-#: Mixes of completion times by name: median and 75th percentile in milliseconds, as the article's.
+#: Mixes of completion times by name: median and 75th percentile in milliseconds, from the article.
 MIXES: dict[str, tuple[float, float]] = {"low": (20.0, 60.0), "high": (200.0, 400.0)}
-KEPT_UP = 0.95  # of the drawn rate
-MOST_OTHER_CPUS = 0.3  # beyond it, what depends on when a thread runs says more about the machine than about a design
-MOST_STOLEN_CPUS = 0.1  # a virtual machine without a processor for 10 ms makes all of these 10 ms late
-_FULL_SPEED_AT_LEAST = 50_000  # requests a second: what a run without a target may count on for its time limit
+KEPT_UP = 0.95  # share of the drawn rate
+MOST_OTHER_CPUS = 0.3  # above this, figures that depend on thread scheduling describe the machine instead of a design
+MOST_STOLEN_CPUS = 0.1  # a virtual machine without a processor for 10 ms delays all figures by 10 ms
+_FULL_SPEED_AT_LEAST = 50_000  # requests per second that the time limit of a run without a target assumes
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run: what is drawn, and the timing wheel it meets.
+    """Run of the study: the drawn workload, and the timing wheel.
 
     Args:
-        mix: a name for the two percentiles of the completion times (log-normal).
-        rate: requests a second, at exponential intervals; 0: as fast as possible.
-        seed: of all that is drawn. repetition: distinguishes runs of one seed.
-        n: requests. timeout_ms: of each. keys: under which each is watched. payload_bytes: of each.
+        mix: name of the two percentiles of the completion times (log-normal).
+        rate: requests per second, at exponential intervals; 0 is unlimited.
+        seed: seed of all draws. repetition: distinguishes runs of one seed.
+        n: number of requests, each with timeout_ms, a number of watch keys, and payload_bytes.
         tick_ms, wheel_size: of the timing wheel.
-        warmup: requests at full speed before, not counted.
-        memory_mb: resident memory, beyond what the process held before, at which the run gives up; 0: no limit.
-        limit_s: time after which it gives up; 0: twice its schedule and 10 s.
+        warmup: uncounted requests at full speed before the run.
+        memory_mb: resident memory, beyond that at the start, at which the run gives up; 0 is unlimited.
+        limit_s: time after which the run gives up; 0 is twice its schedule and 10 s.
     """
 
     mix: str
@@ -61,7 +61,7 @@ class Point:
         return f"{self.mix} mix at {speed}, seed {self.seed}, repetition {self.repetition}"
 
     def check(self) -> Point:
-        """Return it. Raises: PipelineError that names the point and what of it cannot be."""
+        """Return the point. Raises: PipelineError with the point and the impossible value."""
         at_least = {"seed": 0, "repetition": 1, "n": 1, "timeout_ms": 1, "keys": 1, "payload_bytes": 0, "tick_ms": 1}
         at_least |= {"wheel_size": 2, "warmup": 0, "memory_mb": 0}
         at_most = {"n": 100_000_000, "warmup": 100_000_000, "keys": 64, "payload_bytes": 1 << 20, "seed": (1 << 63) - 1}
@@ -83,7 +83,7 @@ class Point:
 
 
 def mix_of(text: str) -> tuple[str, float, float]:
-    """A mix by its name ("low"), or by its percentiles in milliseconds ("20/60"). Raises: PipelineError."""
+    """Return a mix by its name ("low"), or by its percentiles in milliseconds ("20/60"). Raises: PipelineError."""
     if text in MIXES:
         return (text, *MIXES[text])
     first, slash, second = text.partition("/")
@@ -99,9 +99,10 @@ def mix_of(text: str) -> tuple[str, float, float]:
 
 
 def point_of(row: Mapping[str, Any]) -> Point:
-    """A point from the columns of a plan; what is left out or null is as the class says, percentiles as their mix.
+    """Return a point from the columns of a plan.
 
-    Raises: PipelineError for columns that a plan has not, and for values that cannot be.
+    Missing and null columns have the defaults of the class, percentiles those of their mix. Raises: PipelineError for
+    unknown columns, and for impossible values.
     """
     kinds = {field.name: {"str": str, "int": int, "float": float}[str(field.type)] for field in fields(Point)}
     unknown = sorted(set(row) - set(kinds))
@@ -127,18 +128,18 @@ def point_of(row: Mapping[str, Any]) -> Point:
 
 
 def schedule_limit_s(n: int, rate: float, more_s: float) -> float:
-    """Seconds that a run may take: twice its schedule, and some more. What needs longer has long been overtaken."""
+    """Return the time limit of a run in seconds: twice its schedule, and `more_s`; a slower run is saturated anyway."""
     return 2 * n / (rate or _FULL_SPEED_AT_LEAST) + more_s
 
 
 def run_once(design: str | StudyDesign, n: int, rate: float, warmup: int = 0, **settings: Any) -> dict[str, Any]:
     """Run a design once in this process, after a warm-up at full speed.
 
-    Args: `design`, `settings`: as StudyRun takes them.
-    Returns: StudyRun's figures, with `other_cpus` (CPUs that all other processes of the machine used meanwhile),
-    `stolen_cpus` (CPUs that the host of a virtual machine withheld although there was work here) and `held_at_end`
-    (requests whose memory was not given back).
-    Raises: ValueError, TypeError for arguments that cannot be; MemoryError; RuntimeError for a request that was lost.
+    Args: `design`, `settings`: as for StudyRun.
+    Returns: StudyRun's figures, with `other_cpus` (CPUs used by all other processes of the machine), `stolen_cpus`
+    (CPUs that the host of a virtual machine withheld in spite of work) and `held_at_end` (requests whose memory was not
+    returned).
+    Raises: ValueError, TypeError for impossible arguments; MemoryError; RuntimeError for a lost request.
     """
     driver = native("driver")
     if warmup:
@@ -157,7 +158,7 @@ def run_once(design: str | StudyDesign, n: int, rate: float, warmup: int = 0, **
 
 
 def measure(point: Point) -> dict[str, Any]:
-    """Run a point here with kbroker's own purgatory; its row: the point's columns, then FIGURES.
+    """Run a point with kbroker's purgatory; return its row: the point's columns, then FIGURES.
 
     Raises: as `run_once`.
     """
@@ -201,7 +202,7 @@ def measure(point: Point) -> dict[str, Any]:
 
 
 def is_disturbed(figures: Mapping[str, Any]) -> bool:
-    """Return whether other work, in the machine or on its host, used so much CPU that it explains lateness.
+    """Return whether other work, of the machine or its host, used so much CPU that it explains lateness.
 
     Returns: False for a run without these figures (Kafka's).
     """
@@ -210,7 +211,7 @@ def is_disturbed(figures: Mapping[str, Any]) -> bool:
 
 
 def saturation(figures: Mapping[str, Any]) -> str:
-    """Return the cause of saturation: "memory", "time", "rate"; empty without one. At full speed there is no target."""
+    """Return the cause of saturation: "memory", "time", "rate"; empty without one. Full speed has no target."""
     if figures.get("given_up"):
         return str(figures["given_up"])
     if figures["rate_target"] and figures["rate_enqueue"] < KEPT_UP * figures["rate_drawn"]:
@@ -219,23 +220,23 @@ def saturation(figures: Mapping[str, Any]) -> str:
 
 
 def drawn_expired_share(figures: Mapping[str, Any]) -> float:
-    """Return the share of requests that were drawn with a completion time not below the time-out; 0..1."""
+    """Return the share of requests whose drawn completion time is not below the timeout, 0..1."""
     return (float(figures["n"]) - float(figures["drawn_to_complete"])) / float(figures["n"])
 
 
 def expired_share(figures: Mapping[str, Any]) -> float:
-    """Return the share of expired requests; 0..1."""
-    made = figures["made"] if "made" in figures else figures["n"]  # Kafka's program makes all
+    """Return the share of expired requests, 0..1."""
+    made = figures["made"] if "made" in figures else figures["n"]  # Kafka's program creates all requests
     return float(figures["expired"]) / max(1.0, float(made))
 
 
 def machine_cpu_s() -> float:
-    """CPU seconds of the whole machine so far: user, nice, system, irq, softirq; 0 where /proc does not report it."""
+    """Return the machine's CPU seconds so far (user, nice, system, irq, softirq), 0 if /proc does not report them."""
     return _processor_s(1, 2, 3, 6, 7)
 
 
 def stolen_cpu_s() -> float:
-    """CPU seconds so far in which there was work and the host ran something else; 0 where /proc does not report it."""
+    """Return the CPU seconds so far that the host withheld in spite of work, 0 if /proc does not report them."""
     return _processor_s(8)
 
 

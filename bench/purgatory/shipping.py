@@ -1,10 +1,10 @@
 """Send the study to Spark's executors: its Python modules, and the extension modules compiled on the driver's machine.
 
-Python imports the modules from their archive. Extension modules cannot be loaded from an archive, so theirs is one that
-Spark unpacks.
+Python imports the modules from their archive. Extension modules cannot be loaded from an archive, so Spark unpacks
+theirs.
 
-Any local master works. On a cluster every executor needs the driver's version of kbroker, of Python and of the
-platform (system, processor, C library), because it loads what the driver compiled.
+Any local master works. On a cluster each executor needs the driver's versions of kbroker, Python and the platform
+(system, processor, C library), because it loads extension modules that the driver compiled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Shipped(NamedTuple):
-    """The driver's content. Args: `archive`: name of the extension modules' archive; `made_for`: of `platform`."""
+    """Archive of the driver. Args: `archive`: name of the file; `made_for`: result of `platform`."""
 
     archive: str
     made_for: str
@@ -41,9 +41,9 @@ def platform() -> str:
 
 
 def ship(spark: SparkSession) -> Shipped:
-    """Send the study to the session's executors, those that start later included; a second call sends nothing.
+    """Send the study to the session's executors, later ones included; a second call sends nothing.
 
-    Returns: what a task passes to `receive`.
+    Returns: argument for `receive` in a task.
     Raises: CannotCompile or RuntimeError if the extension modules do not compile.
     """
     folder = built()
@@ -78,7 +78,7 @@ def receive(shipped: Shipped) -> None:
 
 
 def _archive(folder: Path, what: str, files: dict[str, Path]) -> Path:
-    """Zip files under the names given, into `folder`. Spark serves the archive from there while the session runs."""
+    """Zip files under the given names into `folder`, from which Spark serves the archive while the session runs."""
     state = hashlib.sha256()
     for name, path in sorted(files.items()):
         state.update(name.encode() + path.read_bytes())

@@ -1,12 +1,12 @@
-"""The purgatory study on Spark: each point of a plan is one task, each task one run in the executor's own process.
+"""Purgatory study on Spark: each point of a plan is one task, and each task one run in the executor's process.
 
-A plan is a DataFrame with the columns of `run_point.Point`, or a list of points. The result has a row for each point:
-what the run measured (`measurements.FIGURES`), or its error. `shipping` says what an executor needs. No broker takes
-part.
+A plan is a DataFrame with the columns of `run_point.Point`, or a list of points. The result has a row per point: the
+figures of the run (`measurements.FIGURES`), or its error. `shipping` describes the needs of an executor. No broker
+takes part.
 
-A run uses up to four threads in real time. Runs that share a machine disturb each other, and its other programs disturb
-them all: each row says what others used meanwhile (`other_cpus`, in CPUs, other runs counted). `local[1]` runs one
-point at a time; on a cluster `spark.task.cpus` says how many cores a run has.
+A run uses up to four threads in real time. Runs on one machine disturb each other and are disturbed by other programs:
+each row has the CPUs that others used meanwhile (`other_cpus`, other runs included). `local[1]` runs one point at a
+time; on a cluster `spark.task.cpus` is the number of cores of a run.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _TASK = re.compile(r"Task (\d+) in stage")
 def points_of(
     mixes: Sequence[str], rates: Sequence[float], *, seeds: Sequence[int] = (1,), repetitions: int = 1, **same: Any
 ) -> list[Point]:
-    """Every mix at every rate with every seed, again and again.
+    """Return each mix at each rate with each seed, repeated.
 
-    Repetitions of a point are far apart, so that what slows a machine for a while does not slow all of them.
+    Repetitions of a point are far apart, so that other load of the machine does not affect all of them.
 
-    Args: `mixes`: as `mix_of` takes them; `same`: the other fields of all points.
-    Raises: PipelineError for values that cannot be.
+    Args: `mixes`: as for `mix_of`; `same`: the other fields of all points.
+    Raises: PipelineError for impossible values.
     """
     chosen = [mix_of(text) for text in mixes]
     return [
@@ -55,9 +55,9 @@ def points_of(
 
 
 def plan(spark: SparkSession, points: Sequence[Point]) -> DataFrame:
-    """Points as a DataFrame, one in each partition, in their order.
+    """Return points as a DataFrame, one in each partition, in their order.
 
-    Raises: PipelineError for a point that cannot be or is there twice, and for none or more than MAX_POINTS.
+    Raises: PipelineError for an impossible or duplicate point, and for none or more than MAX_POINTS.
     """
     if not 0 < len(points) <= MAX_POINTS:
         raise PipelineError(f"a plan of the study has 1 to {MAX_POINTS:,} points, not {len(points):,}")
@@ -72,13 +72,14 @@ def plan(spark: SparkSession, points: Sequence[Point]) -> DataFrame:
 
 
 def run_points(points: DataFrame, measure: Measure = measure) -> DataFrame:
-    """Run each row of a plan in its own task; a row of `measurements.COLUMNS` for each.
+    """Run each row of a plan in its own task; return a row of `measurements.COLUMNS` for each.
 
-    Every action on the result runs all of it again: write it, or cache it, before looking at it twice.
+    Each action on the result repeats all runs: write or cache the result before using it twice.
 
-    Args: `points`: some columns of Point, at least `rate`; it is brought here and spread anew. `measure`: what runs
-        a point in an executor and returns its row; another design may be run so.
-    Raises: PipelineError for a plan that cannot be. A run that fails is a row with an `error`.
+    Args:
+        points: some columns of Point, at least `rate`, which are collected and distributed again.
+        measure: function that runs a point in an executor and returns its row, for another design.
+    Raises: PipelineError for an impossible plan. A failed run is a row with an `error`.
     """
     rows = points.limit(MAX_POINTS + 1).collect()
     spread = plan(points.sparkSession, [point_of(row.asDict()) for row in rows])
@@ -90,8 +91,8 @@ def run_study(
 ) -> list[dict[str, Any]]:
     """Run a plan and return its rows, in its order.
 
-    Args: `progress`: called with the number of points that are done.
-    Raises: PipelineError for a plan that cannot be, and one that names the point whose executor's process ended.
+    Args: `progress`: called with the number of completed points.
+    Raises: PipelineError for an impossible plan, and with the point whose executor's process ended.
     """
     frame = plan(spark, points).mapInArrow(_task(measure, ship(spark)), _ddl(measurements.row_schema()))
     from pyspark.errors import PythonException
@@ -134,7 +135,7 @@ def _row(point: Point, measure: Measure, shipped: Shipped) -> dict[str, Any]:
 
 @contextmanager
 def _notified(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
-    """Report how many tasks of the session's next job are done, from a separate thread."""
+    """Report the number of completed tasks of the session's next job, from a separate thread."""
     if progress is silent:
         yield
         return
@@ -169,7 +170,7 @@ def _notified(spark: SparkSession, count: int, progress: Progress) -> Iterator[N
 
 
 def _ddl(schema: pa.Schema) -> Any:
-    """An Arrow schema as Spark's."""
+    """Return an Arrow schema as Spark's."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)

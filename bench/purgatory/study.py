@@ -1,9 +1,9 @@
-"""The purgatory study on Spark: the broker's purgatory alone, at many rates, each run a task.
+"""Purgatory study on Spark: the broker's purgatory alone, at many rates, each run a task.
 
     python bench/purgatory/study.py --master 'local[1]' [--rate N]... [--output FILE] [--page FILE.html] ...
     python bench/purgatory/study.py --from FILE --page FILE.html      # draws the rows of an earlier study
 
-It needs the extra `spark`, Java 17, Cython and a C++ compiler.
+Needs the extra `spark`, Java 17, Cython and a C++ compiler.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ run_options = decorators(
 def study(output: Path | None, page: Path | None, saved: Path | None, **common: Any) -> None:
     """Measure the purgatory at many rates.
 
-    Every mix at every rate with every seed is a separate run and a task of Spark: kbroker's purgatory and timing
-    wheel with generated requests, without a broker. Runs on one machine disturb each other, as its other programs
-    do: OTHERS says how much. --master 'local[1]' runs one after the other.
+    Each mix at each rate with each seed is a separate run and a task of Spark: kbroker's purgatory and timing wheel
+    with generated requests, without a broker. Runs on one machine are disturbed by each other and by other programs;
+    OTHERS is the CPU of these. --master 'local[1]' runs one after the other.
     """
     for path, option in ((output, "--output"), (page, "--page")):
         if path is not None and not path.parent.is_dir():
@@ -111,7 +111,7 @@ def study(output: Path | None, page: Path | None, saved: Path | None, **common: 
 
 
 def _run(common: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run every point on Spark. Returns: a row for each. Raises: PipelineError for options that cannot be run."""
+    """Run each point on Spark. Returns: a row for each. Raises: PipelineError for impossible options."""
     from bench.purgatory.spark_job import points_of, run_study
 
     names = ("n", "timeout_ms", "keys", "payload_bytes", "tick_ms", "wheel_size", "warmup", "memory_mb", "limit_s")
@@ -128,7 +128,7 @@ def _run(common: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _report(rows: Sequence[measurements.Row], *, as_json: bool) -> None:
-    """Print medians by mix and rate. Raises: ClickException that names the first run that failed."""
+    """Print medians by mix and rate. Raises: ClickException with the first failed run."""
     failed, summaries, disturbed = measurements.failures(rows), measurements.summed(rows), measurements.disturbed(rows)
     if as_json:
         points = [

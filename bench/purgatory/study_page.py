@@ -1,4 +1,4 @@
-"""The page about a purgatory study: what kbroker's purgatory costs and holds at each rate."""
+"""Page about a purgatory study: cost and memory of kbroker's purgatory at each rate."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PLOTS: tuple[tuple[str, str, Text], ...] = (
 def write_study_page(rows: Sequence[Row], source: str, output: str | Path, made_at: datetime) -> None:
     """Write the page of a study.
 
-    Args: `source`: where its rows came from, as the page states it. `made_at`: the time that the page states.
+    Args: `source`: origin of its rows, as shown by the page. `made_at`: time shown by the page.
     Raises: OSError.
     """
     Path(output).write_bytes(render_study(rows, source, made_at).encode())
 
 
 def render_study(rows: Sequence[Row], source: str, made_at: datetime) -> str:
-    """The whole page."""
+    """Return the whole page."""
     done = [row for row in rows if row["error"] is None]
     groups = _groups(done)
     return render_page(
@@ -70,7 +70,7 @@ def _cards(done: Sequence[Row], hosts: Sequence[str]) -> Iterable[tuple[str, str
 
 
 def _groups(done: Sequence[Row]) -> dict[str, list[Row]]:
-    """The runs with a target rate, by the name of their curve."""
+    """Return the runs with a target rate, by the name of their curve."""
     groups: dict[str, list[Row]] = {}
     for row in done:
         if row["rate"]:
@@ -79,7 +79,7 @@ def _groups(done: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _plots(groups: dict[str, list[Row]]) -> Iterable[tuple[str, Plot]]:
-    """Each figure that a run has, with its heading."""
+    """Yield a plot of each figure that a run has, with its heading."""
     for title, figure, text in PLOTS:
         curves = [
             Curve(name, [run for row in rows if (run := _run(row, figure)) is not None], 1 + i % LINES)
@@ -107,7 +107,7 @@ def _value(row: Row, figure: str) -> float | None:
 
 
 def _name(row: Row, done: Sequence[Row]) -> str:
-    """Name of a curve: the mix, and every other setting that differs between the runs."""
+    """Return the name of a curve: the mix, and each other setting that differs between the runs."""
     alike = [
         name for name in measurements.GROUP if name not in ("mix", "p50_ms", "p75_ms", "rate", "limit_s", "warmup")
     ]

@@ -1,4 +1,4 @@
-"""Figures of the purgatory study for people, in a terminal and on a page."""
+"""Figures of the purgatory study as text, for a terminal and a page."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DISTURBED = (
 
 
 def target(rate: float) -> str:
-    """The rate that a run was to reach."""
+    """Return the target rate of a run as text."""
     return jobs.count(rate) if rate else "full speed"
 
 
 def cells(one: Summary) -> list[str]:
-    """A row below HEADER."""
+    """Return the cells of a row below HEADER."""
     found = one.figures
     runs = f"{one.runs:,}" if not one.failed else f"{one.runs:,} ({one.failed:,} failed)"
     return [

@@ -1,9 +1,9 @@
-"""Rows per second of CPU time of `ingest`, by the form of its log.
+"""Rows per second of CPU time of `ingest`, by the format of its log.
 
     python bench/spark/ingest.py [--rows 200000]
 
-Processor time is that of the JVM and its Python workers over one run of `ingest`, after a small one that warms them up:
-reading, parsing, sorting, writing Parquet, and the manifests. The rows lie in two hours, in eight buckets.
+Processor time is that of the JVM and its Python workers over one run of `ingest`, after a small one for warm-up:
+reading, parsing, sorting, writing Parquet, and the manifests. The rows are in two hours and eight buckets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and all below it, ended ones too."""
+    """Return the CPU time of this process and its descendants, ended ones included."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -46,7 +46,7 @@ def cpu_seconds() -> float:
 
 
 def logs(folder: Path, rows: int) -> dict[str, Path]:
-    """The same rows as JSON lines and as Arrow batches, in two hours."""
+    """Return the same rows as JSON lines and as Arrow batches, in two hours."""
     some = make_day(10_000).rows.to_pylist()
     for row in some:
         row["time"] = row["time"].replace(hour=row["time"].hour % 2)

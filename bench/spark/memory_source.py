@@ -1,7 +1,7 @@
-"""``format("memory")``: the batches of ``format("kbroker")`` without a broker, the most that a Python source can reach.
+"""``format("memory")``: the batches of ``format("kbroker")`` without a broker, as the upper limit of a Python source.
 
-Each task yields one Arrow batch, made beforehand, again and again: what it costs is Spark's own work alone, from the
-Python worker into the JVM and into rows.
+Each task repeats one prepared Arrow batch, so that the cost is Spark's own work from the Python worker into the JVM and
+into rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known.
+    """Register the source.
 
-    Its options: ``records`` in all, ``partitions``, ``value_bytes``; ``subscribe``, for the column of the topic;
-    ``batch_bytes`` of an Arrow batch, by default those of `kbroker`.
+    Options: ``records`` in total, ``partitions``, ``value_bytes``; ``subscribe``, for the column of the topic;
+    ``batch_bytes`` of an Arrow batch, by default as for `kbroker`.
     """
 
     class MemoryReader(DataSourceReader):  # nested, so that workers get it by value

@@ -2,8 +2,8 @@
 
     python bench/spark/sink_bench.py [--rows 500000]
 
-No Spark: the batches are those that a Spark task hands over, of 10,000 rows. CPU is that of this process; the broker is
-another one. "one by one" is what the sink did before: a Python object per record.
+Without Spark: the batches of 10,000 rows are those that a Spark task passes on. CPU is that of this process; the broker
+is another process. "one by one" is the previous method of the sink, with a Python object per record.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def one_by_one(producer: Producer, batch: pa.RecordBatch) -> None:
 
 
 def measure(bootstrap: str, send: Callable[[Producer, Any], None], made: list[pa.RecordBatch]) -> float:
-    """Rows per CPU second."""
+    """Return the rows per CPU second."""
     with Cluster(bootstrap) as cluster, Producer(cluster, batch_size_bytes=512 * 1024, idempotent=True) as producer:
         producer.send("t", b"", b"")
         producer.flush()

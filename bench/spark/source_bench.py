@@ -1,13 +1,13 @@
-"""The source without jars beside the official connector: records per CPU second of JVM and Python workers.
+"""Source without jars beside the official connector: records per CPU second of JVM and Python workers.
 
     python bench/spark/source_bench.py [--tls] [--jars DIR] [--runs N] [--warm-ups N] [--quick]
     python bench/spark/source_bench.py --sources kafka,kbroker,memory
 
-Both read the same topics of one kbroker in one session, in turn, so that whatever else the machine does meets both. The
-query is count and sum(length(value)), its response is checked. CPU is that of the JVM, of its Python workers and of the
-workers that have ended meanwhile; the broker's is not in it. With --tls both read through TLS, with the settings
-that each has by default. Without --jars the pinned jars are taken from where `kbroker pipeline jars` put them.
-The source `memory` yields the same Arrow batches without a broker: the most that a Python source can reach.
+Both read the same topics of one kbroker in one session alternately, so that other load of the machine affects both. The
+query is count and sum(length(value)), whose result is checked. CPU is that of the JVM, its Python workers and ended
+workers, without the broker's. With --tls both read through TLS, with their default settings. Without --jars the pinned
+jars are those of `kbroker pipeline jars`. The source `memory` yields the same Arrow batches without a broker, as the
+upper limit of a Python source.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tests.support.ports import free_pair
 
 PARTITIONS = 4
 TICKS = os.sysconf("SC_CLK_TCK")
-BATCH_BYTES = 16_000  # Kafka's batch.size: what producers send
-RECORDS = {100: 2_000_000, 1000: 400_000}  # by the bytes of their values
+BATCH_BYTES = 16_000  # Kafka's default batch.size of producers
+RECORDS = {100: 2_000_000, 1000: 400_000}  # records by the bytes of their values
 
 
 def fill(cluster: Cluster, topic: str, records: int, value_bytes: int) -> None:
-    """Batches as a producer with default settings makes them; every batch the same but for its offsets."""
+    """Fill a topic with batches like those of a producer with default settings, equal except for their offsets."""
     Admin(cluster).create_topics([NewTopic(topic, PARTITIONS)])
     per_batch = max(1, BATCH_BYTES // (value_bytes + 20))
     builder = RecordBatchBuilder()
@@ -63,7 +63,7 @@ def fill(cluster: Cluster, topic: str, records: int, value_bytes: int) -> None:
 
 
 def send(cluster: Cluster, topic: str, partition: int, data: bytes) -> None:
-    """Produce one batch that was built before."""
+    """Produce a prepared batch."""
     body = {
         "TransactionalId": None,
         "Acks": 1,
@@ -75,7 +75,7 @@ def send(cluster: Cluster, topic: str, partition: int, data: bytes) -> None:
 
 
 def cpu_seconds(root: int) -> float:
-    """CPU of a process, of all below it, and of their children that have ended."""
+    """Return the CPU time of a process and its descendants, ended children included."""
     parents: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -107,7 +107,7 @@ def read(spark: Any, source: str, options: Mapping[str, Any], topic: str) -> tup
 
 
 def secured(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Settings of a broker with a second listener, in TLS, and options of both sources to read from that one."""
+    """Return settings of a broker with a second listener in TLS, and options of both sources for this listener."""
     certificates = Certificates(folder)
     plain = free_pair()
     tls = plain + 1
@@ -177,7 +177,7 @@ def measure(
     runs: int,
     warm_ups: int,
 ) -> None:
-    """Print one line per source, which ``options`` name, and how much further a CPU second goes with ours."""
+    """Print one line per source of ``options``, and the factor of records per CPU second of this project's source."""
     sources = list(options)
     cpu: dict[str, list[float]] = {source: [] for source in sources}
     wall: dict[str, list[float]] = {source: [] for source in sources}

@@ -1,10 +1,10 @@
-"""Cost of the table: writing, its size, replay from it, compaction; wall time and CPU time of each.
+"""Cost of the table: writing, size, replay and compaction, with wall time and CPU time of each.
 
     python bench/spark/table_bench.py [--rows 1000000]
 
-An hour of requests of a hundred clients is written in ten batches into eight buckets, judged under other quotas as it
-lies, compacted, and judged again. Processor time is that of the JVM, its Python workers and this process; the first
-replay of the session, which warms them up, is left out.
+An hour of requests of a hundred clients is written in ten batches into eight buckets, replayed under other quotas,
+compacted, and replayed again. Processor time is that of the JVM, its Python workers and this process; the first replay
+of the session, a warm-up, is not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Probes of what a server says about itself, and of settings changed while it runs."""
+"""Probes of a server's descriptions of itself, and of configs changed at run time."""
 
 import time
 
@@ -36,7 +36,7 @@ def is_too_large(place: Place, topic: str) -> bool:
 
 
 def topic_configs(place: Place) -> None:
-    """max.message.bytes of a topic is set, described, obeyed, and taken back."""
+    """max.message.bytes of a topic is set, described, obeyed and reset."""
     topic = place.create("configs")
     before = described(place, topic, "max.message.bytes")
     for value, refused in (("2000", True), (None, False)):

@@ -21,7 +21,7 @@ MEMBER: Config = {"auto.offset.reset": "earliest", "enable.auto.commit": False, 
 
 
 def take(consumer: Consumer, count: int, seconds: float = 25) -> list[bytes]:
-    """The next records of a member, as many as asked for."""
+    """Return the next `count` records of a member."""
     found: list[bytes] = []
     deadline = time.monotonic() + seconds
     while len(found) < count:
@@ -34,7 +34,7 @@ def take(consumer: Consumer, count: int, seconds: float = 25) -> list[bytes]:
 
 
 def half_by_half(place: Place) -> str:
-    """A member reads half and commits, another one the other half; return the name of topic and group."""
+    """Read and commit one half by a member, the other half by another; return the name of topic and group."""
     topic = place.create("resume")
     values = [b"%d" % n for n in range(20)]
     place.send(topic, values)
@@ -56,7 +56,7 @@ def resume(place: Place) -> None:
 
 
 def new_protocol(place: Place) -> None:
-    """The same by the group protocol of KIP-848."""
+    """Two members resume each other by the consumer protocol (KIP-848)."""
     config = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     topic = place.create("new-protocol")
     place.send(topic, [b"%d" % n for n in range(10)])
@@ -70,7 +70,7 @@ def new_protocol(place: Place) -> None:
 
 
 def two_members(place: Place) -> None:
-    """One reads alone, another joins and they share, the first leaves; each record is read once and committed."""
+    """A second member joins and shares, and the first leaves; each record is read once and committed."""
     topic = place.topic("share")
     everyday = ConfluentEveryday(place.bootstrap, topic, 0)
     everyday.client.create(f"{topic}-group", GROUP_PARTITIONS)
@@ -78,7 +78,7 @@ def two_members(place: Place) -> None:
 
 
 class Static:
-    """A static member that remembers what was given to it and taken away."""
+    """Static member that records its assignments and revocations."""
 
     def __init__(self, place: Place, topic: str, instance: str) -> None:
         strategy = {"partition.assignment.strategy": "range", "heartbeat.interval.ms": 300}
@@ -103,7 +103,7 @@ class Static:
 
 
 def static_member(place: Place) -> None:
-    """A member with an instance id goes and comes back: it holds what it held, and the other one notices nothing."""
+    """A member with an instance id returns to its partitions without a rebalance of the other member."""
     topic = place.create("static", 4)
     members = [Static(place, topic, name) for name in ("one", "two")]
     try:
@@ -160,7 +160,7 @@ def share_group(place: Place) -> None:
 
 
 def streams_group(place: Place) -> None:
-    """Kafka Streams counts words in a streams group (KIP-1071); the broker makes its internal topics."""
+    """Kafka Streams counts words in a streams group (KIP-1071); the broker creates the internal topics."""
     if any(shutil.which(program) is None for program in ("java", "javac", "mvn")):
         raise Skipped("needs a JDK and Maven")
     made = place.admin.create_topics([NewTopic("lines", 2, 1), NewTopic("counted", 1, 1)])

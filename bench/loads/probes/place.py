@@ -1,4 +1,4 @@
-"""Arguments of every probe: a running server, and short forms of a client's actions there."""
+"""Arguments of each probe: a running server, and short forms of a client's actions."""
 
 import functools
 import time
@@ -21,19 +21,19 @@ Config = Mapping[str, Any]
 
 
 class Lacking(Exception):
-    """The server does not do it; the text says how that shows."""
+    """Exception for a missing ability of the server; the text has the symptom."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A thing that works or does not, as a client's user sees it.
+    """Check of an ability, from the view of a client's user.
 
     Args:
-        name: the row of the table.
-        run: makes the check. What it returns is the cell, "yes" when that is None; an exception is a "no".
-        seconds: when it is given up.
-        figure: the cell is a measured number, which differs from run to run.
-        short: the row is in the README too.
+        name: row of the table.
+        run: performs the check. The result is the cell, "yes" for None; an exception is a "no".
+        seconds: time limit.
+        figure: whether the cell is a measured number, which differs between runs.
+        short: whether the row is in the README too.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Probe:
 
 @dataclass
 class Place:
-    """A contender and its server; `security` is what librdkafka needs to get in."""
+    """Contender and its server; `security` has librdkafka's security settings."""
 
     contender: Contender
     server: Server
@@ -56,11 +56,11 @@ class Place:
         return self.server.bootstrap
 
     def secured(self, secured: Secured, security: Config) -> "Place":
-        """The same contender behind a listener with TLS or SASL."""
+        """Return the same contender behind a listener with TLS or SASL."""
         return Place(self.contender, secured.server, security)
 
     def topic(self, note: str) -> str:
-        """A name that was not used before."""
+        """Return a new topic name."""
         return f"{note}-{time.time_ns():x}"
 
     def config(self, more: Config | None = None) -> dict[str, Any]:
@@ -71,11 +71,11 @@ class Place:
         return AdminClient(self.config())
 
     def cluster(self, client_id: str = "probe") -> Cluster:
-        """Our own client, for requests that the others cannot send."""
+        """Return this project's client, for requests that the other clients cannot send."""
         return Cluster(self.bootstrap, client_id=client_id, request_timeout_s=ANSWER_S, retry_timeout_s=5)
 
     def create(self, note: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
-        """Make a topic and wait until it has a leader; return its name."""
+        """Create a topic and wait until it has a leader; return its name."""
         name = self.topic(note)
         admin = self.admin
         admin.create_topics([NewTopic(name, partitions, 1, config=dict(configs or {}))])[name].result(ANSWER_S)
@@ -84,7 +84,7 @@ class Place:
         return name
 
     def send(self, topic: str, values: list[bytes], config: Config | None = None, **where: Any) -> list[int]:
-        """Produce and wait for every acknowledgement; return the offsets, raise what a record was refused with."""
+        """Produce and wait for each acknowledgement; return the offsets, or raise the error of a refused record."""
         producer = Producer(self.config({"message.timeout.ms": int(ANSWER_S * 1000), **(config or {})}))
         offsets: list[int] = []
         failures: list[KafkaError] = []
@@ -105,7 +105,7 @@ class Place:
         return offsets
 
     def read(self, topic: str, config: Config | None = None, partition: int = 0, seconds: float = 20) -> list[Message]:
-        """Everything from the beginning to the end of a partition."""
+        """Return all records of a partition."""
         consumer = Consumer(
             self.config(
                 {"group.id": "reader", "enable.auto.commit": False, "enable.partition.eof": True, **(config or {})}
@@ -132,7 +132,7 @@ class Place:
         return [message.value() or b"" for message in self.read(topic, config, partition)]
 
     def bounds(self, topic: str, partition: int = 0) -> tuple[int, int]:
-        """The first offset, and the one after the last."""
+        """Return the first offset, and the end offset."""
         consumer = Consumer(self.config({"group.id": "reader"}))
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
@@ -142,6 +142,6 @@ class Place:
 
 
 def expect(condition: object, what: str) -> None:
-    """Raise Lacking with what was found instead."""
+    """Raise Lacking with the actual behaviour unless a condition holds."""
     if not condition:
         raise Lacking(what)

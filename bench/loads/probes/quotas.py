@@ -1,4 +1,4 @@
-"""Probes of client quotas: set over the API, and felt by a client."""
+"""Probes of client quotas, set by the API and measured by a client."""
 
 import contextlib
 import time
@@ -15,15 +15,15 @@ from tests.support.client import Client
 
 CREATE_TOPICS = 19
 THROTTLING_QUOTA_EXCEEDED = 89
-RATE_BYTES = 200_000  # a second
+RATE_BYTES = 200_000  # per second
 RECORD_BYTES = 10_000
-MEASURED_S = 12.0  # the servers look back over 3 s, where that can be set; by default over 10 s
-NEAR = (0.7, 1.5)  # a client that was quiet may use up a window at once
+MEASURED_S = 12.0  # servers measure over 3 s if this can be set, by default over 10 s
+NEAR = (0.7, 1.5)  # an idle client may use a whole window at once
 
 
 @contextlib.contextmanager
 def quota(place: Place, names: dict[str, str | None], key: str, value: float) -> Iterator[None]:
-    """A quota for as long as the block lasts."""
+    """Set a quota for the duration of the block."""
     entity = QuotaEntity.of(dict(names))
     with place.cluster() as cluster:
         quotas = QuotaClient(cluster)
@@ -46,7 +46,7 @@ def quota(place: Place, names: dict[str, str | None], key: str, value: float) ->
 
 
 def judge(used_bytes: int, seconds: float, throttles_ms: list[float]) -> str:
-    """Return whether the used amount is about the quota, and the responses had throttle times."""
+    """Return the used share if it is about the quota, and the responses had throttle times. Raises: Lacking."""
     ratio = used_bytes / seconds / RATE_BYTES
     expect(
         max(throttles_ms, default=0) > 0, f"the quota is taken and described, and no client is throttled: {ratio:.1f} x"
@@ -56,7 +56,7 @@ def judge(used_bytes: int, seconds: float, throttles_ms: list[float]) -> str:
 
 
 def produce_rate(place: Place) -> str:
-    """A producer that sends as fast as it can gets its quota."""
+    """A producer at full speed gets its quota."""
     topic = place.create("produce-quota")
     throttles: list[float] = []
     used = 0
@@ -83,7 +83,7 @@ def produce_rate(place: Place) -> str:
 
 
 def fetch_rate(place: Place) -> str:
-    """A consumer that reads as fast as it can gets its quota."""
+    """A consumer at full speed gets its quota."""
     topic = place.create("fetch-quota")
     place.send(topic, [b"x" * RECORD_BYTES] * 600, {"batch.num.messages": 5})
     throttles: list[float] = []
@@ -106,7 +106,7 @@ def fetch_rate(place: Place) -> str:
 
 
 def request_time(place: Place) -> None:
-    """A client that asks all the time is throttled for what it costs, and not read before that time is over."""
+    """A client that sends requests continuously is throttled for its time, and not read until the throttle ends."""
     client_id, longest_ms, waited_ms = place.topic("request-time"), 0, 0.0
     with (
         quota(place, {"client-id": client_id}, "request_percentage", 1.0),
@@ -127,7 +127,7 @@ def request_time(place: Place) -> None:
 
 
 def mutations(place: Place) -> None:
-    """Topics made faster than allowed are refused with error 89 and a time to wait; then they are made."""
+    """Topics that are created too fast are refused with error 89 and a throttle time, and then created."""
     client_id = place.topic("mutations")
     with (
         quota(place, {"client-id": client_id}, "controller_mutation_rate", 2.0),

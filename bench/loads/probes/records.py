@@ -19,7 +19,7 @@ from tests.support.broker import wait_for
 INIT_PRODUCER_ID = 22
 OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER = 45, 46
 HOUR_MS = 3_600_000
-CLEANED_S = 40.0  # each server is set to look every half second if it has a config for it
+CLEANED_S = 40.0  # each server that can be configured so checks every half second
 RECORDS = [Record(b"%d " % n + b"abc " * 50) for n in range(20)]
 
 
@@ -68,7 +68,7 @@ def kcat(place: Place) -> str | None:
 
 
 def idempotent(place: Place) -> None:
-    """A real idempotent producer, and then a batch that arrives twice, as after a lost response."""
+    """An idempotent producer's records are stored once, also if a batch is repeated as after a lost response."""
     topic = place.create("idempotent")
     values = [b"%d" % n for n in range(100)]
     place.send(topic, values, {"enable.idempotence": True})
@@ -89,7 +89,7 @@ def idempotent(place: Place) -> None:
         return wire.produce(twice, 0, whole, acks=-1)
 
     with wire.Connection(place.bootstrap) as connection:
-        for allowed in ((0,), (0, DUPLICATE_SEQUENCE_NUMBER)):  # which clients take for a success
+        for allowed in ((0,), (0, DUPLICATE_SEQUENCE_NUMBER)):  # both codes mean success to clients
             code = wire.produced(connection.ask(batch(0))).error_code
             expect(code in allowed, f"a batch sent twice: error {code}")
         end = wire.end_offset(place.bootstrap, twice)
@@ -99,7 +99,7 @@ def idempotent(place: Place) -> None:
 
 
 def by_time(place: Place) -> None:
-    """Fifty records ten milliseconds apart; read from between two of them."""
+    """Fifty records 10 ms apart are read from a time between two of them."""
     topic = place.topic("by")
     everyday = ConfluentEveryday(place.bootstrap, topic, int(time.time() * 1000) - HOUR_MS)
     everyday.client.create(f"{topic}-time", 1)
@@ -127,7 +127,7 @@ def create_partitions(place: Place) -> None:
 
 
 def retention(place: Place) -> None:
-    """Records of an hour ago in a topic that keeps a minute go without being asked; offsets go on."""
+    """Records above retention.ms are deleted without a request, and offsets continue."""
     topic = place.create("retention", configs={"retention.ms": "60000"})
     place.send(topic, [b"old"] * 10, timestamp=int(time.time() * 1000) - HOUR_MS)
     given_up = time.monotonic() + CLEANED_S
@@ -139,7 +139,7 @@ def retention(place: Place) -> None:
 
 
 def compaction(place: Place) -> None:
-    """The last of many values of a key stays."""
+    """The last of many values of a key remains."""
     policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "500"}
     topic = place.create("compaction", configs=policy)
     for turn in range(5):
@@ -147,7 +147,7 @@ def compaction(place: Place) -> None:
             place.send(topic, [b"%d" % turn], key=key)
     started = time.monotonic()
     while time.monotonic() < started + CLEANED_S:
-        place.send(topic, [b"x"], key=b"later")  # rolls the segment: the one written to is never compacted
+        place.send(topic, [b"x"], key=b"later")  # starts a new segment, because the active one is never compacted
         found = [(m.key(), m.value()) for m in place.read(topic) if m.key() != b"later"]
         expect(dict(found) == dict.fromkeys((b"a", b"b", b"c"), b"4"), f"the last values are {found}")
         if len(found) == 3:

@@ -1,4 +1,4 @@
-"""Probes of a server's manners: fetch sessions, hostile frames, kill -9; and what it costs to have it."""
+"""Probes of fetch sessions, hostile frames and kill -9, and of the cost of running a server."""
 
 import contextlib
 import signal
@@ -17,11 +17,11 @@ from tests.support.client import Client, SteadyProducer
 
 
 def fetch_session(place: Place) -> None:
-    """An incremental fetch brings what is new, and nothing when nothing is."""
+    """An incremental fetch returns new records, and an empty response without news."""
     topic = place.create("session")
     place.send(topic, [b"first"])
     with Client(place.bootstrap) as client:
-        client.fetch(topic)  # session (0, -1): none
+        client.fetch(topic)  # session (0, -1): no session
         expect(client.end()["SessionId"] == 0, "a session that the client did not request")
         client.fetch(topic, session=(0, 0), offset=1)
         number = client.end()["SessionId"]
@@ -37,7 +37,7 @@ def fetch_session(place: Place) -> None:
 
 
 def hostile_frames(place: Place) -> None:
-    """A client keeps producing while others send garbage, lengths that lie and bodies that lie."""
+    """A producer continues while other clients send garbage, wrong lengths and malformed bodies."""
     steady_topic, topic = place.create("steady"), place.create("hostile")
     steady = SteadyProducer(place.bootstrap, steady_topic)
     try:
@@ -54,7 +54,7 @@ def hostile_frames(place: Place) -> None:
 
 
 def killed(place: Place) -> str | None:
-    """Acknowledged records, a topic's config and committed offsets are there after kill -9 and a restart."""
+    """Acknowledged records, a topic's config and committed offsets exist after kill -9 and a restart."""
     if not place.contender.keeps:
         return "in memory"
     with place.contender.start(Mode.DISK) as server:
@@ -75,7 +75,7 @@ def killed(place: Place) -> str | None:
 
 
 def start_time(place: Place) -> str:
-    """From the start of the process to the first Metadata response, stopped in order before: the median of three."""
+    """Return the median of three times from the start of a stopped server's process to its first Metadata response."""
     taken = []
     for _ in range(3):
         with place.contender.start(Mode.DISK) as server, again(server, signal.SIGTERM) as (_, seconds):
@@ -84,7 +84,7 @@ def start_time(place: Place) -> str:
 
 
 def idle_memory(place: Place) -> str:
-    """Resident memory, children included, of a server that has responded once."""
+    """Return the resident memory, with child processes, of a server that has responded once."""
     with place.contender.start(Mode.DISK) as server:
         wait_for("it responds", lambda: wire.responses(server.bootstrap), 10)
         time.sleep(2)

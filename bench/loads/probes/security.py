@@ -1,4 +1,4 @@
-"""Probes of TLS, SASL and ACLs, each on a server started with them where it can be."""
+"""Probes of TLS, SASL and ACLs, each on a server that supports them."""
 
 import time
 from typing import Any
@@ -19,7 +19,7 @@ from bench.loads.contenders import Mode, Secured
 from bench.loads.probes.place import ANSWER_S, Config, Place, Probe, expect
 
 USER, PASSWORD = "alice", "alice-secret"
-SETTLED_S = 10.0  # other brokers need a moment until a new user or rule counts
+SETTLED_S = 10.0  # other brokers need time until a new user or rule applies
 
 
 def login(secured: Secured, password: str = PASSWORD) -> Config:
@@ -40,7 +40,7 @@ def add_user(place: Place, secured: Secured) -> None:
 
 
 def tls(place: Place) -> None:
-    """Records go there and back in TLS, and the certificate is one that the client checks."""
+    """Records are written and read over TLS, with a certificate that the client verifies."""
     with place.contender.start_secured(Mode.TLS) as secured:
         inside = place.secured(secured, secured.client)
         topic = inside.create("tls")
@@ -49,7 +49,7 @@ def tls(place: Place) -> None:
 
 
 def refusal(place: Place) -> KafkaError | None:
-    """The error with which a login is refused, or None if it succeeds."""
+    """Return the error that refuses an authentication, None if it succeeds."""
     errors: list[KafkaError] = []
     client = Producer(place.config({"error_cb": errors.append}))
     deadline = time.monotonic() + SETTLED_S
@@ -67,7 +67,7 @@ def refusal(place: Place) -> KafkaError | None:
 
 
 def scram(place: Place) -> None:
-    """A user is added while the server runs, gets in with the password, and not with another one."""
+    """A user is added at run time, and authenticates only with the right password."""
     with place.contender.start_secured(Mode.SASL) as secured:
         add_user(place, secured)
         inside = place.secured(secured, login(secured))
@@ -80,7 +80,7 @@ def scram(place: Place) -> None:
 
 
 def acls(place: Place) -> None:
-    """A user who may write to one topic writes there, and is refused at another one."""
+    """A user with write access to one topic writes to this topic, and is refused at another one."""
     with place.contender.start_secured(Mode.SASL) as secured:
         add_user(place, secured)
         boss = place.secured(secured, secured.admin)

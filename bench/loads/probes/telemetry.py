@@ -1,4 +1,4 @@
-"""The probe of client telemetry."""
+"""Probe of client telemetry."""
 
 import uuid
 
@@ -12,7 +12,7 @@ GET, PUSH = 71, 72
 
 
 def pushed_metrics(place: Place) -> None:
-    """A subscription reaches the client that it names; its metrics are accepted, and too many pushes are not."""
+    """A matching subscription reaches a client, its metrics are accepted, and too frequent pushes are refused."""
     name = place.topic("telemetry")
     values = {"metrics": "org.apache.kafka.", "interval.ms": "60000", "match": f"client_id={name}"}
     changes = [ConfigChange(key, ConfigOperation.SET, value) for key, value in values.items()]

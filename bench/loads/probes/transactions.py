@@ -16,7 +16,7 @@ def producer(place: Place, name: str) -> Producer:
 
 
 def visibility(place: Place) -> None:
-    """Committed, aborted, committed: a reader of committed records sees the first and the last."""
+    """A read_committed consumer reads the records of committed transactions, and none of an aborted one."""
     topic = place.create("transactions")
     sender = producer(place, topic)
     for number, commits in enumerate((True, False, True)):
@@ -35,7 +35,7 @@ def visibility(place: Place) -> None:
 
 
 def offsets(place: Place) -> None:
-    """Read, write and commit the offset in one transaction: the group's offset counts only if it is committed."""
+    """A read, a write and an offset commit in one transaction: the group's offset applies only after the commit."""
     source, target = place.create("source"), place.create("target")
     place.send(source, [b"%d" % n for n in range(10)])
     consumer = Consumer(place.config({"group.id": source, **MEMBER, **COMMITTED}))
