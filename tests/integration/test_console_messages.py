@@ -280,7 +280,7 @@ def test_lines_and_a_tombstone(pages: Console, broker: Broker) -> None:
     )
     apply(pages, "produce", {**fields(pages), "partition": "0", "key": "gone", "value_null": "1"})
     assert [(one.key, one.value) for one in read(broker, "made", 0, end)] == [
-        *((None, b"a"), (None, b"b"), (b"gone", None)),
+        *((None, b"a"), (None, b"b"), (b"gone", None))
     ]
 
 

@@ -61,14 +61,8 @@ def check_refused(
 @pytest.mark.parametrize(
     ("records", "sentence"),
     [
-        (
-            [level(31)],
-            "-0: metadata.version: expected a level from 7 (3.3-IV3) to 30 (4.3-IV0), found 31",
-        ),
-        (
-            [level(6)],
-            "-0: metadata.version: expected a level from 7 (3.3-IV3) to 30 (4.3-IV0), found 6; use",
-        ),
+        ([level(31)], "-0: metadata.version: expected a level from 7 (3.3-IV3) to 30 (4.3-IV0), found 31"),
+        ([level(6)], "-0: metadata.version: expected a level from 7 (3.3-IV3) to 30 (4.3-IV0), found 6; use"),
         ([TOPIC, replicas(1, 2)], "partition t-0: expected its only replica on node 1, found replicas on 1, 2; move"),
         ([TOPIC, replicas(2)], "partition t-0: expected its only replica on node 1, found replicas on 2; move"),
         (

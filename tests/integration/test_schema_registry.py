@@ -64,7 +64,7 @@ def test_values_of_confluents_serializers(apicurio: Apicurio, by_confluent: list
         ("protobuf", []),
     ]
     assert [one.schema.partition(",")[0] for one in found] == [
-        *("Order", "id 2", "google.protobuf.Timestamp", "google.protobuf.ListValue"),
+        *("Order", "id 2", "google.protobuf.Timestamp", "google.protobuf.ListValue")
     ]
 
 
@@ -151,7 +151,7 @@ def test_the_command_line(apicurio: Apicurio, by_confluent: list[bytes]) -> None
         assert len(documents(*every, "--filter", "value.who == 'Zoë'")) == 3
         (checked,) = documents("registry", "check", "orders")
         assert [(row["part"], row["type"], row["records"]) for row in checked] == [
-            *(("key", None, 4), ("value", "avro", 2), ("value", "json-schema", 1), ("value", "protobuf", 1)),
+            *(("key", None, 4), ("value", "avro", 2), ("value", "json-schema", 1), ("value", "protobuf", 1))
         ]
         (listed,) = documents("registry", "list")
         assert "avro-orders-value" in [row["subject"] for row in listed]
@@ -185,11 +185,7 @@ def test_messages_of_the_console(apicurio: Apicurio, by_confluent: list[bytes]) 
                 producer.send("orders", value, None)
         with pages_of(broker) as pages:
             page = words_of(ask(pages, "messages?topic=orders").body.decode())
-            for words in (
-                "avro, Order, id ",
-                "json-schema, id ",
-                "protobuf, google.protobuf.Timestamp, id ",
-            ):
+            for words in ("avro, Order, id ", "json-schema, id ", "protobuf, google.protobuf.Timestamp, id "):
                 assert f"value: {words}" in page
             assert '"who": "Zoë"' in page
             assert "The value is shown as it is: schema id 65536" in page
