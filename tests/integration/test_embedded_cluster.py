@@ -23,12 +23,11 @@ from kbroker.common.listeners import Listener
 from kbroker.coordinator.runtime import PartitionState
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
-from kbroker.protocol.records import Record, build_batch
 from kbroker.testing import EmbeddedCluster, wait_until
 from kbroker.testing.cluster import COORDINATORS
 from tests.native import slow_hook
 from tests.support import wire
-from tests.support.client import set_configs
+from tests.support.client import fetch_body, produce_body, set_configs
 
 Body = dict[str, Any]
 
@@ -87,38 +86,14 @@ def ask(cluster: EmbeddedCluster, node: int, name: str, version: int, body: Body
         return connection.request(codec.api_by_name(name).key, version, body, timeout_s=10)
 
 
-def produce_body(topic: str, index: int, acks: int = -1) -> Body:
-    data = build_batch([Record(None, b"x", 1)])
-    rows = [{"Index": index, "Records": data}]
-    return {
-        "TransactionalId": None,
-        "Acks": acks,
-        "TimeoutMs": 1000,
-        "TopicData": [{"Name": topic, "PartitionData": rows}],
-    }
+def produce_to(topic: str, index: int, acks: int = -1) -> Body:
+    return produce_body(topic, acks=acks, partition=index)
 
 
-def fetch_body(topic: str, index: int, epoch: int = -1, wait_ms: int = 0) -> Body:
-    row = {
-        "Partition": index,
-        "CurrentLeaderEpoch": epoch,
-        "FetchOffset": 0,
-        "LastFetchedEpoch": -1,
-        "LogStartOffset": -1,
-        "PartitionMaxBytes": 1 << 20,
-    }
-    return {
-        "ReplicaId": -1,
-        "MaxWaitMs": wait_ms,
-        "MinBytes": 1,
-        "MaxBytes": 1 << 20,
-        "IsolationLevel": 0,
-        "SessionId": 0,
-        "SessionEpoch": -1,
-        "Topics": [{"Topic": topic, "Partitions": [row]}],
-        "ForgottenTopicsData": [],
-        "RackId": "",
-    }
+def fetch_from(topic: str, index: int, epoch: int = -1, wait_ms: int = 0) -> Body:
+    body = fetch_body(topic, max_wait_ms=wait_ms)
+    body["Topics"][0]["Partitions"][0] |= {"Partition": index, "CurrentLeaderEpoch": epoch}
+    return body
 
 
 def others(cluster: EmbeddedCluster, node: int) -> list[int]:
@@ -162,21 +137,21 @@ def test_requests_to_a_wrong_node(cluster: EmbeddedCluster) -> None:
     cluster.move_leader("led", 0, 2)
     leader = cluster.partition("led", 0)
     refused = int(Errors.NOT_LEADER_OR_FOLLOWER)
-    produced = ask(cluster, 1, "Produce", 12, produce_body("led", 0))
+    produced = ask(cluster, 1, "Produce", 12, produce_to("led", 0))
     (row,) = produced["Responses"][0]["PartitionResponses"]
     assert (row["ErrorCode"], row["CurrentLeader"]) == (refused, {"LeaderId": 2, "LeaderEpoch": leader.leader_epoch})
     address = {node["NodeId"]: f"{node['Host']}:{node['Port']}" for node in produced["NodeEndpoints"]}
     assert address[2] == cluster.addresses[2]
-    (row,) = ask(cluster, 1, "Produce", 3, produce_body("led", 0))["Responses"][0]["PartitionResponses"]
+    (row,) = ask(cluster, 1, "Produce", 3, produce_to("led", 0))["Responses"][0]["PartitionResponses"]
     assert row["ErrorCode"] == refused
-    (row,) = ask(cluster, 2, "Produce", 12, produce_body("led", 0))["Responses"][0]["PartitionResponses"]
+    (row,) = ask(cluster, 2, "Produce", 12, produce_to("led", 0))["Responses"][0]["PartitionResponses"]
     assert (row["ErrorCode"], row["BaseOffset"]) == (0, 0)
 
-    (row,) = ask(cluster, 3, "Fetch", 10, fetch_body("led", 0))["Responses"][0]["Partitions"]
+    (row,) = ask(cluster, 3, "Fetch", 10, fetch_from("led", 0))["Responses"][0]["Partitions"]
     assert row["ErrorCode"] == refused
-    (row,) = ask(cluster, 3, "Fetch", 11, fetch_body("led", 0))["Responses"][0]["Partitions"]
+    (row,) = ask(cluster, 3, "Fetch", 11, fetch_from("led", 0))["Responses"][0]["Partitions"]
     assert (row["ErrorCode"], bool(row["Records"])) == (0, True), "a follower in the ISR serves consumers (KIP-392)"
-    (row,) = ask(cluster, 3, "Fetch", 11, fetch_body("led", 0, epoch=0))["Responses"][0]["Partitions"]
+    (row,) = ask(cluster, 3, "Fetch", 11, fetch_from("led", 0, epoch=0))["Responses"][0]["Partitions"]
     assert row["ErrorCode"] == int(Errors.FENCED_LEADER_EPOCH)
 
     listed = {"PartitionIndex": 0, "CurrentLeaderEpoch": -1, "Timestamp": -1}
@@ -193,11 +168,11 @@ def test_no_leader_is_named_for_a_partition_without_one(cluster: EmbeddedCluster
     """A partition without a leader has no leader -1 in the response, as librdkafka would read uninitialized memory."""
     cluster.create_topic("unled", replicas=[[1], [2]])
     cluster.stop_node(1)
-    rows = [fetch_body("unled", index)["Topics"][0]["Partitions"][0] for index in (0, 1)]
+    rows = [fetch_from("unled", index)["Topics"][0]["Partitions"][0] for index in (0, 1)]
     topic = ask(cluster, 3, "Metadata", 12, {"Topics": [{"TopicId": ZERO_ID, "Name": "unled"}]} | ALL)["Topics"][0]
-    fetch = fetch_body("unled", 0) | {"Topics": [{"TopicId": topic["TopicId"], "Partitions": rows}]}
-    produce = produce_body("unled", 0)
-    produce["TopicData"][0]["PartitionData"] += produce_body("unled", 1)["TopicData"][0]["PartitionData"]
+    fetch = fetch_from("unled", 0) | {"Topics": [{"TopicId": topic["TopicId"], "Partitions": rows}]}
+    produce = produce_to("unled", 0)
+    produce["TopicData"][0]["PartitionData"] += produce_to("unled", 1)["TopicData"][0]["PartitionData"]
     with wire.Connection(cluster.addresses[3]) as connection:
         for key, version, body in ((0, 12, produce), (1, 17, fetch)):
             request = codec.encode_request_header(key, version, 1) + codec.encode_request(key, version, body)
@@ -236,7 +211,7 @@ def test_a_fetch_that_waits_at_a_former_leader_ends(cluster: EmbeddedCluster) ->
 
     def wait_at(node: int) -> threading.Thread:
         before = cluster.node(node).waiting_fetches
-        body = fetch_body("waits", 0, wait_ms=60_000)
+        body = fetch_from("waits", 0, wait_ms=60_000)
         thread = threading.Thread(target=lambda: found.append(ask(cluster, node, "Fetch", 11, body)))
         thread.start()
         wait_until(lambda: cluster.node(node).waiting_fetches > before, 10, "a waiting fetch")
@@ -249,7 +224,7 @@ def test_a_fetch_that_waits_at_a_former_leader_ends(cluster: EmbeddedCluster) ->
     errors = [one["Responses"][0]["Partitions"][0]["ErrorCode"] for one in found]
     assert errors == [int(Errors.NOT_LEADER_OR_FOLLOWER)] * 2
     thread = wait_at(2)
-    ask(cluster, 1, "Produce", 7, produce_body("waits", 0))
+    ask(cluster, 1, "Produce", 7, produce_to("waits", 0))
     thread.join(10)
     assert found[-1]["Responses"][0]["Partitions"][0]["Records"]
 
@@ -258,7 +233,7 @@ def test_a_fetch_that_waits_at_a_former_leader_ends(cluster: EmbeddedCluster) ->
 def test_a_fetch_that_waits_ends_when_its_topic_is_deleted(cluster: EmbeddedCluster, leader: int) -> None:
     cluster.create_topic("deleted", replicas=[[leader]])
     found: list[Body] = []
-    body = fetch_body("deleted", 0, wait_ms=60_000)
+    body = fetch_from("deleted", 0, wait_ms=60_000)
     thread = threading.Thread(target=lambda: found.append(ask(cluster, leader, "Fetch", 11, body)))
     thread.start()
     wait_until(lambda: cluster.node(leader).waiting_fetches == 1, 10, "a waiting fetch")
@@ -310,7 +285,7 @@ def test_acks_all_needs_replicas_in_sync(cluster: EmbeddedCluster) -> None:
     cluster.reassign("safe", 1, [1])
 
     def produced(index: int = 0, acks: int = -1) -> tuple[int, int, int]:
-        (row,) = ask(cluster, 1, "Produce", 7, produce_body("safe", index, acks))["Responses"][0]["PartitionResponses"]
+        (row,) = ask(cluster, 1, "Produce", 7, produce_to("safe", index, acks))["Responses"][0]["PartitionResponses"]
         return row["ErrorCode"], row["BaseOffset"], row["LogStartOffset"]
 
     def visible(isolation: int = 0) -> int:
@@ -331,7 +306,7 @@ def test_acks_all_needs_replicas_in_sync(cluster: EmbeddedCluster) -> None:
     assert (visible(), visible(1)) == (1, 1)
     assert produced(index=1) == (0, 0, 0), "at most as many as there are"
     found: list[Body] = []
-    body = fetch_body("safe", 0, wait_ms=60_000)
+    body = fetch_from("safe", 0, wait_ms=60_000)
     body["Topics"][0]["Partitions"][0]["FetchOffset"] = 1
     thread = threading.Thread(target=lambda: found.append(ask(cluster, 1, "Fetch", 11, body)))
     thread.start()
@@ -413,10 +388,10 @@ def test_consumers_are_directed_to_their_rack() -> None:
     settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     with EmbeddedCluster(3, settings, racks=["a", "b", "c"]) as cluster:
         cluster.create_topic("t", replicas=[[1, 2]])
-        ask(cluster, 1, "Produce", 7, produce_body("t", 0))
+        ask(cluster, 1, "Produce", 7, produce_to("t", 0))
 
         def found(node: int, rack: str) -> tuple[int, bool]:
-            body = {**fetch_body("t", 0, wait_ms=100), "RackId": rack}
+            body = {**fetch_from("t", 0, wait_ms=100), "RackId": rack}
             (row,) = ask(cluster, node, "Fetch", 11, body)["Responses"][0]["Partitions"]
             assert (row["ErrorCode"], row["HighWatermark"]) == (0, 1)
             return row["PreferredReadReplica"], bool(row["Records"])

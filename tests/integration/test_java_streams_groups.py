@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.test_java_tools import rows
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
@@ -55,10 +56,6 @@ def join(client: Client) -> int:
     assert found["ActiveTasks"] == [{"SubtopologyId": "0", "Partitions": [0, 1]}]
     epoch = found["MemberEpoch"]
     return epoch
-
-
-def rows(text: str) -> list[list[str]]:
-    return [line.split() for line in text.splitlines() if line.strip()]
 
 
 def test_life_of_a_group(broker: BrokerProcess, tmp_path: Path) -> None:

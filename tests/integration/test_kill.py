@@ -80,14 +80,3 @@ def test_sigterm_ends_in_order(start_broker: Callable[..., BrokerProcess]) -> No
     broker.start()
     assert [value for _, value in read_all(broker.bootstrap, "kept", 1)] == [b"%d" % n for n in range(100)]
     assert read_all(broker.bootstrap, "kept", 0) == []
-
-
-def test_second_broker_on_a_folder_is_refused(start_broker: Callable[..., BrokerProcess]) -> None:
-    """A second broker on a folder is refused without a traceback, and the first is not affected."""
-    broker = start_broker()
-    second = BrokerProcess(broker.folder)
-    with pytest.raises(AssertionError, match="ended with"):
-        second.start()
-    assert "Traceback" not in second.tail()
-    assert str(broker.folder) in second.tail()
-    assert wire.responses(broker.bootstrap)

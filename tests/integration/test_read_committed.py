@@ -7,8 +7,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support import wire
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.client import librdkafka_consumer
 from tests.support.kill import create_topic
+from tests.support.topic_reader import read_to_end
 from tests.support.wire import Connection
 
 
@@ -39,20 +39,7 @@ def transaction(client: Producer, topic: str, *values: str, partition: int = 0, 
 
 def values(broker: BrokerProcess, topic: str, *, isolation: str = "read_committed", partition: int = 0) -> list[str]:
     """Return the values from the start to the end that a consumer may read."""
-    how = {"isolation_level": isolation, "enable_partition_eof": True, "fetch_wait_max_ms": 50}
-    client = librdkafka_consumer(broker.bootstrap, f"reader-{isolation}", **how)
-    found: list[str] = []
-    try:
-        client.assign([TopicPartition(topic, partition, 0)])
-        while True:
-            message = client.poll(30)
-            assert message is not None, "no end of the partition within 30 s"
-            if message.error() is not None:
-                assert message.error().name() == "_PARTITION_EOF", message.error()
-                return found
-            found.append(message.value().decode())
-    finally:
-        client.close()
+    return [value for _, value in read_to_end(broker.bootstrap, topic, partition + 1, isolation)[partition]]
 
 
 def test_committed_and_aborted(start_broker: Callable[..., BrokerProcess]) -> None:

@@ -7,22 +7,20 @@ import threading
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kbroker.common.request_log import COLUMNS
 from kbroker.protocol import codec
-from kbroker.protocol.records import columns, iter_batches
+from kbroker.protocol.records import iter_batches
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
+from tests.integration.test_request_log import LOG, USER, Record, records
 from tests.support import wire
 from tests.support.client import Client, fetch_body, produce_body
 from tests.support.wire import Connection
 from tests.support.wire_bodies import message_of, random_body
 
-LOG = "__request_log"
-USER = "ANONYMOUS"
 TARGET = "target"  # a name that no random body contains
 SETTINGS = {
     "num.network.threads": "1",
@@ -32,20 +30,6 @@ SETTINGS = {
     "socket.listen.backlog.size": "256",
 }
 HUGE = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
-Record = dict[str, Any]
-
-
-def in_topic(broker: EmbeddedBroker) -> list[Record]:
-    """Return every record of the log's topic in the order of the sequence numbers."""
-    broker.request_log.flush()
-    view = broker.context.topics.get(LOG)
-    assert view is not None
-    found: list[Record] = []
-    for log in view.partitions:
-        data = log.read(0, 1 << 28).records
-        if data:
-            found += [json.loads(value) for value in columns(data).values]  # type: ignore[attr-defined]
-    return sorted(found, key=lambda record: int(record["sequence"]))
 
 
 def mutated(rng: random.Random, frame: bytes) -> bytes:
@@ -159,7 +143,7 @@ def names_of(broker: EmbeddedBroker) -> list[tuple[str, str, list[tuple[str, str
             [(v["user"], v["clientId"]) for v in r["quota"]["verdicts"]],
             [(u["user"], u["clientId"]) for u in r["quota"]["updates"]],
         )
-        for r in in_topic(broker)
+        for r in records(broker)
     ]
 
 
@@ -215,8 +199,8 @@ def test_live_quota_changes_under_load_keep_log_and_clients_agreed() -> None:
         finally:
             for thread in threads:
                 thread.join()
-        wait_until(lambda: len([r for r in in_topic(broker) if r["requestHeader"]["clientId"] != ""]) >= 600)
-        found = in_topic(broker)
+        wait_until(lambda: len([r for r in records(broker) if r["requestHeader"]["clientId"] != ""]) >= 600)
+        found = records(broker)
         assert broker.request_log.figures.dropped == 0
     assert len(throttles) == 600
     assert sum(r["throttleTimeMs"] for r in found) == sum(throttles)

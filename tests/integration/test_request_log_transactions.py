@@ -1,19 +1,17 @@
 """Transactional ids and client ids of requests in the request log."""
 
-import json
 import socket
 from collections.abc import Iterator
 
 import pytest
 
 from kbroker.protocol import codec
-from kbroker.protocol.records import columns
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
+from tests.integration.test_request_log import LOG, of_client
 from tests.support import wire
 from tests.support.client import Body, Client
 
-LOG = "__request_log"
 SETTINGS = {"num.network.threads": "1", "kbroker.request.log.topic": LOG}
 NAME = "billing-1"
 TRANSACTIONAL = 0x10
@@ -25,23 +23,6 @@ def broker() -> Iterator[VirtualBroker]:
     with VirtualBroker(SETTINGS) as running:
         running.create_topic("t")
         yield running
-
-
-def logged(broker: VirtualBroker, client_id: str, count: int) -> list[Body]:
-    """Return the records of a client when there are at least `count`."""
-    found: list[Body] = []
-
-    def enough() -> bool:
-        broker.request_log.flush()
-        view = broker.context.topics.get(LOG)
-        assert view is not None
-        data = view.partitions[0].read(0, 1 << 26).records
-        records = [json.loads(value) for value in columns(data).values] if data else []  # type: ignore[attr-defined]
-        found[:] = [one for one in records if one.get("requestHeader", {}).get("clientId") == client_id]
-        return len(found) >= count
-
-    wait_until(enough)
-    return found
 
 
 def produce(name: str | None, producer: tuple[int, int], sequence: int, value: bytes = b"v") -> Body:
@@ -82,7 +63,9 @@ def test_each_request_of_a_transaction_names_it(broker: VirtualBroker) -> None:
         commit = {**ids, "GroupId": "g", "GenerationIdOrMemberEpoch": -1, "MemberId": "", "GroupInstanceId": None}
         client.call("TxnOffsetCommit", 3, {**commit, "Topics": [{"Name": "t", "Partitions": [row]}]})
         assert client.call("EndTxn", 3, {**ids, "Committed": True})["ErrorCode"] == 0
-        found = [(one["requestHeader"]["requestApiKeyName"], one.get("request")) for one in logged(broker, "app", 10)]
+        found = [
+            (one["requestHeader"]["requestApiKeyName"], one.get("request")) for one in of_client(broker, "app", 10)
+        ]
     assert found == [
         (name, {"transactionalId": NAME})
         for name in (
@@ -100,7 +83,7 @@ def test_requests_without_a_transaction_name_none(broker: VirtualBroker) -> None
         client.call("Produce", 9, produce(None, (who["ProducerId"], 0), 0))
         client.call("AddPartitionsToTxn", 5, {"Transactions": []})
         client.call("Metadata", 9, {"Topics": []})
-        found = logged(broker, "app", 5)
+        found = of_client(broker, "app", 5)
     assert ["request" in one for one in found] == [False] * 5
 
 
@@ -113,7 +96,7 @@ def test_a_large_produce_keeps_its_transactional_id(broker: VirtualBroker, value
         producer = (who["ProducerId"], who["ProducerEpoch"])
         response = client.call("Produce", 12, produce(name, producer, 0, b"v" * value_bytes))
         assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
-        found = logged(broker, "app", 2)
+        found = of_client(broker, "app", 2)
     assert [one["request"]["transactionalId"] for one in found] == ["x" * 1024] * 2
 
 
@@ -133,8 +116,8 @@ def test_a_large_request_keeps_its_client_id() -> None:
             late.send_raw(frame)
             wait_until(lambda: late.has_response)
             other.call("ListGroups", 0, {})
-            assert logged(broker, name, 0) == []
+            assert of_client(broker, name, 0) == []
             response = late.receive()
             assert len(response) > 400_000, "so much that it waits in the broker"
-            (record,) = logged(broker, name, 1)
+            (record,) = of_client(broker, name, 1)
     assert record["requestHeader"]["requestApiKeyName"] == "DESCRIBE_CONFIGS"

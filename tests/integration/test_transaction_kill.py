@@ -13,6 +13,7 @@ from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import librdkafka_consumer
 from tests.support.kill import Notes, create_topic, finish, start_module
 from tests.support.seeds import kill_count, random_seed
+from tests.support.topic_reader import read_to_end
 from tests.support.transactional_load import RECORDS
 
 PARTITIONS, WORKERS = 3, 3
@@ -36,22 +37,6 @@ class TransactionLog(Notes):
             self.replaced.append(" ".join(numbers))
         self.done = self.done or kind == "done"
         return kind in ("commit", "fatal", "done")
-
-
-def committed_values(bootstrap: str, topic: str, partition: int) -> list[str]:
-    """Return the records of a partition that a read_committed consumer receives, in order."""
-    consumer = librdkafka_consumer(bootstrap, isolation_level="read_committed", enable_partition_eof=True)
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        found: list[str] = []
-        while True:
-            for message in consumer.consume(500, 0.2):
-                if message.error() is not None:
-                    assert message.error().name() == "_PARTITION_EOF", message.error()
-                    return found
-                found.append(message.value().decode())
-    finally:
-        consumer.close()
 
 
 def committed_offsets(bootstrap: str, topic: str) -> list[int]:
@@ -100,9 +85,8 @@ def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_
         acknowledged = [number for who, number in log.committed if who == worker]
         assert acknowledged == sorted(set(acknowledged)), f"worker {worker} committed a transaction twice"
         assert acknowledged[-1] < ends[worker], f"worker {worker}: the offset of an acknowledged transaction is lost"
-    for partition in range(PARTITIONS):
-        found = committed_values(broker.bootstrap, "killed", partition)
+    for partition, rows in read_to_end(broker.bootstrap, "killed", PARTITIONS).items():
         for worker in range(WORKERS):
-            mine = [value for value in found if value.startswith(f"{worker}:")]
+            mine = [value for _, value in rows if value.startswith(f"{worker}:")]
             wanted = [f"{worker}:{number}:{i}" for number in range(ends[worker]) for i in range(RECORDS)]
             assert mine == wanted, f"partition {partition}, worker {worker}"

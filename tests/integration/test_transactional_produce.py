@@ -1,6 +1,5 @@
 """Transactional batches: verified once, appended by native handlers, and read by read_committed consumers."""
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ from kbroker.common.configs.config_resource import ConfigChange
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol import codec
-from kbroker.testing import VirtualBroker
+from kbroker.testing import VirtualBroker, wait_until
 from tests.support.wire import Connection, batch, create_topic, fetch, fetched
 
 TRANSACTIONAL = 16
@@ -161,7 +160,7 @@ def test_transaction_that_is_still_ending_is_tried_again(broker: VirtualBroker, 
     coordinator = use(broker, Coordinator(Errors.CONCURRENT_TRANSACTIONS))
     connection.send(request(broker, 12, {0: of_transaction()}))
     for asked in range(1, 7):
-        wait(lambda asked=asked: len(coordinator.asked) == asked)  # type: ignore[misc]
+        wait_until(lambda asked=asked: len(coordinator.asked) == asked)  # type: ignore[misc]
         broker.wait_until_quiet()
         with Connection(broker.bootstrap_servers) as other:
             assert put(broker, other, 12, batch([b"plain"]), name=None)["ErrorCode"] == 0
@@ -177,7 +176,7 @@ def test_try_after_the_marker_succeeds(broker: VirtualBroker, connection: Connec
     put(broker, connection, 12, of_transaction(epoch=1))
     coordinator.responses = [Errors.CONCURRENT_TRANSACTIONS, Errors.NONE]
     connection.send(request(broker, 12, {0: of_transaction(epoch=2)}))
-    wait(lambda: len(coordinator.asked) == 2)
+    wait_until(lambda: len(coordinator.asked) == 2)
     broker.wait_until_quiet()
     assert log.append_end_marker(77, 2, 0, True, transaction_version=2).error == 0
     broker.advance_ms(20)
@@ -337,13 +336,6 @@ def test_late_transactions_are_counted(broker: VirtualBroker, connection: Connec
     assert late() == 1
     broker.context.topics.partition("t", 0).append_end_marker(77, 1, 0, False, transaction_version=2)
     assert late() == 0
-
-
-def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_a_response_that_waits_for_a_sync_frees_the_verification_once() -> None:
