@@ -17,21 +17,24 @@ from kbroker.client.tokens import Tokens
 from kbroker.client.users import Users
 from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import HttpResponse
-from kbroker.common.security.acls import CONSOLE_OPERATOR, Acl, Operation, PatternType, Permission, ResourceType
+from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from kbroker.console.app import Console
 from kbroker.testing import EmbeddedCluster
 from tests.support.console import (
     SECURED,
     SETTINGS,
     TOKEN,
-    apply,
     ask,
+    change,
+    cluster_of,
     hidden_fields,
     pages_of,
     post,
+    preview,
     secret_of,
     served,
     sign_in,
+    text_of,
 )
 
 MARKUP = "<script>alert(1)</script>\"'&\u202e"
@@ -39,15 +42,10 @@ PASSWORD = "alice's password"
 RULE = {"principal": "User:bob", "operation": "Read", "resource": "Topic", "name": "orders", "permission": "Allow"}
 
 
-def cluster(broker: Broker, principal: str = CONSOLE_OPERATOR) -> Cluster:
-    connect = broker.parts.server.connect
-    return Cluster("broker:1", open_stream=lambda at, timeout_s: connect(principal, "127.0.0.1"))
-
-
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with served({**SECURED, "delegation.token.secret.key": "the-key"}) as made:
-        with cluster(made) as root:
+        with cluster_of(made) as root:
             Users(root).set("alice", "SCRAM-SHA-256", PASSWORD, 4096)
         yield made
 
@@ -58,26 +56,12 @@ def operator(pages: Console) -> str:
     return sign_in(pages, token=TOKEN)
 
 
-def text(response: HttpResponse) -> str:
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", response.body.decode())))
-
-
 def show(pages: Console, cookie: str, page: str, /, **query: str) -> HttpResponse:
     return ask(pages, f"{page}?{urlencode(query)}", cookie=cookie)
 
 
-def change(pages: Console, cookie: str, action: str, typed: str = "", **fields: str) -> HttpResponse:
-    secret = secret_of(ask(pages, "sign-in", cookie=cookie).body.decode())
-    return apply(pages, action, {"form_secret": secret, **fields}, typed, cookie=cookie)
-
-
-def preview(pages: Console, cookie: str, action: str, **fields: str) -> HttpResponse:
-    secret = secret_of(ask(pages, "sign-in", cookie=cookie).body.decode())
-    return post(pages, f"{action}/preview", {"form_secret": secret, **fields}, cookie=cookie)
-
-
 def shown_secrets(response: HttpResponse) -> dict[str, str]:
-    assert response.status == 200, text(response)
+    assert response.status == 200, text_of(response)
     return {
         name: unescape(value)
         for name, value in re.findall(r"<dt>([^<]*)</dt><dd><code>([^<]*)</code></dd>", response.body.decode())
@@ -88,21 +72,21 @@ def test_the_nodes_of_a_secured_cluster_in_one_process() -> None:
     """Without a password for the other nodes' listeners, the console reaches them within the process."""
     settings = {**SECURED, "kbroker.metrics.listener": ""}
     with EmbeddedCluster(2, settings) as nodes, pages_of(nodes.node(1), TOKEN, may_edit=True) as pages:
-        with cluster(nodes.node(1)) as root:
+        with cluster_of(nodes.node(1)) as root:
             Users(root).set("alice", "SCRAM-SHA-256", PASSWORD, 4096)
         operator, alice = sign_in(pages, token=TOKEN), sign_in(pages, "alice", PASSWORD)
-        assert "broker 2" in text(show(pages, operator, "configs", kind="broker", name="2"))
+        assert "broker 2" in text_of(show(pages, operator, "configs", kind="broker", name="2"))
         assert ask(pages, "configs?kind=broker&name=2", cookie=alice).status == 403, "as the signed-in user"
         nodes.stop_node(2)
         gone = ask(pages, "configs?kind=broker&name=2&q=log", cookie=operator)
-        assert gone.status >= 400, text(gone)
+        assert gone.status >= 400, text_of(gone)
 
 
 # ---------------------------------------------------------------- ACLs
 
 
 def test_acls_are_added_listed_and_removed(pages: Console, broker: Broker, operator: str) -> None:
-    with cluster(broker) as root:
+    with cluster_of(broker) as root:
         acls = Acls(root)
         assert change(pages, operator, "acl-add", **RULE).status == 303
         assert change(pages, operator, "acl-add", **RULE, host="::1", pattern="Prefixed").status == 303
@@ -112,12 +96,12 @@ def test_acls_are_added_listed_and_removed(pages: Console, broker: Broker, opera
         prefixed = literal._replace(pattern_type=PatternType.PREFIXED, host="0:0:0:0:0:0:0:1")
         assert {literal, prefixed} <= set(acls.list())
         again = preview(pages, operator, "acl-add", **RULE)
-        assert "None: nothing would change" in text(again)
-        page = text(show(pages, operator, "acls", q="BOB", type="Topic"))
+        assert "None: nothing would change" in text_of(again)
+        page = text_of(show(pages, operator, "acls", q="BOB", type="Topic"))
         assert re.search(
             r"User:bob Read Topic orders anywhere .*User:bob Read Topic orders and all that begin so", page
         ), page
-        assert "No ACLs" in text(show(pages, operator, "acls", q="bob", type="Group"))
+        assert "No ACLs" in text_of(show(pages, operator, "acls", q="bob", type="Group"))
         found = change(pages, operator, "acls/remove", **RULE, host="0:0:0:0:0:0:0:1", pattern="Prefixed", exact="1")
         assert found.status == 303
         assert prefixed not in acls.list()
@@ -138,14 +122,14 @@ WRONG = [
 def test_wrong_rules(pages: Console, operator: str) -> None:
     for fields, why in WRONG:
         refused = preview(pages, operator, "acl-add", **{**RULE, **fields})
-        assert (refused.status, why in text(refused)) == (400, True), text(refused)
+        assert (refused.status, why in text_of(refused)) == (400, True), text_of(refused)
 
 
 def test_a_question_is_decided_by_a_rule(pages: Console, broker: Broker, operator: str) -> None:
     """A check finds an ACL that denies, one that allows by implication, no ACL, or a super user."""
 
     def said(**query: str) -> str:
-        return text(show(pages, operator, "acl-check", asked="1", **{**RULE, **query}))
+        return text_of(show(pages, operator, "acl-check", asked="1", **{**RULE, **query}))
 
     assert "No : User:bob from 127.0.0.1: Read on Topic orders . No ACL allows it." in said()
     assert change(pages, operator, "acl-add", **RULE).status == 303
@@ -160,8 +144,8 @@ def test_a_question_is_decided_by_a_rule(pages: Console, broker: Broker, operato
         resource="Cluster", operation="Alter"
     )
     wrong = show(pages, operator, "acl-check", asked="1", **{**RULE, "host": "x"})
-    assert (wrong.status, "Expected an address" in text(wrong)) == (400, True)
-    with cluster(broker) as root:
+    assert (wrong.status, "Expected an address" in text_of(wrong)) == (400, True)
+    with cluster_of(broker) as root:
         Acls(root).remove([])
 
 
@@ -174,7 +158,7 @@ def test_missing_permissions_are_named(pages: Console) -> None:
     ):
         denied = ask(pages, page, cookie=alice)
         assert denied.status == 403, page
-        assert f"No ACL allows User:alice the operation {operation} on the cluster." in text(denied)
+        assert f"No ACL allows User:alice the operation {operation} on the cluster." in text_of(denied)
     for action, fields in (("acl-add", RULE), ("users/add", {"user": "x"}), ("users/remove", {"user": "alice"})):
         assert preview(pages, alice, action, **fields).status == 403
     assert ask(pages, "groups", cookie=alice).status == 200
@@ -182,10 +166,10 @@ def test_missing_permissions_are_named(pages: Console) -> None:
 
 def test_without_an_authorizer() -> None:
     with served(SETTINGS) as made, pages_of(made, may_edit=True) as pages:
-        assert "This cluster has no authorizer" in text(ask(pages, "acls"))
-        answer = text(ask(pages, "acl-check?asked=1&principal=User:a&name=x"))
+        assert "This cluster has no authorizer" in text_of(ask(pages, "acls"))
+        answer = text_of(ask(pages, "acl-check?asked=1&principal=User:a&name=x"))
         assert "Yes : User:a from 127.0.0.1: Read on Topic x . The cluster has no authorizer" in answer
-        assert "Sign in as a user" in text(ask(pages, "tokens"))
+        assert "Sign in as a user" in text_of(ask(pages, "tokens"))
 
 
 # ---------------------------------------------------------------- users
@@ -226,8 +210,8 @@ def test_users_get_generated_passwords(
         post(pages, "sign-out", {"form_secret": add["form_secret"]}, cookie=operator)
         assert first not in post(pages, "users/add/apply", add, cookie=operator).body.decode(), "signed out"
         operator = sign_in(pages, token=TOKEN)
-        assert "dora SCRAM-SHA-512 8,192" in text(show(pages, operator, "users", q="DOR"))
-        assert "has a SCRAM-SHA-512 credential already" in text(preview(pages, operator, "users/add", user="dora"))
+        assert "dora SCRAM-SHA-512 8,192" in text_of(show(pages, operator, "users", q="DOR"))
+        assert "has a SCRAM-SHA-512 credential already" in text_of(preview(pages, operator, "users/add", user="dora"))
         dora = {"user": "dora", "mechanism": "SCRAM-SHA-512"}
         stale = hidden_fields(preview(pages, operator, "users/password", **dora).body.decode())
         second = shown_secrets(change(pages, operator, "users/password", **dora))["Password"]
@@ -243,9 +227,9 @@ def test_users_get_generated_passwords(
     ]
     assert not any(secret in line for secret in (first, second) for line in lines)
     bad = preview(pages, operator, "users/add", user="dora", iterations="1")
-    assert (bad.status, "from 4,096 to 16,384" in text(bad)) == (400, True)
+    assert (bad.status, "from 4,096 to 16,384" in text_of(bad)) == (400, True)
     assert preview(pages, operator, "users/add", user="dora", mechanism="PLAIN").status == 400
-    assert "has no SCRAM-SHA-512 credential" in text(preview(pages, operator, "users/password", user="dora"))
+    assert "has no SCRAM-SHA-512 credential" in text_of(preview(pages, operator, "users/password", user="dora"))
 
 
 # ---------------------------------------------------------------- tokens
@@ -254,7 +238,7 @@ def test_users_get_generated_passwords(
 def test_a_user_has_tokens(pages: Console, broker: Broker) -> None:
     """A signed-in user creates, renews and expires a token, whose HMAC is shown once and can log in."""
     alice = sign_in(pages, "alice", PASSWORD)
-    assert "No delegation tokens" in text(ask(pages, "tokens", cookie=alice))
+    assert "No delegation tokens" in text_of(ask(pages, "tokens", cookie=alice))
     made = shown_secrets(change(pages, alice, "tokens/create", renewers="User:bob", lifetime="2h"))
     by_token = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
     security = ClientSecurity({**by_token, "sasl.jaas.config": made["sasl.jaas.config"]})
@@ -263,26 +247,26 @@ def test_a_user_has_tokens(pages: Console, broker: Broker) -> None:
     ) as client:
         client.fetch_metadata([])
     page = ask(pages, "tokens?q=alice", cookie=alice)
-    assert made["Token id"] in text(page)
-    assert made["HMAC"] not in text(page)
+    assert made["Token id"] in text_of(page)
+    assert made["HMAC"] not in text_of(page)
     token = {"token": made["Token id"]}
-    assert "30 min 0 s from now" in text(preview(pages, alice, "tokens/renew", period="30min", **token))
+    assert "30 min 0 s from now" in text_of(preview(pages, alice, "tokens/renew", period="30min", **token))
     assert change(pages, alice, "tokens/renew", period="30min", **token).status == 303
-    with cluster(broker, "User:alice") as client:
+    with cluster_of(broker, "User:alice") as client:
         (found,) = Tokens(client).list()
     now_ms = broker.context.clock.wall_ms()
     assert 1_700_000 < found.token.expiry_ms - now_ms <= 1_800_000
     assert change(pages, alice, "tokens/expire", **token).status == 303
-    assert "No delegation tokens" in text(ask(pages, "tokens?q=", cookie=alice))
+    assert "No delegation tokens" in text_of(ask(pages, "tokens?q=", cookie=alice))
     gone = preview(pages, alice, "tokens/renew", **token)
-    assert (gone.status, "it may have expired" in text(gone)) == (400, True)
+    assert (gone.status, "it may have expired" in text_of(gone)) == (400, True)
     for fields in ({"lifetime": "soon"}, {"lifetime": "0s"}, {"owner": "bob"}, {"renewers": "bob"}):
         assert preview(pages, alice, "tokens/create", **fields).status == 400
     denied = preview(pages, alice, "tokens/create", owner="User:bob")
     assert denied.status == 200, "ACLs are checked when the token is made"
     refused = change(pages, alice, "tokens/create", owner="User:bob")
     assert refused.status == 403
-    assert "No ACL allows User:alice the operation CreateTokens on User 'User:bob'." in text(refused)
+    assert "No ACL allows User:alice the operation CreateTokens on User 'User:bob'." in text_of(refused)
 
 
 def test_names_stay_text(pages: Console, broker: Broker, operator: str) -> None:
@@ -306,10 +290,10 @@ def test_names_stay_text(pages: Console, broker: Broker, operator: str) -> None:
 
 
 def test_ten_thousand_acls(pages: Console, broker: Broker, operator: str) -> None:
-    with cluster(broker) as root:
+    with cluster_of(broker) as root:
         rule = Acl(ResourceType.GROUP, "", PatternType.LITERAL, "User:many", "*", Operation.READ, Permission.ALLOW)
         Acls(root).add([rule._replace(resource_name=f"group-{number:05d}") for number in range(10_000)])
     page = show(pages, operator, "acls", type="Group", page="200").body.decode()
     assert page.count('<th scope="row">') == 50
-    assert "9,951 to 10,000 of 10,000 ACLs" in text(show(pages, operator, "acls", type="Group", page="200"))
-    assert "1 to 1 of 1 ACLs" in text(show(pages, operator, "acls", q="group-04711"))
+    assert "9,951 to 10,000 of 10,000 ACLs" in text_of(show(pages, operator, "acls", type="Group", page="200"))
+    assert "1 to 1 of 1 ACLs" in text_of(show(pages, operator, "acls", q="group-04711"))

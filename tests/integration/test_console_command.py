@@ -13,12 +13,11 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.client.acls import Acls
-from kbroker.client.cluster import Cluster
 from kbroker.client.users import Users
-from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation, ResourceType
+from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.metadata.topic_rules import NewTopic
 from tests.integration.test_console_users import allow
-from tests.support.console import SECURED, Browser, secret_of, words_of
+from tests.support.console import SECURED, Browser, cluster_of, secret_of, words_of
 from tests.support.console_pages import check_groups_and_access, check_pages
 
 LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="secret";'
@@ -72,8 +71,7 @@ def test_credentials_need_a_token(tmp_path: Path) -> None:
     """With credentials, the command prints a token without which other users of the host have no access."""
     with Broker(SECURED) as made:
         made.context.topics.create(NewTopic("orders", 1))
-        connect = made.parts.server.connect
-        with Cluster("b:1", open_stream=lambda at, timeout_s: connect(CONSOLE_OPERATOR, "127.0.0.1")) as root:
+        with cluster_of(made) as root:
             for user in ("root", "alice"):
                 Users(root).set(user, "SCRAM-SHA-256", "secret", 4096)
             Acls(root).add([allow("alice", Operation.DESCRIBE, ResourceType.TOPIC, "orders")])

@@ -19,14 +19,23 @@ from kbroker.client.groups import Groups
 from kbroker.client.producer import Producer
 from kbroker.client.share_offsets import share_offsets
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.http_messages import HttpResponse
 from kbroker.console.app import Console
 from kbroker.console.connections import Identity
 from kbroker.console.lag_history import IN_USE_MS, KEPT_MS, MAX_GROUPS, Chart, LagHistory, Point, Shown, chart_of
 from kbroker.console.views import groups as views
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group import membership as streams
-from tests.support.console import SETTINGS, apply, ask, pages_of, post, secret_of, served, words_of
+from tests.support.console import (
+    SETTINGS,
+    ask,
+    change,
+    pages_of,
+    post,
+    preview,
+    secret_of,
+    served,
+    text_of,
+)
 from tests.support.errors import error_of
 from tests.support.streams_groups import subtopology, topology
 
@@ -44,20 +53,6 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-def text(response: HttpResponse) -> str:
-    return words_of(response.body.decode())
-
-
-def change(pages: Console, action: str, typed: str = "", **fields: str) -> HttpResponse:
-    secret = secret_of(ask(pages, "users").body.decode())
-    return apply(pages, action, {"form_secret": secret, **fields}, typed)
-
-
-def shown(pages: Console, action: str, **fields: str) -> HttpResponse:
-    secret = secret_of(ask(pages, "users").body.decode())
-    return post(pages, f"{action}/preview", {"form_secret": secret, **fields})
-
-
 def committed(cluster: Cluster, group_id: str) -> dict[tuple[str, int], int]:
     return {place: one.offset for place, one in Groups(cluster).committed(group_id).items()}
 
@@ -67,11 +62,11 @@ def committed(cluster: Cluster, group_id: str) -> dict[tuple[str, int], int]:
 
 def test_the_list_and_a_group(pages: Console, cluster: Cluster) -> None:
     Groups(cluster).commit("billing", {("orders", 0): 2, ("orders", 1): 5})
-    page = text(ask(pages, "groups?q=BILL"))
+    page = text_of(ask(pages, "groups?q=BILL"))
     assert re.search(r"billing Empty 3 2 classic", page), page
-    assert "No groups" in text(ask(pages, "groups?q=bill&type=share"))
-    assert "1 of 1 groups" in text(ask(pages, "groups?q=bill&type=classic&state=Empty"))
-    page = text(ask(pages, "group?group=billing"))
+    assert "No groups" in text_of(ask(pages, "groups?q=bill&type=share"))
+    assert "1 of 1 groups" in text_of(ask(pages, "groups?q=bill&type=classic&state=Empty"))
+    page = text_of(ask(pages, "group?group=billing"))
     assert re.search(r"state Empty lag 3 members 0 type classic", page), page
     assert re.search(r"orders , 0 3 2 5 orders , 1 0 5 5 1 to 2 of 2 partitions", page), page
     assert ask(pages, "group?group=none").status == 404
@@ -106,9 +101,9 @@ def test_names_stay_text(pages: Console, cluster: Cluster) -> None:
         page = ask(pages, path).body.decode()
         assert "<script>alert" not in page, path
         assert "\u202e" not in re.sub(r'value="[^"]*"|href="[^"]*"|data-live="[^"]*"', "", page), path
-    refused = shown(pages, "group-reset", group=MARKUP, rule="shift-by", value=MARKUP, topics=MARKUP, rows=MARKUP)
+    refused = preview(pages, "", "group-reset", group=MARKUP, rule="shift-by", value=MARKUP, topics=MARKUP, rows=MARKUP)
     assert (refused.status, "<script>alert" in refused.body.decode()) == (400, False)
-    assert change(pages, "group/delete", MARKUP, group=MARKUP).status == 303
+    assert change(pages, "", "group/delete", MARKUP, group=MARKUP).status == 303
 
 
 # ---------------------------------------------------------------- offsets
@@ -127,10 +122,10 @@ RESETS: list[tuple[dict[str, str], dict[int, int], str]] = [
 def test_a_reset_is_shown_and_made(pages: Console, cluster: Cluster) -> None:
     for fields, after, words in RESETS:
         Groups(cluster).commit("reset", {("orders", 0): 3, ("orders", 1): 4})
-        preview = shown(pages, "group-reset", group="reset", **fields)
-        assert (preview.status, words in text(preview)) == (200, True), text(preview)
+        shown = preview(pages, "", "group-reset", group="reset", **fields)
+        assert (shown.status, words in text_of(shown)) == (200, True), text_of(shown)
         assert committed(cluster, "reset") == {("orders", 0): 3, ("orders", 1): 4}, "nothing before Apply"
-        assert change(pages, "group-reset", group="reset", **fields).status == 303
+        assert change(pages, "", "group-reset", group="reset", **fields).status == 303
         assert committed(cluster, "reset") == {("orders", index): offset for index, offset in after.items()}
 
 
@@ -140,14 +135,14 @@ def test_the_offsets_that_were_shown_are_committed(pages: Console, cluster: Clus
     groups.commit("moving", {("payments", 0): 0})
     with Producer(cluster) as producer:
         producer.send("payments", b"1", partition=0)
-    preview = shown(pages, "group-reset", group="moving", rule="latest").body.decode()
+    shown = preview(pages, "", "group-reset", group="moving", rule="latest").body.decode()
     with Producer(cluster) as producer:
         producer.send("payments", b"2", partition=0)
-    sent = {unescape(name): unescape(value) for name, value in re.findall(r'name="([^"]*)" value="([^"]*)">', preview)}
+    sent = {unescape(name): unescape(value) for name, value in re.findall(r'name="([^"]*)" value="([^"]*)">', shown)}
     assert post(pages, "group-reset/apply", sent).status == 303
     assert committed(cluster, "moving") == {("payments", 0): 1}
     changed = post(pages, "group-reset/apply", sent)
-    assert (changed.status, "This has changed since you saw the difference" in text(changed)) == (409, True)
+    assert (changed.status, "This has changed since you saw the difference" in text_of(changed)) == (409, True)
 
 
 WRONG = [
@@ -167,19 +162,19 @@ def test_wrong_fields(pages: Console, cluster: Cluster) -> None:
     """The form is shown again with its fields and the reason."""
     Groups(cluster).commit("wrong", {("orders", 0): 3})
     for fields, why in WRONG:
-        refused = shown(pages, "group-reset", group="wrong", **fields)
-        assert (refused.status, why in text(refused)) == (400, True), text(refused)
+        refused = preview(pages, "", "group-reset", group="wrong", **fields)
+        assert (refused.status, why in text_of(refused)) == (400, True), text_of(refused)
         assert all(value in unescape(refused.body.decode()) for value in fields.values())
 
 
 def test_share_groups_are_reset(pages: Console, broker: Broker, cluster: Cluster) -> None:
     groups = broker.context.groups.share_groups
     assert groups.alter_offsets("queue", {"orders": {0: 1, 1: 4}}) == {("orders", 0): None, ("orders", 1): None}
-    assert "queue Empty 5 2 share" in text(ask(pages, "groups?q=queue"))
-    assert change(pages, "group-reset", group="queue", rule="latest", topics="orders:1").status == 303
+    assert "queue Empty 5 2 share" in text_of(ask(pages, "groups?q=queue"))
+    assert change(pages, "", "group-reset", group="queue", rule="latest", topics="orders:1").status == 303
     found = share_offsets(Groups(cluster), "queue")
     assert {place: one.offset for place, one in found.items()} == {("orders", 0): 1, ("orders", 1): 5}
-    assert change(pages, "group/delete", "queue", group="queue").status == 303
+    assert change(pages, "", "group/delete", "queue", group="queue").status == 303
     assert ask(pages, "group?group=queue").status == 404
 
 
@@ -203,26 +198,26 @@ def test_members_are_removed(pages: Console, broker: Broker, cluster: Cluster) -
         page = ask(pages, f"group?group={group_id}").body.decode()
         assert member_id in page
         assert 'action="/console/group/delete/preview"' not in page
-        refused = shown(pages, "group/delete", group=group_id)
-        assert (refused.status, "without members, found 1 member" in text(refused)) == (400, True)
-        assert change(pages, "group/remove-member", group=group_id, member=member_id).status == 303
+        refused = preview(pages, "", "group/delete", group=group_id)
+        assert (refused.status, "without members, found 1 member" in text_of(refused)) == (400, True)
+        assert change(pages, "", "group/remove-member", group=group_id, member=member_id).status == 303
         assert groups.describe(group_id).members == (), group_id
-        gone = shown(pages, "group/remove-member", group=group_id, member=member_id)
-        assert (gone.status, "it may have left" in text(gone)) == (400, True)
+        gone = preview(pages, "", "group/remove-member", group=group_id, member=member_id)
+        assert (gone.status, "it may have left" in text_of(gone)) == (400, True)
     for member in members:
         assert error_of(member.heartbeat) is Errors.UNKNOWN_MEMBER_ID
     active = ConsumerMember(groups, "newer", "orders")
     active.join()
-    refused = shown(pages, "group-reset", group="newer", rule="earliest")
-    assert (refused.status, "expected no members, found state Stable" in text(refused)) == (400, True)
+    refused = preview(pages, "", "group-reset", group="newer", rule="earliest")
+    assert (refused.status, "expected no members, found state Stable" in text_of(refused)) == (400, True)
     active.leave()
 
 
 def test_a_group_is_deleted_by_typing_its_name(pages: Console, cluster: Cluster) -> None:
     Groups(cluster).commit("old", {("orders", 0): 3})
-    wrong = change(pages, "group/delete", "Old", group="old")
-    assert (wrong.status, "Expected 'old' to be typed, got 'Old'" in text(wrong)) == (400, True)
-    assert change(pages, "group/delete", "old", group="old").status == 303
+    wrong = change(pages, "", "group/delete", "Old", group="old")
+    assert (wrong.status, "Expected 'old' to be typed, got 'Old'" in text_of(wrong)) == (400, True)
+    assert change(pages, "", "group/delete", "old", group="old").status == 303
     assert ask(pages, "group?group=old").status == 404
 
 
@@ -284,7 +279,7 @@ def test_a_chart_has_its_times_and_gaps() -> None:
 
 def test_the_chart_of_a_page(pages: Console, cluster: Cluster) -> None:
     Groups(cluster).commit("charted", {("orders", 0): 1})
-    assert "The chart begins now" in text(ask(pages, "group?group=charted"))
+    assert "The chart begins now" in text_of(ask(pages, "group?group=charted"))
     pages._lags.look_once()
     again = ask(pages, "group?group=charted&page=1").body.decode()
     assert 'aria-label="Lag of the last 10 minutes, at most 4, now 4"' in again

@@ -14,7 +14,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.users import Users
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation
-from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation, ResourceType
+from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.console.app import Console
 from kbroker.console.sign_in import FormSecret
 from kbroker.console.views.configs import KINDS
@@ -26,6 +26,7 @@ from tests.support.console import (
     TOKEN,
     apply,
     ask,
+    cluster_of,
     hidden_fields,
     pages_of,
     post,
@@ -341,8 +342,7 @@ def test_what_acls_allow() -> None:
     with served(SECURED) as made, pages_of(made, TOKEN, may_edit=True) as pages:
         make(made, "mine")
         make(made, "other")
-        connect = made.parts.server.connect
-        with Cluster("b:1", open_stream=lambda at, timeout_s: connect(CONSOLE_OPERATOR, "127.0.0.1")) as root:
+        with cluster_of(made) as root:
             Users(root).set("alice", "SCRAM-SHA-256", "secret", 4096)
             Acls(root).add([allow("alice", Operation.DESCRIBE, ResourceType.TOPIC, "mine")])
         cookie = sign_in(pages, "alice", "secret")

@@ -11,9 +11,8 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.transactional_producer import TransactionalProducer
 from kbroker.client.transactions import ActiveProducer, Transactions
 from kbroker.common.errors import KafkaError
-from kbroker.common.http_messages import HttpResponse
 from kbroker.console.app import Console
-from tests.support.console import SETTINGS, apply, ask, post, secret_of, served, words_of
+from tests.support.console import SETTINGS, ask, change, preview, served, text_of
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +21,6 @@ def broker() -> Iterator[Broker]:
         with Cluster(made.bootstrap_servers) as cluster:
             Admin(cluster).create_topics([NewTopic("orders", 2)])
         yield made
-
-
-def text(response: HttpResponse) -> str:
-    return words_of(response.body.decode())
 
 
 def begun(cluster: Cluster, name: str, partition: int) -> TransactionalProducer:
@@ -37,31 +32,21 @@ def begun(cluster: Cluster, name: str, partition: int) -> TransactionalProducer:
     return producer
 
 
-def change(pages: Console, action: str, typed: str = "", **fields: str) -> HttpResponse:
-    secret = secret_of(ask(pages, "users").body.decode())
-    return apply(pages, action, {"form_secret": secret, **fields}, typed)
-
-
-def preview(pages: Console, action: str, **fields: str) -> HttpResponse:
-    secret = secret_of(ask(pages, "users").body.decode())
-    return post(pages, f"{action}/preview", {"form_secret": secret, **fields})
-
-
 def test_a_transaction_is_aborted_by_typing_its_id(pages: Console, cluster: Cluster) -> None:
     producer = begun(cluster, "writer<b>", 0)
-    assert re.search(r"writer<b> Ongoing \d+ 1 ", text(ask(pages, "transactions?q=WRITER&state=Ongoing")))
-    assert "No transactional ids" in text(ask(pages, "transactions?q=writer&state=Empty"))
-    page = text(ask(pages, "transaction?id=writer%3Cb%3E"))
+    assert re.search(r"writer<b> Ongoing \d+ 1 ", text_of(ask(pages, "transactions?q=WRITER&state=Ongoing")))
+    assert "No transactional ids" in text_of(ask(pages, "transactions?q=writer&state=Empty"))
+    page = text_of(ask(pages, "transaction?id=writer%3Cb%3E"))
     assert re.search(r"state Ongoing open for .* timeout .* Partitions of the transaction orders , 0 ", page), page
-    shown = preview(pages, "transaction/abort", id="writer<b>")
-    assert "orders, 0 open aborted" in text(shown)
-    assert change(pages, "transaction/abort", "writer", id="writer<b>").status == 400
+    shown = preview(pages, "", "transaction/abort", id="writer<b>")
+    assert "orders, 0 open aborted" in text_of(shown)
+    assert change(pages, "", "transaction/abort", "writer", id="writer<b>").status == 400
     assert Transactions(cluster).describe("writer<b>").state == "Ongoing"
-    assert change(pages, "transaction/abort", "writer<b>", id="writer<b>").status == 303
+    assert change(pages, "", "transaction/abort", "writer<b>", id="writer<b>").status == 303
     with pytest.raises(KafkaError):
         producer.commit_transaction()
-    again = preview(pages, "transaction/abort", id="writer<b>")
-    assert (again.status, "Expected an open transaction" in text(again)) == (400, True)
+    again = preview(pages, "", "transaction/abort", id="writer<b>")
+    assert (again.status, "Expected an open transaction" in text_of(again)) == (400, True)
     assert ask(pages, "transaction?id=none").status == 404
 
 
@@ -70,20 +55,18 @@ def test_a_hanging_transaction_is_found_and_aborted(
 ) -> None:
     """A transaction that its coordinator does not know is listed and can be aborted; another is not listed."""
     begun(cluster, "other", 1)
-    assert "Search" in text(ask(pages, "hanging"))
-    assert "No hanging transactions" in text(ask(pages, "hanging?search=1&minutes=0"))
+    assert "Search" in text_of(ask(pages, "hanging"))
+    assert "No hanging transactions" in text_of(ask(pages, "hanging?search=1&minutes=0"))
     with monkeypatch.context() as patch:
         patch.setattr(Transactions, "list_transactions", lambda self, **more: [])
-        page = ask(pages, "hanging?search=1&minutes=0&topic=orders")
-        assert re.search(r"orders , 1 0 \d+ 0 .* ago Abort 1 to 2 of 2 partitions were examined", text(page)), text(
-            page
-        )
-        assert "No hanging transactions" in text(ask(pages, "hanging?search=1&minutes=15"))
+        text = text_of(ask(pages, "hanging?search=1&minutes=0&topic=orders"))
+        assert re.search(r"orders , 1 0 \d+ 0 .* ago Abort 1 to 2 of 2 partitions were examined", text), text
+        assert "No hanging transactions" in text_of(ask(pages, "hanging?search=1&minutes=15"))
     (producer,) = Transactions(cluster).describe_producers([("orders", 1)])["orders", 1]
     place = {"topic": "orders", "partition": "1", "offset": str(producer.start_offset)}
-    assert change(pages, "hanging/abort", **place).status == 303
+    assert change(pages, "", "hanging/abort", **place).status == 303
     after: ActiveProducer
     (after,) = Transactions(cluster).describe_producers([("orders", 1)])["orders", 1]
     assert after.start_offset is None
-    gone = preview(pages, "hanging/abort", **place)
-    assert (gone.status, "no transaction that is open in orders, 1" in text(gone).lower()) == (400, True)
+    gone = preview(pages, "", "hanging/abort", **place)
+    assert (gone.status, "no transaction that is open in orders, 1" in text_of(gone).lower()) == (400, True)

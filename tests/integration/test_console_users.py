@@ -8,13 +8,11 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.client.acls import Acls
-from kbroker.client.cluster import Cluster
 from kbroker.client.users import Users
 from kbroker.common.errors import Errors
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import (
     CLUSTER_NAME,
-    CONSOLE_OPERATOR,
     Acl,
     Operation,
     PatternType,
@@ -23,16 +21,11 @@ from kbroker.common.security.acls import (
 )
 from kbroker.console.app import Console
 from kbroker.observe.wrong_tokens import GUESSES
-from tests.support.console import SECURED, TOKEN, apply, ask, pages_of, post, secret_of, served, sign_in
+from tests.support.console import SECURED, TOKEN, apply, ask, cluster_of, pages_of, post, secret_of, served, sign_in
 from tests.support.errors import error_of
 
 AWAY = "10.1.2.3"
 CHANGE = {"user": "bob", "key": "producer_byte_rate", "value": "1MB", "effect": "enforce"}
-
-
-def cluster(broker: Broker, principal: str, address: str = "127.0.0.1") -> Cluster:
-    connect = broker.parts.server.connect
-    return Cluster("broker:1", open_stream=lambda at, timeout_s: connect(principal, address))
 
 
 def allow(user: str, operation: Operation, kind: ResourceType, name: str, host: str = "*") -> Acl:
@@ -42,7 +35,7 @@ def allow(user: str, operation: Operation, kind: ResourceType, name: str, host: 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with served(SECURED) as made:
-        with cluster(made, CONSOLE_OPERATOR) as root:
+        with cluster_of(made) as root:
             users = Users(root)
             users.set("alice", "SCRAM-SHA-256", "alice's password", 4096)
             users.set("bob", "SCRAM-SHA-512", "bob, his=password", 4096)
@@ -59,7 +52,7 @@ def broker() -> Iterator[Broker]:
 
 def test_a_connection_of_this_process_is_its_user(broker: Broker) -> None:
     """Connections within the process are authorized by their principal and host."""
-    with cluster(broker, "User:bob", AWAY) as away, cluster(broker, "User:bob") as here:
+    with cluster_of(broker, "User:bob", AWAY) as away, cluster_of(broker, "User:bob") as here:
         assert error_of(Acls(here).list) is Errors.CLUSTER_AUTHORIZATION_FAILED
         assert Acls(away).list() != []
     assert broker.parts.server.connection_quotas.count() == 0, "not a client's connection"
@@ -116,7 +109,7 @@ def test_a_wrong_password(pages: Console, user: str, password: str, monkeypatch:
 
 
 def test_a_session_ends_with_the_password(broker: Broker, pages: Console) -> None:
-    with cluster(broker, CONSOLE_OPERATOR) as root:
+    with cluster_of(broker) as root:
         Users(root).set("carol", "SCRAM-SHA-256", "one", 4096)
         cookie = sign_in(pages, "carol", "one", address=AWAY)
         assert ask(pages, "alive", AWAY, cookie=cookie).status == 200

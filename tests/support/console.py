@@ -9,7 +9,9 @@ from urllib.parse import unquote, urlencode
 
 from kbroker import console
 from kbroker.broker import Broker
+from kbroker.client.cluster import Cluster
 from kbroker.common.http_messages import HttpRequest, HttpResponse
+from kbroker.common.security.acls import CONSOLE_OPERATOR
 from kbroker.console.app import Console
 from kbroker.observe.http_access import HttpAccess
 
@@ -138,3 +140,29 @@ def browser_of(broker: Broker) -> Browser:
 def words_of(page: str) -> str:
     """Return the text of a page without markup, in one line."""
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", page)))
+
+
+def text_of(response: HttpResponse) -> str:
+    """Return the text of a response's page without its markup, in one line."""
+    return words_of(response.body.decode())
+
+
+def form_secret(pages: Console, cookie: str) -> str:
+    """Return the secret of the forms of a session, or of a browser without a session if the cookie is empty."""
+    return secret_of(ask(pages, "sign-in" if cookie else "users", cookie=cookie).body.decode())
+
+
+def preview(pages: Console, cookie: str, action: str, **fields: str) -> HttpResponse:
+    """Return the preview of a change with the secret of the session's forms."""
+    return post(pages, f"{action}/preview", {"form_secret": form_secret(pages, cookie), **fields}, cookie=cookie)
+
+
+def change(pages: Console, cookie: str, action: str, typed: str = "", **fields: str) -> HttpResponse:
+    """Preview and apply a change with the secret of the session's forms; ``typed``: the confirmation."""
+    return apply(pages, action, {"form_secret": form_secret(pages, cookie), **fields}, typed, cookie=cookie)
+
+
+def cluster_of(broker: Broker, principal: str = CONSOLE_OPERATOR, address: str = "127.0.0.1") -> Cluster:
+    """Return a client of a principal that connects within the process."""
+    connect = broker.parts.server.connect
+    return Cluster("broker:1", open_stream=lambda at, timeout_s: connect(principal, address))
