@@ -7,5 +7,5 @@ from tests.support.consumer_groups import ConsumerGroupBench
 
 @pytest.fixture
 def bench() -> ConsumerGroupBench:
-    """A coordinator of consumer groups, with topic t of four partitions."""
+    """Return a coordinator of consumer groups, with topic t of four partitions."""
     return ConsumerGroupBench()

@@ -1,4 +1,4 @@
-"""The assignors: balance, stickiness, the order in which Kafka's meet members and topics, and speed."""
+"""Assignors: balance, stickiness, order of members and topics as in Kafka, and speed."""
 
 import random
 import time
@@ -41,7 +41,7 @@ def loads(targets: Mapping[str, Target]) -> list[int]:
 
 
 def check_whole(wanted: Wanted, counts: Mapping[int, int], targets: Mapping[str, Target]) -> None:
-    """Each partition of each topic that is wanted has one owner, who wants it."""
+    """Assert that each partition of each subscribed topic has one owner, which subscribes to the topic."""
     topics = {topic for some in wanted.values() for topic in some}
     found = sorted(
         (topic.int, partition) for target in targets.values() for topic, some in target.items() for partition in some
@@ -104,7 +104,7 @@ def test_no_topics_no_target() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_groups_are_whole_balanced_and_stay(seed: int) -> None:
-    """Also after members come and go and topics grow; without a change nothing moves."""
+    """The properties hold after members join and leave and topics grow; without a change no partition moves."""
     random_source = random.Random(seed)
     topics = list(range(1, random_source.randint(2, 6)))
     counts = {topic: random_source.randint(1, 20) for topic in topics}
@@ -133,7 +133,7 @@ def test_random_groups_are_whole_balanced_and_stay(seed: int) -> None:
 @pytest.mark.parametrize("is_homogeneous", [True, False])
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_many_members_and_five_thousand_partitions(count: int, is_homogeneous: bool) -> None:
-    """A target assignment is made under the group's lock: for 10,000 members it takes less than a second."""
+    """A target assignment for 10,000 members, which is made under the group's lock, takes less than a second."""
     counts = dict.fromkeys(range(1, 51), 100)
     some = list(range(1, 26))
     wanted = {f"member-{number:05d}": list(counts) if is_homogeneous or number % 2 else some for number in range(count)}

@@ -1,4 +1,4 @@
-"""Members of consumer groups on the virtual clock: epochs, reconciliation, fencing, static members, time-outs."""
+"""Members of consumer groups on a virtual clock: epochs, reconciliation, fencing, static members and timeouts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, Fak
 
 
 def stable_pair(bench: ConsumerGroupBench) -> tuple[int, int]:
-    """Members a and b with two partitions each; return their epochs."""
+    """Let members a and b join, with two partitions each, and return their epochs."""
     bench.join("a")
     bench.join("b")
     bench.beat("a", 2)
@@ -59,15 +59,15 @@ def test_the_topics_of_a_group_are_read_once_for_all_members_that_join() -> None
     for number in range(100):
         bench.join(f"member-{number}", ["t", "u"])
     assert bench.epochs() == (101, 2)
-    assert image.reads <= 6  # for the hash, and for the one target assignment
+    assert image.reads <= 6  # once for the hash, and once for the target assignment
     image.grow("u", 5)
     bench.after(1000)
     bench.beat("member-0", 2)
-    assert bench.epochs() == (102, 102)  # the topic with another partition was read again
+    assert bench.epochs() == (102, 102)  # the grown topic was read again
 
 
 def test_topics_are_read_again_after_an_hour_and_not_before(bench: ConsumerGroupBench) -> None:
-    """Even if the image reports no change."""
+    """The topics are read again although the image reports no change."""
     bench.join("a")
     version = bench.image.version
     bench.image.grow("t", 5)
@@ -82,9 +82,9 @@ def test_epochs_that_do_not_fit_are_fenced(bench: ConsumerGroupBench) -> None:
     stable_pair(bench)
     assert bench.refused("a", 4) is Errors.FENCED_MEMBER_EPOCH
     assert bench.refused("a", 1) is Errors.FENCED_MEMBER_EPOCH
-    assert bench.refused("a", 2) is Errors.FENCED_MEMBER_EPOCH  # the previous one, but it does not say what it has
+    assert bench.refused("a", 2) is Errors.FENCED_MEMBER_EPOCH  # the previous epoch without the owned partitions
     assert bench.refused("a", 2, has={"t": [0, 3]}) is Errors.FENCED_MEMBER_EPOCH
-    assert bench.beat("a", 2, has={"t": [0]}) == Beat("a", 3, None)  # the response was lost
+    assert bench.beat("a", 2, has={"t": [0]}) == Beat("a", 3, None)  # repeats the request of a lost response
     assert bench.refused("x", 3) is Errors.UNKNOWN_MEMBER_ID
     assert bench.refused("a", 3, group="other") is Errors.GROUP_ID_NOT_FOUND
 
@@ -108,7 +108,7 @@ def test_a_session_ends_after_its_time_and_not_before(bench: ConsumerGroupBench)
 
 
 def test_heartbeats_move_the_end_of_a_session_and_nothing_else() -> None:
-    """To the millisecond after the latest one; a shorter session of the group counts from the next heartbeat on."""
+    """A session ends a timeout after the last heartbeat; a shorter timeout of the group applies from the next one."""
     configs: dict[str, str] = {}
     settings = replace(AT_ONCE, session_timeout=Limits(45_000, 1000, 60_000), group_configs=lambda group_id: configs)
     bench = ConsumerGroupBench(settings=settings)
@@ -129,7 +129,7 @@ def test_heartbeats_move_the_end_of_a_session_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [-1, 60_000])
 def test_a_heartbeat_that_says_nothing_new_costs_no_record(bench: ConsumerGroupBench, timeout_ms: int) -> None:
-    """In short or in full; one from elsewhere, or of another client id, is written down."""
+    """A short or full heartbeat without a change writes no record; a changed client host or client id is written."""
     epoch = bench.join("a").epoch
     assert bench.topic is not None
     before = bench.topic.record_count
@@ -203,7 +203,7 @@ def test_another_subscription_takes_partitions_away_at_once() -> None:
 
 
 def test_an_unsubscribed_topic_is_given_up_before_the_target_follows() -> None:
-    """Its partitions go at once, also while the assignment interval keeps the target as it was."""
+    """Its partitions are revoked at once, although the assignment interval delays the target assignment."""
     bench = ConsumerGroupBench(FakeImage(t=2, u=2), ConsumerGroupSettings())
     bench.join("a", ["t", "u"])
     beat = bench.beat("a", 2, topics=["u"], has={"t": [0, 1], "u": [0, 1]})
@@ -221,7 +221,7 @@ def test_a_topic_that_is_created_later_is_assigned() -> None:
     bench = ConsumerGroupBench(FakeImage())
     assert bench.join("a", ["later"]) == Beat("a", 2, {})
     bench.image.create("other", 1)
-    assert bench.beat("a", 2) == Beat("a", 2, None)  # a topic that is not wanted
+    assert bench.beat("a", 2) == Beat("a", 2, None)  # a topic without a subscription
     bench.image.create("later", 2)
     assert bench.beat("a", 2) == Beat("a", 3, {"later": [0, 1]})
 
@@ -338,7 +338,7 @@ def test_defaults_are_kafkas() -> None:
 
 
 def test_members_that_want_the_same_share_their_names() -> None:
-    """Ten thousand members with fifty topics each took 180 MiB after a restart."""
+    """Members share topic names; ten thousand members with fifty topics each took 180 MiB after a restart."""
     bench = ConsumerGroupBench(FakeImage(t=1, u=1))
     for member_id in ("a", "b"):
         bench.join(member_id, ["t", "u"])
@@ -348,7 +348,7 @@ def test_members_that_want_the_same_share_their_names() -> None:
 
 
 def test_a_clock_that_is_set_back_holds_no_assignment_up() -> None:
-    """The target assignment of a day ahead counts as an old one, and so do the topics of an expression."""
+    """A target assignment or resolved expression from the future counts as an old one."""
     image = FakeImage(foo=2)
     bench = ConsumerGroupBench(image, ConsumerGroupSettings())
     bench.join("a", regex="f.*")
@@ -372,7 +372,7 @@ def test_a_static_member_whose_place_is_taken_leaves_no_time_out(bench: Consumer
 
 
 def test_a_slow_assignment_is_followed_by_a_pause(bench: ConsumerGroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interval of 0 makes an assignment for each join; in a flood of joins they would cost its square."""
+    """With an interval of 0, a slow assignment is followed by a pause, which limits the cost of many joins."""
     uniform, made = target_assignment.ASSIGNORS["uniform"], []
 
     def slow(group: GroupSpec) -> Mapping[str, Target]:

@@ -1,4 +1,4 @@
-"""Groups that change between the classic and the consumer protocol while members are in them."""
+"""Groups with members that change between the classic and the consumer protocol."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ def parts(data: bytes) -> dict[str, list[int]]:
 
 
 def classic_pair(bench: ConsumerGroupBench, **how: Any) -> tuple[str, str]:
-    """A stable classic group of two, with two partitions each; return their ids."""
+    """Create a stable classic group of two members with two partitions each, and return their ids."""
     groups = bench.groups
     first: JoinResult = groups.join(protocols=protocols(), **how).one
     groups.sync(first.member_id, 1, {first.member_id: assignment({"t": [0, 1, 2, 3]})})
@@ -57,7 +57,7 @@ def test_a_classic_group_becomes_a_consumer_group_with_its_members(bench: Consum
     assert {row.member.member_id for row in described.members} == {one, two, "new"}
     assert (described.epoch, described.target_epoch) == (3, 3)
     assert bench.groups.beat(one, 2) is Errors.REBALANCE_IN_PROGRESS
-    # the members join again, give up what is not theirs, and join once more
+    # the members rejoin, revoke partitions of other members, and rejoin again
     target = bench.targets()
     for member_id, has in ((one, [0, 1]), (two, [2, 3])):
         joined = bench.groups.join(member_id, protocols=protocols(owned={"t": has})).one
@@ -152,7 +152,7 @@ def test_a_classic_member_joins_a_consumer_group(bench: ConsumerGroupBench) -> N
     bench.beat("new", 2, has={"t": [0, 1]})
     member_id = joined.member_id
     assert parts(bench.groups.sync(member_id, 3, kind="consumer", name="range").one.assignment) == {}
-    assert bench.groups.beat(member_id, 3) is Errors.REBALANCE_IN_PROGRESS  # its partitions are free
+    assert bench.groups.beat(member_id, 3) is Errors.REBALANCE_IN_PROGRESS  # its new partitions are free
     joined = bench.groups.join(member_id, protocols=protocols(), known=True).one
     assert parts(bench.groups.sync(member_id, joined.generation_id).one.assignment) == {"t": [2, 3]}
     assert bench.groups.beat(member_id, 3) is Errors.NONE
@@ -190,7 +190,7 @@ def test_a_classic_member_that_does_not_join_again_is_removed(bench: ConsumerGro
 
 
 def test_a_classic_static_member_takes_the_place_of_a_consumer(bench: ConsumerGroupBench) -> None:
-    """The last member of the consumer protocol is replaced: the group is a classic one again, without a rebalance."""
+    """The replacement of the last consumer-protocol member makes the group classic, without a rebalance."""
     bench.join("new", instance="i")
     joined = bench.groups.join(instance="i", protocols=protocols()).one
     assert joined.error is Errors.NONE
@@ -215,7 +215,7 @@ def test_data_of_a_custom_assignor_stops_an_upgrade(bench: ConsumerGroupBench) -
 
 def test_an_upgrade_during_a_rebalance_sends_the_members_back(bench: ConsumerGroupBench) -> None:
     one, two = classic_pair(bench)
-    waiting = bench.groups.join(one, protocols=protocols())  # the leader joins again
+    waiting = bench.groups.join(one, protocols=protocols())  # the leader rejoins
     assert bench.groups.state() == "PreparingRebalance"
     assert not waiting
     bench.join("new")
@@ -225,7 +225,7 @@ def test_an_upgrade_during_a_rebalance_sends_the_members_back(bench: ConsumerGro
 
 @pytest.mark.parametrize("loaded", [True, False])
 def test_an_upgrade_before_the_first_generation_uses_the_protocol_that_would_be_selected(loaded: bool) -> None:
-    """A group whose sessions expired, after a kill perhaps, has no protocol until the initial rebalance is over."""
+    """A group has no protocol until the end of the initial rebalance, for example after its sessions expired."""
     bench = ConsumerGroupBench(FakeImage(t=4, u=4))
     if loaded:
         classic_pair(bench)
@@ -264,7 +264,7 @@ def test_an_upgrade_reads_the_next_protocol_of_members_that_do_not_support_the_p
 
 
 def test_a_protocol_named_twice_counts_once(bench: ConsumerGroupBench) -> None:
-    """Otherwise members could join that have no protocol in common, and nothing could be made of them."""
+    """A duplicate protocol of a member counts once; otherwise members without a common protocol could join."""
     bench.join("new")
     ((_, data),) = protocols()
     assert bench.groups.join(protocols=[("a", data)]).one.error is Errors.NONE
@@ -277,7 +277,7 @@ def test_a_protocol_named_twice_counts_once(bench: ConsumerGroupBench) -> None:
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_metadata_that_cannot_be_read_keeps_no_member_in_the_group(bench: ConsumerGroupBench, leaves: bool) -> None:
-    """The last member of the consumer protocol leaves, or its session ends; the group cannot become a classic one."""
+    """The last consumer-protocol member leaves or expires, and the group cannot become a classic one."""
     bench.join("new")
     ((_, data),) = protocols()
     how: dict[str, Any] = {"session_ms": 300_000, "rebalance_ms": 300_000}
@@ -292,7 +292,7 @@ def test_metadata_that_cannot_be_read_keeps_no_member_in_the_group(bench: Consum
 
 
 def test_members_of_the_classic_protocol_alone_share_what_another_had() -> None:
-    """If the configuration allows no downgrade, no member is left whose heartbeats would make a target assignment."""
+    """The target assignment is computed without heartbeats of the consumer protocol if no downgrade is allowed."""
     bench = ConsumerGroupBench(settings=replace(AT_ONCE, migration_policy="upgrade"))
     bench.join("new")
     joined = bench.groups.join(protocols=protocols()).one
@@ -327,7 +327,7 @@ def test_a_classic_member_that_takes_up_the_new_protocol_need_not_sync(bench: Co
 
 
 def test_a_loaded_classic_member_has_no_rebalance_time_out_of_the_other_protocol() -> None:
-    """It has given its partitions up and is at the epoch at which it was loaded."""
+    """The member has revoked its partitions and has the epoch at which it was loaded."""
     settings = ConsumerGroupSettings(assignment_interval=Limits(15_000, 0, 15_000), assignors=("range", "uniform"))
     bench = ConsumerGroupBench(FakeImage(t=2, u=2), settings=settings)
     bench.join("new", ["t", "u"])

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups: who may commit and fetch them, with which epoch; deletion and expiry."""
+"""Offsets of consumer groups: commits and fetches by member and epoch, deletion and expiration."""
 
 from kbroker.common.errors import Errors
 from kbroker.coordinator.group_records import CommittedOffset
@@ -30,10 +30,10 @@ def test_an_older_epoch_is_good_for_partitions_it_had_then(bench: ConsumerGroupB
     bench.beat("a", 2)
     bench.beat("a", 2, has={"t": [0, 1]})
     bench.beat("b", 3)
-    assert commit(bench, "a", 2, 0, 1) is Errors.NONE  # it got them at epoch 2
+    assert commit(bench, "a", 2, 0, 1) is Errors.NONE  # the member owns the partition since epoch 2
     assert commit(bench, "a", 1, 0) is Errors.STALE_MEMBER_EPOCH
-    assert commit(bench, "a", 2, 0, 2) is Errors.STALE_MEMBER_EPOCH  # 2 is not its own any more
-    assert commit(bench, "b", 2, 2) is Errors.STALE_MEMBER_EPOCH  # it got it at epoch 3
+    assert commit(bench, "a", 2, 0, 2) is Errors.STALE_MEMBER_EPOCH  # epoch 2 is before the current ownership
+    assert commit(bench, "b", 2, 2) is Errors.STALE_MEMBER_EPOCH  # the member owns the partition since epoch 3
     assert commit(bench, "b", 3, 2) is Errors.NONE
 
 

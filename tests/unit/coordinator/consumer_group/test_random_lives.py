@@ -1,4 +1,4 @@
-"""Random lives of consumer groups: at any time no partition is used by two members, and in the end all are used."""
+"""Random operations of consumer groups: no partition ever has two users, and in the end each has one."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,14 +16,14 @@ Used = set[tuple[str, int]]
 
 @dataclass(kw_only=True)
 class Client(LiveClient):
-    """A client of the consumer protocol. ``used``: the partitions that it reads now."""
+    """Client of the consumer protocol. ``used``: partitions that it currently reads."""
 
     topics: list[str]
     assignor: str | None
     instance: str | None = None
     used: Used = field(default_factory=set)
     given: Used | None = None
-    says_all: bool = False  # a response was lost
+    says_all: bool = False  # after a lost response
 
     def take(self) -> None:
         if self.given is not None:
@@ -45,7 +45,7 @@ class Life(GroupLife[Client]):
         interval_ms = self.random.choice([0, 1000])
         settings = ConsumerGroupSettings(assignment_interval=Limits(interval_ms, 0, 15_000))
         self.bench = ConsumerGroupBench(FakeImage(t0=self.random.randint(1, 8), t1=3), settings)
-        self.away: set[str] = set()  # instance ids of static members that will come back
+        self.away: set[str] = set()  # instance ids of static members that will return
 
     def new_client(self, member_id: str) -> Client:
         topics = self.random.choice([["t0", "t1"], ["t0"], ["t1", "later"]])

@@ -1,4 +1,4 @@
-"""Records of consumer groups, byte for byte as Apache Kafka 4.3.1 writes them."""
+"""Records of consumer groups, byte for byte as from Apache Kafka 4.3.1."""
 
 from uuid import UUID
 
@@ -80,7 +80,7 @@ def test_bytes(record: GroupRecord, key: str, value: str | None) -> None:
 
 
 def test_partitions_of_older_records_count_from_the_members_epoch() -> None:
-    """Before 4.3 there were no epochs of partitions; a static member that is away counts as 0."""
+    """Records before 4.3 have no partition epochs; the epoch of an absent static member is 0."""
     row = "02" + TOPIC.hex + "02" + "00000005" + "00"
     for member_epoch, expected in ((4, 4), (-2, 0)):
         data = bytes.fromhex(

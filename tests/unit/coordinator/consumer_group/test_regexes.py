@@ -1,4 +1,4 @@
-"""Regular expressions of members: they are resolved by the broker, apart from heartbeats."""
+"""Regular expressions of members, which the broker resolves outside heartbeats."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.support.consumer_groups import Beat, ConsumerGroupBench, FakeImage
 
 
 def resolve(*arguments: Any) -> dict[str, ResolvedRegex]:
-    """Match to the end, slice by slice."""
+    """Resolve expressions to the end, slice by slice."""
     slices = regexes.resolve(*arguments)
     while True:
         try:
@@ -90,7 +90,7 @@ def test_topics_are_looked_up_again_after_the_refresh_interval() -> None:
     bench.after(1000)
     bench.beat("a", 3)
     bench.after(100)
-    assert bench.described().epoch == 4  # the deleted topic does not match any more
+    assert bench.described().epoch == 4  # the deleted topic no longer matches
 
 
 def test_the_last_member_of_an_expression_takes_it_along() -> None:
@@ -136,7 +136,7 @@ def test_a_client_gets_only_topics_that_it_may_know_of() -> None:
 
 
 class SlowImage(FakeImage):
-    """Names its topics only when it may; ``asked`` says that somebody waits."""
+    """Image whose topic names wait for `may_answer`; ``asked`` signals a waiting caller."""
 
     def __init__(self, **counts: int) -> None:
         super().__init__(**counts)
@@ -149,7 +149,7 @@ class SlowImage(FakeImage):
 
 
 def test_an_expression_that_takes_long_holds_nobody_up() -> None:
-    """Neither heartbeats of the same group nor the sessions of others."""
+    """Heartbeats of the group and sessions of other groups do not wait for a slow expression."""
     image = SlowImage(foo=1, bar=1)
     bench = ConsumerGroupBench(image)
     background = bench.coordinator.consumer_groups.membership.regexes.background
@@ -190,7 +190,7 @@ def test_an_expression_whose_member_left_meanwhile_is_not_stored() -> None:
 
 
 def test_a_group_has_so_many_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more is refused, the same ones are not, and another group has its own number."""
+    """A further expression is refused and an equal one is accepted; each group has its own limit."""
     monkeypatch.setattr(regexes, "MOST_EXPRESSIONS", 2)
     bench = ConsumerGroupBench(FakeImage(foo=1))
     bench.join("a", regex="f.*")
@@ -206,7 +206,7 @@ def test_a_group_has_so_many_expressions(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_costly_expression_uses_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each expression of a group has its part of the steps; the steps that one leaves are for those after it."""
+    """Each expression of a group has a share of the steps, and unused steps are available to later expressions."""
     monkeypatch.setattr(regexes, "MOST_STEPS", 60_000)
     bits = (f"{number * 0x9E3779B97F4A7C15:0100b}".replace("0", "a") for number in range(100))
     image = FakeImage(**{f"{name}-{number}": 1 for number, name in enumerate(bits)})
@@ -234,7 +234,7 @@ def test_without_a_thread_expressions_are_matched_later(monkeypatch: pytest.Monk
 
 
 def test_an_expression_without_its_members_does_not_count_for_another() -> None:
-    """A member takes the place of a static one, whose expression it goes on with: its own one stays behind."""
+    """A member that replaces a static one continues with the static one's expression; its own one is not counted."""
     bench = ConsumerGroupBench(FakeImage(foo=1, bar=1))
     bench.join("a", regex="f.*")
     bench.join("b", regex="b.*", instance="i")
@@ -254,7 +254,7 @@ def test_an_expression_without_its_members_does_not_count_for_another() -> None:
 
 
 def test_expressions_of_members_that_left_are_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of other groups took so long."""
+    """Expressions whose members left before the resolution are skipped."""
     bench = ConsumerGroupBench(FakeImage(foo=1))
     background = bench.coordinator.consumer_groups.membership.regexes.background
     tasks: list[Iterator[None]] = []
@@ -271,7 +271,7 @@ def test_expressions_of_members_that_left_are_not_matched(monkeypatch: pytest.Mo
 
 
 def test_expressions_of_groups_take_turns() -> None:
-    """Those of one group delay those of another by a slice, however much they cost."""
+    """Expressions of one group delay those of another by one slice at most."""
     background = BackgroundTasks()
     background.has_thread = True
     may_begin, seen = threading.Event(), []
@@ -291,7 +291,7 @@ def test_expressions_of_groups_take_turns() -> None:
 
 
 def test_a_costly_expression_is_matched_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps count, and so do the names of topics that a cheap one goes through."""
+    """A slice is limited by steps and by topic names."""
     image = FakeImage(**{f"a1a1a1a1{number}": 1 for number in range(40)})
     assert len(list(regexes.resolve(["(a|1)*a(a|1){30}.*"], image, 7))) == 1
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The share coordinator: state of share partitions, fencing, snapshots, restarts, deleted topics and records."""
+"""Share coordinator: state of share partitions, fencing, snapshots, restarts, deleted topics and records."""
 
 from uuid import UUID
 
@@ -30,7 +30,7 @@ def initialized(**how: int) -> Share:
 
 
 def kinds(share: Share, key: SharePartitionKey = KEY) -> list[int]:
-    """Kinds of the records in the partition of a key, from the log's start on."""
+    """Return the kinds of the records in the partition of a key, from the log start offset."""
     log = share.coordinator.runtime.find(key.text).log
     found = log.read(log.log_start_offset, 1 << 20)
     keys = [record[2] or b"" for one in iter_batches(found.records) for record in one.records()]
@@ -52,7 +52,7 @@ def test_the_state_survives_a_restart() -> None:
 
 
 def test_epochs_fence() -> None:
-    """A read with a higher leader epoch fences the leader before; a new state epoch fences writes of the old state."""
+    """A read with a higher leader epoch fences the previous leader; a new state epoch fences writes of the old one."""
     share = initialized()
     share.coordinator.read(KEY, 3)
     assert error_of(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
@@ -105,7 +105,7 @@ def test_a_snapshot_follows_so_many_updates() -> None:
 
 
 def test_records_before_the_oldest_snapshot_are_deleted() -> None:
-    """A share partition without updates holds the others back until its snapshot is written again."""
+    """The oldest snapshot of a share partition without updates delays the deletion until it is written again."""
     share = Share(ShareSettings(updates_per_snapshot=1), topic=MemoryTopic(VirtualClock(), count=1))
     other = KEY._replace(partition=1)
     for key in (other, KEY):
@@ -138,7 +138,7 @@ def test_deletion() -> None:
 
 
 def test_share_partitions_of_deleted_topics_are_deleted() -> None:
-    """Those of topics that were deleted while the coordinator did not run, too."""
+    """Share partitions of topics that were deleted while the coordinator was stopped are deleted too."""
     share = initialized()
     share.topics.clear()
     share.coordinator.topic_deleted("t")

@@ -1,4 +1,4 @@
-"""Combination of the batches of a share partition: the higher delivery count and state wins for each offset."""
+"""Combination of a share partition's batches: the higher delivery count, and then state, applies to each offset."""
 
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ BATCHES = st.lists(
 
 @given(BATCHES, st.integers(-1, 35))
 def test_each_offset_has_the_best_of_its_batches(batches: list[StateBatch], start: int) -> None:
-    """The result is sorted and minimal too."""
+    """The combined batches are sorted and minimal too."""
     found = combine(batches, start)
     expected: dict[int, tuple[int, int]] = {}
     for first, last, state, count in batches:

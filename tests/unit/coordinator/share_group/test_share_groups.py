@@ -1,4 +1,4 @@
-"""Share groups: heartbeats, assignments, initialization of share partitions, offsets, restarts and other kinds."""
+"""Share groups: heartbeats, assignments, initialization of share partitions, offsets, restarts and group types."""
 
 from dataclasses import replace
 
@@ -17,12 +17,12 @@ ALL = {"t": [0, 1, 2, 3]}
 
 @pytest.fixture
 def bench() -> ShareGroupBench:
-    """Both coordinators, with topic t of four partitions."""
+    """Return both coordinators, with topic t of four partitions."""
     return ShareGroupBench()
 
 
 def test_a_lone_member_gets_everything_once_its_partitions_are_initialized(bench: ShareGroupBench) -> None:
-    """The response to the first heartbeat has no partitions, as Kafka's."""
+    """The response to the first heartbeat has no partitions, as in Kafka."""
     joined = bench.join("a")
     assert (joined.epoch, joined.has) == (2, {})
     assert bench.partitions() == ({}, ALL, [])
@@ -126,7 +126,7 @@ def test_everything_survives_a_restart(bench: ShareGroupBench) -> None:
 
 
 def test_the_kinds_of_groups_exclude_each_other(bench: ShareGroupBench) -> None:
-    """An empty share group stays one too."""
+    """An empty share group keeps its type too."""
     classic = Groups(clock=bench.clock)
     classic.coordinator = bench.coordinator
     bench.settled("a")
@@ -149,7 +149,7 @@ def test_the_kinds_of_groups_exclude_each_other(bench: ShareGroupBench) -> None:
 
 
 def test_an_empty_group_stays_until_it_is_deleted(bench: ShareGroupBench) -> None:
-    """Its share partitions are deleted with it."""
+    """The group's share partitions are deleted with the group."""
     bench.settled("a")
     assert error_of(bench.coordinator.delete, "g") is Errors.NON_EMPTY_GROUP
     bench.beat("a", -1)
@@ -174,7 +174,7 @@ def test_a_failed_initialization_is_tried_again(bench: ShareGroupBench) -> None:
 
 def test_an_interrupted_initialization_is_tried_again_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = ShareGroupBench()
-    monkeypatch.setattr(bench.groups, "_initialize", lambda *_: {})  # killed between the two records
+    monkeypatch.setattr(bench.groups, "_initialize", lambda *_: {})  # simulates a kill between the two records
     epoch = bench.join("a").epoch
     assert bench.partitions() == (ALL, {}, [])
     bench.beat("a", epoch)
@@ -185,7 +185,7 @@ def test_an_interrupted_initialization_is_tried_again_after_a_restart(monkeypatc
 
 
 def test_a_deleted_topic_leaves_the_group() -> None:
-    """If it is deleted while the coordinator does not run, too."""
+    """A topic that is deleted while the coordinator is stopped leaves the group too."""
     bench = ShareGroupBench(FakeImage(t=1, u=1))
     bench.settled("a", topics=("t", "u"))
     bench.image.delete("t")
@@ -196,7 +196,7 @@ def test_a_deleted_topic_leaves_the_group() -> None:
 
 
 def test_altered_offsets(bench: ShareGroupBench) -> None:
-    """The group is created, and refuses changes once it has members."""
+    """Altering offsets creates the group, and is refused when the group has members."""
     results = bench.groups.alter_offsets("g", {"t": {0: 5, 9: 0}, "v": {0: 1}})
     assert {place: error and error.error for place, error in results.items()} == {
         ("t", 0): None,
@@ -256,7 +256,7 @@ def test_a_topic_that_is_read_again_is_no_longer_deleted(bench: ShareGroupBench)
 
 
 def test_a_member_loses_a_topic_at_once() -> None:
-    """It has no partition of a topic without a subscription, even before the next target assignment."""
+    """A member has no partition of a topic without a subscription, even before the next target assignment."""
     bench = ShareGroupBench(FakeImage(t=1, u=1), ShareGroupSettings())
     bench.join("a", "t", "u")
     bench.after(1000)
@@ -267,7 +267,7 @@ def test_a_member_loses_a_topic_at_once() -> None:
 
 
 def test_a_group_of_a_deleted_topic_can_be_deleted(bench: ShareGroupBench) -> None:
-    """Before the coordinator has noticed the deletion of the topic, too."""
+    """The group is deleted although the coordinator has not processed the deletion of the topic."""
     bench.settled("a")
     bench.beat("a", -1)
     bench.image.delete("t")

@@ -1,4 +1,4 @@
-"""The assignor of share groups: balance, copies of partitions, and stickiness."""
+"""Assignor of share groups: balance, multiple members per partition, and stickiness."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ def test_only_initialized_partitions_are_assigned() -> None:
 def test_any_present_assignment_becomes_balanced(
     members: int, count: int, others: int, held: list[frozenset[int]]
 ) -> None:
-    """Every partition has a member, and the numbers of partitions of two members differ by two at most."""
+    """Each partition has a member, and the partition counts of two members differ by two at most."""
     specs = {f"m{number}": MemberSpec(frozenset({T, U}), {T: held[number]}) for number in range(members)}
     partitions = {T: frozenset(range(count)), U: frozenset(range(others))}
     found = assign(specs, partitions, True)

@@ -1,4 +1,4 @@
-"""Members of streams groups on the virtual clock: epochs, tasks, statuses, fencing, time-outs, replay."""
+"""Members of streams groups on a virtual clock: epochs, tasks, statuses, fencing, timeouts and replay."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ STANDBY = replace(AT_ONCE, standby_replicas=Limits(1, 0, 2))
 
 
 def stateful(bench: StreamsGroupBench) -> None:
-    """A subtopology with a changelog topic, which exists."""
+    """Give the group a subtopology with an existing changelog topic."""
     bench.image.create("changelog", 4)
 
 
@@ -27,7 +27,7 @@ SHAPE = topology(subtopology(changelogs=["changelog"]))
 
 @pytest.fixture
 def bench() -> StreamsGroupBench:
-    """A coordinator of streams groups, with topic t of four partitions."""
+    """Return a coordinator of streams groups, with topic t of four partitions."""
     return StreamsGroupBench()
 
 
@@ -64,7 +64,7 @@ def test_standby_tasks_are_on_another_process() -> None:
     assert bench.beat("a", 3) == Beat(3, {"0": [0, 1]}, {"0": [2, 3]})
     assert bench.state() == "Stable"
     bench.beat("b", -1)
-    assert bench.beat("a", 3) == Beat(3, {"0": [0, 1]}, {})  # its standby tasks become active
+    assert bench.beat("a", 3) == Beat(3, {"0": [0, 1]}, {})  # the member's standby tasks become active
     assert bench.beat("a", 3, active={"0": [0, 1]}) == Beat(4, None)
     assert bench.beat("a", 4) == Beat(4, {"0": [0, 1, 2, 3]}, {})
 
@@ -141,9 +141,9 @@ def test_epochs_that_do_not_fit_are_fenced(bench: StreamsGroupBench) -> None:
     bench.join("b")
     bench.beat("a", 2, active={"0": [0, 1]})
     assert bench.refused("a", 4) is Errors.FENCED_MEMBER_EPOCH
-    assert bench.refused("a", 2) is Errors.FENCED_MEMBER_EPOCH  # the previous one, but it reports no tasks
+    assert bench.refused("a", 2) is Errors.FENCED_MEMBER_EPOCH  # the previous epoch without tasks
     assert bench.refused("a", 2, active={"0": [0, 3]}) is Errors.FENCED_MEMBER_EPOCH
-    assert bench.beat("a", 2, active={"0": [0]}).epoch == 3  # the response was lost
+    assert bench.beat("a", 2, active={"0": [0]}).epoch == 3  # repeats the request of a lost response
     assert bench.refused("x", 3) is Errors.UNKNOWN_MEMBER_ID
     assert bench.refused("a", 3, group="other") is Errors.GROUP_ID_NOT_FOUND
     assert bench.refused("a", 3, active={"0": [7]}) is Errors.INVALID_REQUEST
@@ -156,7 +156,7 @@ def test_sessions_and_rebalances_end(bench: StreamsGroupBench) -> None:
     bench.beat("a", 2)
     bench.after(9999)
     assert len(bench.described().members) == 2
-    bench.after(1)  # it has not revoked its tasks
+    bench.after(1)  # the member has not revoked its tasks
     assert [one.member.member_id for one in bench.described().members] == ["b"]
     assert bench.beat("b", 3) == Beat(4, {"0": [0, 1, 2, 3]}, {})
     bench.after(45_000)
@@ -195,7 +195,7 @@ def test_everything_is_there_after_a_restart() -> None:
     stateful(bench)
     bench.join("a", SHAPE)
     bench.join("b", SHAPE)
-    bench.beat("a", 2)  # it has to revoke two tasks
+    bench.beat("a", 2)  # the member has to revoke two tasks
     before = bench.described()
     again = bench.restart()
     after = again.described()
@@ -209,11 +209,11 @@ def test_everything_is_there_after_a_restart() -> None:
 
 
 def test_tasks_of_a_lost_response_are_assigned_again(bench: StreamsGroupBench) -> None:
-    """The epoch is the same, and the member reports what it has."""
+    """A heartbeat of the same epoch that reports other tasks gets the assignment again."""
     bench.join("a")
     bench.join("b")
     bench.beat("a", 2, active={"0": [0, 1]})
-    assert bench.beat("b", 3, active={}) == Beat(3, {"0": [2, 3]}, {})  # lost
+    assert bench.beat("b", 3, active={}) == Beat(3, {"0": [2, 3]}, {})  # this response is lost
     assert bench.beat("b", 3) == Beat(3, None)
     assert bench.beat("b", 3, active={"0": [2]}) == Beat(3, {"0": [2, 3]}, {})
     assert bench.beat("b", 3, active={"0": [2, 3]}) == Beat(3, None)
@@ -230,7 +230,7 @@ def test_a_full_group_and_groups_of_other_kinds() -> None:
 
 
 def test_an_empty_group_changes_its_kind(bench: StreamsGroupBench) -> None:
-    """In both directions; the offsets stay."""
+    """The type changes in both directions, and the offsets remain."""
     offset = CommittedOffset(5, -1, "", 1)
     bench.coordinator.offsets.commit("g", "", None, -1, {("t", 0): offset})
     assert bench.join("a").epoch == 2

@@ -1,4 +1,4 @@
-"""Numbers of partitions of internal topics, by the topics that exist; the largest topologies take about linear time."""
+"""Partition counts of internal topics by the existing topics; the largest topologies take about linear time."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def configured(*parts: dict[str, Any]) -> ConfiguredTopology:
 
 
 def test_a_chain_of_repartition_topics() -> None:
-    """Each has the largest number of the inputs of its writer, or its own; changelogs that of the readers."""
+    """A repartition topic has the largest count of its writer's inputs, or a fixed one; a changelog its readers'."""
     found = configured(
         subtopology("2", [], ["c"], repartition=[topic("r2")]),
         subtopology("1", ["t"], [], ["r2"], [topic("r1")]),
@@ -33,7 +33,7 @@ def test_a_chain_of_repartition_topics() -> None:
 
 
 def test_copartitioned_topics_have_one_number() -> None:
-    """That of the source topics, or the fixed one, or the largest."""
+    """The count is that of the source topics, the fixed one, or the largest."""
     found = configured(
         subtopology("0", ["t"], [], ["r"]), subtopology("1", ["u"], repartition=[topic("r")], together=[([0], [0])])
     )
@@ -70,15 +70,15 @@ def test_topics_that_do_not_fit(parts: list[dict[str, Any]], status: Status, tex
     ],
 )
 def test_topologies_that_no_topics_fit(part: dict[str, Any], error: Errors) -> None:
-    """A loop; a topic that nothing writes; no input; an index out of bounds, which Python would take from the end."""
+    """A loop, a topic without a writer, no input, and an index out of bounds, negative ones included, are refused."""
     assert error_of(configured, part) is error
 
 
-COUNT = 20_000  # a quadratic search does not end within the time of a test
+COUNT = 20_000  # too many for a quadratic search within the time limit of a test
 
 
 def chain(end: str) -> StreamsTopology:
-    """Return subtopologies that each read the sink of the next one; the last one reads ``end``."""
+    """Return subtopologies that each read the sink of the next one, with `end` as the input of the last one."""
     rows = [subtopology(str(i), [], [], [f"r{i}"], [topic(f"r{i + 1}")]) for i in range(COUNT)]
     first = subtopology("first", ["t"], repartition=[topic("r0")])
     return StreamsTopology.of(topology(first, *rows, subtopology("last", [end], [], [f"r{COUNT}"])))
@@ -104,7 +104,7 @@ def test_many_copartition_groups_of_topics_with_fixed_numbers() -> None:
 
 
 def test_more_tasks_than_a_group_may_have() -> None:
-    """Subtopologies that share a topic cost a request little, and the broker memory for each task."""
+    """Subtopologies that share a topic make small requests, but each task takes memory of the broker."""
     parts = [subtopology(str(number), ["t"]) for number in range(10)]
     image = FakeImage(t=MAX_TASKS // 10)
     assert configure(StreamsTopology.of(topology(*parts)), image).is_ready

@@ -1,9 +1,9 @@
-"""The sticky assignor of tasks against what Apache Kafka 4.3.1 assigned: 60 applications whose members come and go.
+"""Sticky task assignor compared with recorded assignments of Apache Kafka 4.3.1: 60 applications with changing members.
 
-The recording was made by Kafka's ``TargetAssignmentBuilder`` and ``StickyTaskAssignor``. It has, for each application,
-the subtopologies (id, number of tasks, whether they have state), and for each step the number of standby replicas, the
-members in the order in which they came with their processes, the member whose heartbeat makes the assignment, and the
-active and standby tasks of each member.
+The recording was made with Kafka's ``TargetAssignmentBuilder`` and ``StickyTaskAssignor``. It has, for each
+application, the subtopologies (id, number of tasks, whether they are stateful), and for each step the number of standby
+replicas, the members in the order of their joins with their processes, the member whose heartbeat causes the
+assignment, and the active and standby tasks of each member.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Random lives of streams groups: at any time no task is active in two members, and in the end all are assigned."""
+"""Random operations of streams groups: no task is ever active in two members, and in the end all are assigned."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Tasks = dict[str, list[int]]
 
 @dataclass(kw_only=True)
 class Client(LiveClient):
-    """A client of the streams protocol, with its tasks; ``given``: the tasks that it has not taken over yet."""
+    """Client of the streams protocol with its tasks; ``given``: assigned tasks that it has not started."""
 
     process: str
     active: Tasks = field(default_factory=dict)
@@ -56,11 +56,11 @@ class Life(GroupLife[Client]):
             else:
                 found = self.bench.beat(client.member_id, client.epoch)
         except KafkaError as error:
-            if error.error in LOST:  # it abandons its tasks and joins again
+            if error.error in LOST:  # the member abandons its tasks and rejoins
                 client.epoch, client.active, client.standby, client.given, client.has_news = 0, {}, {}, None, False
             return
         if client.epoch and self.random.random() < 0.1:
-            client.has_news = True  # the response was lost: the next heartbeat reports everything
+            client.has_news = True  # after a lost response the next heartbeat reports everything
             return
         client.epoch, client.has_news = found.epoch, False
         if found.active is not None and found.standby is not None:

@@ -1,4 +1,4 @@
-"""Records of streams groups, byte for byte as Apache Kafka 4.3.1 writes them."""
+"""Records of streams groups, byte for byte as from Apache Kafka 4.3.1."""
 
 import pytest
 
@@ -104,7 +104,7 @@ def test_bytes(record: GroupRecord, key: str, value: str | None) -> None:
 
 
 def test_states_of_later_releases_and_tasks_without_epochs() -> None:
-    """Such a state is unknown; the tasks count from the member's epoch."""
+    """A state of a later release is unknown, and tasks without epochs have the member's epoch."""
     key, written = encode(RECORDS.current("g", MEMBER), FORMATS)
     assert written is not None
     read = decode_key(key, FORMATS)

@@ -1,4 +1,4 @@
-"""Questions to the transaction coordinator: when they are asked again, and what is counted of them."""
+"""Requests to the transaction coordinator: retries, and counted errors and times."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ BUSY = Errors.CONCURRENT_TRANSACTIONS
 
 @dataclass
 class FakeCoordinator:
-    """Refuses the first of the places with ``errors``, one after the other, then nothing."""
+    """Coordinator that refuses the first partition with each of ``errors`` in turn, and then nothing."""
 
     clock: VirtualClock
     errors: list[Errors] = field(default_factory=list)
@@ -49,7 +49,7 @@ class FakeCoordinator:
 
 
 class Bench:
-    """A manager that asks again every 20 ms, for 100 ms."""
+    """Manager that retries every 20 ms for 100 ms."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -74,7 +74,7 @@ def bench() -> Bench:
 
 
 def test_what_is_asked_is_what_the_request_says(bench: Bench) -> None:
-    """Id, producer, epoch and places; the response is the coordinator's."""
+    """The coordinator gets the id, producer, epoch and partitions, and its result is returned."""
     bench.coordinator.errors = [Errors.TRANSACTION_ABORTABLE]
     found = bench.manager.verify(QUESTION)
     assert found == dict.fromkeys(PLACES, Errors.NONE) | {PLACES[0]: Errors.TRANSACTION_ABORTABLE}
@@ -84,7 +84,7 @@ def test_what_is_asked_is_what_the_request_says(bench: Bench) -> None:
 
 
 def test_a_transaction_that_is_ending_is_asked_about_again(bench: Bench) -> None:
-    """Every 20 ms until it has ended; ``done`` is called once."""
+    """The request is retried every 20 ms until the previous transaction has ended, and ``done`` is called once."""
     bench.coordinator.errors = [BUSY, BUSY]
     bench.add()
     bench.after(19)
@@ -98,7 +98,7 @@ def test_a_transaction_that_is_ending_is_asked_about_again(bench: Bench) -> None
 
 
 def test_it_is_asked_about_for_so_long_and_no_longer(bench: Bench) -> None:
-    """The first question that ends 100 ms after the first began is the last one, as in Kafka."""
+    """The last attempt is the first one that ends 100 ms after the begin, as in Kafka."""
     bench.coordinator.errors = [BUSY] * 100
     bench.add()
     for _ in range(10):
@@ -109,14 +109,14 @@ def test_it_is_asked_about_for_so_long_and_no_longer(bench: Bench) -> None:
 
 @pytest.mark.parametrize("error", [Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NOT_COORDINATOR, Errors.PRODUCER_FENCED])
 def test_only_a_busy_transaction_is_asked_about_again(bench: Bench, error: Errors) -> None:
-    """Other errors are the client's to deal with."""
+    """Other errors are passed to the client."""
     bench.coordinator.errors = [error]
     bench.add()
     assert bench.done[0][PLACES[0]] is error
 
 
 def test_a_question_may_be_another_one_the_next_time(bench: Bench) -> None:
-    """A Produce begins its verification anew: partitions that were verified meanwhile are not asked about."""
+    """A retried Produce restarts its verification, and omits partitions that are verified meanwhile."""
     left = [Question("x", 1000, 3, PLACES[:1]), Question("x", 1000, 3, [])]
     bench.coordinator.errors = [BUSY, BUSY]
     bench.add(lambda: left.pop(0))
@@ -128,7 +128,7 @@ def test_a_question_may_be_another_one_the_next_time(bench: Bench) -> None:
 
 
 def test_a_question_that_cannot_be_made_again_ends_the_wait(bench: Bench) -> None:
-    """The request gets its response, where the end of its connection would be all that its client learns."""
+    """The request gets CONCURRENT_TRANSACTIONS; otherwise only its closed connection would inform the client."""
 
     def no_memory() -> Question:
         raise MemoryError
@@ -140,7 +140,7 @@ def test_a_question_that_cannot_be_made_again_ends_the_wait(bench: Bench) -> Non
 
 
 def test_a_stop_ends_the_wait(bench: Bench) -> None:
-    """The response says that the transaction is busy; the client asks the next broker again."""
+    """The response is CONCURRENT_TRANSACTIONS, so that the client retries with the next broker."""
     bench.coordinator.errors = [BUSY]
     bench.scheduler.close()
     bench.add()
@@ -152,7 +152,7 @@ def test_a_stop_ends_the_wait(bench: Bench) -> None:
     [(KafkaError(Errors.NOT_COORDINATOR), Errors.NOT_COORDINATOR), (OSError("x"), Errors.UNKNOWN_SERVER_ERROR)],
 )
 def test_a_failure_is_an_error_of_each_partition(bench: Bench, failure: Exception, error: Errors) -> None:
-    """The request gets its response."""
+    """A failed call becomes the error of each partition in the response."""
     bench.coordinator.failure = failure
     assert bench.manager.verify(QUESTION) == dict.fromkeys(PLACES, error)
     bench.add()
@@ -160,7 +160,7 @@ def test_a_failure_is_an_error_of_each_partition(bench: Bench, failure: Exceptio
 
 
 def test_each_question_is_timed_and_each_refusal_counted(bench: Bench) -> None:
-    """As Kafka does: of a question that is asked again each one counts; one about nothing does not."""
+    """Each attempt is timed and counted as in Kafka; a request without partitions is not."""
     bench.coordinator.errors = [BUSY, BUSY, Errors.NONE, Errors.TRANSACTION_ABORTABLE]
     bench.coordinator.took_ms = 3
     bench.add()

@@ -1,4 +1,4 @@
-"""Results of EndTxn in every state, classic and with transaction.version 2: Kafka's table."""
+"""Results of EndTxn in every state, classic and with transaction.version 2, by Kafka's table."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def outcome(one: TransactionMetadata, *, commit: bool, epoch: int, version: int,
     return DONE if move is None else BEGINS
 
 
-#: state: abort as a retry, abort, commit as a retry, commit
+#: Results by state: retry of an abort, abort, retry of a commit, commit.
 VERSION_2 = {
     S.EMPTY: (FENCED, BEGINS, FENCED, INVALID),
     S.ONGOING: (FENCED, BEGINS, FENCED, BEGINS),
@@ -43,7 +43,7 @@ VERSION_2 = {
 
 @pytest.mark.parametrize("state", list(VERSION_2))
 def test_version_2(state: TransactionState) -> None:
-    """A retry has the epoch before."""
+    """A retry has the previous epoch."""
     found = [
         outcome(metadata(state), commit=commit, epoch=epoch, version=TV_2)
         for commit in (False, True)
@@ -52,7 +52,7 @@ def test_version_2(state: TransactionState) -> None:
     assert tuple(found) == VERSION_2[state]
 
 
-#: state: abort, commit
+#: Results by state: abort, commit.
 CLASSIC = {
     S.EMPTY: (INVALID, INVALID),
     S.ONGOING: (BEGINS, BEGINS),
@@ -79,7 +79,7 @@ def test_another_producer(state: TransactionState, version: int) -> None:
 
 
 def test_a_pending_move_goes_first() -> None:
-    """With version 2 before everything else: the producer may have the id that the move is about to bring."""
+    """With version 2 the pending move is checked before the producer id, which the move may change."""
     one = metadata(S.ONGOING)
     one.pending = S.ONGOING
     assert outcome(one, commit=True, epoch=5, version=2, producer_id=6) is BUSY
@@ -89,7 +89,7 @@ def test_a_pending_move_goes_first() -> None:
 
 @pytest.mark.parametrize("state", [S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_a_retry_over_a_new_producer_id(state: TransactionState) -> None:
-    """It has the last epoch of the producer id before."""
+    """The retry has the last epoch of the previous producer id."""
     one = metadata(state, epoch=0)
     one.producer_id, one.prev_producer_id = 8, 7
     assert outcome(one, commit=state is S.COMPLETE_COMMIT, epoch=EXHAUSTED_EPOCH, version=2) is DONE
@@ -106,7 +106,7 @@ def test_a_new_producer_id_is_asked_for_only_when_epochs_are_exhausted() -> None
 
 
 def test_an_end_of_nothing_begins_now() -> None:
-    """Kafka wants a start time; an end of something keeps its own."""
+    """A start time, which Kafka requires, is set for a transaction without partitions; others keep theirs."""
     one = metadata(S.COMPLETE_COMMIT)
     move = ending.prepare_end(one, 7, 5, TV_2, 9, lambda: 8, commit=False)
     assert move is not None

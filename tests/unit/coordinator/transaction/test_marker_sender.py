@@ -1,4 +1,4 @@
-"""Markers that are tried again: how often, what waits meanwhile, and that a closed broker waits for nothing."""
+"""Retries of markers: intervals, waiting transactions, and a closed broker."""
 
 import itertools
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def tx() -> Transactions:
 
 
 def count_tries(tx: Transactions) -> list[int]:
-    """When each marker was tried, in milliseconds from now."""
+    """Return the list to which the time of each attempt in ms is appended."""
     began_ms = tx.clock.now_ms()
     tries: list[int] = []
     write = tx.markers.write
@@ -41,7 +41,7 @@ def count_tries(tx: Transactions) -> list[int]:
 
 
 def fails_later() -> Callable[..., None]:
-    """Log the decisions, and fail at what completes them."""
+    """Return a function that writes decisions and fails at completions."""
     append = StatePartition.append_move
 
     def append_move(partition: StatePartition, metadata: TransactionMetadata, move: Move) -> None:
@@ -54,7 +54,7 @@ def fails_later() -> Callable[..., None]:
 
 
 def test_tries_become_rarer(tx: Transactions) -> None:
-    """After 100 ms, 200, 400, up to five seconds; one thread tries what all transactions wait for."""
+    """Intervals grow from 100 ms to five seconds, and one thread retries for all transactions."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
     tx.add(mine)
@@ -83,7 +83,7 @@ def test_what_is_tried_again(tx: Transactions, error: Errors) -> None:
 
 @pytest.mark.parametrize("at", ["marker", "record"])
 def test_a_mistake_loses_no_transaction(tx: Transactions, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
-    """No memory, or a mistake of ours: what was prepared is tried again, and so is what waits beside it."""
+    """After a MemoryError or an unexpected error the prepared transaction and other waiting ones are retried."""
 
     def fails(*row: object) -> None:
         raise MemoryError
@@ -116,7 +116,7 @@ def test_one_that_waits_does_not_hold_up_others(tx: Transactions) -> None:
 
 
 def test_one_that_waits_long_does_not_slow_down_others(tx: Transactions) -> None:
-    """A partition may be offline for days; what fails for a moment is tried again after 100 ms all the same."""
+    """A marker that fails briefly is retried after 100 ms, although another partition is offline for long."""
     tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
     tx.add(mine, T1)
@@ -136,7 +136,7 @@ def test_one_that_waits_long_does_not_slow_down_others(tx: Transactions) -> None
 
 
 def test_a_partition_that_is_dropped_takes_its_markers_along(tx: Transactions) -> None:
-    """The next coordinator of the id writes the markers: here the same one, which loads it again."""
+    """The next coordinator of the id writes the markers, here the same coordinator after a load."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
     tx.add(mine)
@@ -153,7 +153,7 @@ def test_a_partition_that_is_dropped_takes_its_markers_along(tx: Transactions) -
 
 
 def test_a_closed_broker_waits_for_nothing(tx: Transactions) -> None:
-    """The next start completes what is prepared."""
+    """The next start completes the prepared transaction."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
     tx.add(mine)
@@ -165,7 +165,7 @@ def test_a_closed_broker_waits_for_nothing(tx: Transactions) -> None:
 
 
 def test_many_transactions_that_wait(tx: Transactions) -> None:
-    """There is no thread and no timer for each."""
+    """Waiting transactions have no thread and no timer each."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     for number in range(500):
         mine = tx.init(f"id-{number}")

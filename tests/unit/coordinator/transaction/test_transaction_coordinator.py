@@ -1,4 +1,4 @@
-"""The transaction coordinator: fencing, partitions, ends, time-outs, expiry, restarts, on the virtual clock."""
+"""Transaction coordinator on a virtual clock: fencing, partitions, ends, timeouts, expiration and restarts."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def tx() -> Transactions:
 
 
 def test_a_producer_gets_the_next_epoch(tx: Transactions) -> None:
-    """The same producer id each time; another transactional id has another."""
+    """Each initialization has the same producer id; another transactional id has another one."""
     assert tx.init() == Producer(1000, 0)
     assert tx.init() == Producer(1000, 1)
     assert tx.init("y") == Producer(1001, 0)
@@ -33,7 +33,7 @@ def test_a_producer_gets_the_next_epoch(tx: Transactions) -> None:
     [("x", 0, Errors.INVALID_TRANSACTION_TIMEOUT), ("x" * 32_768, 1, Errors.UNKNOWN_SERVER_ERROR)],
 )
 def test_bad_inits(tx: Transactions, name: str, timeout_ms: int, error: Errors) -> None:
-    """A refused transactional id, such as one that no record can hold, leaves no trace."""
+    """A refused transactional id, such as one too long for a record, is not stored."""
     assert error_of(tx.init, name, None, timeout_ms) is error
     assert tx.coordinator.counts() == (0, 0)
     assert tx.records() == []
@@ -46,7 +46,7 @@ def test_the_longest_name_and_timeout_are_taken(tx: Transactions) -> None:
 
 
 def test_two_phase_commit_needs_its_setting(tx: Transactions) -> None:
-    """KIP-939: refused without the setting; with it the time-out is unlimited; prepared transactions are not kept."""
+    """Two-phase commit (KIP-939) needs its config, has no timeout, and does not support kept transactions."""
     ask = tx.coordinator.init_producer_id
     assert error_of(ask, "x", 1, enable_two_phase_commit=True) is Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert error_of(ask, "x", 1, keep_prepared=True) is Errors.UNSUPPORTED_VERSION
@@ -59,7 +59,7 @@ def test_two_phase_commit_needs_its_setting(tx: Transactions) -> None:
 
 
 def test_a_producer_goes_on_after_an_error(tx: Transactions) -> None:
-    """KIP-360: its own epoch is bumped; a retry gets the same response; an older one, or another id, is fenced."""
+    """The epoch is bumped, a retry gets the same response, and an older epoch or another id is fenced (KIP-360)."""
     mine = tx.init()
     assert tx.init(expected=mine) == Producer(1000, 1)
     assert tx.init(expected=mine) == Producer(1000, 1)
@@ -70,12 +70,12 @@ def test_a_producer_goes_on_after_an_error(tx: Transactions) -> None:
 
 
 def test_an_unknown_id_takes_any_producer(tx: Transactions) -> None:
-    """A producer whose id expired meanwhile begins with a new producer id."""
+    """A producer whose transactional id has expired gets a new producer id."""
     assert tx.init(expected=Producer(7, 7)) == Producer(1000, 0)
 
 
 def test_an_exhausted_epoch_brings_another_producer_id(tx: Transactions) -> None:
-    """Also for the producer that names itself, whose retry is recognised by the id before."""
+    """The producer that states its id gets a new one too, and its retry is recognized by the previous id."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH - 1
     assert tx.init() == Producer(1000, EXHAUSTED_EPOCH)
@@ -87,7 +87,7 @@ def test_an_exhausted_epoch_brings_another_producer_id(tx: Transactions) -> None
 
 
 def test_an_open_transaction_is_aborted_first(tx: Transactions) -> None:
-    """Error 51 at first; the old producer is fenced, and its partitions get an abort marker of the bumped epoch."""
+    """A new producer gets CONCURRENT_TRANSACTIONS, the old one is fenced, and abort markers have the bumped epoch."""
     old = tx.init()
     assert tx.add(old, T0, T1) is Errors.NONE
     assert error_of(tx.init) is Errors.CONCURRENT_TRANSACTIONS
@@ -99,7 +99,7 @@ def test_an_open_transaction_is_aborted_first(tx: Transactions) -> None:
 
 
 def test_fencing_the_last_epoch(tx: Transactions) -> None:
-    """The coordinator has one epoch more than clients: it fences with that, and the next producer has a new id."""
+    """The coordinator fences with an epoch above those of clients, and the next producer has a new id."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH
     assert tx.add(Producer(1000, EXHAUSTED_EPOCH)) is Errors.NONE
@@ -109,7 +109,7 @@ def test_fencing_the_last_epoch(tx: Transactions) -> None:
 
 
 def test_after_the_last_fence(tx: Transactions) -> None:
-    """The epoch of the fence is not a producer's: who had the one before begins with another producer id."""
+    """The fencing epoch belongs to no producer; a producer with the previous epoch gets another producer id."""
     tx.init(timeout_ms=15_000)
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH
     last = Producer(1000, EXHAUSTED_EPOCH)
@@ -125,7 +125,7 @@ def test_after_the_last_fence(tx: Transactions) -> None:
 
 
 def test_a_retry_at_the_last_epoch(tx: Transactions) -> None:
-    """The response that gave it out was lost: it is given out again."""
+    """The retry of a lost response gets the last epoch again."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH - 1
     before = Producer(1000, EXHAUSTED_EPOCH - 1)
@@ -138,7 +138,7 @@ def test_a_retry_at_the_last_epoch(tx: Transactions) -> None:
 
 
 def test_partitions_join(tx: Transactions) -> None:
-    """The transaction begins with the first ones; what is there already is not written again."""
+    """The transaction begins with its first partitions, and a partition that was added is not written again."""
     mine = tx.init()
     tx.after(500)
     assert tx.add(mine, T0) is Errors.NONE
@@ -155,7 +155,7 @@ def test_partitions_join(tx: Transactions) -> None:
 
 
 def test_verification(tx: Transactions) -> None:
-    """Partitions in the transaction, others, and the errors for other producers."""
+    """Partitions of the transaction are verified; others, and other producers, get errors."""
     mine = tx.init()
     verify = tx.coordinator.verify_partitions
     assert verify("x", *mine, [T0]) == {T0: Errors.TRANSACTION_ABORTABLE}
@@ -172,7 +172,7 @@ def test_verification(tx: Transactions) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_classic_end(tx: Transactions, commit: bool) -> None:
-    """The epoch stays; the same end again is a retry, the other one is an error."""
+    """The epoch stays; the same end again is a retry, and the opposite end is refused."""
     mine = tx.init()
     tx.add(mine, T1, T0, version=0)
     assert tx.end(mine, commit, version=0) == Producer(-1, -1)
@@ -186,7 +186,7 @@ def test_a_classic_end(tx: Transactions, commit: bool) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_with_version_2_bumps_the_epoch(tx: Transactions, commit: bool) -> None:
-    """The markers and what comes next have the new epoch; a retry with the old one gets the same response."""
+    """Markers and later requests have the new epoch; a retry with the old epoch gets the same response."""
     mine = tx.init()
     tx.add(mine)
     bumped = tx.end(mine, commit)
@@ -201,7 +201,7 @@ def test_an_end_with_version_2_bumps_the_epoch(tx: Transactions, commit: bool) -
 
 
 def test_the_abort_of_nothing_bumps_the_epoch(tx: Transactions) -> None:
-    """From Empty, and after either end; the classic protocol refuses it."""
+    """An abort without a transaction is accepted in each idle state, and refused by the classic protocol."""
     mine = tx.init()
     assert error_of(tx.end, mine, False, version=0) is Errors.INVALID_TXN_STATE
     assert error_of(tx.end, mine, True) is Errors.INVALID_TXN_STATE
@@ -215,7 +215,7 @@ def test_the_abort_of_nothing_bumps_the_epoch(tx: Transactions) -> None:
 
 
 def test_the_end_of_the_last_epoch_brings_another_producer_id(tx: Transactions) -> None:
-    """The marker has the epoch that only the coordinator uses; a retry is recognised by the id before."""
+    """The marker has the coordinator's epoch, and a retry is recognized by the previous producer id."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH
     last = Producer(1000, EXHAUSTED_EPOCH)
@@ -231,7 +231,7 @@ def test_the_end_of_the_last_epoch_brings_another_producer_id(tx: Transactions) 
 
 
 def test_a_marker_that_waits(tx: Transactions) -> None:
-    """The end gets its response; until the marker is written the id is busy, then the transaction is complete."""
+    """EndTxn succeeds; the transactional id is busy until the marker is written, and then complete."""
     tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
     tx.add(mine, T0, T1)
@@ -257,7 +257,7 @@ def test_a_marker_that_waits(tx: Transactions) -> None:
     "error", [Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED]
 )
 def test_a_marker_that_is_not_needed(tx: Transactions, error: Errors) -> None:
-    """The topic is deleted, or a newer epoch has ended what was open: the transaction completes without."""
+    """A deleted topic, or a newer epoch that has ended the transaction, completes it without a marker."""
     tx.markers.errors[T0] = error
     mine = tx.init()
     tx.add(mine, T0, T1)
@@ -266,7 +266,7 @@ def test_a_marker_that_is_not_needed(tx: Transactions, error: Errors) -> None:
 
 
 def test_a_record_that_waits(tx: Transactions) -> None:
-    """The log refuses the last record: the id is busy until it takes it."""
+    """The transactional id is busy until the log accepts the last record."""
     mine = tx.init()
     tx.add(mine, T1)
     index = tx.coordinator.runtime.index_of("x")
@@ -279,7 +279,7 @@ def test_a_record_that_waits(tx: Transactions) -> None:
 
 
 def test_a_kill_between_the_decision_and_the_markers(tx: Transactions) -> None:
-    """A prepared transaction is completed at the next start, with the epochs that the log has."""
+    """A prepared transaction is completed by the next start with the epochs of the log."""
     for name, commit in (("x", True), ("y", False)):
         mine = tx.init(name)
         tx.add(mine, T0, T1, name=name)
@@ -302,7 +302,7 @@ def test_a_kill_between_the_decision_and_the_markers(tx: Transactions) -> None:
 
 
 def test_a_transaction_times_out(tx: Transactions) -> None:
-    """Looked for every ten seconds: it is aborted, and its producer is fenced."""
+    """A check every ten seconds aborts the transaction and fences its producer."""
     mine = tx.init(timeout_ms=15_000)
     tx.after(5_000)
     tx.add(mine)
@@ -313,11 +313,11 @@ def test_a_transaction_times_out(tx: Transactions) -> None:
     assert tx.markers.written == [(T0, 1000, 1, 0, False, 2)]
     assert error_of(tx.end, mine, version=0) is Errors.PRODUCER_FENCED
     assert tx.add(mine) is Errors.PRODUCER_FENCED
-    assert tx.init(expected=mine) == Producer(1000, 1)  # its last epoch: it has not begun anew since
+    assert tx.init(expected=mine) == Producer(1000, 1)  # its last epoch, since it has begun no transaction
 
 
 def test_a_transaction_may_last_as_long_as_its_timeout(tx: Transactions) -> None:
-    """At that very millisecond it is still open, as in Kafka."""
+    """At exactly its timeout the transaction is still open, as in Kafka."""
     tx.add(tx.init(timeout_ms=15_000))
     tx.clock.advance_ms(15_000)
     assert (tx.coordinator.abort_timed_out(), tx.state()) == (0, "Ongoing")
@@ -335,7 +335,7 @@ def test_a_transaction_open_at_the_kill_times_out(tx: Transactions) -> None:
 
 
 def test_ids_expire() -> None:
-    """Unused for the time of the setting, looked for every hour; a tombstone forgets them for good."""
+    """An hourly check deletes unused ids with a tombstone."""
     tx = Transactions(TransactionSettings(id_expiration_ms=7_200_000, max_timeout_ms=2**31 - 2))
     for name in ("x", "y"):
         tx.init(name, timeout_ms=2**31 - 2)
@@ -356,7 +356,7 @@ def test_ids_expire() -> None:
 
 
 def test_a_restart_remembers(tx: Transactions) -> None:
-    """Every field that the log holds; the epoch before the last is not one of them, as in Kafka."""
+    """All fields of the log survive, which do not include the epoch before the last, as in Kafka."""
     mine = tx.init()
     tx.add(mine, T0, T2)
     before = tx.metadata()
@@ -367,7 +367,7 @@ def test_a_restart_remembers(tx: Transactions) -> None:
 
 
 def test_partitions_are_dropped_and_loaded(tx: Transactions) -> None:
-    """NOT_COORDINATOR in between; the others are served all the time."""
+    """An unloaded partition gets NOT_COORDINATOR, and other partitions are served throughout."""
     tx.init()
     home = tx.coordinator.runtime.index_of("x")
     other = next(name for name in "abcdefgh" if tx.coordinator.runtime.index_of(name) != home)
@@ -380,7 +380,7 @@ def test_partitions_are_dropped_and_loaded(tx: Transactions) -> None:
 
 
 def test_nothing_is_served_before_the_topic_exists() -> None:
-    """FindCoordinator makes it."""
+    """FindCoordinator creates the topic."""
     tx = Transactions()
     assert tx.topic is not None
     fresh = Transactions(topic=type(tx.topic)(tx.clock), clock=tx.clock)
@@ -390,7 +390,7 @@ def test_nothing_is_served_before_the_topic_exists() -> None:
 
 
 def test_the_topic_is_deleted(tx: Transactions) -> None:
-    """All ids with it; a new topic begins from nothing."""
+    """All transactional ids are deleted with the topic, and a new topic begins empty."""
     tx.init()
     assert tx.topic is not None
     tx.topic.created = False
@@ -409,7 +409,7 @@ def test_a_closed_coordinator_serves_nothing(tx: Transactions) -> None:
 
 
 def test_lists(tx: Transactions) -> None:
-    """By state, producer id, age and name; an id that waits for its first transaction is as old as time."""
+    """Transactions are listed by state, producer id, age and name; an id without a transaction matches any age."""
     tx.init("a")
     mine = tx.init("b")
     tx.add(mine, name="b")
@@ -439,7 +439,7 @@ def test_descriptions(tx: Transactions) -> None:
 def test_a_disk_that_fails_does_not_fill_the_log(
     tx: Transactions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A repeated refusal, for each open or ending transaction, makes a line a minute that counts it."""
+    """A repeated failure of many transactions is logged once a minute with its count."""
     ending = [tx.init(f"ending-{number}", timeout_ms=900_000) for number in range(5)]
     for number in range(20):
         tx.add(tx.init(f"open-{number}", timeout_ms=15_000), name=f"open-{number}")

@@ -1,4 +1,4 @@
-"""__transaction_state: records that are malformed or misplaced; moves that cannot be written."""
+"""Topic __transaction_state: malformed and misplaced records, and moves that cannot be written."""
 
 import threading
 
@@ -20,7 +20,7 @@ def over(topic: MemoryTopic) -> Transactions:
 
 @pytest.mark.parametrize("value", [b"\0\1cut", b"\0\7later"])
 def test_a_value_that_cannot_be_decoded_fences_its_partition(caplog: pytest.LogCaptureFixture, value: bytes) -> None:
-    """The state of each id must be known: a fenced producer might write again."""
+    """The partition is not served, because a fenced producer might write again if an id's state is unknown."""
     topic = MemoryTopic(VirtualClock(), count=1)
     internal_topic.append(topic.logs[0], [(b"\0\0\0\1x", value)], 5)
     tx = over(topic)
@@ -46,7 +46,7 @@ def test_keys_that_are_none_are_skipped(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_ids_of_another_number_of_partitions_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """The topic got more partitions behind the broker's back; those that are added while it runs are not used."""
+    """Ids that a larger partition count moves are reported, and partitions added at run time are not used."""
     topic = MemoryTopic(VirtualClock(), count=3)
     kept, topic.logs = topic.logs, topic.logs[:1]
     tx = over(topic)
@@ -70,7 +70,7 @@ def test_a_move_that_cannot_be_written_leaves_the_id_as_it_was() -> None:
 
 
 def test_no_lock_is_held_while_a_disk_is_waited_for() -> None:
-    """The pending move keeps others out: an id is busy until its record is on disk."""
+    """The pending move makes the id busy until its record is on disk."""
     clock = VirtualClock()
     topic = MemoryTopic(clock, **{"flush.messages": 1})
     topic.created = True
@@ -78,7 +78,7 @@ def test_no_lock_is_held_while_a_disk_is_waited_for() -> None:
     mine = tx.init()
 
     class SlowDisk:
-        """Lets another thread ask while it syncs."""
+        """Log that lets another thread send a request during a sync."""
 
         def __init__(self, log: object) -> None:
             self.log = log
@@ -102,7 +102,7 @@ def test_no_lock_is_held_while_a_disk_is_waited_for() -> None:
 
 
 def test_an_id_whose_tombstone_cannot_be_written_stays() -> None:
-    """No move of it is pending: its producer can begin, and the next expiry finds it."""
+    """No move of the id is pending: its producer can initialize, and the next expiration retries."""
     tx = Transactions(TransactionSettings(id_expiration_ms=1000))
     tx.init()
     log = tx.coordinator.runtime.find("x").log

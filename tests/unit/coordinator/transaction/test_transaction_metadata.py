@@ -1,4 +1,4 @@
-"""The states of a transactional id and its moves: what each sets, what is refused."""
+"""States of a transactional id, and effects and refusals of its moves."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_states_have_kafkas_numbers_and_names() -> None:
 @pytest.mark.parametrize("target", list(S))
 @pytest.mark.parametrize("source", list(S))
 def test_only_valid_moves_begin(source: TransactionState, target: TransactionState) -> None:
-    """Kafka's table of previous states allows the transition; any other is a mistake of ours, and changes nothing."""
+    """A transition in Kafka's table of previous states is allowed; another one raises an error without a change."""
     one = metadata(source)
     if source in VALID_PREVIOUS[target]:
         assert one._prepare(target).state is target
@@ -70,7 +70,7 @@ def test_a_move_that_is_not_the_pending_one_is_not_completed() -> None:
 
 
 def test_the_transaction_begins_with_its_first_partition() -> None:
-    """Not with later ones."""
+    """Later partitions do not change the start time."""
     one = metadata()
     for now_ms, place in ((5, T0), (9, T1)):
         one.complete(one.prepare_add_partitions([place], now_ms, 2))
@@ -79,7 +79,7 @@ def test_the_transaction_begins_with_its_first_partition() -> None:
 
 @pytest.mark.parametrize(("version", "epochs"), [(0, (3, -1)), (2, (4, 3))])
 def test_an_end(version: int, epochs: tuple[int, int]) -> None:
-    """With version 2 the epoch is bumped before the markers; the producer id stays the previous one of its move."""
+    """With version 2 the epoch is bumped before the markers, and the previous producer id is kept."""
     one = metadata(S.ONGOING, epoch=3)
     one.partitions = frozenset({T0})
     one.complete(one.prepare_end(S.PREPARE_COMMIT, version, -1, 8, is_empty=False))
@@ -105,7 +105,7 @@ def test_an_exhausted_epoch_ends_with_another_producer_id() -> None:
 
 
 def test_an_abort_at_the_last_epoch_of_all() -> None:
-    """Only a commit is refused: a broken id can be recovered."""
+    """An abort is possible and a commit is refused, so that the id can be recovered."""
     one = metadata(S.ONGOING, epoch=MAX_EPOCH)
     with pytest.raises(RuntimeError, match="cannot be bumped"):
         one.prepare_end(S.PREPARE_COMMIT, 2, -1, 8, is_empty=False)
@@ -113,7 +113,7 @@ def test_an_abort_at_the_last_epoch_of_all() -> None:
 
 
 def test_a_fence_gives_way_to_the_abort() -> None:
-    """It is never completed itself."""
+    """The abort replaces the pending fence, which is never completed."""
     one = metadata(S.ONGOING)
     one.prepare_fence()
     assert one.pending is S.PREPARE_EPOCH_FENCE
@@ -122,7 +122,7 @@ def test_a_fence_gives_way_to_the_abort() -> None:
 
 
 def test_an_expected_epoch() -> None:
-    """The current one is bumped and remembered, the one before is a retry, others are fenced."""
+    """The current epoch is bumped and remembered, the previous one is a retry, and others are fenced."""
     one = metadata(epoch=4)
     one.complete(one.prepare_increment_epoch(50, 4, 9))
     assert (one.producer_epoch, one.last_producer_epoch, one.timeout_ms) == (5, 4, 50)
@@ -134,7 +134,7 @@ def test_an_expected_epoch() -> None:
 
 
 def test_when_a_transaction_is_over() -> None:
-    """Never while a move is pending, while nothing is open, and of one that another coordinator commits."""
+    """No timeout applies during a move, without an open transaction, and to two-phase commit."""
     one = metadata(S.ONGOING)
     one.start_ms = 40
     assert one.due_ms == 140

@@ -1,4 +1,4 @@
-"""Kafka's record bytes of __transaction_state, both versions, and what is malformed."""
+"""Kafka's record bytes of __transaction_state in both versions, and malformed values."""
 
 import struct
 
@@ -26,13 +26,13 @@ def test_a_key() -> None:
 
 
 def test_an_empty_value() -> None:
-    """Partitions are null, and no tagged field has another value than its default."""
+    """Partitions are null, and no tagged field differs from its default."""
     expected = struct.pack(">hqhib", 1, 7, 0, 60_000, 0) + b"\0" + struct.pack(">qq", 5, -1) + b"\0"
     assert encode_value(EMPTY) == expected
 
 
 def test_a_value_of_version_0() -> None:
-    """Records of Kafka before 4.0: no tagged fields, so no version of the client."""
+    """Records of Kafka before 4.0 have no tagged fields and so no client version."""
     expected = struct.pack(">hqhib", 0, 7, 1, 60_000, 1) + struct.pack(">i", 2)
     expected += b"\0\1t" + struct.pack(">iii", 2, 0, 1) + b"\0\1u" + struct.pack(">ii", 1, 0) + struct.pack(">qq", 5, 4)
     found = decode_value("x", expected)
@@ -49,7 +49,7 @@ def test_a_value_of_version_0() -> None:
     ],
 )
 def test_values_come_back(move: Move) -> None:
-    """All but the epoch before the last, which Kafka does not write either."""
+    """All fields are read back except the epoch before the last, which Kafka does not write either."""
     found = decode_value("x", encode_value(move))
     for name in Move._fields:
         if name != "last_producer_epoch":
@@ -57,7 +57,7 @@ def test_values_come_back(move: Move) -> None:
 
 
 def test_a_field_of_a_later_version_is_skipped() -> None:
-    """Kafka's tag 3, and one that is not known at all."""
+    """Kafka's tag 3 and an unknown tag are skipped."""
     value = encode_value(OPEN)
     count = value.index(struct.pack(">qq", 5, 4)) + 16
     tags = bytes([value[count] + 2]) + value[count + 1 :] + b"\3\2\0\5" + b"\x09\1\0"

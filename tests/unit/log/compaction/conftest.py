@@ -1,4 +1,4 @@
-"""A log that is compacted."""
+"""Fixture of a compacted log."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Choice of the partition to clean, its time and its end; on a clock that the test moves."""
+"""Log cleaner: choice of partitions, times of rounds, and their ends, on a virtual clock."""
 
 import errno
 import uuid
@@ -30,14 +30,14 @@ def log(tmp_path: Path) -> PartitionLog:
 
 
 def fill(log: PartitionLog, *stamps: int) -> None:
-    """One segment of one record for each time stamp."""
+    """Append one record per segment, one segment per timestamp."""
     for stamp in stamps:
         assert log.append(keyed((b"a", b"x"), time_ms=stamp)).error == 0
         log.roll()
 
 
 def test_settings() -> None:
-    """A topic's settings by Kafka's names; None when its policy does not name compact."""
+    """Topic configs have Kafka's names; a policy without compaction has no compaction config."""
     assert CompactionConfig.of({"cleanup.policy": ("delete",)}) is None
     assert CompactionConfig.of({"cleanup.policy": "delete"}) is None
     assert CompactionConfig.of({}) is None
@@ -53,7 +53,7 @@ def test_settings() -> None:
 
 
 def test_ratio_must_be_above_the_least() -> None:
-    """At min.cleanable.dirty.ratio exactly nothing is done; one byte more is due."""
+    """A partition at exactly min.cleanable.dirty.ratio is not due; one byte more makes it due."""
     config = CompactionConfig()
     assert not Dirt(0, 1, 100, 100, False).is_due(config)
     assert Dirt(0, 1, 100, 101, False).is_due(config)
@@ -64,20 +64,20 @@ def test_ratio_must_be_above_the_least() -> None:
 
 
 def test_what_is_measured(log: PartitionLog) -> None:
-    """Clean bytes lie below the last round's end, cleanable ones from there to the active segment."""
+    """Clean bytes are below the last round's end, and cleanable bytes from there to the active segment."""
     fill(log, *[NOW_MS] * 4)
     log.append(keyed((b"a", b"x")))
     one = log.segments()[0].size_bytes
     assert measure(log, CompactionConfig(), None, NOW_MS) == Dirt(0, 4, 0, 4 * one, False)
     assert measure(log, CompactionConfig(), 3, NOW_MS) == Dirt(3, 4, 3 * one, one, False)
     assert measure(log, CompactionConfig(), 4, NOW_MS) == Dirt(4, 4, 4 * one, 0, False)
-    assert measure(log, CompactionConfig(), 6, NOW_MS).first_dirty == 0  # past the end
+    assert measure(log, CompactionConfig(), 6, NOW_MS).first_dirty == 0  # beyond the end
     log.delete_records(2)
-    assert measure(log, CompactionConfig(), 1, NOW_MS).first_dirty == 2  # below the start
+    assert measure(log, CompactionConfig(), 1, NOW_MS).first_dirty == 2  # below the log start offset
 
 
 def test_open_transactions_bound_the_round(log: PartitionLog) -> None:
-    """Nothing from the segment of the last stable offset on is touched."""
+    """The segment of the last stable offset and later ones are not cleaned."""
     fill(log, NOW_MS)
     log.append(keyed((b"b", b"x")))
     options = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
@@ -91,7 +91,7 @@ def test_open_transactions_bound_the_round(log: PartitionLog) -> None:
 
 
 def test_least_lag(log: PartitionLog) -> None:
-    """Segments with a record younger than min.compaction.lag.ms, and all after them, wait."""
+    """Segments with a record younger than min.compaction.lag.ms, and all later ones, are not cleaned."""
     fill(log, NOW_MS - 1000, NOW_MS - 999, NOW_MS - 2000)
     config = CompactionConfig(min_compaction_lag_ms=1000)
     assert measure(log, config, None, NOW_MS).first_uncleanable == 1
@@ -99,7 +99,7 @@ def test_least_lag(log: PartitionLog) -> None:
 
 
 def test_longest_lag(log: PartitionLog) -> None:
-    """A dirty segment whose first batch is older than max.compaction.lag.ms is due whatever the ratio."""
+    """A dirty segment whose first batch is older than max.compaction.lag.ms is due with any ratio."""
     fill(log, NOW_MS - 5000, NOW_MS - 1000)
     config = CompactionConfig(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1000)
     assert measure(log, config, 1, NOW_MS).is_overdue is False
@@ -109,7 +109,7 @@ def test_longest_lag(log: PartitionLog) -> None:
 
 
 def test_longest_lag_rolls(tmp_path: Path) -> None:
-    """A compacted topic rolls after the smaller of segment.ms and max.compaction.lag.ms, by the records' time."""
+    """A compacted topic rolls after the smaller of segment.ms and max.compaction.lag.ms, by record timestamps."""
     log = open_log(tmp_path / "t-0", config={**COMPACT, "segment.ms": "5000", "max.compaction.lag.ms": "1000"})
     for stamp in (0, 1000, 1001):
         log.append(keyed((b"a", b"x"), time_ms=NOW_MS + stamp))
@@ -146,8 +146,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_dirtiest_first_and_checkpoint(bench: Bench, tmp_path: Path) -> None:
-    """The partition with the highest ratio comes first; where each round ended is in cleaner-offset-checkpoint, and
-    the next start goes on from there."""
+    """The highest ratio is cleaned first, and a restart continues from the offsets of the cleaner's checkpoint."""
     fill(bench.log("few"), *[NOW_MS] * 4)
     assert bench.manager.cleaner.run_once() == [("few", 0)]
     fill(bench.log("few"), *[NOW_MS] * 3)
@@ -165,7 +164,7 @@ def test_dirtiest_first_and_checkpoint(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_deleted_topic_is_forgotten(bench: Bench, tmp_path: Path) -> None:
-    """A topic made anew under the same name starts dirty: its predecessor's entry is deleted from the checkpoint."""
+    """The checkpoint entry of a deleted topic is removed, so that a new topic of the name is dirty."""
     fill(bench.log("few"), NOW_MS, NOW_MS)
     bench.manager.cleaner.run_once()
     bench.manager.delete_topics({"few": [0]})
@@ -173,7 +172,7 @@ def test_deleted_topic_is_forgotten(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_both_policies(bench: Bench) -> None:
-    """compact,delete: the cleaner's thread applies retention too."""
+    """With policy compact,delete the cleaner applies retention too."""
     fill(bench.log("both"), NOW_MS, NOW_MS)
     bench.manager.cleaner.run_once()
     assert [row[0] for row in records(bench.log("both"))] == [1]
@@ -184,7 +183,7 @@ def test_both_policies(bench: Bench) -> None:
 
 
 def test_compact_alone_keeps_old_records(bench: Bench) -> None:
-    """Policy compact: neither age nor size removes a record; a moved log start does."""
+    """With policy compact, age and size delete no record, and a higher log start offset does."""
     fill(bench.log("few"), NOW_MS)
     bench.log("few").append(keyed((b"b", b"x")))
     bench.log("few").roll()
@@ -194,7 +193,7 @@ def test_compact_alone_keeps_old_records(bench: Bench) -> None:
 
 
 def test_policy_changed_back_to_delete(bench: Bench, tmp_path: Path) -> None:
-    """Gaps that compaction left are not damage when the topic is not compacted any more, nor at the next start."""
+    """Gaps of compaction are not damage after a change to policy delete, nor at the next start."""
     for i in range(6):
         bench.log("few").append(keyed((b"%d" % (i % 2), b"x")))
         bench.log("few").append(keyed((b"k%d" % i, b"x")))
@@ -205,7 +204,7 @@ def test_policy_changed_back_to_delete(bench: Bench, tmp_path: Path) -> None:
     bench.topics["few"] = {}
     bench.manager.update_configs({"few": bench.config.topic_configs({})})
     assert bench.manager.cleaner.run_once() == []
-    bench.manager._unsound.update(bench.manager._dirs)  # an unclean stop: everything is read again
+    bench.manager._unsound.update(bench.manager._dirs)  # simulates an unclean shutdown, after which everything is read
     bench.manager.close()
     bench.start()
     assert not bench.report.was_clean
@@ -218,8 +217,7 @@ def test_policy_changed_back_to_delete(bench: Bench, tmp_path: Path) -> None:
 def test_policy_changed_and_the_checkpoint_lost(
     bench: Bench, tmp_path: Path, damage: bytes | None, is_clean: bool
 ) -> None:
-    """Without cleaner-offset-checkpoint the next start serves all that compaction has left, within and between
-    segments: sound batches with gaps between them are not damage."""
+    """Without the cleaner's checkpoint, a start serves all compacted batches, whose gaps are not damage."""
     log = bench.log("few")
     for value in (b"1", b"2"):
         for key in (b"a", b"b", b"c"):
@@ -246,7 +244,7 @@ def test_policy_changed_and_the_checkpoint_lost(
 
 
 def test_no_compaction_without_its_note(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition stays as it is until cleaner-offset-checkpoint names it; here the disk is full for a while."""
+    """A partition is not cleaned until the checkpoint can be written, here after the disk was full."""
 
     def full(_: LogDir, offsets: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -272,7 +270,7 @@ def test_checkpoint_is_written_again_at_close(bench: Bench, tmp_path: Path) -> N
 
 
 def test_no_mapping_is_temporary(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """An index that cannot be mapped (ENOMEM) ends the round, not the folder; the next one does what is left."""
+    """An index that cannot be mapped (ENOMEM) ends the round without a disk failure, and the next round continues."""
     bench.manager.update_configs({"few": bench.config.topic_configs({**COMPACT, "index.interval.bytes": "0"})})
     log = bench.log("few")
     for _ in range(2):
@@ -293,7 +291,7 @@ def test_no_mapping_is_temporary(bench: Bench, caplog: pytest.LogCaptureFixture)
 
 
 def test_damaged_log_is_left_alone(bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A partition that cannot be read is not tried again and again; the others are cleaned."""
+    """An unreadable partition is not cleaned again, and other partitions are cleaned."""
     fill(bench.log("few"), NOW_MS, NOW_MS, NOW_MS)
     fill(bench.log("many"), NOW_MS, NOW_MS)
     path = tmp_path / "few-0" / f"{1:020d}.log"
@@ -306,7 +304,7 @@ def test_damaged_log_is_left_alone(bench: Bench, tmp_path: Path, caplog: pytest.
 
 
 def test_threads_follow_the_clock(tmp_path: Path) -> None:
-    """The cleaner's thread looks at once, then every log.cleaner.backoff.ms of the clock."""
+    """The cleaner's thread checks at once, and then every log.cleaner.backoff.ms."""
     import threading
 
     bench = Bench(tmp_path, t=COMPACT)
@@ -316,7 +314,7 @@ def test_threads_follow_the_clock(tmp_path: Path) -> None:
     try:
         fill(bench.log("t"), NOW_MS, NOW_MS)
         bench.manager.cleaner.start()
-        for _ in range(3):  # a pick, another that finds nothing, retention
+        for _ in range(3):  # one choice, another without a partition, and retention
             assert looked.acquire(timeout=20)
         assert len(records(bench.log("t"))) == 1
         for _ in range(100):  # the thread may not have set its timer yet
@@ -330,7 +328,7 @@ def test_threads_follow_the_clock(tmp_path: Path) -> None:
 
 
 def test_cleaner_off(tmp_path: Path) -> None:
-    """log.cleaner.enable=false: no thread is made."""
+    """With log.cleaner.enable=false no thread is created."""
     config = BrokerConfig({"log.cleaner.enable": "false"})
     manager = LogManager([tmp_path], VirtualClock(NOW_MS), config)
     assert manager.cleaner._schedulers == []
@@ -338,7 +336,7 @@ def test_cleaner_off(tmp_path: Path) -> None:
 
 
 def test_in_memory() -> None:
-    """A broker that keeps nothing compacts too."""
+    """An in-memory broker compacts too."""
     bench = Bench(None, t=COMPACT)
     fill(bench.log("t"), NOW_MS, NOW_MS, NOW_MS)
     assert bench.manager.cleaner.run_once() == [("t", 0)]

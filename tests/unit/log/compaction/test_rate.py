@@ -16,7 +16,7 @@ from tests.support.log_files import NOW_MS, open_log
 
 
 def test_rate_is_kept_by_the_clock(log: PartitionLog) -> None:
-    """At 1000 bytes a second a round that reads twice and writes once needs as many seconds."""
+    """At 1000 bytes per second a round that reads twice and writes once takes the corresponding seconds."""
     for i in range(40):
         assert log.append(keyed((b"k%d" % i, b"v" * 100))).error == 0
     log.roll()
@@ -40,13 +40,13 @@ def test_rate_is_kept_by_the_clock(log: PartitionLog) -> None:
     thread.join()
     assert results[0] is not None
     assert results[0].bytes_written == size
-    # every second lets at most 1000 bytes by, and 0.3 s worth are free; a batch is charged whole
+    # each second admits 1000 bytes at most after a free 0.3 s, and a batch is charged whole
     assert seconds >= (3 * size - 300) // 1000
     assert len(records(log)) == 40
 
 
 def test_a_stop_ends_the_wait_for_the_rate(log: PartitionLog) -> None:
-    """A round that waits for its rate ends at once when it is stopped, and nothing was changed."""
+    """A stopped round ends its wait at once without a change."""
     for i in range(10):
         assert log.append(keyed((b"k%d" % i, b"v" * 100))).error == 0
     log.roll()
@@ -63,7 +63,7 @@ def test_a_stop_ends_the_wait_for_the_rate(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1.7976931348623157e308])
 def test_no_rate_is_no_wait(log: PartitionLog, rate: float) -> None:
-    """0 or less, and Kafka's default, are not a limit; a limit that is lifted lets who waits go on."""
+    """A rate of 0 or less, and Kafka's default, are unlimited; lifting a limit ends a wait."""
     log.append(keyed((b"k", b"v" * 1000)))
     log.roll()
     throttle = ByteThrottle(VirtualClock(NOW_MS), rate)
@@ -79,7 +79,7 @@ def test_no_rate_is_no_wait(log: PartitionLog, rate: float) -> None:
 
 
 def test_segment_that_is_deleted_under_a_round(tmp_path: Path) -> None:
-    """A round that misses the file of a segment, deleted meanwhile, changes nothing; no disk has failed."""
+    """A round whose segment is deleted meanwhile changes nothing, and does not report a disk failure."""
     log = open_log(tmp_path / "t-0", config=CONFIG, files=OpenFileCache(1))
     for i in range(3):
         assert log.append(keyed((b"k%d" % i, b"v" * 1000))).error == 0
@@ -88,7 +88,7 @@ def test_segment_that_is_deleted_under_a_round(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         round_ = pool.submit(Cleaner(1 << 20, throttle=throttle).clean, log, 1, 3, now_ms=NOW_MS)
         with pytest.raises(TimeoutError):
-            round_.result(0.2)  # it reads the dirty part, and has not come to the first segment
+            round_.result(0.2)  # the round reads the dirty part, and has not reached the first segment
         assert log.delete_records(1) == 1
         assert log.apply_retention(NOW_MS) == 1
         assert log.purge_deleted(NOW_MS + 1_000_000) == 1

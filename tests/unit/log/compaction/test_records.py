@@ -1,4 +1,4 @@
-"""One round of the cleaner, exactly: which records stay, as what, and tombstones."""
+"""Exact results of one cleaning round: remaining records and tombstones."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.log_files import NOW_MS, open_log, read_all
 
 @pytest.mark.parametrize("codec", range(5))
 def test_last_value_of_each_key_stays(log: PartitionLog, codec: int) -> None:
-    """Earlier values go, offsets stay; batches are packed again with their codec; the active segment is left alone."""
+    """The last value of a key keeps its offset and the batch's codec, and the active segment is not cleaned."""
     log.append(keyed((b"a", b"1"), (b"b", b"2"), codec=codec, time_ms=NOW_MS))
     log.append(keyed((b"a", b"3"), (b"c", b"4"), (b"a", b"5"), codec=codec, time_ms=NOW_MS + 5))
     log.roll()
@@ -30,7 +30,7 @@ def test_last_value_of_each_key_stays(log: PartitionLog, codec: int) -> None:
 
 
 def test_untouched_batch_is_copied(log: PartitionLog) -> None:
-    """A batch that loses nothing keeps its very bytes."""
+    """A batch that keeps all records keeps its bytes."""
     log.append(keyed((b"a", b"1"), (b"b", b"2"), codec=4))
     before = read_all(log)
     log.roll()
@@ -39,7 +39,7 @@ def test_untouched_batch_is_copied(log: PartitionLog) -> None:
 
 
 def test_times_and_headers_of_survivors(log: PartitionLog) -> None:
-    """Records of a batch that is built anew keep their time stamps and headers; base and largest are of those left."""
+    """Remaining records keep timestamps and headers; the batch's base and maximum timestamp are recomputed."""
     from kbroker.protocol.records import RecordBatchBuilder
 
     builder = RecordBatchBuilder()
@@ -57,7 +57,7 @@ def test_times_and_headers_of_survivors(log: PartitionLog) -> None:
 
 
 def test_log_append_time_stays(tmp_path: Path) -> None:
-    """Under log append time a batch that loses records still reads as it was stamped."""
+    """A rebuilt batch keeps its log append time."""
     log = open_log(tmp_path / "t-0", config={**CONFIG, "message.timestamp.type": "LogAppendTime"})
     log.append(keyed((b"a", b"1"), (b"b", b"2"), time_ms=5))
     log.append(keyed((b"a", b"3")))
@@ -68,7 +68,7 @@ def test_log_append_time_stays(tmp_path: Path) -> None:
 
 
 def test_keyless_records_go(tmp_path: Path) -> None:
-    """Records without a key, from the time when the topic was not compacted, are dropped."""
+    """Records without a key, from before the topic was compacted, are removed."""
     log = open_log(tmp_path / "t-0")
     log.append(keyed((None, b"1"), (b"a", b"2")))
     log.update_config(CONFIG)
@@ -78,7 +78,7 @@ def test_keyless_records_go(tmp_path: Path) -> None:
 
 
 def test_tombstone_waits_for_its_horizon(log: PartitionLog) -> None:
-    """The first round that meets a tombstone writes now + delete.retention.ms; one from then on drops it."""
+    """The first round sets a tombstone's horizon to now + delete.retention.ms; a round at the horizon removes it."""
     log.append(keyed((b"a", b"1"), (b"b", b"2")))
     log.append(keyed((b"a", None), (b"c", b"3"), time_ms=NOW_MS - 7))
     log.append(keyed((b"z", b"9")))
@@ -94,12 +94,12 @@ def test_tombstone_waits_for_its_horizon(log: PartitionLog) -> None:
     assert (2, b"a", None) in records(log)
     compact(log, 5, now_ms=NOW_MS + DAY_MS)
     assert records(log) == [(1, b"b", b"2"), (3, b"c", b"3"), (4, b"z", b"9")]
-    assert only_batch(log, 1).has_delete_horizon  # the bit stays, the value's time is right
+    assert only_batch(log, 1).has_delete_horizon  # the bit stays, and the value's timestamp is correct
     assert [row[1] for row in only_batch(log, 1).records()] == [NOW_MS - 7]
 
 
 def test_dirty_part_only_decides(log: PartitionLog) -> None:
-    """Keys are read from the first dirty offset on; what was cleaned before is compared with them."""
+    """Keys are read from the first dirty offset on, and records below it are compared with these keys."""
     log.append(keyed((b"a", b"1")))
     log.append(keyed((b"b", b"2")))
     log.append(keyed((b"a", b"3")))
@@ -111,7 +111,7 @@ def test_dirty_part_only_decides(log: PartitionLog) -> None:
 
 
 def test_full_map_ends_the_round_early(log: PartitionLog) -> None:
-    """When the map is full the round ends at the last whole batch; the next one goes on from there."""
+    """A full map ends the round after the last whole batch, and the next round continues there."""
     for i in range(100):
         log.append(keyed((b"%d" % (i % 50), b"%d" % i)))
     log.roll()
@@ -129,7 +129,7 @@ def test_full_map_ends_the_round_early(log: PartitionLog) -> None:
 
 
 def test_batch_larger_than_the_map(log: PartitionLog) -> None:
-    """A batch with more keys than the map takes is an error that names the setting, and changes nothing."""
+    """A batch with more keys than the map accepts raises an error with the config's name, without a change."""
     log.append(keyed(*((b"%d" % i, b"") for i in range(60))))
     log.roll()
     with pytest.raises(CorruptLogError, match=r"dedupe\.buffer\.size"):

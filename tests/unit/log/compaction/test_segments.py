@@ -1,4 +1,4 @@
-"""One round of the cleaner, exactly: segments and their files, before, after and between any two steps."""
+"""Exact results of one cleaning round: segments and files before, after and between any two steps."""
 
 import os
 import threading
@@ -15,10 +15,10 @@ from tests.support.log_files import NOW_MS, crc_ok, open_log, split
 
 
 def test_segments_are_merged_up_to_their_size(tmp_path: Path) -> None:
-    """Neighbours are put together as long as their present sizes fit into segment.bytes."""
+    """Neighbouring segments are merged while their sizes fit into segment.bytes."""
     log = open_log(tmp_path / "t-0", config={**CONFIG, "segment.bytes": 1000})
     for i in range(8):
-        log.append(keyed((b"%d" % i, b"x" * 330)))  # 400 bytes and a little: two a segment, then a roll
+        log.append(keyed((b"%d" % i, b"x" * 330)))  # just over 400 bytes: two per segment, then a roll
     log.roll()
     sizes = [s.size_bytes for s in log.segments()]
     assert len(sizes) == 5
@@ -38,7 +38,7 @@ def test_segments_are_merged_up_to_their_size(tmp_path: Path) -> None:
 
 
 def test_modification_time_is_kept(tmp_path: Path) -> None:
-    """Retention by age must not see a compacted file as new: it has the time of the newest it was made from."""
+    """A cleaned file has the latest modification time of its sources, which retention by age uses."""
     log = open_log(tmp_path / "t-0", config=CONFIG)
     for i in range(2):
         log.append(keyed((b"a", b"%d" % i), time_ms=-1))
@@ -51,7 +51,7 @@ def test_modification_time_is_kept(tmp_path: Path) -> None:
 
 
 def test_indexes_of_a_compacted_segment(tmp_path: Path) -> None:
-    """Offsets and times are found through the new indexes, before and after a clean opening."""
+    """Offsets and timestamps are found by the new indexes, before and after a clean restart."""
     config = {**CONFIG, "index.interval.bytes": 100}
     folder = tmp_path / "t-0"
     log = open_log(folder, config=config)
@@ -72,12 +72,12 @@ def test_indexes_of_a_compacted_segment(tmp_path: Path) -> None:
 
 
 def test_an_emptied_segment_and_its_neighbours(log: PartitionLog) -> None:
-    """A segment that loses everything leaves an empty one; reads pass over it, and a start takes it for sound."""
+    """A segment without records remains as an empty one, which reads skip and a start accepts."""
     log.append(keyed((b"a", b"1")))
     log.roll()
     log.append(keyed((b"b", b"2")))
     log.roll()
-    log.update_config({**CONFIG, "segment.bytes": 80})  # no merging
+    log.update_config({**CONFIG, "segment.bytes": 80})  # prevents merges
     log.append(keyed((b"a", b"3")))
     log.roll()
     compact(log)
@@ -91,7 +91,7 @@ def test_an_emptied_segment_and_its_neighbours(log: PartitionLog) -> None:
 
 
 def test_damage_is_left_for_people(tmp_path: Path) -> None:
-    """A batch whose checksum is wrong ends the round with an error that says where; no file is changed."""
+    """A batch with a wrong checksum ends the round with an error and its position, without a change of files."""
     log = open_log(tmp_path / "t-0", config=CONFIG)
     log.append(keyed((b"a", b"1")))
     log.append(keyed((b"a", b"2")))
@@ -107,7 +107,7 @@ def test_damage_is_left_for_people(tmp_path: Path) -> None:
 
 
 def test_stop_ends_a_round(log: PartitionLog) -> None:
-    """A stopped cleaner leaves everything as it was."""
+    """A stopped cleaner changes nothing."""
     log.append(keyed((b"a", b"1")))
     log.append(keyed((b"a", b"2")))
     log.roll()
@@ -119,8 +119,7 @@ def test_stop_ends_a_round(log: PartitionLog) -> None:
 
 
 def test_reader_of_before_reads_on(tmp_path: Path) -> None:
-    """A partition that is compacted again and again never refuses a read, and old views never read new files: the
-    cache of open files is so small that each is opened anew."""
+    """Reads during repeated rounds succeed without reading new files, although the cache has only one open file."""
     log = open_log(tmp_path / "t-0", config=CONFIG, files=OpenFileCache(1))
     for i in range(40):
         log.append(keyed((b"%d" % (i % 5), b"x" * 100)))
@@ -150,13 +149,13 @@ def test_reader_of_before_reads_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [(-1, 0), (5, 4)])
 def test_wrong_ranges(log: PartitionLog, bad: tuple[int, int]) -> None:
-    """Offsets that are not a range are refused at the boundary."""
+    """Offsets that are not a range raise ValueError."""
     with pytest.raises(ValueError, match="range"):
         Cleaner(1 << 16).clean(log, *bad, now_ms=NOW_MS)
 
 
 def test_a_closed_partition_is_left(log: PartitionLog) -> None:
-    """A round over a partition that was closed or deleted ends quietly."""
+    """A round over a closed or deleted partition ends without an error."""
     log.append(keyed((b"a", b"1")))
     log.roll()
     log.delete()
@@ -168,8 +167,9 @@ def test_a_closed_partition_is_left(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("step", range(1, 40))
 def test_stop_between_steps(tmp_path: Path, step: int) -> None:
-    """After kill -9 at any step the next start has the values and no left-over file; and if it was an
-    error that ended it, readers go on with the files they have open, whatever the names are now."""
+    """A start after kill -9 at any step has all values and no left-over file; after an error, reads of open files
+    continue.
+    """
     folder, config = tmp_path / "t-0", {**CONFIG, "segment.bytes": 700}
     log = open_log(folder, config=config, files=OpenFileCache(1))
     for i in range(12):

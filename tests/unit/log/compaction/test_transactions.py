@@ -1,4 +1,4 @@
-"""One round of the cleaner, exactly: batches of producers, transactions and their markers."""
+"""Exact results of one cleaning round: batches of producers, transactions and their markers."""
 
 from pathlib import Path
 
@@ -9,8 +9,7 @@ from tests.support.log_files import NOW_MS, open_log
 
 
 def test_last_batch_of_the_round_stays_empty(log: PartitionLog) -> None:
-    """The round's last batch is kept without records, so that the end of the log is remembered; the next round, which
-    ends later, drops it."""
+    """The round's last batch is kept without records, which preserves the log end; the next round removes it."""
     log.append(keyed((b"a", b"1")))
     log.append(keyed((b"b", b"2"), leader_epoch=0))
     log.append(keyed((b"b", b"3")))
@@ -34,8 +33,7 @@ def test_last_batch_of_the_round_stays_empty(log: PartitionLog) -> None:
 
 
 def test_last_batch_of_a_producer_stays_empty(tmp_path: Path) -> None:
-    """An active producer's last batch keeps its sequence numbers, so that a repeat is still known after a restart;
-    an expired producer's goes."""
+    """An active producer's last batch is kept without records, so that a duplicate is detected after a restart."""
     folder, clock = tmp_path / "t-0", VirtualClock(NOW_MS)
     log = open_log(folder, clock, config=CONFIG)
     producer = {"producer_id": 7, "producer_epoch": 1}
@@ -60,11 +58,10 @@ def test_last_batch_of_a_producer_stays_empty(tmp_path: Path) -> None:
 
 
 def test_aborted_data_goes_at_once(log: PartitionLog) -> None:
-    """Aborted records do not count as values and are dropped; their marker stays a round longer, then until its
-    horizon; the transaction's entry in the index goes with the data."""
+    """Aborted records and their index entry are removed at once, and their marker one round later gets a horizon."""
     log.append(keyed((b"a", b"1")))
     transaction(log, 5, (b"a", b"never"), commit=False)  # offsets 1, 2
-    transaction(log, 5, (b"b", b"2"), commit=True)  # offsets 3, 4: the producer's last
+    transaction(log, 5, (b"b", b"2"), commit=True)  # offsets 3, 4: the last of the producer
     log.append(keyed((b"c", b"3")))
     log.roll()
     compact(log)
@@ -80,7 +77,7 @@ def test_aborted_data_goes_at_once(log: PartitionLog) -> None:
 
 
 def test_commit_marker_outlives_its_data(log: PartitionLog) -> None:
-    """A commit marker stays in the round that drops the last of its data; the next gives it a horizon; then it goes."""
+    """A commit marker gets its horizon one round after the removal of its last data, and is removed at the horizon."""
     transaction(log, 5, (b"a", b"1"), commit=True)
     transaction(log, 5, (b"z", b"2"), commit=True)
     log.append(keyed((b"y", b"3")))

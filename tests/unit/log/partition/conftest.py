@@ -1,4 +1,4 @@
-"""A log of the default settings."""
+"""Fixture of a log with default configs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Appending: what is refused, stored, repaired and repeated."""
+"""Appends: refused, stored, repaired and duplicate batches."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def zstd(data: bytes) -> bytes:
     ],
 )
 def test_refused_batches(tmp_path: Path, name: str, data: bytes, version: int, error: int) -> None:
-    """Each bad batch gets Kafka's code, nothing is written, and the next good batch is offset 0."""
+    """Each invalid batch gets Kafka's error, nothing is written, and the next valid batch has offset 0."""
     log = open_log(tmp_path / "t-0", config={"max.message.bytes": 500})
     result = log.append(data, api_version=version)
     assert (result.error, result.base_offset) == (error, -1), name
@@ -54,14 +54,14 @@ def test_refused_batches(tmp_path: Path, name: str, data: bytes, version: int, e
 
 
 def test_trailing_garbage_is_left_out(log: PartitionLog) -> None:
-    """Bytes after the batch that are not a batch are not written (Kafka trims them)."""
+    """Bytes after the batch that are not a batch are not written, as in Kafka."""
     assert log.append(batch(b"x") + b"\0" * 9).error == 0
     assert log.size_bytes == len(batch(b"x"))
 
 
 @pytest.mark.parametrize(("ahead_ms", "error"), [(3_600_000, 0), (3_600_001, 32)])
 def test_time_ahead(log: PartitionLog, ahead_ms: int, error: int) -> None:
-    """A record more than message.timestamp.after.max.ms ahead gives 32 and the index of the record."""
+    """A record more than message.timestamp.after.max.ms ahead gets INVALID_TIMESTAMP and its index."""
     records = [Record(key=None, value=b"x", timestamp_ms=t) for t in (NOW_MS, NOW_MS + ahead_ms)]
     result = log.append(build_batch(records))
     assert (result.error, result.bad_record) == (error, 1 if error else -1)
@@ -69,7 +69,7 @@ def test_time_ahead(log: PartitionLog, ahead_ms: int, error: int) -> None:
 
 
 def test_time_behind(tmp_path: Path) -> None:
-    """message.timestamp.before.max.ms bounds the past; -1 is let through; compressed batches are looked into."""
+    """message.timestamp.before.max.ms limits the past, in compressed batches too; timestamp -1 is accepted."""
     log = open_log(tmp_path / "t-0", config={"message.timestamp.before.max.ms": "1000"})
     assert log.append(batch(b"x", timestamp_ms=NOW_MS - 1000)).error == 0
     assert log.append(batch(b"x", timestamp_ms=NOW_MS - 1001)).error == 32
@@ -78,7 +78,7 @@ def test_time_behind(tmp_path: Path) -> None:
 
 
 def test_key_of_a_compacted_topic(tmp_path: Path) -> None:
-    """A record without a key is refused with 87 and its index."""
+    """A record without a key is refused with error 87 and its index."""
     log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
     records = [Record(key=b"k", value=b"x", timestamp_ms=NOW_MS), Record(key=None, value=b"x", timestamp_ms=NOW_MS)]
     assert log.append(build_batch(records))[:1] == (87,)
@@ -88,7 +88,7 @@ def test_key_of_a_compacted_topic(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [0, 1])
 def test_every_refused_record_is_named(tmp_path: Path, codec: int) -> None:
-    """A batch of a compacted topic with several records that have no key reports each of them, not the first."""
+    """A batch of a compacted topic reports each of its records without a key."""
     log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
     result = log.append(keyed(*((None if i % 10 == 0 else b"k", b"v") for i in range(100)), codec=codec))
     assert (result.error, result.bad_record, result.bad_records) == (87, 0, tuple(range(0, 100, 10)))
@@ -96,7 +96,7 @@ def test_every_refused_record_is_named(tmp_path: Path, codec: int) -> None:
 
 
 def test_bad_times_and_keys_in_one_batch(tmp_path: Path) -> None:
-    """Both kinds are named together and the time stamp's code wins; a record without key has no time looked at."""
+    """Both kinds are reported with the timestamp's error; the timestamp of a record without a key is not checked."""
     log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
     late = NOW_MS + 3_600_001
     fine, keyless, both, ahead = ((b"k", NOW_MS), (None, NOW_MS), (None, late), (b"k", late))
@@ -112,16 +112,16 @@ def test_bad_times_and_keys_in_one_batch(tmp_path: Path) -> None:
 
 
 def test_so_many_refused_records_are_named(tmp_path: Path) -> None:
-    """A response names 8,192 refused records and no more, however many a packed batch holds."""
+    """A response has at most 8,192 refused records of a batch."""
     log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
     result = log.append(keyed(*((None, b"") for _ in range(9000)), codec=1))
     assert (result.error, result.bad_records) == (87, tuple(range(8192)))
 
 
 def test_inner_offsets(log: PartitionLog) -> None:
-    """A wrong inner offset delta is stored as it is when uncompressed, and -1 in a compressed batch."""
+    """A wrong inner offset is stored in an uncompressed batch, and refused with error -1 in a compressed one."""
     plain = batch(b"x")
-    at = 61 + 3  # length, attributes, timestamp delta, then the offset delta
+    at = 61 + 3  # after length, attributes and timestamp delta
     wrong = with_field(plain, at, 1, 2)
     assert log.append(wrong).error == 0
     assert read_all(log)[0][at] == 2
@@ -131,7 +131,7 @@ def test_inner_offsets(log: PartitionLog) -> None:
 
 
 def test_client_batch_marked_log_append_time(log: PartitionLog) -> None:
-    """On a CreateTime topic the bit is cleared and the checksum rebuilt."""
+    """A topic with CreateTime clears the bit and rebuilds the checksum."""
     assert log.append(batch(b"x", log_append_time=True)).error == 0
     (stored,) = read_all(log)
     assert stored[22] & 8 == 0
@@ -139,7 +139,7 @@ def test_client_batch_marked_log_append_time(log: PartitionLog) -> None:
 
 
 def test_wrong_largest_time_is_repaired(log: PartitionLog) -> None:
-    """A header that claims another largest time stamp is stored with the true one."""
+    """A wrong maximum timestamp in the header is corrected."""
     assert log.append(with_field(batch(b"x"), 35, 8, NOW_MS + 5)).error == 0
     (stored,) = read_all(log)
     assert int.from_bytes(stored[35:43], "big") == NOW_MS
@@ -147,9 +147,7 @@ def test_wrong_largest_time_is_repaired(log: PartitionLog) -> None:
 
 
 def test_log_append_time(tmp_path: Path) -> None:
-    """LogAppendTime stamps the batch, sets the bit, rebuilds the checksum and returns the time; old records are no
-    error.
-    """
+    """LogAppendTime stamps the batch, sets the bit, rebuilds the checksum, and accepts old timestamps."""
     log = open_log(tmp_path / "t-0", config={"message.timestamp.type": "LogAppendTime"})
     result = log.append(batch(b"x", timestamp_ms=5))
     assert (result.error, result.log_append_time_ms) == (0, NOW_MS)
@@ -162,7 +160,7 @@ def test_log_append_time(tmp_path: Path) -> None:
 
 
 def test_stored_batch(tmp_path: Path) -> None:
-    """Base offset and leader epoch are patched in place; the rest, checksum included, is the client's."""
+    """Only base offset and leader epoch are changed; other bytes, the checksum included, are the client's."""
     log = open_log(tmp_path / "t-0", leader_epoch=3)
     log.append(batch(b"a", b"b"))
     log.append(batch(b"c"))
@@ -176,16 +174,14 @@ def test_stored_batch(tmp_path: Path) -> None:
 
 
 def test_larger_than_a_segment(tmp_path: Path) -> None:
-    """A batch larger than segment.bytes is 18; a refused one has not rolled the segment."""
+    """A batch larger than segment.bytes gets error 18 and does not roll the segment."""
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 200})
     assert log.append(batch(b"x" * 300)).error == 18
     assert len(log.segments()) == 1
 
 
 def test_idempotent_sequences(log: PartitionLog) -> None:
-    """A repeat returns its first offset and writes nothing; a gap is 45, an old epoch 47; duplicates return their
-    time.
-    """
+    """A duplicate returns its first offset and time without a write; a gap gets error 45, and an old epoch 47."""
 
     def send(sequence: int, epoch: int = 1) -> tuple[int, int, bool]:
         result = log.append(batch(b"x", producer_id=9, producer_epoch=epoch, base_sequence=sequence))
@@ -201,7 +197,7 @@ def test_idempotent_sequences(log: PartitionLog) -> None:
 
 
 def test_producer_state_survives(tmp_path: Path) -> None:
-    """After a clean and after an unclean stop the next sequence is accepted and a gap is not."""
+    """After a clean and an unclean stop the next sequence is accepted, and a gap is refused."""
     log = open_log(tmp_path / "t-0")
     log.append(batch(b"x", producer_id=9, producer_epoch=1, base_sequence=0))
     for turn, clean in enumerate((True, False, False), start=1):

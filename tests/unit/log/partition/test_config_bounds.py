@@ -1,4 +1,4 @@
-"""A log can be created, written and opened again with every value that the table of configs accepts."""
+"""A log is created, written and reopened with each value that the table of configs accepts."""
 
 import contextlib
 from collections.abc import Callable
@@ -21,7 +21,7 @@ NUMERIC = (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.SHORT)
 
 
 def candidates(key: ConfigKey) -> list[str]:
-    """Values at and about the limits of a key; those that its validator refuses are left out later."""
+    """Return values at and near the limits of a key, possibly refused by its validator."""
     if key.type in NUMERIC:
         return [str(value) for value in NUMBERS]
     if key.type is ConfigType.BOOLEAN:
@@ -30,7 +30,7 @@ def candidates(key: ConfigKey) -> list[str]:
 
 
 def accepted(key: ConfigKey, name: str, config_of: Callable[[dict[str, str]], object]) -> list[str]:
-    """The candidates for which ``config_of`` raises no refusal."""
+    """Return the candidates that ``config_of`` accepts."""
     found = []
     for value in candidates(key):
         with contextlib.suppress(KafkaError, ConfigError):
@@ -40,7 +40,7 @@ def accepted(key: ConfigKey, name: str, config_of: Callable[[dict[str, str]], ob
 
 
 def serve(folder: Path, config: dict[str, Any]) -> None:
-    """Make the log, append until segments have rolled, let retention go over it, open it again, append."""
+    """Create a log, append until it rolls, apply retention, reopen the log, and append."""
     keyed = build_batch([Record(key=b"key", value=b"value", timestamp_ms=NOW_MS)])
     has_room = int(config["max.message.bytes"]) >= len(keyed)
     log = open_log(folder, config=config)
@@ -62,7 +62,6 @@ def serve(folder: Path, config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("key", TOPIC_KEYS, ids=lambda key: key.name)
 def test_topic_configs_that_the_validator_accepts(key: ConfigKey, tmp_path: Path) -> None:
-    """Each topic config at its limits."""
     roomy = {"segment.bytes": "1048576"} if key.name == "preallocate" else {}
     for value in accepted(key, key.name, check_configs):
         serve(tmp_path / f"t{value}-0", dict(BrokerConfig({}).topic_configs({**roomy, key.name: value})))
@@ -70,7 +69,6 @@ def test_topic_configs_that_the_validator_accepts(key: ConfigKey, tmp_path: Path
 
 @pytest.mark.parametrize("key", [key for key in TOPIC_KEYS if key.synonym], ids=lambda key: key.name)
 def test_broker_defaults_that_the_validator_accepts(key: ConfigKey, tmp_path: Path) -> None:
-    """Each broker config that is a topic's default, at its limits."""
     assert key.synonym is not None
     roomy = {"log.segment.bytes": "1048576"} if key.name == "preallocate" else {}
     for value in accepted(key, key.synonym, BrokerConfig):
@@ -79,7 +77,7 @@ def test_broker_defaults_that_the_validator_accepts(key: ConfigKey, tmp_path: Pa
 
 @pytest.mark.parametrize("index_bytes", [4, 7, 8, 12, 23])
 def test_a_tiny_index_rolls_no_segment_for_each_append(index_bytes: int, tmp_path: Path) -> None:
-    """Kafka cannot open such a log below 12, and from there to 23 it rolls with every append: here neither."""
+    """Small indexes work; Kafka cannot open a log below 12 bytes, and rolls with each append from 12 to 23."""
     log = open_log(tmp_path / "t-0", config={"segment.index.bytes": index_bytes, "index.interval.bytes": 4096})
     for _ in range(10):
         assert log.append(batch(b"value")).error == 0

@@ -1,4 +1,4 @@
-"""End markers and the last stable offset of one partition: what is written, what is read, what comes back."""
+"""End markers and the last stable offset of a partition: writes, reads and restarts."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 47, 48, 52
 
 
 def write(log: PartitionLog, sequence: int = 0, *, producer_id: int = PID, epoch: int = 0) -> int:
-    """One record of a transaction; its offset."""
+    """Append a record of a transaction, and return its offset."""
     error, guard = log.start_verification(producer_id, epoch, sequence)
     assert error == 0
     data = batch(b"v", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True)
@@ -27,7 +27,7 @@ def write(log: PartitionLog, sequence: int = 0, *, producer_id: int = PID, epoch
 
 
 def test_marker_is_kafkas(log: PartitionLog) -> None:
-    """One control record: version 0 and the type as key, version 0 and the coordinator's epoch as value."""
+    """A marker is a control record with version 0 and type as key, version 0 and coordinator epoch as value."""
     write(log, epoch=3)
     assert log.append_end_marker(PID, 3, 9, True).base_offset == 1
     data = read_all(log)[1]
@@ -45,7 +45,7 @@ def test_marker_is_kafkas(log: PartitionLog) -> None:
 
 
 def test_last_stable_offset(log: PartitionLog) -> None:
-    """It stays at the first record of the oldest open transaction, whatever ends above it."""
+    """The last stable offset is the first record of the oldest open transaction, for any later ends."""
     log.append(batch(b"plain"))
     assert log.last_stable_offset == 1
     assert (write(log), write(log, producer_id=8)) == (1, 2)
@@ -73,7 +73,7 @@ def test_read_committed_ends_at_the_last_stable_offset(log: PartitionLog) -> Non
 
 
 def test_marker_waits_for_the_disk(tmp_path: Path) -> None:
-    """If log.flush.interval.messages holds the high watermark, the transaction ends for readers on flush."""
+    """With flush.messages the transaction ends for readers when the marker is flushed."""
     log = open_log(tmp_path / "t-0", config={"flush.messages": 2})
     write(log)
     info = log.append_end_marker(PID, 0, 0, True)
@@ -84,7 +84,7 @@ def test_marker_waits_for_the_disk(tmp_path: Path) -> None:
 
 
 def test_marker_of_nothing(log: PartitionLog) -> None:
-    """The marker of a producer without a transaction here is written and changes no stable offset."""
+    """The marker of a producer without a transaction is written, and does not change the last stable offset."""
     info = log.append_end_marker(PID, 2, 4, False)
     assert (info.error, info.base_offset, log.last_stable_offset) == (0, 0, 1)
     (row,) = active_producers(log)
@@ -97,7 +97,7 @@ def test_refused_markers(log: PartitionLog) -> None:
     assert log.append_end_marker(PID, 2, 0, True).error == BAD_EPOCH
     assert log.append_end_marker(PID, 3, 0, True, transaction_version=2).error == BAD_EPOCH
     assert log.append_end_marker(PID, 4, 5, True, transaction_version=2).error == 0
-    assert log.append_end_marker(PID, 4, 5, True, transaction_version=2).error == 0  # written again
+    assert log.append_end_marker(PID, 4, 5, True, transaction_version=2).error == 0  # repeats a marker
     assert log.append_end_marker(PID, 4, 4, True, transaction_version=2).error == COORDINATOR_FENCED
     assert log.log_end_offset == 3
 
@@ -113,7 +113,7 @@ def test_numbers_out_of_range(log: PartitionLog, wrong: tuple[Any, Any, Any], er
 
 
 def test_marker_is_no_clients_record(tmp_path: Path) -> None:
-    """A limit for clients' batches keeps no transaction open; a topic of LogAppendTime stamps the marker as its own."""
+    """Limits of clients' batches do not apply to a marker, and LogAppendTime stamps it."""
     log = open_log(tmp_path / "t-0", config={"message.timestamp.type": "LogAppendTime"})
     write(log)
     log.update_config({"max.message.bytes": 0, "message.timestamp.type": "LogAppendTime", "compression.type": "gzip"})
@@ -124,7 +124,7 @@ def test_marker_is_no_clients_record(tmp_path: Path) -> None:
 
 
 def test_append_of_an_older_transaction(log: PartitionLog) -> None:
-    """A guard that was given before a marker is no good after it."""
+    """A guard from before a marker is refused after it."""
     guard = log.start_verification(PID, 0, 0)[1]
     log.append_end_marker(PID, 0, 0, False)
     data = batch(b"late", producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
@@ -133,7 +133,7 @@ def test_append_of_an_older_transaction(log: PartitionLog) -> None:
 
 
 def test_deleted_records_of_an_open_transaction(log: PartitionLog) -> None:
-    """The last stable offset is not below the log start (DeleteRecords, retention), and delayed readers go on."""
+    """DeleteRecords moves the last stable offset up to the log start offset, and waiting readers continue."""
     write(log)
     log.append(batch(b"b"))
     assert log.last_stable_offset == 0
@@ -162,7 +162,7 @@ def test_retention_past_an_open_transaction(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_open_transaction_comes_back(tmp_path: Path, clean: bool) -> None:
-    """After a stop, clean or not, transactions are open as before, and aborted ones known."""
+    """After a clean or unclean stop, transactions are open as before, and aborted ones are listed."""
     clock = VirtualClock(NOW_MS)
     log = open_log(tmp_path / "t-0", clock)
     write(log)
@@ -186,7 +186,7 @@ def test_open_transaction_comes_back(tmp_path: Path, clean: bool) -> None:
 
 
 def test_marker_is_appended_alone(tmp_path: Path) -> None:
-    """Internal appends may have several batches; what a marker among them aborts could not be indexed in time."""
+    """A marker in an append of several batches is refused, because its abort could not be indexed in time."""
     log = open_log(tmp_path / "t-0")
     write(log)
     together = batch(b"b") + marker(PID, commit=False)
@@ -198,8 +198,7 @@ def test_marker_is_appended_alone(tmp_path: Path) -> None:
 
 
 def test_abort_that_cannot_be_indexed(tmp_path: Path) -> None:
-    """Without its entry in the transaction index readers would take aborted records for committed ones: the marker is
-    not written, and the coordinator tries again."""
+    """A marker whose abort cannot be indexed is not written, because aborted records would look committed."""
     log = open_log(tmp_path / "t-0")
     write(log)
     blocked = tmp_path / "t-0" / f"{0:020d}.txnindex"

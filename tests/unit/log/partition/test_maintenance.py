@@ -1,4 +1,4 @@
-"""Flush, failing disks, retention, and the ends of a log."""
+"""Flush, failed disks, retention, and ends of a log."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.support.log_files import NOW_MS, TOPIC_ID, base_of, batch, open_log, 
 
 
 def test_flush_interval_holds_the_high_watermark(tmp_path: Path) -> None:
-    """When flush.messages is reached the response waits: the high watermark does not pass what is not on disk."""
+    """With flush.messages the high watermark does not pass unflushed records, and the response waits."""
     log = open_log(tmp_path / "t-0", config={"flush.messages": 2})
     assert log.append(batch(b"a")).flush_offset == 0
     assert log.high_watermark == 1
@@ -27,7 +27,7 @@ def test_flush_interval_holds_the_high_watermark(tmp_path: Path) -> None:
 
 
 def test_repeat_of_an_unflushed_batch_waits_too(tmp_path: Path) -> None:
-    """A duplicate of a batch not yet on disk is not acknowledged before it either."""
+    """A duplicate of an unflushed batch waits for the flush too."""
     log = open_log(tmp_path / "t-0", config={"flush.messages": 1})
     data = batch(b"x", producer_id=9, producer_epoch=1, base_sequence=0)
     assert log.append(data).flush_offset == 1
@@ -37,7 +37,7 @@ def test_repeat_of_an_unflushed_batch_waits_too(tmp_path: Path) -> None:
 
 
 def test_disk_full(log: PartitionLog) -> None:
-    """A write that fails half way is 56 and leaves no bytes; reads go on; appends work again afterwards."""
+    """A failed write gets error 56 and leaves no bytes; reads succeed, and later appends too."""
     log.append(batch(b"a"))
     size = log.size_bytes
     log._inject_fault(write_errno=28)
@@ -49,7 +49,7 @@ def test_disk_full(log: PartitionLog) -> None:
 
 
 def test_failed_sync_ends_appends(tmp_path: Path) -> None:
-    """After a failed fsync nothing more is acknowledged until the log is opened again; reads go on."""
+    """After a failed sync, appends are refused until the log is reopened, and reads succeed."""
     log = open_log(tmp_path / "t-0", config={"flush.messages": 1})
     log.append(batch(b"a"))
     log.flush()
@@ -69,7 +69,7 @@ def test_failed_sync_ends_appends(tmp_path: Path) -> None:
 
 
 def test_retention_by_size(tmp_path: Path) -> None:
-    """Oldest segments go while the log stays at or above retention.bytes; files are removed after the delay."""
+    """The oldest segments are deleted while the log stays at or above retention.bytes, and files after the delay."""
     size = len(batch(b"x"))
     log = open_log(tmp_path / "t-0", config={"segment.bytes": size, "retention.bytes": 3 * size, "retention.ms": -1})
     for _ in range(8):
@@ -85,9 +85,7 @@ def test_retention_by_size(tmp_path: Path) -> None:
 
 
 def test_retention_by_time(tmp_path: Path) -> None:
-    """A segment goes when its largest time stamp is MORE than retention.ms old; all of them: a new active one is
-    rolled.
-    """
+    """A segment is deleted when its maximum timestamp is more than retention.ms old; the active one is rolled first."""
     log = open_log(tmp_path / "t-0", config={"segment.ms": 1, "retention.ms": 1000})
     for stamp in (NOW_MS, NOW_MS + 10):
         log.append(batch(b"x", timestamp_ms=stamp))
@@ -100,9 +98,7 @@ def test_retention_by_time(tmp_path: Path) -> None:
 
 
 def test_delete_records(tmp_path: Path) -> None:
-    """The log start moves up, never down, never past the high watermark; retention then drops whole segments below
-    it.
-    """
+    """The log start offset only rises, up to the high watermark, and retention deletes whole segments below it."""
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 75})
     for _ in range(4):
         log.append(batch(b"x"))
@@ -117,7 +113,7 @@ def test_delete_records(tmp_path: Path) -> None:
 
 
 def test_reads_survive_deletion(tmp_path: Path) -> None:
-    """update_config takes effect at once; delete removes the folder and closes the log."""
+    """update_config applies at once; delete removes the folder and closes the log."""
     log = open_log(tmp_path / "t-0")
     log.append(batch(b"x"))
     log.update_config({"max.message.bytes": 10})
@@ -135,7 +131,7 @@ def test_reads_survive_deletion(tmp_path: Path) -> None:
 
 
 def test_in_memory() -> None:
-    """An in-memory log appends, rolls, reads and forgets without a folder."""
+    """An in-memory log appends, rolls, reads and deletes without a folder."""
     log = open_log(None, config={"segment.bytes": 300, "retention.bytes": 300}, in_memory=True)
     for _ in range(20):
         log.append(batch(b"x" * 50))
@@ -150,7 +146,7 @@ def test_in_memory() -> None:
 
 @pytest.mark.parametrize("end", [PartitionLog.close, PartitionLog.delete])
 def test_a_closed_log_in_memory_holds_no_descriptor(end: Callable[[PartitionLog], None]) -> None:
-    """Its segments, and those that retention has deleted, are closed although an object refers to them."""
+    """Descriptors of its segments, deleted ones included, are closed although an object refers to them."""
     os.close(free := os.dup(0))
     log = open_log(None, config={"segment.bytes": 300, "retention.bytes": 300}, in_memory=True)
     for _ in range(20):
@@ -178,7 +174,7 @@ def test_a_closed_log_in_memory_holds_no_descriptor(end: Callable[[PartitionLog]
     ],
 )
 def test_arguments(tmp_path: Path, change: dict[str, object], error: type[Exception]) -> None:
-    """Wrong arguments raise and leave nothing half made."""
+    """Wrong arguments raise an error without creating anything."""
     given = {
         "directory": tmp_path / "a",
         "topic": "t",
@@ -192,14 +188,14 @@ def test_arguments(tmp_path: Path, change: dict[str, object], error: type[Except
 
 
 def test_folder_of_another_topic(tmp_path: Path) -> None:
-    """A folder whose partition.metadata names another topic is refused by name."""
+    """The error has the name of the file with another topic id."""
     open_log(tmp_path / "t-0").close()
     with pytest.raises(ValueError, match=r"partition\.metadata"):
         PartitionLog(tmp_path / "t-0", "t", 0, bytes(15) + b"\1", {}, VirtualClock(NOW_MS))
 
 
 def test_preallocate_reserves_a_segment_and_gives_back_the_rest(tmp_path: Path) -> None:
-    """The active segment has its blocks beforehand, no file is larger than its batches, sealed ones keep no spare."""
+    """The active segment has preallocated blocks; file sizes are unchanged, and sealed segments free unused blocks."""
     probe = tmp_path / "probe"
     with probe.open("wb") as file:
         if not hasattr(os, "posix_fallocate"):
@@ -225,11 +221,11 @@ def test_preallocate_reserves_a_segment_and_gives_back_the_rest(tmp_path: Path) 
 
 
 def test_retention_where_there_is_no_room_for_a_new_segment(tmp_path: Path) -> None:
-    """All segments are too old, but none can be made: the sealed ones go all the same, which makes the room."""
+    """Sealed segments are deleted although no new active segment can be created on a full disk."""
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 100, "retention.ms": 1000})
     for i in range(3):
         assert log.append(batch(b"%d" % i * 20)).error == 0
-    (tmp_path / "t-0" / f"{3:020}.log").mkdir()  # where the next one would be
+    (tmp_path / "t-0" / f"{3:020}.log").mkdir()  # blocks the name of the next segment
     assert log.apply_retention(NOW_MS + 5000) == 2
     assert [facts.base_offset for facts in log.segments()] == [2]
     with pytest.raises(OSError, match="Is a directory"):

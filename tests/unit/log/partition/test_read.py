@@ -1,4 +1,4 @@
-"""Rolling, indexes, reading, times and transactions."""
+"""Rolls, indexes, reads, timestamps and transactions."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.log_files import NOW_MS, base_of, batch, gzip_batch, open_log
 
 
 def test_roll_by_size(tmp_path: Path) -> None:
-    """A segment is closed when the new batch would not fit; bases follow offsets; files are Kafka's."""
+    """A segment is rolled when the new batch does not fit, with Kafka's base offsets and file names."""
     size = len(batch(b"x"))
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 3 * size})
     for _ in range(7):
@@ -22,7 +22,7 @@ def test_roll_by_size(tmp_path: Path) -> None:
 
 
 def test_roll_by_event_time(tmp_path: Path) -> None:
-    """segment.ms counts from the first append's time stamp to the new one's, strictly."""
+    """segment.ms is compared with the time from the first append's timestamp to the new one's."""
     log = open_log(tmp_path / "t-0", config={"segment.ms": 1000})
     for stamp in (NOW_MS, NOW_MS + 1000, NOW_MS + 1001):
         log.append(batch(b"x", timestamp_ms=stamp))
@@ -30,7 +30,7 @@ def test_roll_by_event_time(tmp_path: Path) -> None:
 
 
 def test_roll_when_an_index_is_full(tmp_path: Path) -> None:
-    """A full time index closes the segment."""
+    """A full time index rolls the segment."""
     log = open_log(tmp_path / "t-0", config={"segment.index.bytes": 36, "index.interval.bytes": 0})
     stamps = iter(range(NOW_MS, NOW_MS + 100))
     for _ in range(8):
@@ -39,7 +39,7 @@ def test_roll_when_an_index_is_full(tmp_path: Path) -> None:
 
 
 def test_index_entries(tmp_path: Path) -> None:
-    """An entry is added when MORE than index.interval.bytes lie behind the last one; the first append makes none."""
+    """An entry is added after more than index.interval.bytes since the last one, and none by the first append."""
     size = len(batch(b"x"))
     log = open_log(tmp_path / "t-0", config={"index.interval.bytes": size})
     counts = []
@@ -52,7 +52,7 @@ def test_index_entries(tmp_path: Path) -> None:
 
 
 def test_read_bounds(log: PartitionLog) -> None:
-    """Below the start and past the end is 1; the end itself is empty; inside a batch gives the whole batch."""
+    """A read outside the log gets error 1, at the end it is empty, and within a batch it returns the whole batch."""
     log.append(batch(b"a", b"b", b"c"))
     log.append(batch(b"d"))
     assert log.read(-1).error == 1
@@ -63,7 +63,7 @@ def test_read_bounds(log: PartitionLog) -> None:
 
 
 def test_read_limits(log: PartitionLog) -> None:
-    """The last batch is cut at max_bytes; min_one lets the first exceed it; else what does not fit is left."""
+    """A read is cut at max_bytes; min_one returns the first batch whole, otherwise an oversized batch is omitted."""
     log.append(batch(b"a"))
     log.append(batch(b"b"))
     size = len(batch(b"a"))
@@ -79,7 +79,7 @@ def test_read_limits(log: PartitionLog) -> None:
 
 
 def test_every_offset_is_found(tmp_path: Path) -> None:
-    """A read begins with the batch that contains the offset, with any content of the index, in every segment."""
+    """A read begins with the batch that contains the offset, in every segment and for any index entries."""
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 2000, "index.interval.bytes": 200})
     for i in range(60):
         log.append(batch(*[b"x" * (i % 7)] * (1 + i % 3)))
@@ -100,7 +100,7 @@ def test_files_stay_few(tmp_path: Path) -> None:
 
 
 def test_offset_for_timestamp(tmp_path: Path) -> None:
-    """First record at or after a time over segments and codecs; -3 the largest; nothing later is unknown."""
+    """The first record at or after a time is found in segments of any codec; -3 finds the maximum timestamp."""
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 400, "index.interval.bytes": 0})
     for i in range(20):
         make = gzip_batch if i % 2 else batch
@@ -118,9 +118,7 @@ def marker(producer_id: int, epoch: int, commit: bool) -> bytes:
 
 
 def test_transactions(tmp_path: Path) -> None:
-    """The LSO stays at the open transaction; an abort is listed to read_committed, also after a restart of either
-    kind.
-    """
+    """The last stable offset is at the open transaction; aborts are listed for read_committed, after restarts too."""
     log = open_log(tmp_path / "t-0")
     log.append(batch(b"plain"))
     log.append(batch(b"txn", producer_id=5, producer_epoch=0, base_sequence=0, transactional=True))
@@ -139,7 +137,7 @@ def test_transactions(tmp_path: Path) -> None:
 
 
 def test_offset_for_timestamp_is_below_the_readable_end(tmp_path: Path) -> None:
-    """The first record of an open transaction is found by readers of uncommitted records only."""
+    """The first record of an open transaction is found only by readers of uncommitted records."""
     log = open_log(tmp_path / "t-0")
     log.append(batch(b"x"))
     options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}

@@ -1,4 +1,4 @@
-"""Readers, appenders, retention and flush at once: what is read is always whole, in order and below the end."""
+"""Concurrent reads, appends, retention and flushes: reads return whole batches in order, below the end."""
 
 import concurrent.futures
 import contextlib
@@ -16,9 +16,7 @@ APPENDS = 1500
 
 
 def test_readers_and_writers_together(tmp_path: Path) -> None:
-    """Two appenders, two tailing readers, one reader from the start, retention and flush: no gap, no torn batch,
-    no error.
-    """
+    """Two appenders, three readers, retention and flushes cause no gap, torn batch or error."""
     config = {"segment.bytes": 3000, "index.interval.bytes": 300, "retention.bytes": 60_000, "flush.messages": 3}
     log = open_log(tmp_path / "t-0", config=config, files=OpenFileCache(4))
     failures: list[str] = []
@@ -78,8 +76,8 @@ def one_read(log: PartitionLog, offset: int, failures: list[str]) -> int:
 
 
 def test_flush_while_retention_renames_a_segment(tmp_path: Path) -> None:
-    """A flush that misses the file of a segment because retention renames it at that moment is not a failed sync."""
-    files = OpenFileCache(1)  # another log's file is the open one: the flush has to open the segment's
+    """A flush that misses the file of a segment, which retention renames, is not a failed sync."""
+    files = OpenFileCache(1)  # the other log's file is the open one, so that the flush has to open the segment's
     clock = VirtualClock(NOW_MS)
     log = open_log(tmp_path / "t-0", clock, config={"retention.ms": 1000}, files=files)
     other = open_log(tmp_path / "u-0", clock, files=files)
@@ -105,8 +103,7 @@ def test_flush_while_retention_renames_a_segment(tmp_path: Path) -> None:
 
 
 def test_flush_of_a_log_that_is_deleted(tmp_path: Path) -> None:
-    """A flush that misses the files of a log because it is deleted at that moment is not a disk failure: that would
-    take the folder offline, with all its partitions."""
+    """A flush that misses the files of a deleted log is not a disk failure, which would take the folder offline."""
     files = OpenFileCache(1)
     clock = VirtualClock(NOW_MS)
     other = open_log(tmp_path / "u-0", clock, files=files)
@@ -120,7 +117,7 @@ def test_flush_of_a_log_that_is_deleted(tmp_path: Path) -> None:
 
         def flush(log: PartitionLog = log, start: threading.Barrier = start) -> None:
             start.wait()
-            with contextlib.suppress(ValueError):  # it is closed
+            with contextlib.suppress(ValueError):  # the log is closed
                 log.flush()
 
         flushing = threading.Thread(target=flush)
@@ -132,7 +129,7 @@ def test_flush_of_a_log_that_is_deleted(tmp_path: Path) -> None:
 
 
 def test_reads_while_retention_removes_their_segment() -> None:
-    """A read below the high watermark returns records or OFFSET_OUT_OF_RANGE: it never succeeds without records."""
+    """A read below the high watermark returns records or OFFSET_OUT_OF_RANGE, and never succeeds without records."""
     log = open_log(None, in_memory=True, config={"retention.ms": 1000})
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         reading = pool.submit(racing_reads.read_until_closed, log)
@@ -148,7 +145,7 @@ def test_reads_while_retention_removes_their_segment() -> None:
 
 
 def test_offset_for_timestamp_while_retention_removes_a_segment(tmp_path: Path) -> None:
-    """The search opens no segment below the log start offset, whose files retention renames before it publishes."""
+    """The search opens no segment below the log start offset, whose files retention may have renamed."""
     files = OpenFileCache(1)
     log = open_log(tmp_path / "t-0", files=files)
     log.append(batch(b"a"))

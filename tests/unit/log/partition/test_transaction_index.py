@@ -1,4 +1,4 @@
-"""The transaction index of a log as it is opened and read: no aborted record may look like a committed one."""
+"""Transaction index of a log at its opening and in reads: no aborted record looks committed."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ INDEX = f"{0:020d}.txnindex"
 
 
 def write(log: PartitionLog, sequence: int = 0, *, producer_id: int = PID, timestamp_ms: int = NOW_MS) -> int:
-    """One record of a transaction; its offset."""
+    """Append a record of a transaction, and return its offset."""
     guard = log.start_verification(producer_id, 0, sequence)[1]
     data = batch(
         b"v",
@@ -36,7 +36,7 @@ def write(log: PartitionLog, sequence: int = 0, *, producer_id: int = PID, times
 
 
 def aborted_log(folder: Path, aborts: int = 1, config: dict[str, int] | None = None) -> PartitionLog:
-    """Three records of each transaction that is aborted, at 0 to 3, 4 to 7 and so on."""
+    """Return a log of aborted transactions with three records each, at offsets 0 to 3, 4 to 7 and so on."""
     log = open_log(folder, config=config)
     for number in range(aborts):
         for sequence in range(3):
@@ -46,13 +46,13 @@ def aborted_log(folder: Path, aborts: int = 1, config: dict[str, int] | None = N
 
 
 def test_log_that_starts_inside_a_segment(tmp_path: Path) -> None:
-    """An unclean start reads the segment from its begin, not from where DeleteRecords has moved the log's start."""
+    """An unclean start reads the segment from its beginning instead of the log start offset."""
     log = aborted_log(tmp_path / "t-0")
     write(log, 3, producer_id=8)
     log.delete_records(1)
     before = active_producers(log)
     log.close(clean=False)
-    (tmp_path / "t-0" / INDEX).unlink()  # the crash came between the marker and its entry
+    (tmp_path / "t-0" / INDEX).unlink()  # simulates a crash between the marker and its entry
     log = open_log(tmp_path / "t-0", clean=False, log_start_offset=1)
     assert log.read(1, isolation=1).aborted == [AbortedTransaction(PID, 0, 3, 4)]
     assert active_producers(log) == before
@@ -60,7 +60,7 @@ def test_log_that_starts_inside_a_segment(tmp_path: Path) -> None:
 
 
 def test_index_that_cannot_be_written(tmp_path: Path) -> None:
-    """The partition is not opened without it."""
+    """The partition is not opened without a transaction index."""
     aborted_log(tmp_path / "t-0").close(clean=False)
     (tmp_path / "t-0" / INDEX).unlink()
     (tmp_path / "t-0" / INDEX).mkdir()
@@ -80,7 +80,7 @@ def test_index_that_cannot_be_written(tmp_path: Path) -> None:
     ],
 )
 def test_index_after_an_unclean_stop(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    """It is what the batches say; a file that says so already is not written, for the disk may be full."""
+    """The index is rebuilt from the batches, and a correct file is not written, because the disk may be full."""
     log = aborted_log(tmp_path / "t-0", 3)
     expected = log.read(0, isolation=1).aborted
     assert len(expected) == 3
@@ -101,7 +101,7 @@ def test_index_after_an_unclean_stop(tmp_path: Path, damage: Callable[[bytes], b
 
 
 def test_entries_of_a_marker_that_was_cut(tmp_path: Path) -> None:
-    """The index may be ahead of the log: the crash left the marker's entry, and not all of the marker."""
+    """Entries beyond the log end are removed: a crash may leave an entry without its whole marker."""
     log = aborted_log(tmp_path / "t-0", 2)
     log.close(clean=False)
     segment = tmp_path / "t-0" / f"{0:020d}.log"
@@ -113,8 +113,7 @@ def test_entries_of_a_marker_that_was_cut(tmp_path: Path) -> None:
 
 
 def test_reading_while_retention_removes_the_segment(tmp_path: Path) -> None:
-    """The first read_committed fetch of a segment loads its index, whose file may go at that moment: then the offset is
-    out of range, and no aborted record is given out without its entry."""
+    """A read_committed fetch whose index file is deleted meanwhile gets OFFSET_OUT_OF_RANGE instead of records."""
     config = {"retention.ms": 1000, "index.interval.bytes": 1 << 30}  # so that a read takes long to find its end
     log = aborted_log(tmp_path / "made")
     plain = batch(b"plain")
@@ -151,7 +150,7 @@ CHECKPOINT = "txnindex-checkpoint"
 
 
 def sealed_log(folder: Path) -> tuple[list[AbortedTransaction], bytes]:
-    """Two aborted transactions in a sealed segment, a third that overlaps them, and a clean stop."""
+    """Create a sealed segment with two aborted transactions and a third overlapping one, and stop cleanly."""
     log = aborted_log(folder, 2, {"index.interval.bytes": 0})
     write(log, producer_id=8)
     write(log, 6)
@@ -165,7 +164,7 @@ def sealed_log(folder: Path) -> tuple[list[AbortedTransaction], bytes]:
 
 
 def assert_rebuilt(folder: Path, expected: list[AbortedTransaction], right: bytes) -> None:
-    """Opened after a clean stop the log has all entries, reports the rebuilding once, and has put the file right."""
+    """Assert that a clean start has all entries, reports the rebuilt index once, and has corrected the file."""
     log = open_log(folder, clean=True)
     assert log.cut == (
         f"{INDEX} did not agree with the batches of its segment: rebuilt from them, it lists 3 aborted transactions now"
@@ -180,7 +179,7 @@ def assert_rebuilt(folder: Path, expected: list[AbortedTransaction], right: byte
 
 
 def test_damaged_index_after_a_clean_stop(tmp_path: Path) -> None:
-    """Missing, empty, cut, longer, and each byte of it flipped."""
+    """The index is missing, empty, truncated, too long, or has one flipped bit per byte."""
     expected, right = sealed_log(tmp_path / "origin")
     damaged = [None, b"", right[:40], right[:-1], right + right[-34:]]
     damaged += [right[:at] + bytes([right[at] ^ 1]) + right[at + 1 :] for at in range(len(right))]
@@ -195,7 +194,7 @@ def test_damaged_index_after_a_clean_stop(tmp_path: Path) -> None:
 
 
 def test_index_where_no_transaction_was_aborted(tmp_path: Path) -> None:
-    """A file that lists transactions of a segment without any would hide committed records."""
+    """Entries for a segment without aborted transactions, which would hide committed records, are removed."""
     _, right = sealed_log(tmp_path / "other")
     log = open_log(tmp_path / "t-0")
     write(log)
@@ -212,7 +211,7 @@ def test_index_where_no_transaction_was_aborted(tmp_path: Path) -> None:
     "text", [None, b"", b"0\n", b"1\n11\n", b"0\n11\n", b"0\n11\n0 3 7\n", b"0\n11\n0 x\n", b"\xff\n"]
 )
 def test_lost_or_damaged_checkpoint(tmp_path: Path, text: bytes | None) -> None:
-    """The indexes are compared to the batches instead: a damaged one is found still, a sound one stays."""
+    """Without the checkpoint, indexes are compared with the batches: damage is found, and a sound index stays."""
     folder = tmp_path / "t-0"
     expected, right = sealed_log(folder)
     written = (folder / CHECKPOINT).read_bytes()
@@ -235,7 +234,7 @@ def test_lost_or_damaged_checkpoint(tmp_path: Path, text: bytes | None) -> None:
 
 
 def test_a_sound_checkpoint_spares_the_batches(tmp_path: Path) -> None:
-    """A clean start reads no batch of a sealed segment for it: one that is damaged is noticed without it only."""
+    """With the checkpoint, a clean start reads no batch of a sealed segment, and so does not find its damage."""
     folder = tmp_path / "t-0"
     sealed_log(folder)
     segment = folder / f"{0:020d}.log"
@@ -253,7 +252,7 @@ def test_a_sound_checkpoint_spares_the_batches(tmp_path: Path) -> None:
 
 
 def test_index_that_is_damaged_while_it_is_open(tmp_path: Path) -> None:
-    """It is read by the first read_committed fetch, which fails rather than give aborted records without an entry."""
+    """The first read_committed fetch reads the index, and fails instead of returning aborted records as committed."""
     folder = tmp_path / "t-0"
     _, right = sealed_log(folder)
     for damaged in (None, right[:34]):
@@ -270,7 +269,7 @@ def test_index_that_is_damaged_while_it_is_open(tmp_path: Path) -> None:
 
 
 def test_compacted_index_has_a_checkpoint(tmp_path: Path) -> None:
-    """Compaction writes another index; a clean start takes it, also where the batches alone would give another one."""
+    """A clean start accepts the index of a compacted segment, which may differ from one built from the batches."""
     folder = tmp_path / "t-0"
     log = open_log(folder, config=CONFIG)
     transaction(log, PID, (b"k", b"v"), commit=False)

@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition: Kafka's ProducerStateManagerTest vectors, and the rules around them."""
+"""Idempotent producers of a partition: vectors of Kafka's ProducerStateManagerTest, and related rules."""
 
 import struct
 from pathlib import Path
@@ -24,21 +24,21 @@ def row(state: ProducerStateManager, producer_id: int = PID) -> dict[str, int]:
 
 
 def test_sequence_wraps_to_zero(state: ProducerStateManager) -> None:
-    """PS-1: after sequence max int32 comes 0."""
+    """PS-1: after the maximum int32, the sequence is 0."""
     assert state.append(PID, 15, INT32_MAX, 735, from_client=False)[0] == 0
     assert state.append(PID, 15, 0, 736) == (0, 736, 0)
     assert row(state)["last_sequence"] == 0
-    assert state.append(PID, 15, INT32_MAX, 999) == (0, 735, 0)  # the old one is still remembered
+    assert state.append(PID, 15, INT32_MAX, 999) == (0, 735, 0)  # a duplicate of the remembered batch
 
 
 def test_sequence_one_after_the_wrap_is_a_gap(state: ProducerStateManager) -> None:
-    """PS-2: after sequence max int32, 1 is out of order."""
+    """PS-2: after the maximum int32, sequence 1 is out of order."""
     state.append(PID, 15, INT32_MAX, 735, from_client=False)
     assert state.append(PID, 15, 1, 736)[0] == OUT_OF_ORDER
 
 
 def test_batch_across_the_wrap_is_found_again() -> None:
-    """A batch whose sequences wrap in its middle is recognised as a duplicate."""
+    """A batch whose sequences wrap within it is detected as a duplicate."""
     state = ProducerStateManager()
     assert state.append(PID, 0, INT32_MAX - 1, 0, record_count=4)[0] == 0
     assert row(state)["last_sequence"] == 1
@@ -47,7 +47,7 @@ def test_batch_across_the_wrap_is_found_again() -> None:
 
 
 def test_marker_alone_sets_the_epoch(state: ProducerStateManager) -> None:
-    """PS-3: a marker of an unknown producer makes its epoch known; the next sequence must be 0."""
+    """PS-3: a marker sets the epoch of an unknown producer, whose next sequence must be 0."""
     assert state.end_transaction(PID, 2, 99, commit=True) == (0, None)
     assert row(state)["last_sequence"] == -1
     assert state.append(PID, 0, 0, 100)[0] == BAD_EPOCH
@@ -56,14 +56,14 @@ def test_marker_alone_sets_the_epoch(state: ProducerStateManager) -> None:
 
 
 def test_plain_write_inside_a_transaction(state: ProducerStateManager) -> None:
-    """PS-4: a non-transactional batch while the producer's transaction is open is refused."""
+    """PS-4: a non-transactional batch during the producer's transaction is refused."""
     assert state.append(PID, 0, 0, 0, transactional=True)[0] == 0
     assert state.append(PID, 0, 1, 1)[0] == BAD_TXN_STATE
     assert state.append(PID, 0, 1, 1, from_client=False)[0] == BAD_TXN_STATE
 
 
 def test_replica_accepts_gaps(state: ProducerStateManager) -> None:
-    """PS-5: a gap is refused from a client and accepted from the log itself."""
+    """PS-5: a gap is refused from a client, and accepted from the log."""
     state.append(PID, 0, 0, 0)
     assert state.append(PID, 0, 3, 1)[0] == OUT_OF_ORDER
     assert state.append(PID, 0, 3, 1, from_client=False)[0] == 0
@@ -71,7 +71,7 @@ def test_replica_accepts_gaps(state: ProducerStateManager) -> None:
 
 
 def test_first_unstable_offset(state: ProducerStateManager) -> None:
-    """PS-6, PS-7: it is the oldest open transaction, or one whose marker the high watermark has not passed."""
+    """PS-6, PS-7: the offset is the oldest open transaction, or one whose marker is above the high watermark."""
     assert state.first_unstable_offset is None
     state.append(1, 0, 0, 99, transactional=True)
     assert state.first_unstable_offset == 99
@@ -117,7 +117,7 @@ def test_marker_of_an_older_epoch(state: ProducerStateManager) -> None:
 
 
 def test_expired_producer_is_fresh(state: ProducerStateManager) -> None:
-    """PS-9: after the expiration any sequence is accepted again."""
+    """PS-9: any sequence is accepted after the expiration."""
     state.append(PID, 0, 0, 0, timestamp_ms=1000)
     state.expire(1000 + 86_400_000 - 1, 86_400_000)
     assert len(state) == 1
@@ -127,14 +127,14 @@ def test_expired_producer_is_fresh(state: ProducerStateManager) -> None:
 
 
 def test_open_transaction_does_not_expire(state: ProducerStateManager) -> None:
-    """A producer with an open transaction stays, however old."""
+    """A producer with an open transaction does not expire."""
     state.append(PID, 0, 0, 0, transactional=True)
     state.expire(10**15, 1)
     assert len(state) == 1
 
 
 def test_snapshot_of_an_open_transaction(state: ProducerStateManager, tmp_path: Path) -> None:
-    """PS-10: only the last batch, and the open transaction, survive a reload."""
+    """PS-10: a snapshot has only the last batch and the open transaction."""
     state.append(PID, 0, 0, 0, transactional=True)
     state.append(PID, 0, 1, 1, transactional=True)
     state.write_snapshot(tmp_path / "2.snapshot")
@@ -149,18 +149,18 @@ def test_snapshot_of_an_open_transaction(state: ProducerStateManager, tmp_path: 
 
 
 def test_five_batches_are_remembered(state: ProducerStateManager) -> None:
-    """A repeat of one of the last five returns the original offset and time; the sixth is out of order."""
+    """A duplicate of the last five batches returns its offset and time; an older one is out of order."""
     for i in range(6):
         assert state.append(PID, 0, 2 * i, 10 * i, record_count=2, timestamp_ms=i)[0] == 0
     for i in range(1, 6):
         assert state.append(PID, 0, 2 * i, 999, record_count=2) == (0, 10 * i, i)
     assert state.append(PID, 0, 0, 999, record_count=2)[0] == OUT_OF_ORDER
-    assert state.append(PID, 0, 10, 999)[0] == OUT_OF_ORDER  # a part of a remembered batch
-    assert state.append(PID, 0, 9, 999, record_count=3)[0] == OUT_OF_ORDER  # an overlap
+    assert state.append(PID, 0, 10, 999)[0] == OUT_OF_ORDER  # part of a remembered batch
+    assert state.append(PID, 0, 9, 999, record_count=3)[0] == OUT_OF_ORDER  # overlaps a remembered batch
 
 
 def test_a_new_epoch_starts_at_zero(state: ProducerStateManager) -> None:
-    """A newer epoch begins with sequence 0 and forgets the batches; the older one is then refused."""
+    """A newer epoch begins with sequence 0 and clears the batches; the older epoch is refused."""
     state.append(PID, 0, 5, 0)
     assert state.append(PID, 1, 6, 1)[0] == OUT_OF_ORDER
     assert state.append(PID, 1, 0, 1)[0] == 0
@@ -169,13 +169,13 @@ def test_a_new_epoch_starts_at_zero(state: ProducerStateManager) -> None:
 
 
 def test_old_epoch_is_judged_before_the_sequence(state: ProducerStateManager) -> None:
-    """A batch of an old epoch with a wrong sequence is 47, not 45."""
+    """A batch of an old epoch with a wrong sequence gets error 47 instead of 45."""
     state.append(PID, 4, 0, 0)
     assert state.append(PID, 3, 77, 1)[0] == BAD_EPOCH
 
 
 def test_refusal_changes_nothing(state: ProducerStateManager) -> None:
-    """A refused batch leaves the state as it was."""
+    """A refused batch does not change the state."""
     state.append(PID, 1, 0, 0, timestamp_ms=5)
     before = state.describe()
     for epoch, sequence in ((0, 0), (1, 7), (2, 1)):
@@ -185,7 +185,7 @@ def test_refusal_changes_nothing(state: ProducerStateManager) -> None:
 
 
 def test_markers_keep_or_clear_the_batches(state: ProducerStateManager) -> None:
-    """A marker of the same epoch keeps the sequence going; one of a newer epoch starts it at 0."""
+    """A marker of the same epoch keeps the sequence, and one of a newer epoch restarts it at 0."""
     state.append(PID, 0, 0, 0, transactional=True)
     state.end_transaction(PID, 0, 1, commit=True)
     assert row(state)["current_txn_first_offset"] == -1
@@ -203,7 +203,7 @@ def frame(body: bytes, version: int = 1) -> bytes:
 
 
 def test_snapshot_bytes_are_kafkas(state: ProducerStateManager, tmp_path: Path) -> None:
-    """A snapshot is version, checksum, count and 46 bytes per producer, in Kafka's order of fields."""
+    """A snapshot has version, checksum, count, and 46 bytes per producer in Kafka's order of fields."""
     path = tmp_path / "51.snapshot"
     state.end_transaction(PID, 3, 5, commit=True, coordinator_epoch=2)
     state.append(PID, 3, 0, 39, record_count=10)
@@ -228,7 +228,7 @@ def test_snapshot_bytes_are_kafkas(state: ProducerStateManager, tmp_path: Path) 
     ids=["empty", "short", "long", "version", "count", "negative count", "negative id", "negative delta"],
 )
 def test_corrupt_snapshot_is_refused(state: ProducerStateManager, tmp_path: Path, damaged: bytes) -> None:
-    """A damaged snapshot is reported with its name and leaves the state as it was."""
+    """The error has the name of the damaged snapshot, and the state is not changed."""
     path = tmp_path / "1.snapshot"
     path.write_bytes(damaged)
     state.append(1, 0, 0, 0)
@@ -238,7 +238,7 @@ def test_corrupt_snapshot_is_refused(state: ProducerStateManager, tmp_path: Path
 
 
 def test_every_flipped_bit_is_seen(state: ProducerStateManager, tmp_path: Path) -> None:
-    """No single flipped bit of a snapshot goes unnoticed."""
+    """A snapshot with any single flipped bit is refused."""
     path, good = tmp_path / "1.snapshot", frame(SNAPSHOT)
     for bit in range(len(good) * 8):
         damaged = bytearray(good)
@@ -249,7 +249,7 @@ def test_every_flipped_bit_is_seen(state: ProducerStateManager, tmp_path: Path) 
 
 
 def test_load_leaves_expired_producers_out(state: ProducerStateManager, tmp_path: Path) -> None:
-    """A producer that expired while the broker was down is not loaded."""
+    """A producer that has expired while the broker was stopped is not loaded."""
     path = tmp_path / "1.snapshot"
     path.write_bytes(frame(SNAPSHOT))
     state.load_snapshot(path, now_ms=777 + 100, expiration_ms=100)
@@ -259,7 +259,7 @@ def test_load_leaves_expired_producers_out(state: ProducerStateManager, tmp_path
 
 
 def test_missing_folder_and_file_raise_oserror(state: ProducerStateManager, tmp_path: Path) -> None:
-    """A file error names its cause and its path."""
+    """The error has its cause and the path."""
     with pytest.raises(FileNotFoundError, match="absent"):
         state.write_snapshot(tmp_path / "absent" / "1.snapshot")
     with pytest.raises(FileNotFoundError, match="absent"):
@@ -270,7 +270,7 @@ def test_missing_folder_and_file_raise_oserror(state: ProducerStateManager, tmp_
     "args", [(-1, 0, 0, 0), (1, -1, 0, 0), (1, 40000, 0, 0), (1, 0, -1, 0), (1, 0, 0, -1), (2**63, 0, 0, 0)]
 )
 def test_wrong_numbers_are_refused(state: ProducerStateManager, args: tuple[int, int, int, int]) -> None:
-    """A number out of range is a ValueError, not a wrong entry."""
+    """A number out of range raises ValueError without a change."""
     with pytest.raises(ValueError, match="must be in"):
         state.append(*args)
     with pytest.raises(TypeError):
@@ -279,10 +279,10 @@ def test_wrong_numbers_are_refused(state: ProducerStateManager, args: tuple[int,
 
 
 def test_many_producers_grow_and_shrink(state: ProducerStateManager, tmp_path: Path) -> None:
-    """Ten thousand producers are all found, expired in part, and all written and read again."""
+    """Ten thousand producers are found, partly expired, written and read."""
     for i in range(10_000):
         assert state.append(i * 1000, 0, i, i, timestamp_ms=i)[0] == 0
-    state.expire(5_000 + 10, 10)  # those stamped 0 to 5000
+    state.expire(5_000 + 10, 10)  # producers stamped 0 to 5000
     assert len(state) == 4_999
     for i in reversed(range(10_000)):
         assert state.append(i * 1000, 0, i + 1, 20_000 + i, timestamp_ms=i)[0] == 0
@@ -294,13 +294,13 @@ def test_many_producers_grow_and_shrink(state: ProducerStateManager, tmp_path: P
 
 
 def test_producer_ids_made_to_collide() -> None:
-    """Clients may send any producer id: ids that one fixed hash would put into one slot are spread by a secret one."""
+    """Clients may send any producer id: ids with equal fixed hashes are spread by a secret hash."""
     ids = [one for one in (unmixed(i << 40) for i in range(4096)) if one < 1 << 63][:1024]
-    assert len(set(producer_slots(ids, 1024))) > 512  # of a fixed hash: 1
+    assert len(set(producer_slots(ids, 1024))) > 512  # a fixed hash would have one slot
 
 
 def unmixed(value: int) -> int:
-    """The number whose splitmix64 finish is value."""
+    """Return the number whose splitmix64 finalizer is value."""
     word = (1 << 64) - 1
     value ^= value >> 31 ^ value >> 62
     value = value * pow(0x94D049BB133111EB, -1, 1 << 64) & word

@@ -1,4 +1,4 @@
-"""Verification of transactional batches (KIP-890): guards, sequences that are not overtaken, and end markers."""
+"""Verification of transactional batches (KIP-890): guards, order of sequences, and end markers."""
 
 import pytest
 
@@ -20,8 +20,7 @@ def begin(state: ProducerStateManager, epoch: int = 0, sequence: int = 0, offset
 
 
 def test_batch_of_no_open_transaction_needs_a_guard(state: ProducerStateManager) -> None:
-    """Without one, or with a stranger's, a transactional batch is refused; with its own it opens the
-    transaction, and what follows needs none."""
+    """A transactional batch needs its own guard to open a transaction; later batches need none."""
     assert state.append(PID, 0, 0, 0, transactional=True, guard=0)[0] == BAD_TXN_STATE
     error, guard = state.verify(PID, 0, 0)
     assert error == 0
@@ -34,19 +33,19 @@ def test_batch_of_no_open_transaction_needs_a_guard(state: ProducerStateManager)
 
 
 def test_verification_off(state: ProducerStateManager) -> None:
-    """A guard of -1 is that of a broker that does not verify."""
+    """A guard of -1 is accepted, as from a broker without verification."""
     assert state.append(PID, 0, 0, 0, transactional=True, guard=-1) == (0, 0, 0)
 
 
 def test_guard_is_kept_while_it_is_verified(state: ProducerStateManager) -> None:
-    """Questions about the same producer share one guard; producers have different ones."""
+    """Verifications of a producer share a guard; other producers have other guards."""
     assert state.verify(PID, 0, 3) == state.verify(PID, 0, 4)
     assert state.verify(PID, 0, 3)[1] != state.verify(PID + 1, 0, 3)[1]
     assert state.verifications == 2
 
 
 def test_marker_forgets_the_guard(state: ProducerStateManager) -> None:
-    """A transaction that was ended while a batch of it was verified takes the batch no more."""
+    """A batch whose transaction ends during its verification is refused."""
     guard = state.verify(PID, 0, 0)[1]
     assert state.end_transaction(PID, 0, 5, commit=False) == (0, None)
     assert state.verifications == 0
@@ -54,7 +53,7 @@ def test_marker_forgets_the_guard(state: ProducerStateManager) -> None:
 
 
 def test_repeat_is_known_before_its_transaction_is_asked_for(state: ProducerStateManager) -> None:
-    """The repeat of a remembered batch is recognised as such, also after the transaction's end."""
+    """A duplicate is detected before the verification, after the transaction's end too."""
     begin(state)
     state.end_transaction(PID, 0, 1, commit=True)
     assert state.append(PID, 0, 0, 2, transactional=True, guard=0) == (0, 0, 0)
@@ -79,7 +78,7 @@ def test_newer_epoch_is_verified_though_the_old_transaction_is_open(state: Produ
 
 
 def test_coordinators_append_is_judged_by_epoch_and_guard(state: ProducerStateManager) -> None:
-    """Offsets of a transaction have no sequence; an older epoch and a missing guard are refused all the same."""
+    """Transactional offsets have no sequence; an older epoch and a missing guard are refused."""
     guard = state.verify(PID, 4, 0)[1]
     assert state.append(PID, 4, 9, 0, transactional=True, from_client=False, guard=0)[0] == BAD_TXN_STATE
     assert state.append(PID, 4, 9, 0, transactional=True, from_client=False, guard=guard) == (0, 0, 0)
@@ -87,7 +86,7 @@ def test_coordinators_append_is_judged_by_epoch_and_guard(state: ProducerStateMa
 
 
 def test_higher_sequence_does_not_overtake(state: ProducerStateManager) -> None:
-    """While the lowest sequence seen is not written, a higher one is out of order; the lowest goes through."""
+    """While the lowest sequence seen is not written, a higher one is out of order, and the lowest is accepted."""
     state.verify(PID, 0, 5)
     guard = state.verify(PID, 0, 3)[1]
     assert state.append(PID, 0, 5, 0, transactional=True, guard=guard)[0] == OUT_OF_ORDER
@@ -102,7 +101,7 @@ def test_newer_epoch_begins_with_its_own_lowest_sequence(state: ProducerStateMan
 
 
 def test_first_sequence_of_transaction_version_2(state: ProducerStateManager) -> None:
-    """The first sequence of an unknown producer of version 2 is 0; of an older one any is accepted."""
+    """The first sequence of an unknown producer of version 2 must be 0; an older version accepts any."""
     guard = state.verify(PID, 0, 5, bumps_epochs=True)[1]
     assert state.append(PID, 0, 5, 0, transactional=True, guard=guard)[0] == OUT_OF_ORDER
     guard = state.verify(PID + 1, 0, 5)[1]
@@ -110,7 +109,7 @@ def test_first_sequence_of_transaction_version_2(state: ProducerStateManager) ->
 
 
 def test_verifications_expire(state: ProducerStateManager) -> None:
-    """One that was never followed by a batch is forgotten with producer.id.expiration.ms."""
+    """A verification without a batch expires after producer.id.expiration.ms."""
     guard = state.verify(PID, 0, 0, now_ms=1000)[1]
     state.expire(1999, 1000)
     assert state.verify(PID, 0, 0, now_ms=1999) == (0, guard)
@@ -137,14 +136,14 @@ def test_marker_of_version_1_has_the_epoch_of_its_records(state: ProducerStateMa
 
 
 def test_marker_of_version_2_has_a_newer_epoch(state: ProducerStateManager) -> None:
-    """One with the epoch of the open transaction is late: it belongs to the transaction before."""
+    """A marker with the epoch of the open transaction is late, and belongs to the previous transaction."""
     begin(state, epoch=3)
     assert state.end_transaction(PID, 3, 1, commit=True, transaction_version=2)[0] == BAD_EPOCH
     assert state.end_transaction(PID, 4, 1, commit=False, transaction_version=2) == (0, (PID, 0, 1, 2))
 
 
 def test_repeated_marker_of_version_2(state: ProducerStateManager) -> None:
-    """The coordinator writes it again when it does not know whether it is written: nothing is open, it is accepted."""
+    """A repeated marker, which follows an unknown outcome, is accepted without an open transaction."""
     begin(state, epoch=3)
     assert state.end_transaction(PID, 4, 1, commit=True, transaction_version=2)[0] == 0
     assert state.end_transaction(PID, 4, 2, commit=True, transaction_version=2) == (0, None)
@@ -161,7 +160,7 @@ def test_marker_of_an_older_coordinator(state: ProducerStateManager) -> None:
 
 
 def test_late_transaction(state: ProducerStateManager) -> None:
-    """Late: open for more than the longest time-out and five minutes since the producer's last write."""
+    """A transaction is late when it is open longer than the maximum timeout and five minutes since its last write."""
     assert not state.has_late_transaction(10**9, 900_000)
     state.append(PID, 0, 0, 0, transactional=True, timestamp_ms=1000)
     state.append(PID + 1, 0, 0, 1, transactional=True, timestamp_ms=10**9)

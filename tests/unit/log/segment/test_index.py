@@ -1,4 +1,4 @@
-"""Offset, time and transaction index against Kafka's own test vectors (TI, OI, AX)."""
+"""Offset, time and transaction indexes by Kafka's test vectors (TI, OI, AX)."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.native.log_indexes import OffsetIndex, TimeIndex, TransactionIndex
 
 
 def test_time_lookup_vectors(tmp_path: Path) -> None:
-    """TI-1: look-ups below, between and at entries give Kafka's responses."""
+    """TI-1: look-ups below, between and at entries return Kafka's results."""
     index = TimeIndex(tmp_path, 45, 30 * 12)
     assert index.lookup(100) == (-1, 45)
     for i in range(1, 30):
@@ -19,7 +19,7 @@ def test_time_lookup_vectors(tmp_path: Path) -> None:
 
 
 def test_time_index_keeps_one_place_for_the_closing_entry(tmp_path: Path) -> None:
-    """TI-2: with room for 30 it is full at 29, and only the closing entry may follow."""
+    """TI-2: an index for 30 entries is full at 29, and accepts only the closing entry."""
     index = TimeIndex(tmp_path, 0, 30 * 12)
     for i in range(29):
         assert not index.is_full
@@ -32,7 +32,7 @@ def test_time_index_keeps_one_place_for_the_closing_entry(tmp_path: Path) -> Non
 
 
 def test_time_index_order(tmp_path: Path) -> None:
-    """An equal time stamp writes nothing; a smaller one, or a smaller offset, is refused."""
+    """An equal timestamp writes nothing; a smaller one, or a smaller offset, is refused."""
     index = TimeIndex(tmp_path, 0, 1200)
     index.maybe_append(10, 10)
     index.maybe_append(10, 20)
@@ -43,7 +43,7 @@ def test_time_index_order(tmp_path: Path) -> None:
 
 
 def test_offset_append_out_of_order(tmp_path: Path) -> None:
-    """OI-1: 51 then 50 is refused."""
+    """OI-1: offset 50 after 51 is refused."""
     index = OffsetIndex(tmp_path, 45, 240)
     index.append(51, 0)
     with pytest.raises(ValueError, match="order"):
@@ -51,7 +51,7 @@ def test_offset_append_out_of_order(tmp_path: Path) -> None:
 
 
 def test_offset_lookup_extremes(tmp_path: Path) -> None:
-    """OI-2: an empty index returns its base; the last entry is found."""
+    """OI-2: an empty index returns its base, and the last entry is found."""
     index = OffsetIndex(tmp_path, 45, 30 * 8)
     assert index.lookup(45) == (45, 0)
     for i in range(30):
@@ -63,10 +63,10 @@ def test_offset_lookup_extremes(tmp_path: Path) -> None:
 
 
 def test_file_is_kafkas(tmp_path: Path) -> None:
-    """Entries are big-endian, the file preallocated to whole entries while active and trimmed when sealed."""
+    """Entries are big-endian; the file is preallocated to whole entries while active, and trimmed when sealed."""
     index = OffsetIndex(tmp_path, 45, 101)
     file = tmp_path / "00000000000000000045.index"
-    assert not file.exists()  # nothing is made before the first entry
+    assert not file.exists()  # no file before the first entry
     index.append(50, 7)
     assert file.stat().st_size == 96
     index.seal()
@@ -78,13 +78,13 @@ def test_file_is_kafkas(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"\0" * 7, b"\0\0\0\5\0\0\0\0\0\0\0\0\0\0\0\0", b"\xff" * 8, b"\0" * 800])
 def test_damaged_offset_index_is_reported(tmp_path: Path, content: bytes) -> None:
-    """A cut entry, offsets that fall, a negative offset and a file longer than allowed all fail the sanity check."""
+    """A truncated entry, decreasing or negative offsets, and a file above the maximum size fail the sanity check."""
     (tmp_path / "00000000000000000045.index").write_bytes(content)
     assert not OffsetIndex(tmp_path, 45, 101).load()
 
 
 def test_collect_aborted_vectors(tmp_path: Path) -> None:
-    """AX-1: what overlaps is returned, and whether later segments can still add something; also after a reload."""
+    """AX-1: a look-up returns the overlapping entries and whether later segments may have more, after a reload too."""
     index = TransactionIndex(tmp_path, 0)
     rows = [(0, 0, 10, 11), (1, 5, 15, 13), (2, 18, 35, 25), (3, 32, 50, 40)]
     for row in rows:
@@ -100,7 +100,7 @@ def test_collect_aborted_vectors(tmp_path: Path) -> None:
 
 
 def test_aborted_last_offset_must_increase(tmp_path: Path) -> None:
-    """AX-2: 15 after 15 is refused."""
+    """AX-2: offset 15 after 15 is refused."""
     index = TransactionIndex(tmp_path, 0)
     index.append(0, 0, 15, 16)
     with pytest.raises(ValueError, match="order"):

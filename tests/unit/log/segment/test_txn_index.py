@@ -1,4 +1,4 @@
-"""The transaction index when its file cannot be read or written: no entry is lost."""
+"""Transaction index with failed reads and writes of its file: no entry is lost."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ PID = 7
 
 
 def abort(log: PartitionLog, producer_id: int = PID) -> int:
-    """A transaction of one record, aborted; the offset of the record."""
+    """Append an aborted transaction of one record, and return its offset."""
     guard = log.start_verification(producer_id, 0, 0)[1]
     data = batch(b"v", producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
     info = log.append(data, verification_guard=guard)
@@ -25,7 +25,7 @@ def abort(log: PartitionLog, producer_id: int = PID) -> int:
 
 
 def test_entry_that_cannot_be_written(tmp_path: Path) -> None:
-    """It is neither in the file nor in memory, and the next one is in its place."""
+    """The entry is neither in the file nor in memory, and the next entry has its place."""
     index = TransactionIndex(tmp_path, 0)
     with no_file_growth(), pytest.raises(OSError, match=f"Errno {errno.EFBIG}"):
         index.append(1, 0, 10, 11)
@@ -35,7 +35,7 @@ def test_entry_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_collect_of_many(tmp_path: Path) -> None:
-    """The entries of a read are found wherever in the index they are."""
+    """The entries of a read are found anywhere in the index."""
     index = TransactionIndex(tmp_path, 0)
     rows = [(i, 10 * i, 10 * i + 9, 10 * i + 10) for i in range(1000)]
     for row in rows:
@@ -49,7 +49,7 @@ def test_collect_of_many(tmp_path: Path) -> None:
 
 
 def test_flush_without_a_descriptor_can_be_tried_again(tmp_path: Path) -> None:
-    """No sync of the index was tried: the partition goes on, and the next flush brings the entries to the disk."""
+    """A flush without a descriptor does not fail the log, and the next flush writes the entries to disk."""
     log = open_log(tmp_path / "t-0")
     abort(log)
     with no_descriptors(), pytest.raises(OSError, match=os.strerror(errno.EMFILE)):

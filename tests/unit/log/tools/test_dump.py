@@ -1,4 +1,4 @@
-"""Results of the tools for the files of a partition: Kafka's facts, and every damaged place."""
+"""Tools for the files of a partition: Kafka's output, and each damaged place."""
 
 import struct
 from contextlib import closing
@@ -58,7 +58,7 @@ def test_log_rows_have_kafkas_names(tmp_path: Path) -> None:
 
 
 def test_marker_is_shown(tmp_path: Path) -> None:
-    """A control batch shows commit or abort and the coordinator's epoch; nonsense in it is shown, not raised."""
+    """A control batch shows commit or abort and the coordinator's epoch; malformed contents are shown as damage."""
     path = segment(tmp_path, 0, marker(0, 9, 1, 0), marker(1, 9, 1, 1), batch(2, attributes=0x30), batch(3))
     rows = list(dump_file(path))
     assert [r["kind"] for r in rows] == ["batch", "record", "batch", "record", "batch", "damage", "batch"]
@@ -69,7 +69,7 @@ def test_marker_is_shown(tmp_path: Path) -> None:
 
 
 def test_control_records_of_a_metadata_log_are_shown(tmp_path: Path) -> None:
-    """Those of types that no log has, and those that cannot be read, are shown too."""
+    """Control records of unknown types, and unreadable ones, are shown too."""
     builder = RecordBatchBuilder(control=True)
     for key, value in [
         (b"\0\0\0\5", b"\0\0\0\1\0"),
@@ -91,7 +91,7 @@ def test_control_records_of_a_metadata_log_are_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_records_are_shown_on_request(tmp_path: Path, codec: int) -> None:
-    """Records come with offset, time, sequence, header names and text, whatever the codec."""
+    """Records have offset, timestamp, sequence, header names and text, with any codec."""
     builder = RecordBatchBuilder(codec, base_offset=5, producer_id=3, producer_epoch=0, base_sequence=2**31 - 1)
     builder.append(b"k", b"v\xff", 1000, [("h", b"x")])
     builder.append(None, None, 1001)
@@ -116,7 +116,7 @@ def test_records_are_shown_on_request(tmp_path: Path, codec: int) -> None:
     ],
 )
 def test_dump_ends_at_damage(tmp_path: Path, tail: bytes, message: str) -> None:
-    """Bytes that are not a batch are reported with their position, after all batches before them."""
+    """Bytes that are not a batch are reported with their position after the batches before them."""
     path = segment(tmp_path, 0, batch(0), tail)
     rows = list(dump_file(path))
     assert [r["kind"] for r in rows] == ["batch", "damage"]
@@ -125,7 +125,7 @@ def test_dump_ends_at_damage(tmp_path: Path, tail: bytes, message: str) -> None:
 
 
 def test_wrong_checksum_is_shown_and_passed(tmp_path: Path) -> None:
-    """A batch with a wrong checksum is marked, and the next one still read."""
+    """A batch with a wrong checksum is marked, and the next batch is read."""
     damaged = bytearray(batch(0))
     damaged[-1] ^= 1
     rows = list(dump_file(segment(tmp_path, 0, bytes(damaged), batch(1))))
@@ -133,7 +133,7 @@ def test_wrong_checksum_is_shown_and_passed(tmp_path: Path) -> None:
 
 
 def test_indexes(tmp_path: Path) -> None:
-    """Entries come with whole offsets, and the zeros of a preallocated index are left out."""
+    """Entries have whole offsets, and the zeros of a preallocated index are omitted."""
     (tmp_path / f"{100:020}.index").write_bytes(struct.pack(">iiii", 5, 700, 9, 1500) + bytes(80))
     (tmp_path / f"{100:020}.timeindex").write_bytes(struct.pack(">qi", 5000, 3) + bytes(120))
     (tmp_path / f"{100:020}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 9, 101, 109, 105))
@@ -146,7 +146,7 @@ def test_indexes(tmp_path: Path) -> None:
 
 
 def test_snapshot(tmp_path: Path) -> None:
-    """A snapshot written by the broker is shown; a damaged one is one row of damage."""
+    """A snapshot of the broker is shown; a damaged one is one row of damage."""
     state, path = ProducerStateManager(), tmp_path / f"{5:020}.snapshot"
     state.append(9, 2, 0, 3, record_count=2, timestamp_ms=77, transactional=True)
     state.write_snapshot(path)
@@ -160,7 +160,7 @@ def test_snapshot(tmp_path: Path) -> None:
 
 
 def test_state_files_and_unknown_names(tmp_path: Path) -> None:
-    """Checkpoints are read too; a file of another kind is refused by name."""
+    """Checkpoints are shown, and the error for a file of another kind has its name."""
     checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint").write({("t", 0): 5})
     assert [describe(r) for r in dump_file(tmp_path / "recovery-point-offset-checkpoint")] == [
         "topic: t partition: 0 offset: 5"
@@ -172,7 +172,7 @@ def test_state_files_and_unknown_names(tmp_path: Path) -> None:
 
 
 def test_whole_folder_has_no_findings(tmp_path: Path) -> None:
-    """A folder without damage gives an empty list; a partition that was compacted may have gaps."""
+    """A sound folder has no findings; a compacted partition may have gaps."""
     partition = tmp_path / "t-0"
     segment(partition, 0, batch(0, 3), batch(5))
     log = segment(partition, 6, batch(6), batch(7))
@@ -184,7 +184,7 @@ def test_whole_folder_has_no_findings(tmp_path: Path) -> None:
 
 
 def test_torn_tail_is_distinguished_from_damage(tmp_path: Path) -> None:
-    """An unfinished batch at the very end is a torn tail; the same in a sealed segment is not."""
+    """An unfinished batch at the end of the log is a torn tail, and in a sealed segment it is damage."""
     segment(tmp_path / "t-0", 0, batch(0), batch(1)[:50])
     segment(tmp_path / "t-1", 0, batch(0), batch(1)[:50])
     segment(tmp_path / "t-1", 5, batch(5))
@@ -194,7 +194,7 @@ def test_torn_tail_is_distinguished_from_damage(tmp_path: Path) -> None:
 
 
 def describe_offsets(log: Path) -> list[tuple[int, int, int]]:
-    """First offset, last offset and number of records of each batch."""
+    """Return the first offset, last offset and record count of each batch."""
     with closing(BatchFile(log)) as file:
         at, found = 0, []
         while at < file.size_bytes:
@@ -206,7 +206,7 @@ def describe_offsets(log: Path) -> list[tuple[int, int, int]]:
 
 
 def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path: Path) -> None:
-    """Repair removes the damaged batch only, keeps it aside, and has the next start rebuild what is derived."""
+    """Repair removes and keeps aside only the damaged batch; the next start rebuilds derived files."""
     partition = tmp_path / "t-0"
     damaged = bytearray(batch(1, 2))
     damaged[-2] ^= 0x40
@@ -245,8 +245,9 @@ def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path: Path) -> None:
     ids=["twice", "backwards", "zeroed page", "garbage before"],
 )
 def test_order_and_garbage_are_found_and_cut(tmp_path: Path, batches: list[bytes], position: int) -> None:
-    """A batch written twice, one of a lower offset, and foreign bytes are one place each; the rest stays."""
-    checkpoints.offset_checkpoint(tmp_path / "cleaner-offset-checkpoint").write({("t", 0): 0})  # gaps are not filled
+    """A duplicate batch, a batch of a lower offset, and foreign bytes are one finding each; other batches stay."""
+    # prevents the filling of gaps
+    checkpoints.offset_checkpoint(tmp_path / "cleaner-offset-checkpoint").write({("t", 0): 0})
     log = segment(tmp_path / "t-0", 0, *batches)
     (found,) = verify(tmp_path, repair=True)
     assert found.position == position
@@ -267,7 +268,7 @@ def test_order_and_garbage_are_found_and_cut(tmp_path: Path, batches: list[bytes
     ],
 )
 def test_damaged_index_is_removed_by_repair(tmp_path: Path, suffix: str, content: bytes, problem: str) -> None:
-    """An index that cannot be right is found, and removed on command: the next start rebuilds it."""
+    """An invalid index is found and removed by a repair, and rebuilt by the next start."""
     log = segment(tmp_path / "t-0", 0, batch(0), batch(1))
     log.with_suffix(suffix).write_bytes(content)
     (found,) = verify(tmp_path)
@@ -278,7 +279,7 @@ def test_damaged_index_is_removed_by_repair(tmp_path: Path, suffix: str, content
 
 
 def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
-    """No single flipped bit passes, but in the leader epoch, which no checksum covers."""
+    """Any single flipped bit is found, except in the leader epoch, which no checksum covers."""
     batches = [batch(0, 2), batch(2), batch(3, payload=b"last")]
     good = b"".join(batches)
     starts = [0, len(batches[0]), len(batches[0]) + len(batches[1])]
@@ -295,7 +296,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
 
 
 def test_repair_is_refused_while_a_broker_runs(tmp_path: Path) -> None:
-    """Repair needs the folder to itself; looking does not."""
+    """A repair needs the lock of the folder; a verification does not."""
     segment(tmp_path / "t-0", 0, batch(0)[:-1])
     lock = FolderLock(tmp_path)
     assert len(verify(tmp_path)) == 1
@@ -308,7 +309,7 @@ def test_repair_is_refused_while_a_broker_runs(tmp_path: Path) -> None:
 
 
 def test_damaged_checkpoints_are_found(tmp_path: Path) -> None:
-    """Damaged checkpoints are removed on command, the owner's file never."""
+    """Damaged checkpoints are removed by a repair; meta.properties is not."""
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\n")
     (tmp_path / "meta.properties").write_text("version=9\n")
     assert [f.path.name for f in verify(tmp_path)] == ["recovery-point-offset-checkpoint", "meta.properties"]

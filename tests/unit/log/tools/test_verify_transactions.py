@@ -1,4 +1,4 @@
-"""`kbroker log verify` on transactions: an aborted one that its index does not know is found, and put right."""
+"""`kbroker log verify` on transactions: an aborted one without an index entry is found and repaired."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_lost_transaction_index(tmp_path: Path) -> None:
 
 
 def test_compacted_transactions_are_sound(tmp_path: Path) -> None:
-    """Records that compaction removed from a log and its indexes are not missing."""
+    """Records that compaction removed from a log and its indexes are not reported as missing."""
     log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
     for sequence in range(6):
         write(log, sequence, commit=sequence % 2 == 0)
@@ -61,8 +61,11 @@ def index_findings(folder: Path) -> list[str]:
 @pytest.mark.parametrize("is_compacted", [True, False])
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_every_flip_is_found(tmp_path: Path, is_compacted: bool, has_checkpoint: bool) -> None:
-    """Each byte of an index. Without the checkpoint, the batches of a compacted segment do not show how far before its
-    first record a transaction began, nor the last stable offset."""
+    """A flip of each byte of an index is found.
+
+    Without the checkpoint, the batches of a compacted segment show neither the begin of a transaction before their
+    first record nor the last stable offset.
+    """
     folder = tmp_path / "t-0"
     log = open_log(folder, config={"cleanup.policy": "compact"} if is_compacted else {})
     for sequence, commit in enumerate((True, False, False, True)):
@@ -88,7 +91,7 @@ def test_every_flip_is_found(tmp_path: Path, is_compacted: bool, has_checkpoint:
 
 
 def test_wrong_entries(tmp_path: Path) -> None:
-    """The finding names the transaction and both versions of its entry."""
+    """The finding has the transaction and both versions of its entry."""
     folder = tmp_path / "t-0"
     log = open_log(folder)
     write(log, 0, commit=False)
