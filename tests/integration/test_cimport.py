@@ -38,6 +38,7 @@ del leases
 assert pool.available_bytes == 1000
 print(kbroker._core.__file__)
 """
+FAST = {"CFLAGS": "-O0", "CXXFLAGS": "-O0"}  # what the compiler optimizes is not under test
 pytestmark = pytest.mark.slow
 
 
@@ -102,7 +103,7 @@ def build_and_check(python: Path | str, tree: Path, **environment: str) -> str:
     shutil.copytree(FOREIGN, tree)
     build = "sys.argv = ['setup.py', '-q', 'build_ext', '--build-lib', 'out']; runpy.run_path('setup.py')"
     clean = f"import os, runpy, sys; os.chdir({str(tree)!r}); {build}"
-    run(python, "-c", clean, **environment)
+    run(python, "-c", clean, **environment, **FAST)
     shutil.copy2(tree / "src" / "foreign" / "__init__.py", tree / "out" / "foreign")
     return run(python, "-c", f"import sys; sys.path.insert(0, {str(tree / 'out')!r})\n{CHECK}", **environment).strip()
 
