@@ -40,7 +40,7 @@ class Browser:
         options.binary_location = str(shutil.which("chromium"))
         for switch in (*SWITCHES, f"--user-data-dir={folder}"):
             options.add_argument(switch)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
         self.driver.set_page_load_timeout(PATIENCE_S)
         self.driver.set_script_timeout(PATIENCE_S)

@@ -1,4 +1,7 @@
-"""Headless Chromium for all tests of this folder, and a broker with data for each page of its console."""
+"""Headless Chromium for all tests of this folder, and a broker with data for each page of its console.
+
+Both run as long as the tests of the package, which the folder is for that reason: an open page takes CPU time too.
+"""
 
 import json
 import os
@@ -47,7 +50,7 @@ def axe() -> str:
     return script.read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     need.program("chromium", "chromedriver")
     made = Browser(tmp_path_factory.mktemp("chromium"))
@@ -55,7 +58,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     made.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker() -> Iterator[Broker]:
     with console.served(SETTINGS) as made:
         fill(made)

@@ -16,7 +16,8 @@ from tests.support.topic_reader import Reader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-PROGRAM = "StreamsGroup"
+PROGRAM, GROUP = "StreamsGroup", "streams-application"
+WORDS, PAIRS = 16_000, 4_000
 GROUPS = {
     "group.streams.initial.rebalance.delay.ms": "0",
     "group.streams.min.session.timeout.ms": "2000",
@@ -30,14 +31,12 @@ GROUPS = {
 class Instances:
     """Two instances of an application."""
 
-    def __init__(self, folder: Path, bootstrap: str, guarantee: str, kind: str) -> None:
+    def __init__(self, folder: Path, bootstrap: str, guarantee: str) -> None:
         self.workers: list[Worker] = []
         for name in ("one", "two"):
             own = folder / name
             own.mkdir()
-            self.workers.append(
-                streams_worker(PROGRAM, own, bootstrap, str(own / "state"), guarantee, kind, f"{name}:1")
-            )
+            self.workers.append(streams_worker(PROGRAM, own, bootstrap, str(own / "state"), guarantee, f"{name}:1"))
 
     def start(self) -> None:
         for worker in self.workers:
@@ -57,10 +56,10 @@ def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
     return broker
 
 
-def described(bootstrap: str, group: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return the state of a group, and the numbers of active and standby tasks of each member with tasks."""
+def described(bootstrap: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return the state of the group, and the numbers of active and standby tasks of each member with tasks."""
     with Client(bootstrap) as client:
-        body = {"GroupIds": [group], "IncludeAuthorizedOperations": False}
+        body = {"GroupIds": [GROUP], "IncludeAuthorizedOperations": False}
         (found,) = client.call("StreamsGroupDescribe", 0, body)["Groups"]
     if found["ErrorCode"]:  # the group does not exist yet, or is loading
         return "", []
@@ -75,90 +74,94 @@ def described(bootstrap: str, group: str) -> tuple[str, list[tuple[int, int]]]:
     return found["GroupState"], counts
 
 
-def run_over_deaths(
-    broker: BrokerProcess, instances: Instances, output: Reader, group: str, is_done: Callable[[], bool], expected: int
-) -> None:
+class Outputs:
+    """Readers of both outputs, and what they are to read."""
+
+    def __init__(self, bootstrap: str, text: list[str]) -> None:
+        self.counted, self.joined = (Reader(bootstrap, topic, PARTITIONS) for topic in ("counted", "joined"))
+        self._words = Counter(word for line in text for word in line.split())
+        self._latest: dict[str, int] = {}
+
+    def progress(self) -> tuple[int, int]:
+        """Return the parts of the work that are done, in percent."""
+        return self.counted.count() * 100 // WORDS, self.joined.count() * 100 // PAIRS
+
+    def are_done(self) -> bool:
+        """Return whether each word has its last count, and each pair is joined."""
+        if min(self.progress()) < 100:
+            return False
+        for word, count in rows(self.counted):
+            self._latest[word] = max(self._latest.get(word, 0), int(count))
+        are_counted = all(self._latest.get(word, 0) >= count for word, count in self._words.items())
+        return are_counted and len(set(rows(self.joined))) == PAIRS
+
+    def check(self) -> None:
+        """Check that each step of each count and each pair is there; records may repeat."""
+        steps = {(word, int(count)) for word, count in rows(self.counted)}
+        assert {(word, step) for word, count in self._words.items() for step in range(1, count + 1)} <= steps
+        assert set(rows(self.joined)) == {(f"key-{n}", f"left-{n}+right-{n}") for n in range(PAIRS)}
+
+    def close(self) -> None:
+        self.counted.close()
+        self.joined.close()
+
+
+def rows(reader: Reader) -> list[tuple[str, str]]:
+    """Return the records of all partitions."""
+    return list(itertools.chain.from_iterable(reader.rows.values()))
+
+
+def run_over_deaths(broker: BrokerProcess, instances: Instances, outputs: Outputs) -> None:
     """Kill one instance, the broker, and the other instance, which also loses its state, as the work proceeds."""
     one, two = instances.workers
 
-    def reached(share: int) -> None:
-        wait_for(f"{share} of {expected} records", lambda: output.count() >= share, 90, every=0)
+    def reached(percent: int) -> None:
+        wait_for(f"{percent} % of one output", lambda: max(outputs.progress()) >= percent, 90, every=0)
 
     instances.start()
     try:
-        wait_for("active and standby tasks in both instances", lambda: is_spread(broker.bootstrap, group), 90)
-        reached(expected // 5)
+        wait_for("active and standby tasks in both instances", lambda: is_spread(broker.bootstrap), 90)
+        reached(20)
         one.kill()
-        wait_for("the tasks of one instance", lambda: len(described(broker.bootstrap, group)[1]) == 2, 60)
+        wait_for("the tasks of one instance", lambda: len(described(broker.bootstrap)[1]) == 2, 60)
         one.start()
-        reached(expected * 2 // 5)
+        reached(40)
         broker.kill()
         broker.start()
-        reached(expected * 3 // 5)
+        reached(60)
         two.kill()
-        assert output.count() < expected, "the work was done before the kill: it needs more input"
+        assert max(outputs.progress()) < 100, "the work was done before the kill: it needs more input"
         shutil.rmtree(two.folder / "state")  # its stores are restored from their changelog topics
         two.start()
-        wait_for(f"all of {expected} records", lambda: output.count() >= expected and is_done(), 120, every=0)
-        wait_for("active and standby tasks in both instances", lambda: is_spread(broker.bootstrap, group), 90)
+        wait_for("all records", outputs.are_done, 120, every=0)
+        wait_for("active and standby tasks in both instances", lambda: is_spread(broker.bootstrap), 90)
     except AssertionError as error:
         shown = one.shown() + two.shown()
-        raise AssertionError(f"{error}; {output.count()} records so far\n{shown}\n{broker.tail()}") from error
+        raise AssertionError(f"{error}; {outputs.progress()} % so far\n{shown}\n{broker.tail()}") from error
 
 
-def is_spread(bootstrap: str, group: str) -> bool:
+def is_spread(bootstrap: str) -> bool:
     """Return whether the group is stable, with tasks for the four threads of two instances, standby tasks included."""
-    state, counts = described(bootstrap, group)
+    state, counts = described(bootstrap)
     return state == "Stable" and len(counts) == 4 and any(standby for _, standby in counts)
 
 
 @pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.soak), "exactly_once_v2"])
-def test_word_count(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
-    """Each word is counted one by one; at_least_once may repeat counts."""
-    text = lines(24_000)
+def test_word_count_and_windowed_join(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
+    """Each word is counted one by one and each pair is joined: with exactly_once_v2 once, else at least once."""
+    text = lines(WORDS)
     fill(broker.bootstrap, "lines", ((number % PARTITIONS, "", line) for number, line in enumerate(text)))
-    words = Counter(word for line in text for word in line.split())
-    output = Reader(broker.bootstrap, "counted", PARTITIONS)
-    latest: dict[str, int] = {}
-
-    def is_done() -> bool:
-        for word, count in itertools.chain.from_iterable(output.rows.values()):
-            latest[word] = max(latest.get(word, 0), int(count))
-        return all(latest.get(word, 0) >= count for word, count in words.items())
-
-    instances = Instances(tmp_path, broker.bootstrap, guarantee, "count")
+    for side in ("left", "right"):
+        pairs = ((number % PARTITIONS, f"key-{number}", f"{side}-{number}") for number in range(PAIRS))
+        fill(broker.bootstrap, side, pairs)
+    outputs = Outputs(broker.bootstrap, text)
+    instances = Instances(tmp_path, broker.bootstrap, guarantee)
     try:
-        run_over_deaths(broker, instances, output, "streams-count", is_done, sum(words.values()))
+        run_over_deaths(broker, instances, outputs)
+        outputs.check()
         if guarantee == "exactly_once_v2":
-            check_counts(output.rows, text)
-        steps = {(word, int(count)) for word, count in itertools.chain.from_iterable(output.rows.values())}
-        assert {(word, step) for word, count in words.items() for step in range(1, count + 1)} <= steps
+            check_counts(outputs.counted.rows, text)
+            assert len(rows(outputs.joined)) == PAIRS
     finally:
         instances.discard()
-        output.close()
-
-
-@pytest.mark.parametrize("guarantee", ["at_least_once", pytest.param("exactly_once_v2", marks=pytest.mark.soak)])
-def test_windowed_join(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
-    """Each pair is joined, and only once with exactly_once_v2."""
-    count = 12_000
-    for topic in ("left", "right"):
-        rows = ((number % PARTITIONS, f"key-{number}", f"{topic}-{number}") for number in range(count))
-        fill(broker.bootstrap, topic, rows)
-    expected = {(f"key-{number}", f"left-{number}+right-{number}") for number in range(count)}
-    output = Reader(broker.bootstrap, "joined", PARTITIONS)
-
-    def rows_so_far() -> list[tuple[str, str]]:
-        return list(itertools.chain.from_iterable(output.rows.values()))
-
-    instances = Instances(tmp_path, broker.bootstrap, guarantee, "join")
-    try:
-        is_done = lambda: len(set(rows_so_far())) == count  # noqa: E731
-        run_over_deaths(broker, instances, output, "streams-join", is_done, count)
-        found = rows_so_far()
-        assert set(found) == expected
-        if guarantee == "exactly_once_v2":
-            assert len(found) == count
-    finally:
-        instances.discard()
-        output.close()
+        outputs.close()

@@ -16,7 +16,7 @@ from tests.support.disk_states import cuts
 from tests.support.folder_contents import Keeps, captured, differences, settings_of
 from tests.support.recorded_load import record_load
 
-SAMPLE = 5  # calls per test
+SAMPLE = 3  # calls per test
 MODES: dict[str, dict[str, object]] = {
     "each record": {"log__flush__interval__messages": 1},
     "interval": {"log__flush__interval__ms": 1},

@@ -210,7 +210,8 @@ class Prober:
             return {"validate only": checked, "for real": done}, None
         entry = self._shown(kind, of, name)
         self._alter(kind, of, name, DELETE, None, validate_only=False)
-        self._gone(kind, of, name)
+        if self._settle_s:
+            self._gone(kind, of, name)
         if entry is None:
             self._hidden.add(name)
             return "not shown", None

@@ -2,8 +2,8 @@
 
 A worker receives one group at a time. Files that compare times are one group, the first, and hold a lock of the run
 against all other tests. Tests of Spark share two sessions and therefore form two groups; tests that share an Apache
-Kafka broker are one group, tests of a cluster of Apache Kafka another; every other file is a group. (The marks of xdist
-for groups cannot be used: they are added to node ids, which pytest 9.2 no longer allows.)
+Kafka broker are one group, tests of a cluster of Apache Kafka and tests in a browser are others; every other file is a
+group. (The marks of xdist for groups cannot be used: they are added to node ids, which pytest 9.2 no longer allows.)
 """
 
 import time
@@ -45,6 +45,8 @@ def group_of(nodeid: str) -> str:
         return "alone"
     if path.parts[:2] == ("tests", "spark") and path.name not in SPARK_PROCESSES:
         return "spark-topics" if path.name.startswith(SPARK_TOPICS) else "spark-tables"
+    if path.parts[:2] == ("tests", "browser"):
+        return "browser"
     if path.parts[:2] == ("tests", "integration"):
         return FOREIGN.get(path.parts[2], str(path))
     return str(path)

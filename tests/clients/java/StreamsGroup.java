@@ -17,9 +17,9 @@ import org.apache.kafka.streams.kstream.StreamJoined;
 /**
  * A Kafka Streams application with group.protocol=streams.
  *
- * <p>StreamsGroup BOOTSTRAP STATE_FOLDER GUARANTEE count|join ENDPOINT, until it is killed. "count" counts the words of
- * "lines" into "counted"; "join" joins the records of "left" and "right" by key within an hour into "joined". Each line
- * of the output is a change of the state, of a restored store, or of the host of a key of the store.
+ * <p>StreamsGroup BOOTSTRAP STATE_FOLDER GUARANTEE ENDPOINT, until it is killed. It counts the words of "lines" into
+ * "counted", and joins the records of "left" and "right" by key within an hour into "joined". Each line of the output is
+ * a change of the state.
  */
 public final class StreamsGroup {
     private StreamsGroup() {}
@@ -27,7 +27,7 @@ public final class StreamsGroup {
     private static Properties settings(String[] arguments) {
         Properties settings = new Properties();
         settings.putAll(Map.of(
-            "application.id", "streams-" + arguments[3],
+            "application.id", "streams-application",
             "bootstrap.servers", arguments[0],
             "state.dir", arguments[1],
             "processing.guarantee", arguments[2],
@@ -36,7 +36,7 @@ public final class StreamsGroup {
             "commit.interval.ms", 100,
             "statestore.cache.max.bytes", 0));
         settings.putAll(Map.of(
-            "application.server", arguments[4],
+            "application.server", arguments[3],
             "consumer.auto.offset.reset", "earliest",
             "consumer.max.poll.records", 100));
         return settings;
@@ -65,11 +65,8 @@ public final class StreamsGroup {
 
     public static void main(String[] arguments) throws InterruptedException {
         var builder = new StreamsBuilder();
-        if (arguments[3].equals("count")) {
-            count(builder);
-        } else {
-            join(builder);
-        }
+        count(builder);
+        join(builder);
         var streams = new KafkaStreams(builder.build(), settings(arguments));
         streams.setUncaughtExceptionHandler(error -> {
             error.printStackTrace();
