@@ -372,7 +372,8 @@ def test_serve_takes_a_file_without_an_option(fake_broker: type[FakeBroker], tmp
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=2\n")
     run("serve", str(config), "--in-memory")
-    assert fake_broker.made[0].properties["num.partitions"] == "2"
+    properties = fake_broker.made[0].properties
+    assert (properties["num.partitions"], properties["kbroker.in.memory"]) == ("2", "true")
     words = [str(config), "--set", "a=b", "--in-memory"]
     assert serving.plain_options(words) == serving.Options([], None, str(config), {"a": "b"}, True)
     assert serving.plain_options([*words, "--config", str(config)]) is None
@@ -390,12 +391,6 @@ def test_headers_of_produce_are_the_bytes_of_the_shell() -> None:
     from kbroker.cli.produce import _header
 
     assert _header("name=" + b"\xff\xfe".decode("utf-8", "surrogateescape")) == ("name", b"\xff\xfe")
-
-
-def test_serve_in_memory(fake_broker: type[FakeBroker]) -> None:
-    """--in-memory sets one config."""
-    run("serve", "--in-memory")
-    assert fake_broker.made[0].properties["kbroker.in.memory"] == "true"
 
 
 def test_serve_leaves_signal_handlers_as_they_were(fake_broker: type[FakeBroker]) -> None:

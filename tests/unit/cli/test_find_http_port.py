@@ -18,7 +18,7 @@ def silent() -> Iterator[str]:
 
 @pytest.mark.parametrize("command", ["xray", "quotas explain"])
 def test_a_broker_that_takes_no_requests(silent: str, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """Without a response the error names --http and appears after the short time-out, once half a minute."""
+    """Without a response the error names --http after a short time-out, which once was half a minute."""
     monkeypatch.setattr(options, "FIND_TIMEOUT_S", 0.2)
     result = CliRunner().invoke(cli, [*command.split(), "-b", silent])
     assert (result.exit_code, result.stdout) == (1, "")

@@ -42,7 +42,7 @@ def test_each_password_of_an_accepted_mechanism() -> None:
 
 
 def test_unknown_users_take_the_time_of_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown user costs the iterations of a known user's mechanism, so that the time of a refusal names no user."""
+    """An unknown user costs the iterations of a known user, so that the time of a refusal reveals no user."""
     work: list[tuple[str, int]] = []
 
     def salted_password(self: scram.Mechanism, password: str, salt: bytes, iterations: int) -> bytes:

@@ -318,7 +318,19 @@ def waiting(timer: Timer, timeout_ms: int) -> tuple[threading.Thread, list[bool]
     return thread, responses
 
 
-def check_wakes(wake: Callable[[VirtualClock, Timer], object], expected: bool, ran_expected: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("wake", "expected", "ran_expected"),
+    [
+        (lambda clock, timer: clock.advance_ms(1000), True, ["far"]),
+        (lambda clock, timer: timer.add(0, nothing), True, []),
+        (lambda clock, timer: timer.close(), False, []),
+    ],
+    ids=["virtual time", "a due task", "close"],
+)
+def test_the_waiter_is_woken(
+    wake: Callable[[VirtualClock, Timer], object], expected: bool, ran_expected: list[str]
+) -> None:
+    """An advance of the clock beyond a bucket, a task that is due when added, and close end the wait at once."""
     clock, timer = timer_at(0)
     ran: list[str] = []
     timer.add(1000, lambda: ran.append("far"))
@@ -327,11 +339,6 @@ def check_wakes(wake: Callable[[VirtualClock, Timer], object], expected: bool, r
     thread.join(20)
     assert responses == [expected]
     assert ran == ran_expected
-
-
-def test_virtual_time_wakes_the_waiter() -> None:
-    """An advance of the clock beyond a bucket ends the wait without real time."""
-    check_wakes(lambda clock, timer: clock.advance_ms(1000), True, ["far"])
 
 
 def test_time_out_on_virtual_time() -> None:
@@ -344,16 +351,6 @@ def test_time_out_on_virtual_time() -> None:
         thread.join(0.001)
     assert responses == [False]
     assert timer.size == 1
-
-
-def test_due_task_wakes_the_waiter() -> None:
-    """A task that is due when added ends the wait for a later bucket."""
-    check_wakes(lambda clock, timer: timer.add(0, nothing), True, [])
-
-
-def test_close_wakes_the_waiter() -> None:
-    """Close ends the wait, and no task runs any more."""
-    check_wakes(lambda clock, timer: timer.close(), False, [])
 
 
 def test_earlier_bucket_wakes_the_waiter_on_real_time() -> None:
