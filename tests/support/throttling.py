@@ -5,14 +5,10 @@ from kbroker.metrics.registry import MetricName
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from tests.support import wire
 from tests.support.client import Client
+from tests.support.quotas import KEYS
 
 USER = "ANONYMOUS"
-PRODUCE, FETCH, REQUEST, MUTATION = (
-    "producer_byte_rate",
-    "consumer_byte_rate",
-    "request_percentage",
-    "controller_mutation_rate",
-)
+PRODUCE, FETCH, REQUEST, MUTATION = KEYS
 SETTINGS = {
     "num.network.threads": "1",
     "log.flush.interval.messages": "9223372036854775807",

@@ -9,12 +9,11 @@ import threading
 
 import pytest
 
-from kbroker._core.clock import VirtualClock
 from kbroker._core.metrics.metric import Metric
-from kbroker.metrics.registry import MetricName, Metrics
-from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.metrics.registry import MetricName
 from kbroker.quota._entities import DEFAULT_ENTITY
 from tests.native.quota_charges import ChargedRequest, HeldCounter
+from tests.support import quotas
 from tests.support.broker import wait_for
 
 MS = 1_000_000
@@ -22,15 +21,10 @@ KINDS = ("produce", "fetch", "other")  # in the order of the managers
 BEFORE, AFTER = ("", "c"), ("u", "c")  # tags of the counter: a quota of the client id, then of the user's client id
 
 
-class Bench:
-    """Managers over a registry and a clock of the test."""
+class Bench(quotas.Bench):
+    """Managers with requests of one client."""
 
-    def __init__(self) -> None:
-        self.clock = VirtualClock(1_700_000_000_000)
-        self.registry = Metrics(clock=self.clock, expires=True)
-        self.managers = ClientQuotaManagers(self.clock, self.registry)
-
-    def request(self, caches: bool) -> ChargedRequest:
+    def charged(self, caches: bool) -> ChargedRequest:
         """Return a request of user u with client id c."""
         return ChargedRequest(self.managers, b"u", b"c", caches)
 
@@ -57,7 +51,7 @@ def bench() -> Bench:
 def test_network_time_is_charged_to_the_counter_of_the_end(bench: Bench, caches: bool, key: str, group: str) -> None:
     """Handler time is charged before the change, and network time after it."""
     bench.managers.update(None, DEFAULT_ENTITY, key, 50)
-    request = bench.request(caches)
+    request = bench.charged(caches)
     assert request.judge("other", 0, 20 * MS) == 0
     bench.managers.update("u", "c", key, 50)
     request.sent(30 * MS)
@@ -69,7 +63,7 @@ def test_network_time_is_charged_to_the_counter_of_the_end(bench: Bench, caches:
 def test_network_time_of_unchanged_quotas(bench: Bench, caches: bool) -> None:
     """Handler time and network time are charged to one counter."""
     bench.managers.update(None, DEFAULT_ENTITY, "request_percentage", 50)
-    request = bench.request(caches)
+    request = bench.charged(caches)
     assert request.judge("other", 0, 20 * MS) == 0
     request.sent(30 * MS)
     assert bench.measure("request-time", "Request") == {BEFORE: pytest.approx(0.5)}
@@ -79,7 +73,7 @@ def test_network_time_after_the_managers() -> None:
     """A request may end after the managers were freed; its counter still exists."""
     bench = Bench()
     bench.managers.update(None, DEFAULT_ENTITY, "request_percentage", 50)
-    request = bench.request(True)
+    request = bench.charged(True)
     assert request.judge("other", 0, 20 * MS) == 0
     bench.managers.update("u", "c", "request_percentage", 50)
     request.forget_managers()
@@ -107,7 +101,7 @@ def test_throttle_time_is_recorded_at_the_counter_of_the_throttle(
     managers = bench.managers.shadows if key.startswith("shadow.") else bench.managers.enforced
     counter = HeldCounter(managers[KINDS.index(kind)], "u", "c")
     bench.clock.advance_ms(1)
-    request, delays = bench.request(caches), list[int]()
+    request, delays = bench.charged(caches), list[int]()
     judging = threading.Thread(target=lambda: delays.append(request.judge(kind, 1000, 1000 * MS)))
     judging.start()
     wait_for("a record into the held counter", counter.is_awaited, every=0.001)

@@ -4,40 +4,12 @@ import sys
 
 import pytest
 
-from kbroker._core.clock import VirtualClock
-from kbroker._core.metrics.metric import Metric
 from kbroker._core.metrics.metric_config import Quota
-from kbroker.metrics.registry import MetricName, Metrics
 from kbroker.quota._client_quotas import ClientQuotaManagers, Resolution
 from kbroker.quota._entities import DEFAULT_ENTITY, sanitize
+from tests.support.quotas import FETCH, KEYS, MUTATION, PRODUCE, REQUEST, Bench
 
 NO_LIMIT = float(2**63 - 1)
-PRODUCE, FETCH, REQUEST, MUTATION = (
-    "producer_byte_rate",
-    "consumer_byte_rate",
-    "request_percentage",
-    "controller_mutation_rate",
-)
-
-
-class Bench:
-    """Managers over a registry and a clock of the test."""
-
-    def __init__(self, **settings: int) -> None:
-        self.clock = VirtualClock(1_700_000_000_000)
-        self.registry = Metrics(clock=self.clock, expires=True)
-        self.managers = ClientQuotaManagers(self.clock, self.registry, **settings)
-        self.produce = self.managers.produce
-        self.fetch = self.managers.fetch
-        self.request = self.managers.request
-        self.mutation = self.managers.controller_mutation
-        self.update = self.managers.update
-
-    def metric(self, name: str, group: str, **tags: str) -> Metric:
-        pairs = {tag.replace("_", "-"): value for tag, value in tags.items()}
-        found = self.registry.get(MetricName.of(name, group, pairs))
-        assert isinstance(found, Metric)
-        return found
 
 
 @pytest.fixture
@@ -350,9 +322,9 @@ def test_users_are_encoded_in_tags(bench: Bench) -> None:
 
 def test_metrics_have_kafkas_names(bench: Bench) -> None:
     """Groups, names, tags and windows of the metrics are Kafka's."""
-    for key in (PRODUCE, FETCH, REQUEST, MUTATION):
+    for key in KEYS:
         bench.update("u", "c", key, 5)
-    for manager in (bench.produce, bench.fetch, bench.request, bench.mutation):
+    for manager in bench.managers.enforced:
         manager.record_and_get_throttle("u", "c", 1)
         group = manager.name
         name = {"Request": "request-time", "ControllerMutation": "tokens"}.get(group, "byte-rate")

@@ -4,22 +4,16 @@ import random
 
 import pytest
 
-from kbroker._core.clock import VirtualClock
-from kbroker.metrics.registry import Metrics
-from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.quota._entities import DEFAULT_ENTITY
+from tests.support import quotas
+from tests.support.quotas import PRODUCE
 
-PRODUCE = "producer_byte_rate"
 
-
-class Bench:
+class Bench(quotas.Bench):
     """Managers with a small maximum number of counters."""
 
     def __init__(self, max_counters: int) -> None:
-        self.clock = VirtualClock(1_700_000_000_000)
-        self.registry = Metrics(clock=self.clock, expires=True)
-        self.managers = ClientQuotaManagers(self.clock, self.registry, max_counters=max_counters)
-        self.produce = self.managers.produce
+        super().__init__(max_counters=max_counters)
 
     def record(self, client_id: str, size_bytes: float, user: str = "u") -> int:
         return self.produce.record_and_get_throttle(user, client_id, size_bytes)

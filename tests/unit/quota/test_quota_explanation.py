@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.clock import VirtualClock
 from kbroker.common.quotas import QuotaEntity
-from kbroker.metrics.registry import MetricName, Metrics
+from kbroker.metrics.registry import MetricName
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.observe.explanation_route import explanation_of_query
 from kbroker.observe.http_routes import HttpError
@@ -21,15 +20,10 @@ from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.explanation import ClientConnections, QuotaExplainer, UnknownConnectionError
 from kbroker.quota.verdict import Verdict
 from tests.native import connection_admission as admission
+from tests.support import quotas
 from tests.support.metadata import MemoryController, following
+from tests.support.quotas import FETCH, KEYS, MUTATION, PRODUCE, REQUEST, START_MS
 
-START_MS = 1_700_000_000_000
-PRODUCE, FETCH, REQUEST, MUTATION = KEYS = (
-    "producer_byte_rate",
-    "consumer_byte_rate",
-    "request_percentage",
-    "controller_mutation_rate",
-)
 RATE = "connection_creation_rate"
 
 
@@ -52,13 +46,11 @@ class Connections:
         return ClientConnections(len(own), own[:limit], client_ids, self._is_complete)
 
 
-class Bench:
+class Bench(quotas.Bench):
     """Quota managers, entities and connections that an explanation reads, without a broker."""
 
     def __init__(self, **settings: int) -> None:
-        self.clock = VirtualClock(START_MS)
-        self.registry = Metrics(clock=self.clock, expires=True)
-        self.managers = ClientQuotaManagers(self.clock, self.registry, **settings)
+        super().__init__(**settings)
         self.by_key = dict(zip(KEYS, self.managers.enforced, strict=True))
         self.addresses = ConnectionQuotas(clock=self.clock)
         self.addresses.update_listener("PLAINTEXT")

@@ -7,39 +7,20 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kbroker._core.clock import VirtualClock
-from kbroker._core.metrics.metric import Metric
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity
-from kbroker.metrics.registry import MetricName, Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
-from kbroker.quota._client_quotas import VERDICT_TYPES, ClientQuotaManagers
+from kbroker.quota._client_quotas import VERDICT_TYPES
 from kbroker.quota._entities import DEFAULT_ENTITY
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.verdict import Verdict
 from tests.native import connection_admission as admission
 from tests.support.metadata import LoggedController, following
+from tests.support.quotas import KEYS, Bench
 
-KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 SHADOWS = tuple(f"shadow.{key}" for key in KEYS)
 NO_LIMIT = float(2**63 - 1)
-START_MS = 1_700_000_000_000
-
-
-class Bench:
-    """Managers over a registry and a clock of the test."""
-
-    def __init__(self, **settings: int) -> None:
-        self.clock = VirtualClock(START_MS)
-        self.registry = Metrics(clock=self.clock, expires=True)
-        self.managers = ClientQuotaManagers(self.clock, self.registry, **settings)
-        self.update = self.managers.update
-
-    def measure(self, name: str, group: str, user: str, client_id: str) -> float:
-        found = self.registry.get(MetricName.of(name, group, {"user": user, "client-id": client_id}))
-        assert isinstance(found, Metric)
-        return found.measure()
 
 
 @pytest.fixture
@@ -152,7 +133,7 @@ def test_their_metrics_have_their_own_names(bench: Bench) -> None:
         ("kbroker:shadow-controller-mutation", "mutation-rate"), ("kbroker:shadow-controller-mutation", "tokens"),
         ("kbroker:shadow-controller-mutation", "throttle-time"),
     }  # fmt: skip
-    assert bench.measure("byte-rate", "kbroker:shadow-produce", "%C3%BC", "") == 2.0
+    assert bench.metric("byte-rate", "kbroker:shadow-produce", user="%C3%BC", client_id="").measure() == 2.0
     bench.clock.advance_ms(3_600_001)
     assert sorted(bench.managers.expire_inactive()) == sorted(
         f"Shadow{kind}{of}-%C3%BC:" for kind in VERDICT_TYPES[:4] for of in ("", "ThrottleTime")
