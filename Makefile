@@ -41,9 +41,9 @@ test: $(VENV)/.built $(VENV)/.locked spark-classes ## the whole suite: what any 
 CLASSES := build/spark-classes-$(shell pwd -P | tr -d '\n' | sha256sum | cut -c 1-8).jsa
 .PHONY: spark-classes
 spark-classes: $(CLASSES)
-$(CLASSES): $(LOCK) | $(VENV)/.built $(VENV)/.locked
+$(CLASSES): $(LOCK) tests/spark/class_archive.py tests/spark/write_class_archive.py | $(VENV)/.built $(VENV)/.locked
 	@if command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" > /dev/null; then \
-	  $(BIN)/python -m tests.spark.class_archive $@ || [ -z "$$KBROKER_REQUIRE_ALL" ]; fi
+	  $(BIN)/python -m tests.spark.write_class_archive $@ || [ -z "$$KBROKER_REQUIRE_ALL" ]; fi
 
 # What each worker of a fresh clone would do first: rewrite the assertions of all tests, and wait for their compiled modules
 .PHONY: collected

@@ -53,23 +53,30 @@ def _until_rows(run: Callable[..., Any], common: dict[str, Any], doing: str) -> 
     return pipeline_jobs.run_stream(until, common, doing)
 
 
-def main() -> None:
+def run(commands: list[list[str]]) -> list[dict[str, Any]]:
+    """Run commands in one session, which `end` ends; return status, out and err of each."""
     table_stream.STARTS = failures.TRIES = WORKER_STARTS
     pipeline_session.EXECUTOR_SECONDS = 600.0  # on a busy machine a cluster starts an executor late
     for module in (pipeline_jobs, pipeline_views, pipeline_whatif):
         module.session = _session  # type: ignore[attr-defined]
     pipeline_watch.run_stream = _until_rows  # type: ignore[attr-defined]
     results = []
-    for words in json.load(sys.stdin):
+    for words in commands:
         command = list(itertools.dropwhile(lambda word: "=" in word, words))
         variables = dict(word.split("=", 1) for word in words[: len(words) - len(command)])
         _kept["words"] = command
         done = CliRunner().invoke(cli, ["pipeline", *command], env=variables)
         results.append({"status": done.exit_code, "out": done.stdout, "err": done.stderr})
+    return results
+
+
+def end() -> None:
+    """Stop the session of the commands, if there is one."""
     if "stop" in _kept:
         _kept["stop"]()
-    json.dump(results, sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    found = run(json.load(sys.stdin))
+    end()
+    json.dump(found, sys.stdout)
