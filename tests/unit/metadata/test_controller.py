@@ -227,7 +227,7 @@ def test_a_slow_part_delays_no_change_of_another(controller: MemoryController) -
     slow.wanted = lambda delta: (32, "slow") in delta.changed_configs
     following(controller, slow)
     following(controller, other)
-    with slow.lock:  # as while it publishes
+    with slow.lock:  # held during a publication
         thread = threading.Thread(target=change, args=(controller, group_config("slow")))
         change(controller, group_config("a"))
         assert calls == [("other", ["a"])]

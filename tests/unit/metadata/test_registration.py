@@ -91,7 +91,7 @@ def test_the_broker_leads_every_partition(controller: MemoryController) -> None:
 
 
 def test_a_single_log_folder_has_all_partitions(controller: MemoryController) -> None:
-    """A partition keeps its directory unless the broker has only one, also at a level without directories."""
+    """With several log folders, or at a level without directories, a partition keeps its directory."""
     add_topic(controller, {"Directories": [MIGRATING]}, {"Directories": [OTHER]}, {})
     assert len(register(controller, FOLDER, OTHER)) == 2
     assert len(register(controller, FOLDER, level=LEVEL_WITHOUT_DIRECTORIES)) == 2

@@ -420,7 +420,7 @@ def test_a_failed_topic_that_grows_before_it_is_published(bench: Bench) -> None:
     topics = bench.ctx.topics
     made: list[Any] = []
     thread = threading.Thread(target=lambda: made.extend(topics.create_all([NewTopic("t", 1)])))
-    with topics.lock:  # as while the logs of another request are created
+    with topics.lock:  # held while logs of another request are created
         thread.start()
         while "t" not in bench.ctx.image.topics:
             thread.join(0.001)

@@ -306,7 +306,7 @@ def test_sampling_keeps_a_share_and_every_verdict() -> None:
 
 
 def test_no_sampling_leaves_verdicts_alone() -> None:
-    """With a share of 0, only throttled requests are recorded."""
+    """With a share of 0, only requests with verdicts are recorded."""
     bench = Bench(sampling=0.0)
     bench.connect().record(count=100)
     assert bench.lines() == []

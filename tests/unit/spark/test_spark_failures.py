@@ -1,4 +1,4 @@
-"""One sentence from the errors of Spark, Java and Python."""
+"""Sentences about failures, from the errors of Spark, Java and Python."""
 
 import pytest
 

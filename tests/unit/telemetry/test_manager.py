@@ -114,7 +114,7 @@ def test_the_interval_between_pushes(rig: Rig, clock: VirtualClock) -> None:
 
 
 def test_the_last_push_is_accepted_early_and_is_the_last(rig: Rig, clock: VirtualClock) -> None:
-    """A terminating client may push before its interval; later pushes are refused."""
+    """A terminating client may push before its interval; its next push is refused."""
     granted = rig.get(SAME)
     rig.push(granted)
     assert rig.error_of(granted, terminating=True) is Errors.NONE

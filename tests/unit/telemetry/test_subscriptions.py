@@ -25,7 +25,7 @@ CLIENT = {
         ("client_id=orders-\\d+,client_software_name=librdkafka", False),
         ("client_source_address=10\\.0\\..*,client_source_port=40312", True),
         ("client_software_version=(?i)4\\.3\\.[0-9]", True),
-        ("client_id=(?!users).*", True),  # not linear
+        ("client_id=(?!users).*", True),  # needs a backtracking matcher
         ("client_id=(?!orders).*", False),
         ("client_id=(?<n>o)rders-1", True),
         (" client_id = orders-1 ", True),

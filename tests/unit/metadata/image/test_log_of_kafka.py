@@ -1,4 +1,4 @@
-"""Tests with the metadata log of an Apache Kafka 4.3.1 (see ``tests/support/kafka/record_metadata_log.py``)."""
+"""Tests with a metadata log of Apache Kafka 4.3.1 (see ``tests/support/kafka/record_metadata_log.py``)."""
 
 import gzip
 import json
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.image.delta import MetadataDelta
-from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
+from kbroker.metadata.image.delta import image_of
+from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.records.batches import MetadataBatch, read_batches
 from kbroker.metadata.records.metadata_record import MetadataRecord, decode_record, encode_record
@@ -32,10 +32,7 @@ def records(found: Iterable[MetadataBatch]) -> Iterator[MetadataRecord]:
 
 
 def replayed(found: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    delta = MetadataDelta(EMPTY_IMAGE)
-    for record in found:
-        delta.replay(record)
-    return delta.apply(offset, epoch)
+    return image_of(found)._replace(offset=offset, epoch=epoch)
 
 
 def after_log(end_offset: int = ALL) -> MetadataImage:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.delta import image_of
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import UnwritableMetadataError
 from kbroker.metadata.image.partition_registration import MIGRATING, UNASSIGNED
@@ -43,10 +43,7 @@ IMAGE = after(*ROWS)
 def restored(image: MetadataImage, level: int) -> tuple[MetadataImage, list[MetadataRecord]]:
     """Return the image that a snapshot restores at the same offset, and the snapshot's records."""
     records = [decode_record(encode_record(record)) for record in records_of(image, level)]
-    delta = MetadataDelta(EMPTY_IMAGE)
-    for record in records:
-        delta.replay(record)
-    return delta.apply(image.offset, image.epoch), records
+    return image_of(records)._replace(offset=image.offset, epoch=image.epoch), records
 
 
 def test_a_snapshot_restores_its_image() -> None:

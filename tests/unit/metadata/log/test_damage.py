@@ -142,7 +142,7 @@ def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) ->
             with pytest.raises(MetadataLogError) as caught:
                 start_metadata(tmp_path / "data", is_clean=is_clean)
             assert re.match(rf"{re.escape(str(log))} is damaged: .*(byte|offset)", str(caught.value))
-        assert (log / LOG).read_bytes() == data, "nothing is cut off"
+        assert (log / LOG).read_bytes() == data, "the segment is unchanged"
 
 
 def test_each_byte_of_a_header_counts(filled: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def check(image: MetadataImage) -> None:
     first, second, third = image.topics["orders"].partitions
     assert (first.leader, first.replicas, first.isr, first.leader_epoch) == (1, (1,), (1,), 7)
     assert (first.directories, second.directories, second.leader_epoch) == ((FIRST,), (SECOND,), 0)
-    assert third.directories == (uuid.UUID(int=1),), "unassigned: either log folder"
+    assert third.directories == (uuid.UUID(int=1),), "expected an unassigned directory"
     assert dict(image.configs) == {
         (2, "orders"): {"retention.ms": "7"},
         (4, ""): {"log.retention.ms": "5"},
@@ -122,7 +122,7 @@ def test_everything_is_taken_over(folders: list[Path]) -> None:
     assert FILE_NAME not in names
     first = next(record for batch in read_snapshot(folders[0] / BOOTSTRAP_CHECKPOINT) for record in batch.records)
     assert (first.name, first.body["Name"]) == ("FeatureLevelRecord", "metadata.version")
-    assert (folders[0] / FOLDER_NAME / f"{0:020}-{0:010}.checkpoint").exists(), "the voters"
+    assert (folders[0] / FOLDER_NAME / f"{0:020}-{0:010}.checkpoint").exists(), "expected the file of the voters"
 
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
