@@ -80,7 +80,7 @@ def test_a_plan_without_records_changes_nothing(
 
 
 def test_waiting_changes_share_a_batch(controller: MemoryController, calls: list[tuple[str, list[str]]]) -> None:
-    """Each change is planned against the image after the changes before it and published by itself, in order."""
+    """Each change is planned against the image after the preceding changes, and published separately, in order."""
     seen: list[list[str]] = []
 
     def plan(image: MetadataImage) -> list[MetadataRecord]:
@@ -125,7 +125,7 @@ def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryCon
 def test_a_refused_append_changes_nothing(
     controller: MemoryController, calls: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting changes before the failed one are made; changes planned against an image that includes it are refused."""
+    """Waiting changes before the failed change are made; changes that are planned against its image are refused."""
     before = controller.image
     controller.storage.is_full = True
     with pytest.raises(KafkaError, match="the disk is full"):
@@ -221,7 +221,7 @@ def test_parts_are_published_in_their_order(controller: MemoryController) -> Non
 
 
 def test_a_slow_part_delays_no_change_of_another(controller: MemoryController) -> None:
-    """While one publisher is busy, a change that does not concern it is made and published to the others."""
+    """While one publisher is busy, changes for other publishers are made and published."""
     calls: list[tuple[str, list[str]]] = []
     slow, other = Follower("slow", calls), Follower("other", calls)
     slow.wanted = lambda delta: (32, "slow") in delta.changed_configs

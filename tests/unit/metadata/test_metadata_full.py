@@ -27,7 +27,7 @@ def bench() -> Bench:
 
 
 def state(bench: Bench) -> tuple[object, ...]:
-    """Check that the state in force is the stored one, and return it."""
+    """Return the state in force after a check that the stored state is equal."""
     ctx, image = bench.ctx, bench.ctx.image
     views = [(view.name, view.topic_id, len(view.partitions), dict(view.configs)) for view in ctx.topics.all()]
     stored = sorted((one.name, one.topic_id, one.partitions, dict(one.configs)) for one in bench.stored)
@@ -92,7 +92,7 @@ CODES = {
 def test_what_cannot_be_stored_is_refused_and_not_in_force(
     bench: Bench, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """Each change that cannot be stored gets error 56 with a text and no traceback; it succeeds when there is space."""
+    """A change that cannot be stored gets error 56 with a text but no traceback, and succeeds when there is space."""
     version, body = REQUESTS[name]
     before = state(bench)
     bench.storage.is_full = True

@@ -9,7 +9,7 @@ from kbroker.metrics.registry import MetricName, Metrics
 
 
 def test_metric_names() -> None:
-    """A name from a flat list of tags equals one from a mapping; an invalid list is refused (MT-24)."""
+    """A name from a flat list of tags equals the name from a mapping; an invalid list is refused (MT-24)."""
     flat = MetricName.of("name", "group", ["key1", "v1", "key2", "v2"], "one")
     mapped = MetricName.of("name", "group", {"key2": "v2", "key1": "v1"}, "two")
     assert flat == mapped

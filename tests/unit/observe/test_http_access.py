@@ -19,7 +19,7 @@ def bearer(token: str) -> Message:
 
 
 def status(access: HttpAccess, token: str, peer: str = AWAY) -> int:
-    """Return the status of a request with this token; 200 if it is allowed."""
+    """Return the status of a request with this token; 200 means allowed."""
     refusal = access.refusal(peer, bearer(token))
     return 200 if refusal is None else refusal.status
 

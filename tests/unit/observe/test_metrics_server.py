@@ -74,7 +74,7 @@ def server() -> Iterator[tuple[HttpServer, VirtualClock]]:
 
 
 def test_connections_that_never_ask_lock_no_client_out() -> None:
-    """Silent connections do not keep other clients out: the oldest one is closed for a new connection."""
+    """Silent connections lock no client out: the oldest is closed for a new connection."""
     with metrics_server() as server, contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connected(server.url)) for _ in range(MAX_CONNECTIONS)]
         for connection in silent:

@@ -124,7 +124,7 @@ def test_questions_show(scene: Scene) -> None:
 
 
 def test_producer_ids_are_counted_by_partition() -> None:
-    """The sum covers all open partitions; a closed one has no producer ids."""
+    """The sum covers all open partitions; a closed partition has no producer ids."""
     logs = [SimpleNamespace(producer_count=count) for count in (2, 0, 5)]
     views = [
         SimpleNamespace(name="t", partitions=[logs[0], None, logs[1]]),

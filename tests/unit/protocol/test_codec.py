@@ -13,7 +13,7 @@ from kbroker.protocol import _decoder, codec
 
 
 def test_flexible_request_header_keeps_the_old_client_id() -> None:
-    """The client id of request header 2 has a 16-bit length, not a compact one."""
+    """The client id of request header 2 has a 16-bit length, not a compact length."""
     body = {"ClientSoftwareName": "kb", "ClientSoftwareVersion": "1"}
     frame = codec.encode_request_frame(18, 3, 7, "abc", body)
     assert frame == bytes.fromhex("00000014 0012 0003 00000007 0003 616263 00 03 6b62 02 31 00")
@@ -29,7 +29,7 @@ def test_old_request_header_has_no_tags() -> None:
 
 
 def test_api_versions_response_always_has_header_0() -> None:
-    """Response header 0 precedes every ApiVersions body; clients disconnect if a tagged section is in front of it."""
+    """Every ApiVersions response has header 0; clients disconnect if the body follows a tagged section."""
     assert [codec.response_header_version(18, v) for v in range(5)] == [0, 0, 0, 0, 0]
     frame = codec.encode_response_frame(18, 3, 9, {"ApiKeys": [{"ApiKey": 18, "MaxVersion": 4}]})
     assert frame == bytes.fromhex("00000013 00000009 0000 02 0012 0000 0004 00 00000000 00")
@@ -69,7 +69,7 @@ def test_tagged_field_carries_two_lengths() -> None:
 
 
 def test_tagged_default_is_not_sent() -> None:
-    """A tagged struct with default values is omitted; old librdkafka cannot read it."""
+    """A tagged struct with default values is omitted; old librdkafka cannot read such a struct."""
     leader = {"LeaderId": -1, "LeaderEpoch": -1}
     partition = {"Index": 1, "CurrentLeader": leader}
     with_it = codec.encode_response(0, 10, {"Responses": [{"Name": "t", "PartitionResponses": [partition]}]})
@@ -195,7 +195,7 @@ def test_a_string_is_read_up_to_kafkas_length() -> None:
 
 
 def test_a_request_for_a_connection_has_no_string_that_no_broker_reads() -> None:
-    """A request with a string that brokers refuse is an error before it is sent, instead of a closed connection."""
+    """A request with a string that brokers refuse is an error before sending, instead of a closed connection."""
     frame = codec.encode_request_frame(10, 3, 1, "me", {"Key": "x" * 32_767})
     assert codec.decode_request(10, 3, frame[4:], 13) == {"Key": "x" * 32_767, "KeyType": 0, "CoordinatorKeys": []}
     for version, body in (
@@ -232,7 +232,7 @@ def test_text_that_is_not_utf8_goes_through() -> None:
 
 
 def test_negative_lengths_are_null() -> None:
-    """Every negative length means null, as in Kafka; where null is not allowed, it is an error."""
+    """Every negative length means null, as in Kafka, and is an error where null is not allowed."""
     assert codec.decode_request(3, 1, struct.pack(">i", -2))["Topics"] is None
     with pytest.raises(ProtocolError, match="null is not allowed"):
         codec.decode_request(3, 0, struct.pack(">i", -1))
@@ -257,7 +257,7 @@ def test_records_are_a_view_of_the_frame() -> None:
 
 
 def test_uuid_is_a_real_one() -> None:
-    """A decoded UUID has all attributes of a regular one."""
+    """A decoded UUID has all attributes of a regular UUID."""
     topic_id = uuid.uuid4()
     data = codec.encode_request(3, 12, {"Topics": [{"TopicId": topic_id, "Name": None}]})
     got = codec.decode_request(3, 12, data)["Topics"][0]["TopicId"]

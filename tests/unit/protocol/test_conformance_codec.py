@@ -28,7 +28,7 @@ def test_both_codecs_agree(api: ApiSchema) -> None:
 
 
 def test_what_is_cut_or_too_long_is_unreadable() -> None:
-    """A response of any length except the correct one is unreadable."""
+    """A response of any length except the correct length is unreadable."""
     body = {"ErrorCode": 0, "ApiKeys": [{"ApiKey": 1, "MinVersion": 2, "MaxVersion": 3}], "ThrottleTimeMs": 5}
     whole = b"\0\0\0\7" + bytes(ours.encode_response(18, 1, body))
     assert codec.response("ApiVersions", 1, whole) == (7, body)

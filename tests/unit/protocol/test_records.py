@@ -183,7 +183,7 @@ def test_damaged_records_are_refused(record: str) -> None:
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
 def test_record_count_must_be_true(count: int) -> None:
-    """A wrong record count is refused before memory is allocated for it."""
+    """A wrong record count is refused before memory is allocated."""
     changed = bytearray(build_batch([(b"k", b"v")]))
     changed[57:61] = struct.pack(">i", count)
     data = reseal(changed)
@@ -311,7 +311,7 @@ def test_bombs_take_no_more_memory_than_the_cap(case: str) -> None:
 
 
 def test_snappy_block_may_not_claim_what_it_cannot_hold() -> None:
-    """A snappy block that claims more bytes than it can contain is refused."""
+    """A snappy block that claims more bytes than possible is refused."""
     for claim in (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff\xff\xff"):
         with pytest.raises(ProtocolError):
             columns(with_payload(2, claim + b"\x00" * 5, 1))

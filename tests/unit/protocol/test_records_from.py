@@ -19,7 +19,7 @@ def batch_of(*records: Record, codec: CompressionType = CompressionType.NONE) ->
 
 @pytest.mark.parametrize("codec", list(CompressionType))
 def test_they_are_what_all_of_them_are(codec: CompressionType) -> None:
-    """Nulls, empty strings, headers and offset gaps are the same as those of ``records``."""
+    """Nulls, empty strings, headers and offset gaps are the same as in ``records``."""
     rows = [Record(b"k", None, 5, HEADERS), Record(None, b"", 6), Record(b"", b"v", 7, offset=107)]
     batch = batch_of(*rows, codec=codec)
     found, found_bytes, unpacked_bytes, is_cut = batch.records_from(0, 10, ALL, 10)

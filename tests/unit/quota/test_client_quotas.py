@@ -146,7 +146,7 @@ def test_request_percentage_quota_violation(bench: Bench) -> None:
 
 
 def test_strict_controller_mutations() -> None:
-    """A mutation is accepted whole while tokens are left; then it is refused and not recorded (CM-1 to CM-4)."""
+    """Mutations are accepted whole while tokens are left, then refused without a record (CM-1 to CM-4)."""
     bench = Bench(controller_samples=10)
     bench.update("me", None, MUTATION, 10)
     record = bench.mutation.record_and_get_throttle
@@ -195,7 +195,7 @@ def test_worked_example_of_kip_599() -> None:
 
 
 def test_nothing_is_recorded_while_no_quota_is_set(bench: Bench) -> None:
-    """Without a quota of the type there is no counter; a quota of another type does not create one."""
+    """Without a quota of the type there is no counter, even if another type has a quota."""
     bench.update("u", None, FETCH, 10)
     assert not bench.produce.is_enabled
     assert bench.produce.record_and_get_throttle("u", "c", 1e9) == 0
@@ -349,7 +349,7 @@ def test_sensor_is_what_the_manager_records_to(bench: Bench) -> None:
 
 
 def test_counters_expire_after_an_hour(bench: Bench) -> None:
-    """A counter without a record for more than 3600 s is removed; the next record creates a new one."""
+    """A counter without a record for more than 3600 s is removed; the next record creates a new counter."""
     bench.update("u", None, PRODUCE, 10)
     bench.produce.record_and_get_throttle("u", "c", 5)
     before = bench.metric("byte-rate", "Produce", user="u", client_id="")

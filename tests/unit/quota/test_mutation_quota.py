@@ -81,7 +81,7 @@ def test_strict_accepts_whole_while_the_bucket_is_not_overdrawn() -> None:
 
 
 def test_strict_at_exactly_zero_accepts() -> None:
-    """A bucket with 0 tokens accepts a record; one overdrawn by less than half a millisecond refuses with delay 0."""
+    """A bucket with 0 tokens accepts a record; a bucket overdrawn by less than 0.5 ms refuses with delay 0."""
     time = Time()
     bucket = sensor(10.0)
     quota = ChargedMutationQuota(bucket, time, is_strict=True)
@@ -145,7 +145,7 @@ def test_p4_by_the_rate_of_today() -> None:
 
 
 def test_without_any_quota_nothing_is_charged() -> None:
-    """The quota is the unbounded one at any version while no mutation quota is set (CM-6)."""
+    """The unbounded quota is used at any version while no mutation quota is set (CM-6)."""
 
     class Disabled:
         is_enabled = False

@@ -20,7 +20,7 @@ class Bench(quotas.Bench):
 
     @property
     def known(self) -> set[str]:
-        """Return the client ids with a counter; a user is prefixed if the counter's tags have one."""
+        """Return the client ids with a counter, prefixed with the user if the counter has a user tag."""
         names = (
             name.tag_map for name, _ in self.registry.items() if (name.name, name.group) == ("byte-rate", "Produce")
         )
@@ -62,7 +62,7 @@ def test_those_over_their_quota_stay() -> None:
 
 
 def test_where_all_are_over_their_quota_one_goes_nevertheless() -> None:
-    """The maximum holds even if every client is over its quota; one is evicted then."""
+    """The maximum holds even if every client is over its quota."""
     bench = Bench(3)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1)
     for number in range(100):

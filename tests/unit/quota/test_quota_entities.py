@@ -158,7 +158,7 @@ def test_hosts_are_looked_up() -> None:
 
 @pytest.mark.parametrize("zone", ["nowhere", "x" * 1000])
 def test_an_address_with_a_zone_must_lead_somewhere(bench: Bench, zone: str) -> None:
-    """An address with an unknown zone after % is refused, because it could never take effect."""
+    """An address with an unknown zone after % is refused, because its quota could never take effect."""
     store = QuotaEntityStore(bench.controller, lambda host: None)
     entity = user(ip=f"fe80::1%{zone}")
     refusal = store.alter([Alteration(entity, [QuotaOp("connection_creation_rate", 5.0)])])[entity]

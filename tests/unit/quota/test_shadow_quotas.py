@@ -326,7 +326,7 @@ def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
 
 
 def test_both_quotas_of_a_host_name_follow_their_own_addresses(tmp_path: Path) -> None:
-    """Each quota applies to the address that its name had when it was set, and is removed from that address."""
+    """Each quota applies to the address that the host name had when the quota was set, until its removal."""
     store = Store(tmp_path)
     key = "connection_creation_rate"
     assert store.alter(HOST, (key, 5.0)) is None

@@ -148,7 +148,7 @@ def test_whole_numbers_have_all_their_digits(bench: Bench, value: int) -> None:
 
 @pytest.mark.parametrize("us", [0, 1, 10, 999, 1000, 1001, 59_999, 60_000, 999_999, 1_000_000, 86_399_999_999])
 def test_a_time_is_its_own_second_and_fraction(bench: Bench, us: int) -> None:
-    """Each record has its own time, even if it is earlier than the previous one's."""
+    """Each record has its own time, even if the previous record has a later time."""
     start = bench.now_ns()
     one = bench.connect()
     for after in (us, 5, us):
@@ -294,7 +294,7 @@ def test_a_ring_goes_round_without_losing_anything() -> None:
 
 
 def test_sampling_keeps_a_share_and_every_verdict() -> None:
-    """Each record has the sampling share with which it was chosen, so that counts can be weighted."""
+    """Each record has its sampling share, so that counts can be weighted; requests with verdicts are all recorded."""
     bench = Bench(sampling=0.25)
     one = bench.connect()
     one.record(count=2000)

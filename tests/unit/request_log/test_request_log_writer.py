@@ -224,7 +224,7 @@ def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path: Path, monk
 
 
 def test_a_disk_that_fails_costs_no_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeated failures create one new file and delete no older one; the oldest is deleted after a successful write."""
+    """Repeated failures create one new file and delete no older file; the next successful write deletes the oldest."""
     for number in range(3):
         earlier = rolling(tmp_path)
         earlier.write(b"history %d\n" % number)

@@ -46,7 +46,7 @@ def with_groups(coordinator: GroupCoordinator) -> Bench:
 
 
 def split(rows: list[Body], refused: Errors) -> tuple[int, int]:
-    """Return the numbers of described and of refused rows after a check that the described ones are equal."""
+    """Return the numbers of described and of refused rows after a check that the described rows are equal."""
     codes = [row["ErrorCode"] for row in rows]
     described = codes.count(0)
     assert codes == [0] * described + [refused] * (len(codes) - described)
@@ -265,7 +265,7 @@ def test_the_long_name_of_a_topic_without_partitions(logs: Bench, small: int, ap
 
 
 def test_the_first_description_is_whole_however_large(small: int) -> None:
-    """The first description may exceed the limit, as no smaller request could return it; later ones are refused."""
+    """The first description may exceed the limit, because it cannot be split; later descriptions are refused."""
     room = ResponseRoom()
     large = {"Members": [{"MemberId": "m" * small}] * 3}
     assert room.described("g", lambda: large) is large

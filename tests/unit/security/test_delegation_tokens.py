@@ -85,7 +85,7 @@ def now(tokens: Tokens) -> int:
 
 
 def test_the_secret_is_kafkas() -> None:
-    """The HMAC equals the one of Kafka 4.3.1 for the same id and key."""
+    """The HMAC equals Kafka 4.3.1's HMAC for the same id and key."""
     secret = made_tokens(MemoryController(), VirtualClock(NOW_MS)).hmac_of("iUP3X3LIQnuW_GdDknKJoQ")
     assert base64.b64encode(secret) == (
         b"bYl3+1ILxXL6Vr57P4xoG1zl6vlCDNVgydfcHUva+tX6VJ93V2sauZOfl17QovFpk4cajGMv0jbd4EGBojW91Q=="
@@ -123,7 +123,7 @@ def test_renewing(tokens: Tokens) -> None:
 
 
 def test_ending(tokens: Tokens) -> None:
-    """A token with an earlier expiry can still be renewed; a removed one is not found."""
+    """A token with an earlier expiry can still be renewed; a removed token is not found."""
     secret = tokens.create(renewers=[("User", "bob")])["Hmac"]
     assert tokens.expire(secret, 10, CAROL) == (Errors.DELEGATION_TOKEN_OWNER_MISMATCH, 0)
     assert tokens.expire(secret, 10, BOB) == (0, now(tokens) + 10)

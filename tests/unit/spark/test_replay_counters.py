@@ -105,7 +105,7 @@ def test_mutations_judge_as_the_broker_does(seed: int) -> None:
 
 
 def test_what_a_delayed_fetch_is_given_back() -> None:
-    """The bytes of a fetch are subtracted if a quota delays it, and are kept otherwise."""
+    """The bytes of a fetch are subtracted if a quota delays the fetch, and are kept otherwise."""
     broker = managers()
     broker.update("u", None, KEYS["Fetch"], 1000)
     counters = Counters()

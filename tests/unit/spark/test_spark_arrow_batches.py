@@ -11,7 +11,7 @@ END = 1 << 62
 
 
 def test_topic_and_partition_are_the_same_in_each_row() -> None:
-    """Topic and partition are constant columns; a batch after a larger one has no extra rows."""
+    """Topic and partition are constant columns; a batch after a larger batch has no extra rows."""
     builder = BatchBuilder(("topic", "value", "partition"), "größe", 7)
     for count in (3, 5, 1):
         builder.gathered.append(build_batch([(None, b"v")] * count), 0, 0, END)

@@ -43,7 +43,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_worker_waits_for_a_broker_that_starts() -> None:
-    """A worker without a connection retries as long as one with a connection."""
+    """A worker without a connection retries for as long as a worker with a connection."""
     client = Client(away_s=8.0)
     assert client.cluster() is client.opened
     assert 8.0 <= client.now_s <= 10.0

@@ -43,7 +43,7 @@ MEMORY = " (is there memory for spark.driver.memory=1g?)"
     ids=["nothing", "exception", "no heap", "small heap", "only a trace"],
 )
 def test_why_a_jvm_did_not_start(lines: list[str], said: str) -> None:
-    """The message has the reason without stack frames; it mentions memory only if no other reason is known."""
+    """The message has the reason without stack frames, and mentions memory only if no other reason is known."""
     assert why(lines, "1g") == said
 
 

@@ -52,7 +52,7 @@ def test_timestamps_come_before_offsets() -> None:
 
 
 def test_topics() -> None:
-    """Topics are chosen by assign, subscribe or subscribePattern, and only by one of them."""
+    """Topics are chosen by exactly one of assign, subscribe and subscribePattern."""
     only = {"kafka.bootstrap.servers": "h:1"}
     assert read_options({**only, "assign": '{"b":[1,0],"a":[2]}'}, streaming=False).topics.assigned == (
         ("a", 2),

@@ -82,7 +82,7 @@ def test_a_split_loses_and_doubles_nothing(
 
 @given(st.integers(1, 1000), sizes)
 def test_a_limit_moves_on_and_not_beyond(limit: int, sizes: list[int]) -> None:
-    """Each partition with records advances, none beyond its end, and the sum exceeds the limit by at most one each."""
+    """Each partition with records advances within its end; the sum exceeds the limit by at most one per partition."""
     begins, ends = {("t", i): 3 for i in range(len(sizes))}, {("t", i): 3 + size for i, size in enumerate(sizes)}
     found = limited(limit, begins, ends)
     assert all(begins[tp] < found[tp] <= ends[tp] or ends[tp] == begins[tp] for tp in ends)

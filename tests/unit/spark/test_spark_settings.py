@@ -113,7 +113,7 @@ def test_a_python_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_properties_file_stands_in_place_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kbroker and Spark's launcher read the file instead of spark-defaults.conf, also one in PYSPARK_SUBMIT_ARGS."""
+    """A file, given or named in PYSPARK_SUBMIT_ARGS, replaces spark-defaults.conf for kbroker and Spark's launcher."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     (tmp_path / "spark-defaults.conf").write_text("spark.a 1\nspark.b 1\n")

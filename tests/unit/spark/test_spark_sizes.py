@@ -46,7 +46,7 @@ def test_a_batch_is_written_by_as_many_tasks_as_it_is_worth(before: dict[int, in
 
 
 def test_a_bucket_is_shared_out_where_there_are_cores() -> None:
-    """Large buckets are shared while cores are free, because each share reads its whole bucket; small ones are not."""
+    """Only large buckets are shared, and only while cores are free, because each share reads its whole bucket."""
 
     def shares(slots: int, *rows: int) -> list[int]:
         return list(_shares(dict(enumerate(rows)), slots).values())

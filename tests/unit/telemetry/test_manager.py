@@ -101,7 +101,7 @@ def test_unsupported_compression(rig: Rig) -> None:
 
 
 def test_the_interval_between_pushes(rig: Rig, clock: VirtualClock) -> None:
-    """The first push after a get is accepted at once, the next one after the interval."""
+    """The first push after a get is accepted at once, the next push after the interval."""
     rig.configure("s", metrics="*", interval_ms="1000")
     granted = rig.get(SAME)
     clock.advance_ms(1)
@@ -210,7 +210,7 @@ def test_the_end_of_a_connection_removes_its_instance(rig: Rig) -> None:
 
 
 def test_the_number_of_instances_is_bounded() -> None:
-    """The least recently used instance is removed for a new one."""
+    """The least recently used instance is removed for a new instance."""
     removed: list[ClientInstance] = []
     cache = InstanceCache(removed.append, limit=2)
     for number in (1, 2):

@@ -40,7 +40,7 @@ def test_matching(match: str, is_matched: bool) -> None:
 
 
 def test_a_property_that_the_client_has_not_sent() -> None:
-    """An absent property matches no pattern, not even one for any text."""
+    """An absent property matches no pattern, not even a pattern for any text."""
     assert not subscription_of("s", {"match": "client_id=.*"}).matches({"client_id": None})
 
 

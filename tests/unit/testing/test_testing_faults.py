@@ -99,7 +99,7 @@ def test_a_rule_that_cannot_be(broker: QuietBroker, rules: FaultRules, arguments
 
 
 def test_the_next_n_and_no_more(rules: FaultRules) -> None:
-    """A rule with count=2 matches two requests; one with count=-1 has no limit."""
+    """A rule with count=2 matches two requests; a rule with count=-1 has no limit."""
     twice = rules.add("Fetch", drop=True, count=2)
     assert [meets(rules, 1) for _ in range(3)] == [twice.id, twice.id, None]
     assert (twice.hits, twice.left) == (2, 0)
@@ -125,7 +125,7 @@ def test_selectors_are_and(rules: FaultRules) -> None:
 
 
 def test_the_first_rule_decides(rules: FaultRules) -> None:
-    """Rules apply in the order in which they were added, until they are used up."""
+    """Rules apply in the order of their addition, until each is used up."""
     first, second = rules.add("Produce", drop=True), rules.add("Produce", disconnect=True)
     assert [meets(rules, 0) for _ in range(3)] == [first.id, second.id, None]
 

@@ -14,7 +14,7 @@ from kbroker.testing.waiting import wait_until
 
 
 def test_a_timer_is_quiet_when_its_thread_waits() -> None:
-    """A timer is idle only while a thread waits in it, no callback runs, and nothing is due."""
+    """A timer is idle only while a thread waits in the timer, no callback runs, and nothing is due."""
     clock, inside, leave = VirtualClock(), threading.Event(), threading.Event()
     timer = Timer(clock, 1, 20)
     assert not timer.is_idle
@@ -73,7 +73,7 @@ def test_a_queue_counts_who_waits() -> None:
 
 @pytest.mark.parametrize("key", [-1, 128, 10**6])
 def test_only_api_keys_can_be_intercepted(key: int) -> None:
-    """A key outside 0 to 127 is refused, even after valid ones."""
+    """A key outside 0 to 127 is refused, even after valid keys."""
     native_apis = NativeApis(None, Queue(10), Queue(10), 1)
     native_apis.intercept([0, 127])
     with pytest.raises(ValueError, match="0 to 127"):

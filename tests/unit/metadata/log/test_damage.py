@@ -198,7 +198,7 @@ def test_a_lost_or_exchanged_batch_is_refused(filled: Path, tmp_path: Path) -> N
 def test_a_damaged_snapshot_is_replaced_by_an_older_one(
     filled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A start loads an older snapshot if the log has the records after it."""
+    """A start loads an older snapshot if the log has all later records."""
     log = copy(filled, tmp_path)
     snapshot = snapshot_of(log)
     data = bytearray(snapshot.read_bytes())

@@ -106,7 +106,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_a_folder_that_either_can_serve(folder: Folder) -> None:
-    """A formatted folder without a metadata log has no obstacle, nor has one with topics."""
+    """A formatted folder has no obstacle, with or without a metadata log."""
     for _ in range(2):
         for server in ("4.3", KBROKER):
             assert folder.verdict(server)[1:] == ([], [])

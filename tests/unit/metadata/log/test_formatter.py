@@ -106,7 +106,7 @@ def test_a_standalone_node_finalizes_what_kbroker_serves(tmp_path: Path) -> None
 
 
 def test_formatted_folders_are_left_alone(tmp_path: Path) -> None:
-    """A second call is refused; with skip_formatted it formats only the new folders."""
+    """A second call is refused; with skip_formatted only new folders are formatted."""
     one, two = tmp_path / "1", tmp_path / "2"
 
     def again(skip_formatted: bool, cluster_id: str = "c", node_id: int = 1) -> list[str]:

@@ -178,7 +178,7 @@ def test_a_large_change_that_finds_no_space_is_aborted(tmp_path: Path, monkeypat
 
 
 def append_raw(controller: LoggedController, *records: MetadataRecord) -> None:
-    """Append a batch directly, as the log of another controller may contain it."""
+    """Append a batch of records to the log without a change of the controller."""
     controller.log.append(build_records(records, 0, controller.epoch, 1))
 
 
@@ -198,7 +198,7 @@ def begin(name: str = "t") -> MetadataRecord:
     ],
 )
 def test_transactions_of_records(tmp_path: Path, change_batches: list[list[MetadataRecord]], expected: int) -> None:
-    """Complete transactions take effect; aborted ones and one that is open at the end of the log do not."""
+    """Complete transactions take effect; aborted and open transactions do not."""
     controller = LoggedController(tmp_path)
     for records in change_batches:
         append_raw(controller, *records)
@@ -346,7 +346,7 @@ def test_a_failed_sync_ends_the_controller(tmp_path: Path, caplog: pytest.LogCap
 def test_a_large_change_whose_later_part_fails_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Any exception aborts the transaction, so that later changes are outside it."""
+    """Any exception aborts the transaction, so that the transaction does not include later changes."""
     controller = LoggedController(tmp_path)
     append, calls = controller.log.append, 0
 

@@ -323,7 +323,7 @@ def test_a_recovery_that_is_killed_at_any_step_is_repeated(
 
 
 def test_an_id_that_no_folder_has(folder: Path) -> None:
-    """Another partition's folder supplies a lost topic id; without one, a new id is made and noted."""
+    """Another partition's folder supplies a lost topic id; if no folder has the id, a new id is made and noted."""
     lose(folder)
     (folder / "orders-0" / "partition.metadata").write_bytes(b"")
     (folder / "orders-1" / "partition.metadata").unlink()

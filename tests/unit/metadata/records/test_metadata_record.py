@@ -74,7 +74,7 @@ def test_the_version_of_a_level(name: str, levels: dict[int, int]) -> None:
 
 
 def test_the_version_of_a_registration_change() -> None:
-    """At any level, the version is the lowest one that has every changed field."""
+    """The version is the lowest that has every changed field, at any level."""
     fields: list[dict[str, Any]] = [
         {"Fenced": 1},
         {"InControlledShutdown": 1},
@@ -98,7 +98,7 @@ def test_the_version_of_a_registration_change() -> None:
     ],
 )
 def test_an_unknown_record_is_an_error(value: bytes, message: str) -> None:
-    """The error contains the number found and the supported ones."""
+    """The error has the number found and the supported numbers."""
     with pytest.raises(UnknownRecordError, match=message):
         decode_record(value)
 

@@ -72,7 +72,7 @@ def test_a_record_that_cannot_be_written_leaves_the_older_file(tmp_path: Path) -
 
 
 def test_an_incomplete_snapshot_is_an_error_with_its_path(tmp_path: Path) -> None:
-    """A snapshot without header or footer, one that is cut inside a batch, and an empty file are errors."""
+    """Snapshots without a header or a footer, truncated snapshots, and empty files are errors."""
     path = tmp_path / snapshot_name(1, 1)
     header, footer = build_control([SnapshotHeader()], 0, 1, 0), build_control([SnapshotFooter()], 2, 1, 0)
     body = build_records([NO_OP], 1, 1, 0)

@@ -120,7 +120,7 @@ def test_allowed_requests_are_logged_when_the_level_asks(rig: Rig, caplog: pytes
 
 
 def test_the_rule_of_a_line(rig: Rig) -> None:
-    """The rule is logged as it was created: with its prefix, wildcard, principal and form of the host."""
+    """The logged rule has its original prefix, wildcard, principal and form of the host."""
     group = ResourceType.GROUP
     cases = (
         (rule("a-", DENY, kind=group, pattern=PREFIXED), "a-1", HERE),

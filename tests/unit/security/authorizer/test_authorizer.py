@@ -123,7 +123,7 @@ def test_a_refused_change_is_not_in_force(controller: MemoryController) -> None:
 
 
 def test_two_forms_of_a_host_are_two_rules(controller: MemoryController) -> None:
-    """The other form still applies after the removal of one."""
+    """After the removal of one rule, the rule for the other form still applies."""
     authorizer = authorizer_of(controller)
     long, short = rule("a", host="0:0:0:0:0:0:0:1"), rule("a", host="::1")
     authorizer.create([long, short])
@@ -135,7 +135,7 @@ def test_two_forms_of_a_host_are_two_rules(controller: MemoryController) -> None
 
 
 def test_a_rule_with_two_ids_counts_as_one(controller: MemoryController) -> None:
-    """A log of another program may contain such duplicates; the rule applies until it has no id left."""
+    """A log of another program may contain such duplicates; the rule applies until its last id is removed."""
     authorizer = authorizer_of(controller)
     acl, ids = rule("a"), (uuid.UUID(int=1), uuid.UUID(int=2))
     for acl_id in ids:
