@@ -1,4 +1,4 @@
-"""The memory of this process, and giving unused memory back to the system."""
+"""The memory of this process, and the return of unused memory to the system."""
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
@@ -52,7 +52,7 @@ def note_thread(str name not None):
     """Include the memory that the allocator keeps for the calling thread in ``release_free_memory``.
 
     Args: name: shown by ps, top, perf and debuggers; Linux shows its first 15 bytes.
-    Threads: each one as it begins. Its arena outlives it, and is a later thread's.
+    Threads: each one as it begins. The arena outlives its thread, and a later thread uses it.
     """
     cdef bytes encoded = name.encode()
     kb_name_thread(encoded)

@@ -110,7 +110,7 @@ def test_only_connections_of_the_explained_client_are_examined(broker: Broker) -
 def test_an_unknown_client(broker: Broker) -> None:
     """For an unknown client, the output has the quotas that would apply, and no error."""
     found = " ".join(printed(broker, "--user", "no-one", "--client-id", "nothing").split())
-    assert "the broker has seen nothing of this client" in found
+    assert "the broker has neither a connection, a counter nor a verdict of this client" in found
     assert "no quota applies: producer_byte_rate" in found
 
 

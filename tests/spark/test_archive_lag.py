@@ -95,7 +95,7 @@ def test_json_values_become_columns(
         "{}": "the key is not UTF-8 text",
         bad[1].decode(): "the value is not JSON of these columns",
     }
-    with pytest.raises(TableError, match=r"columns can only be added, and value\.tags would be gone"):
+    with pytest.raises(TableError, match=r"columns can only be added, and value\.tags would be removed"):
         archive(spark, source, tmp_path / "t", replace(schema, value_columns="id bigint"), OPTIONS)
     with pytest.raises(PipelineError, match="'id bigunt' are not valid columns"):
         archive(spark, source, tmp_path / "t", replace(schema, value_columns="id bigunt"), OPTIONS)
@@ -199,7 +199,7 @@ def test_columns_are_only_added() -> None:
 
     listed = {"type": "array", "elementType": struct(x="long")}
     assert first_loss(struct(a="long"), struct(a="long", b=listed)) is None
-    assert first_loss(struct(a="long"), struct(b="long")) == "a would be gone"
+    assert first_loss(struct(a="long"), struct(b="long")) == "a would be removed"
     assert first_loss(struct(a="long"), struct(a="string")) == "a was long and would be string"
-    assert first_loss(struct(a=listed), struct(a={**listed, "elementType": struct(y="long")})) == "a.x would be gone"
+    assert first_loss(struct(a=listed), struct(a={**listed, "elementType": struct(y="long")})) == "a.x would be removed"
     assert first_loss(struct(a=struct(b="long")), struct(a="long")) == "a was struct and would be long"

@@ -140,8 +140,8 @@ def test_a_topic_is_archived(url: str, broker: BrokerProcess, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("compact", "x", "--remote", "sc://h"), 2, "compact runs in this very command and needs no Spark: leave --"),
-        (("lag", "--master", "local"), 2, "lag runs in this very command and needs no Spark: leave --master out"),
+        (("compact", "x", "--remote", "sc://h"), 2, "compact runs in this process, without Spark: omit --"),
+        (("lag", "--master", "local"), 2, "lag runs in this process, without Spark: omit --master"),
         (("usage", "LOG", "--remote", "URL", "--driver-memory", "2g"), 1, "memory is set there"),
         (("usage", "LOG", "--remote", "URL", "--conf", "spark.executor.memory=2g"), 1, "spark.executor.memory"),
     ],

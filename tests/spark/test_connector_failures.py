@@ -68,7 +68,7 @@ def test_no_broker(connector: SparkSession, tmp_path: Path) -> None:
         lambda: drain(patient(connector, address, "t", **options), tmp_path),
         write.options(**sink_options(address, patience_ms=2000)).save,
     ):
-        assert failure(action, address).startswith(f"no broker answered in time at {address}")
+        assert failure(action, address).startswith(f"no broker responded in time at {address}")
     assert time.monotonic() - begun < 40
 
 
@@ -99,7 +99,7 @@ def test_the_broker_goes(connector: SparkSession, broker: BrokerProcess, tmp_pat
         query.stop()
     error = query.exception()
     assert error is not None
-    assert str(explain(error, address)).startswith(f"no broker answered in time at {address}")
+    assert str(explain(error, address)).startswith(f"no broker responded in time at {address}")
     broker.start()
     fill(address, "t", 100, 2, first=200)
     assert drain(patient(connector, address, "t"), tmp_path) == [100]
@@ -177,7 +177,7 @@ def test_offsets_that_cannot_be(connector: SparkSession, kafka: EmbeddedBroker) 
     fill(address, "brief", 10, 1)
     options = {**source_options(address), "subscribe": "brief", "startingOffsets": offsets("brief", [5000])}
     said = failure(connector.read.format("kafka").options(**options).load().count, address)
-    assert said == "the starting offset 5000 of brief-0 is behind the ending one, 10"
+    assert said == "the starting offset 5000 of brief-0 is after the ending one, 10"
 
 
 @pytest.mark.soak

@@ -125,10 +125,10 @@ def test_what_is_no_record_is_kept_aside(table: Path, spark: SparkSession, logs:
     kept = spark.read.json(str(file)).orderBy("position").collect()
     assert [row["raw"] for row in kept] == [line for line in NOT_RECORDS if line]
     assert [row["reason"] for row in kept] == [
-        "no valid JSON, or a field of another type",
+        "invalid JSON, or a field of another type",
         "no record of a request in this line",
         "JSON that is not a record of a request",
-        "no valid JSON, or a field of another type",
+        "invalid JSON, or a field of another type",
     ]
     text = (logs / "requests-1.jsonl").read_bytes()
     assert all(text[row["position"] :].startswith(row["raw"].encode()) for row in kept)

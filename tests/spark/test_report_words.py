@@ -82,7 +82,7 @@ def test_what_to_do(row: Throttled, said: str) -> None:
 
 
 def test_one_that_takes_too_much_is_not_given_more() -> None:
-    doubt = "takes 40 times as much as half of the others do: find out why before you grant it"
+    doubt = "takes 40 times as much as half of the others do: find the reason before you grant it"
     (sentence,) = advice(throttles(ANN), lambda row: doubt)
     assert sentence.endswith(f"; it {doubt}.")
     assert "raise" not in sentence
@@ -218,7 +218,7 @@ def data(limits: list[float], current: dict[str, float], rows: tuple[Throttled, 
 def test_the_badge_is_beside_the_quota_and_explained() -> None:
     row = FETCH._replace(quota_type="Produce", client_id="c0")
     text = render(data([1000.0, 20.0, 10.0, 5.0], {}, (row,)), NOW)
-    why = "takes 100 times as much as half of the others do: find out why before you grant it"
+    why = "takes 100 times as much as half of the others do: find the reason before you grant it"
     assert text.count('<span class="badge" title=') == 1
     assert f"producer_byte_rate of client-id c0: it {why}." in text
     assert f"at the longest; it {why}." in text  # in the first paragraph too, instead of advice to raise it

@@ -50,7 +50,7 @@ def test_a_java_home_without_java(no_java: Path, monkeypatch: pytest.MonkeyPatch
     """Spark prefers JAVA_HOME to the PATH, so a wrong JAVA_HOME is an error even with a valid java on the PATH."""
     program(no_java, "java", says("17.0.15"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    with pytest.raises(PipelineError, match=r"JAVA_HOME is \S+/gone, which holds no bin/java"):
+    with pytest.raises(PipelineError, match=r"JAVA_HOME is \S+/gone, which has no bin/java"):
         session.build_session()
 
 
@@ -73,7 +73,7 @@ def test_versions(no_java: Path, version: str, major: int) -> None:
 def test_a_java_that_is_none(no_java: Path, text: str, said: str) -> None:
     """A program called java that prints no version is not Java."""
     program(no_java, "java", text)
-    with pytest.raises(PipelineError, match=rf"does not say its version \({said}\)"):
+    with pytest.raises(PipelineError, match=rf"does not print its version \({said}\)"):
         java.require_java()
 
 

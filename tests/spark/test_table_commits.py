@@ -148,7 +148,9 @@ def test_files_of_another_size_are_not_committed(table: Path, monkeypatch: pytes
     (table / name).write_bytes(b"half of it")
     for path, size in ((name, 11), (name.replace("x.", "y."), 10)):
         one = DataFile(path, DATE, 1, 0, 5, size)
-        with pytest.raises(PipelineError, match=f"{path} was written by an executor and is not in the table"):
+        with pytest.raises(
+            PipelineError, match=f"{path} was written by an executor, but is missing or has another size"
+        ):
             found.commit([one], ("a", 1))
     assert (found.committed("a"), found.files()) == (-1, [])
 
@@ -175,7 +177,7 @@ def test_a_short_retention_is_refused(table: Path) -> None:
     orphan = table / f"date={DATE}/hour=1/bucket=0/{PREFIX}orphan.parquet"
     orphan.write_text("of another job")
     for short_ms in (0, SHORTEST_RETENTION_MS - 1):
-        with pytest.raises(PipelineError, match=r"expected 24 hours at least, or --short-retention while no other job"):
+        with pytest.raises(PipelineError, match=r"expected at least 24 hours, or --short-retention while no other job"):
             compact_table(table, retention_ms=short_ms)
     done = CliRunner().invoke(cli, ["pipeline", "compact", str(table), "--retention", "23"])
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)

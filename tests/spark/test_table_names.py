@@ -27,7 +27,7 @@ def test_a_folder_of_any_name_is_a_table(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a%20b", "a%41", "a\\b", "[x]", "a|b", "a^b", "a\nb", "a\x7fb"])
 def test_a_folder_that_delta_rs_would_take_for_another(name: str, tmp_path: Path) -> None:
     """delta-rs would create part of a table elsewhere, or panic: the error is one sentence, and nothing is created."""
-    with pytest.raises(TableError, match="cannot be a table, for delta-rs reads"):
+    with pytest.raises(TableError, match="cannot be a table, because delta-rs reads"):
         Table(tmp_path / name).open(INFO)
     assert not list(tmp_path.iterdir())
     (tmp_path / name / "_delta_log").mkdir(parents=True)
@@ -46,7 +46,7 @@ def test_it_is_refused_before_spark_starts(words: list[str], tmp_path: Path, mon
     (tmp_path / "log").touch()
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(cli, ["pipeline", *("a%20b" if word == "T" else word for word in words)])
-    assert (done.exit_code, "cannot be a table, for delta-rs reads '%20'" in done.stderr) == (1, True), done.stderr
+    assert (done.exit_code, "cannot be a table, because delta-rs reads '%20'" in done.stderr) == (1, True), done.stderr
 
 
 @pytest.mark.parametrize("words", [["report", "T"], ["recommend", "T"]])
@@ -56,14 +56,14 @@ def test_a_result_has_a_folder(words: list[str], folder: str, tmp_path: Path) ->
     (tmp_path / "a file").touch()
     done = CliRunner().invoke(cli, ["pipeline", *words, "-o", str(tmp_path / folder / "result")])
     assert done.exit_code == 2, done.stderr
-    assert f"expected a folder at {tmp_path / folder}, for result; there is none" in " ".join(done.stderr.split())
+    assert f"expected the folder {tmp_path / folder} for result, found none" in " ".join(done.stderr.split())
 
 
 def test_a_result_has_a_folder_that_takes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) != tmp_path)
     done = CliRunner().invoke(cli, ["pipeline", "report", "T", "-o", str(tmp_path / "result")])
     assert done.exit_code == 2, done.stderr
-    assert f"expected a folder that takes files, which {tmp_path} does not" in " ".join(done.stderr.split())
+    assert f"expected a folder in which files can be written, got {tmp_path}" in " ".join(done.stderr.split())
 
 
 @pytest.fixture

@@ -180,6 +180,6 @@ def test_a_file_that_is_missing_is_named(spark: SparkSession, place: TablePlace)
     place.delete(lost.path)
     with pytest.raises(Exception, match="UnreadableFileError") as failed:
         read_table(spark, place).count()
-    assert f"cannot read {place.uri}/{lost.path}: it is not there" in str(unreadable_file(failed.value))
+    assert f"cannot read {place.uri}/{lost.path}: it is missing" in str(unreadable_file(failed.value))
     with pytest.raises(PipelineError, match="is not in the table as it wrote it"):
         found.commit([lost], ("b", 0))

@@ -84,7 +84,7 @@ def test_each_byte_of_the_footer(file: Path) -> None:
 
 def test_a_missing_file(file: Path) -> None:
     file.unlink()
-    assert why(file) == f"it is not there; {RESTORE}"
+    assert why(file) == f"it is missing; {RESTORE}"
 
 
 def test_a_file_that_may_not_be_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_too_little_memory_is_no_damage(file: Path, monkeypatch: pytest.MonkeyPa
         raise pa.ArrowMemoryError("malloc of size 1 failed")
 
     monkeypatch.setattr(pq, "ParquetFile", fail)
-    assert why(file) == "it needs more memory than there is; give each task more"
+    assert why(file) == "it needs more memory than a task has; give each task more"
 
 
 class FailingStore:

@@ -91,8 +91,10 @@ def test_views_are_those_of_the_batch_jobs(spark: SparkSession, tmp_path: Path, 
     put(logs, 3, [closing_line()])
     done = run(spark, logs, table, Failing(), said)
     assert done is not None
-    assert "batch 1: is in the table already" in said
-    assert any(" came late and are in no view; 1 lines are not records, or ahead" in line for line in said), said
+    assert "batch 1: is already in the table" in said
+    assert any(
+        " arrived late and are left out of the views; 1 lines are not records, or ahead" in line for line in said
+    ), said
     assert (done.rejected, done.records) == (1, 128)
     assert 1 <= done.late <= 4  # rows of the state, counted once: a usage, a connection, and a throttle
     assert done.state_rows < 4 * len(lines)

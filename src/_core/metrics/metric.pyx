@@ -170,7 +170,7 @@ cdef class Metric:
 
     @property
     def config(self):
-        """The config of the moment; assigning another holds for all later records, checks and measurements.
+        """Current config; an assigned one applies to all later records, checks and measurements.
 
         A Meter and Percentiles continue to record by the config they were added with; only the values read follow.
         """

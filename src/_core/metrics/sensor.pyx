@@ -37,8 +37,8 @@ cdef SensorCore *borrow_sensor(object sensor) except NULL:
 class QuotaViolationError(Exception):
     """Error: a metric violates its quota. It is cheap to raise; a value whose record raised it stays recorded.
 
-    Attributes: metric (the Metric), value (observed), bound, throttle_time_ms (how long until the average is back at
-    the bound, uncapped; None for a metric that is neither a rate nor a token bucket).
+    Attributes: metric (the Metric), value (observed), bound, throttle_time_ms (time until the average is back at the
+    bound, uncapped; None for a metric that is neither a rate nor a token bucket).
     Source: ``QuotaViolationException.java``; the delay, which KIP-13 put into it, by ``QuotaUtils.java``.
     """
 
@@ -57,7 +57,7 @@ cdef int count_ancestors(Sensor sensor, set seen, int depth) except -1:
     if sensor in seen:
         raise ValueError(f"sensor {sensor.name!r} is reached twice through parents")
     if depth > LARGEST_DEPTH:
-        raise ValueError(f"sensors may stand {LARGEST_DEPTH} deep at most")
+        raise ValueError(f"sensors may be nested at most {LARGEST_DEPTH} deep")
     seen.add(sensor)
     for parent in sensor.parents:
         count_ancestors(parent, seen, depth + 1)

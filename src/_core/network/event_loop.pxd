@@ -2,9 +2,9 @@
 
 Threads: one thread runs the loop; others may call ``loop_wake`` and ``loop_snapshot_ask`` only.
 
-No other thread may read a channel. To read the channels it leaves a LoopSnapshot with the loop and waits; the loop
-copies CHANNELS_PER_STEP channels before each poll, until it has copied all. A channel is copied as it is at one moment;
-those that open meanwhile are copied too. Without a snapshot to take a poll costs one relaxed load more.
+No other thread may read a channel: it leaves a LoopSnapshot with the loop and waits, and the loop copies
+CHANNELS_PER_STEP channels before each poll, until it has copied all. A channel is copied as it is at one moment; those
+that open meanwhile are copied too. A poll without a requested snapshot costs one more relaxed load.
 
 Lock: ``LoopSnapshot.lock``, a leaf, of its state alone; the rest is the loop's until the state is no longer WANTED.
 """

@@ -34,7 +34,7 @@ cdef extern from "allocator.h" nogil:
     void kb_fix_big_allocations()
 
 cdef enum:
-    POOL_TURN_TIMEOUT_NS = 200000000         # how long free memory waits for the loop whose turn it is
+    POOL_TURN_TIMEOUT_NS = 200000000         # time for which free memory waits for the loop whose turn it is
 
 
 cdef void wake_for_clock(void *arg) noexcept nogil:

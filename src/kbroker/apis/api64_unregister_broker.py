@@ -18,5 +18,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if broker_id != ctx.node_id:
         text = f"Broker ID {broker_id} is not currently registered"
         return {"ErrorCode": int(Errors.BROKER_ID_NOT_REGISTERED), "ErrorMessage": text}
-    text = f"Broker {broker_id} is the only one of this cluster and stays registered; stop it to take it away"
+    text = f"Broker {broker_id} is the only one of this cluster and stays registered; stop it to remove it"
     return {"ErrorCode": int(Errors.INVALID_REQUEST), "ErrorMessage": text}

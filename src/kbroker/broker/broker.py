@@ -293,7 +293,7 @@ class Broker:
         return self._running().ctx
 
     def describe(self) -> str:
-        """One line for people: addresses, node, cluster, where the data is."""
+        """Describe the broker in one line: addresses, node, cluster, place of the data."""
         parts = self._running()
         addresses = ", ".join(f"{name}://{host}:{port}" for name, (host, port) in parts.ctx.endpoints.items())
         folders = ", ".join(map(os.path.abspath, self.config.log_dirs))

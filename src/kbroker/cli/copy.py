@@ -28,12 +28,15 @@ from kbroker.common.units import counted
 @click.option("--all", "is_all", is_flag=True, help="Copy all topics but internal ones.")
 @click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Name of a topic's copy. Repeatable.")
 @click.option("--prefix", default="", metavar="TEXT", help="Text before the names of the other copies.")
-@click.option("--follow", is_flag=True, help="Go on with new records until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new records until Ctrl-C.")
 @click.option("--read-uncommitted", is_flag=True, help="Copy records of aborted and open transactions too.")
 @click.option("--no-configs", is_flag=True, help="Create topics with the target's default configs.")
 @click.option("--append", "is_append", is_flag=True, help="Copy into topics that have other records.")
 @click.option(
-    "--id", "copy_id", metavar="NAME", help="Name of the progress, for several copies at once.  [default: source's id]"
+    "--id",
+    "copy_id",
+    metavar="NAME",
+    help="Name under which the progress is stored, for several copies at once.  [default: source's id]",
 )
 @click.option(
     "--codec", type=click.Choice(list(CODECS)), default="none", show_default=True, help="Compression of the copies."

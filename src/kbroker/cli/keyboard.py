@@ -59,7 +59,7 @@ def keyboard() -> Iterator[Keyboard | None]:
     try:
         tty.setcbreak(descriptor)
         changed = termios.tcgetattr(descriptor)
-        changed[6][termios.VSUSP] = b"\x00"  # Ctrl-Z would leave its user in the other screen
+        changed[6][termios.VSUSP] = b"\x00"  # Ctrl-Z would leave the alternate screen on the terminal
         termios.tcsetattr(descriptor, termios.TCSADRAIN, changed)
         yield Keyboard(descriptor)
     finally:

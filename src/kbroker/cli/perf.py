@@ -183,7 +183,7 @@ def produce(
 )  # fmt: skip
 @click.option("--show-detailed-stats", is_flag=True, help="Print a line for each interval.")
 @interval_option
-@click.option("--hide-header", is_flag=True, help="Print no names of the columns.")
+@click.option("--hide-header", is_flag=True, help="Omit the names of the columns.")
 def consume(
     run: _Run,
     group: str | None,

@@ -46,9 +46,9 @@ class LocalPath(_ParamType):
             self.fail(str(error), param, ctx)
         if self._is_result and not path.exists():
             if not path.parent.is_dir():
-                self.fail(f"expected a folder at {path.parent}, for {path.name}; there is none", param, ctx)
+                self.fail(f"expected the folder {path.parent} for {path.name}, found none", param, ctx)
             if not os.access(path.parent, os.W_OK):
-                self.fail(f"expected a folder that takes files, which {path.parent} does not", param, ctx)
+                self.fail(f"expected a folder in which files can be written, got {path.parent}", param, ctx)
         return path
 
 
@@ -96,9 +96,7 @@ def _topic(context: click.Context, option: click.Parameter, name: str | None) ->
 
 def _no_spark(context: click.Context, option: click.Parameter, value: str | None) -> None:
     if value is not None:
-        raise click.UsageError(
-            f"{context.info_name} runs in this very command and needs no Spark: leave {option.opts[0]} out"
-        )
+        raise click.UsageError(f"{context.info_name} runs in this process, without Spark: omit {option.opts[0]}")
 
 
 #: Names (the first one is its key in `options`) and click's settings of each option.

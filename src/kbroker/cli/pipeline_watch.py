@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kbroker.spark.watch.watch import Watched
 
 
-#: Of a batch, whose minutes are all in Spark's state: up to 450 bytes for each record in the worst case.
+#: Limit of a batch, whose minutes are all in Spark's state: up to 450 bytes for each record in the worst case.
 MAX_RECORDS, MAX_FILE_BYTES = 1_000_000, 500_000_000
 
 
@@ -62,7 +62,8 @@ def default_limit(topic: str | None, logs: Sequence[str], connector: str, bootst
     type=Duration(),
     default="1min",
     metavar="TIME",
-    help="Time from the end of a minute until it is closed, by the time of the records. Later ones are in no view.",
+    help="Time from the end of a minute until it is closed, by the time of the records. Later records are left out of "
+    "the views.",
 )
 @click.option(
     "--last",
@@ -98,7 +99,7 @@ def watch(
 
     A batch has at most a million records of a topic, or 500 MB of files, unless --max-per-batch is given. There is no
     such limit for several LOGs, or for several partitions with --connector kafka: records would be read out of order
-    and come late.
+    and arrive late.
     """
     if bool(logs) == bool(topic):
         raise click.UsageError("name either LOGs or a --topic")

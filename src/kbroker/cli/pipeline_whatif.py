@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     help="Quotas to try, as for `kbroker quotas apply`.",
 )
 @option("--top", help="Number of clients to show.")
-@click.option("--check", is_flag=True, help="Check that the log's values give its own verdicts under FILE.yaml.")
+@click.option("--check", is_flag=True, help="Check that the logged values lead to the logged verdicts under FILE.yaml.")
 @window_options
 @spark_options
 def replay(table: str, path: Path, top: int, check: bool, **common: Any) -> None:

@@ -157,7 +157,7 @@ def produce(
 def _encoder(
     topic: str, key_encoder: str | None, value_encoder: str | None, registry: SchemaRegistry | None
 ) -> _Encode:
-    """Return a function that encodes the key and value of a line, by its number. Raises (it): ClickException."""
+    """Return a function that encodes the key and value of a line, by its number, and may raise ClickException."""
     from kbroker.decoders.decoded import MissingPackageError, Place, UnencodableError
     from kbroker.decoders.encoders import Encoders
 

@@ -26,7 +26,7 @@ _ERASE = "\r\x1b[2K"
 
 
 class ProgressDisplay:
-    """Lines and a bar. Call it with a line to print that.
+    """Display of lines and a bar; a call with a line prints that line.
 
     Args: `stream`: by default the process's stderr; `is_terminal`: by default determined from the stream.
 

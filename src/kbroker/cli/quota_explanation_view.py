@@ -61,7 +61,7 @@ def _head(found: Found) -> Iterator[str]:
         return
     count, waiting = found["connections"], found["waiting"]
     if not found["is_known"]:
-        yield from _wrapped("the broker has seen nothing of this client: no connection, no counter, no verdict")
+        yield from _wrapped("the broker has neither a connection, a counter nor a verdict of this client")
     else:
         yield _fit(f"{counted(count, 'open connection')}, {len(waiting) or 'none'} throttled now")
     others = [one for one in found["client_ids"] if one != client_id]
@@ -177,7 +177,7 @@ def _compared(key: str, quota: Found, name: str) -> Iterator[str]:
     yield _row(_fit(name, LABEL - 2), f"{limit_text(key, compare['limit'])}{whose}")
     now = compare["now"]
     if now is None:
-        yield _row("", "nothing was counted, so nothing can be said")
+        yield _row("", "no traffic was counted, so the effect is unknown")
         return
     samples = counted(len(compare["samples"]), "sample")
     if compare["delayed"]:
@@ -189,7 +189,7 @@ def _compared(key: str, quota: Found, name: str) -> Iterator[str]:
         "", f"now it would delay {rounded_duration(now['delay_ms'])}" if now["delay_ms"] else "now it would not delay"
     )
     if not compare["is_complete"]:
-        yield _row("", "earlier traffic is not known: at the first samples it may be more")
+        yield _row("", "earlier traffic is unknown: the first delays may be longer")
     if compare.get("is_same_counter") is False:
         theirs = _who(compare["counted_for"]) if compare["counted_for"] else "nothing"
         yield _row("", f"other clients: counted for {theirs}")

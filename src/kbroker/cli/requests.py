@@ -125,11 +125,11 @@ def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines)
 
 
 def _show_first(held: deque[Row], seen: int, fit: int, show: _Lines) -> None:
-    """Print the last existing records; a note if there are none."""
+    """Print the last existing records; or a note if none exist."""
     if not seen:
-        note("there is no record of a request log so far")
+        note("expected records of a request log, found none so far")
     elif not fit:
-        note(f"none of the last {seen:,} records fits")
+        note(f"the filters match no record of the last {seen:,}")
     show.all(held)
 
 
@@ -142,7 +142,7 @@ class _Lines:
         self._has_header = as_json
 
     def all(self, rows: Any) -> None:
-        """Print these."""
+        """Print several requests."""
         for row in rows:
             if self._as_json:
                 document = document_of(row)

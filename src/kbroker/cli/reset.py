@@ -52,7 +52,7 @@ DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a 
 )
 @click.option("--dry-run", is_flag=True, help="Show the new offsets; change nothing. This is the default.")
 @click.option("--execute", is_flag=True, help="Commit the new offsets.")
-@click.option("--share", is_flag=True, help="Make groups that do not exist share groups.")
+@click.option("--share", is_flag=True, help="Create groups that do not exist as share groups.")
 @click.option("--export", is_flag=True, help="Print CSV that --from-file reads.")
 @json_option
 def reset(

@@ -258,7 +258,7 @@ def _servers() -> list[str]:
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="New folder for those of the controllers, and for the metadata that the broker had.",
+    help="New folder for the log folders of the controllers, and for the former metadata of the broker.",
 )
 @click.option(
     "--listener", default="CONTROLLER", show_default=True, metavar="NAME", help="Name of the controllers' listener."

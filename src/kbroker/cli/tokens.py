@@ -34,7 +34,9 @@ def tokens() -> None:
 
 @tokens.command("list")
 @bootstrap_option
-@click.option("--owner", "owners", multiple=True, metavar="User:NAME", help="Of this owner. Repeatable.")
+@click.option(
+    "--owner", "owners", multiple=True, metavar="User:NAME", help="List only tokens of this owner. Repeatable."
+)
 @click.option("--hmac", "with_hmac", is_flag=True, help="Print the HMACs too, which are passwords.")
 @json_option
 def list_tokens(bootstrap_server: str, owners: tuple[str, ...], with_hmac: bool, as_json: bool) -> None:
@@ -62,14 +64,14 @@ def list_tokens(bootstrap_server: str, owners: tuple[str, ...], with_hmac: bool,
 
 @tokens.command()
 @bootstrap_option
-@click.option("--owner", metavar="User:NAME", help="User that logs in by it.  [default: this user]")
+@click.option("--owner", metavar="User:NAME", help="User that logs in with the token.  [default: this user]")
 @click.option(
     "--renewer", "renewers", multiple=True, metavar="User:NAME",
-    help="Principal that may renew it too. Repeatable.",
+    help="Principal that may also renew the token. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--max-lifetime", type=Duration(1), default=BROKERS_DEFAULT, metavar="TIME",
-    help="Time until it cannot be renewed any more, such as 7d.  [default: the broker's maximum]",
+    help="Time until the token can no longer be renewed, such as 7d.  [default: the broker's maximum]",
 )  # fmt: skip
 @json_option
 def create(
@@ -133,7 +135,9 @@ def renew(token_id: str | None, bootstrap_server: str, hmac: str | None, period:
 
 @tokens.command()
 @token_arguments
-@click.option("--after", type=Duration(), default=AT_ONCE, metavar="TIME", help="Time until then.  [default: at once]")
+@click.option(
+    "--after", type=Duration(), default=AT_ONCE, metavar="TIME", help="Time until the expiry.  [default: at once]"
+)
 @json_option
 def expire(token_id: str | None, bootstrap_server: str, hmac: str | None, after: int, as_json: bool) -> None:
     """Let a token expire.

@@ -78,7 +78,7 @@ def _check_rich() -> None:
     try:
         import rich  # noqa: F401
     except ImportError:
-        raise click.ClickException("this needs rich: pip install 'kbroker[top]'; --json does without") from None
+        raise click.ClickException("this needs rich: pip install 'kbroker[top]'; --json does not need it") from None
 
 
 # ---------------------------------------------------------------- once

@@ -22,11 +22,17 @@ def transactions() -> None:
 @transactions.command("list")
 @bootstrap_option
 @click.option("--state", "states", multiple=True, help="List only ids in this state, such as Ongoing. Repeatable.")
-@click.option("--producer-id", "producer_ids", type=int, multiple=True, help="List only this producer's. Repeatable.")
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    type=int,
+    multiple=True,
+    help="List only transactions of this producer id. Repeatable.",
+)
 @click.option(
     "--duration-filter", type=int, default=-1, metavar="MS", help="List only transactions open for more milliseconds."
 )
-@click.option("--transactional-id-pattern", metavar="REGEX", help="List only ids that match.")
+@click.option("--transactional-id-pattern", metavar="REGEX", help="List only ids that match the expression.")
 @json_option
 def list_transactions(
     bootstrap_server: str,

@@ -50,7 +50,7 @@ def list_users(bootstrap_server: str, as_json: bool) -> None:
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File whose first line is the password.  [default: ask for it]",
+    help="File whose first line is the password.  [default: prompt]",
 )
 @json_option
 def add(

@@ -77,7 +77,7 @@ def show(found: dict[str, Any]) -> None:
     )
     for thread in found["network_threads"]:
         if thread["answer"] != "ok":
-            click.echo(styled(f"no word from {printable(thread['name'])}: it is {thread['answer']}", fg="yellow"))
+            click.echo(styled(f"no snapshot of {printable(thread['name'])}: it is {thread['answer']}", fg="yellow"))
     _connections(connections, has_pool=found["memory_pool"] is not None)
     _purgatories(found["purgatories"])
     _memory_and_queues(found)

@@ -78,7 +78,7 @@ Selection = dict[str, list[int] | None]  # partitions by topic; None: all of the
 
 
 class GroupReset(NamedTuple):
-    """New offsets of a group without members; ``before``: the present ones."""
+    """New offsets of a group without members; ``before``: the current ones."""
 
     group_id: str
     is_share: bool

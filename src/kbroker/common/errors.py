@@ -25,7 +25,7 @@ class Errors(enum.IntEnum):
         """Return the member of `code`; an unknown, newer code is UNKNOWN_SERVER_ERROR, as for clients."""
         return cls._value2member_map_.get(code, cls.UNKNOWN_SERVER_ERROR)  # type: ignore[return-value]
 
-    UNKNOWN_SERVER_ERROR = -1, "The server met an error it did not expect."
+    UNKNOWN_SERVER_ERROR = -1, "An unexpected error occurred on the server."
     NONE = 0, "No error."
     OFFSET_OUT_OF_RANGE = 1, "The requested offset is not within the range of offsets the partition keeps."
     CORRUPT_MESSAGE = 2, "The record data is damaged: its checksum, size or structure is wrong.", True
@@ -40,7 +40,7 @@ class Errors(enum.IntEnum):
     STALE_CONTROLLER_EPOCH = 11, "The controller moved to another broker."
     OFFSET_METADATA_TOO_LARGE = 12, "The metadata of the offset is too long."
     NETWORK_EXCEPTION = 13, "The server disconnected before a response was received.", True
-    COORDINATOR_LOAD_IN_PROGRESS = 14, "The coordinator is loading its state and cannot answer yet.", True
+    COORDINATOR_LOAD_IN_PROGRESS = 14, "The coordinator is loading its state and cannot respond yet.", True
     COORDINATOR_NOT_AVAILABLE = 15, "The coordinator is not available.", True
     NOT_COORDINATOR = 16, "This broker is not the coordinator.", True
     INVALID_TOPIC_EXCEPTION = 17, "The topic name or operation is not valid."
@@ -51,7 +51,7 @@ class Errors(enum.IntEnum):
     ILLEGAL_GENERATION = 22, "The generation is not the group's current one."
     INCONSISTENT_GROUP_PROTOCOL = 23, "The member's protocol type or protocols fit none of the group's other members."
     INVALID_GROUP_ID = 24, "The group id is invalid."
-    UNKNOWN_MEMBER_ID = 25, "The coordinator does not know this member."
+    UNKNOWN_MEMBER_ID = 25, "The member is unknown to the coordinator."
     INVALID_SESSION_TIMEOUT = 26, "The session timeout is outside the range the broker allows."
     REBALANCE_IN_PROGRESS = 27, "The group is rebalancing, so a rejoin is needed."
     INVALID_COMMIT_OFFSET_SIZE = 28, "The committed offset data is too large."
@@ -61,7 +61,7 @@ class Errors(enum.IntEnum):
     INVALID_TIMESTAMP = 32, "The timestamp of the record is outside the accepted range."
     UNSUPPORTED_SASL_MECHANISM = 33, "The broker does not support the requested SASL mechanism."
     ILLEGAL_SASL_STATE = 34, "The request is not valid in the current SASL state."
-    UNSUPPORTED_VERSION = 35, "The version of the API or the feature asked for is not supported."
+    UNSUPPORTED_VERSION = 35, "The requested version of the API, or the requested feature, is not supported."
     TOPIC_ALREADY_EXISTS = 36, "A topic of this name already exists."
     INVALID_PARTITIONS = 37, "The number of partitions is invalid."
     INVALID_REPLICATION_FACTOR = 38, "The replication factor is not between 1 and the number of brokers."
@@ -71,7 +71,7 @@ class Errors(enum.IntEnum):
     INVALID_REQUEST = 42, "The request is malformed or contradicts itself."
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, "The message format of the data does not support the request."
     POLICY_VIOLATION = 44, "The request breaks a policy of the cluster."
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "The sequence number of the batch is not the one expected next."
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "The sequence number of the batch is not the next expected one."
     DUPLICATE_SEQUENCE_NUMBER = 46, "The batch with this sequence number was already written."
     INVALID_PRODUCER_EPOCH = 47, "The producer epoch is older than the current one."
     INVALID_TXN_STATE = 48, "The operation is not valid in the current state of the transaction."
@@ -88,7 +88,7 @@ class Errors(enum.IntEnum):
     UNKNOWN_PRODUCER_ID = 59, "The broker holds no state for this producer id."
     REASSIGNMENT_IN_PROGRESS = 60, "A reassignment of the partition is in progress."
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "Delegation tokens are not enabled."
-    DELEGATION_TOKEN_NOT_FOUND = 62, "The broker does not know this delegation token."
+    DELEGATION_TOKEN_NOT_FOUND = 62, "The delegation token is unknown to the broker."
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "The principal is neither owner nor renewer of the delegation token."
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "Delegation tokens cannot be requested over this kind of connection."
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "Delegation token operations are not authorized."
@@ -104,7 +104,7 @@ class Errors(enum.IntEnum):
     UNKNOWN_LEADER_EPOCH = 75, "The leader epoch of the request is newer than the broker's.", True
     UNSUPPORTED_COMPRESSION_TYPE = 76, "This version of the request does not support the compression type."
     STALE_BROKER_EPOCH = 77, "The broker epoch has changed."
-    OFFSET_NOT_AVAILABLE = 78, "The leader does not know the latest offset yet.", True
+    OFFSET_NOT_AVAILABLE = 78, "The latest offset is not known to the leader yet.", True
     MEMBER_ID_REQUIRED = 79, "The member must join again with the member id it was given."
     PREFERRED_LEADER_NOT_AVAILABLE = 80, "The preferred leader is not available.", True
     GROUP_MAX_SIZE_REACHED = 81, "The group has reached its largest size."
@@ -126,7 +126,7 @@ class Errors(enum.IntEnum):
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, "The forwarded principal could not be read."
     SNAPSHOT_NOT_FOUND = 98, "The snapshot does not exist."
     POSITION_OUT_OF_RANGE = 99, "The position is outside the snapshot."
-    UNKNOWN_TOPIC_ID = 100, "The broker does not know this topic id.", True
+    UNKNOWN_TOPIC_ID = 100, "The topic id is unknown to the broker.", True
     DUPLICATE_BROKER_REGISTRATION = 101, "A broker with this id is already registered."
     BROKER_ID_NOT_REGISTERED = 102, "No broker with this id is registered."
     INCONSISTENT_TOPIC_ID = 103, "The topic id in the log differs from the one of the request.", True
@@ -136,10 +136,10 @@ class Errors(enum.IntEnum):
     INELIGIBLE_REPLICA = 107, "The replica cannot join the in-sync replicas."
     NEW_LEADER_ELECTED = 108, "The partition has elected a new leader."
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "The requested offset has moved to tiered storage."
-    FENCED_MEMBER_EPOCH = 110, "The epoch of the member is fenced, so it must leave and join again."
+    FENCED_MEMBER_EPOCH = 110, "The epoch of the member is fenced, so the member must leave and join again."
     UNRELEASED_INSTANCE_ID = 111, "Another member of the group still uses this group instance id."
     UNSUPPORTED_ASSIGNOR = 112, "The group or the broker does not support the assignor."
-    STALE_MEMBER_EPOCH = 113, "The epoch of the member is stale, so it must learn the new one and retry."
+    STALE_MEMBER_EPOCH = 113, "The epoch of the member is stale, so the member must get the new one and retry."
     MISMATCHED_ENDPOINT_TYPE = 114, "The request came to an endpoint of the wrong type."
     UNSUPPORTED_ENDPOINT_TYPE = 115, "This endpoint type is not supported."
     UNKNOWN_CONTROLLER_ID = 116, "The controller id is not known."
@@ -155,7 +155,7 @@ class Errors(enum.IntEnum):
     DUPLICATE_VOTER = 126, "The voter is already a member of the voters."
     VOTER_NOT_FOUND = 127, "The voter is not a member of the voters."
     INVALID_REGULAR_EXPRESSION = 128, "The regular expression is not valid."
-    REBOOTSTRAP_REQUIRED = 129, "The client's metadata is stale, so it should start over from its bootstrap servers."
+    REBOOTSTRAP_REQUIRED = 129, "The client's metadata is stale: start over from the bootstrap servers."
     STREAMS_INVALID_TOPOLOGY = 130, "The topology of the streams group is invalid."
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The topology epoch of the streams group is invalid."
     STREAMS_TOPOLOGY_FENCED = 132, "The topology epoch of the member is older than the group's."

@@ -106,6 +106,6 @@ class _Handler(PageHandler):
             if target.path == "/":
                 self.send_page(303, b"", PLAIN, (("Location", f"{ROOT}/"),))
                 return
-        self.send_sentence(404, f"there is {ROOT}/")
+        self.send_sentence(404, f"not found; the console is at {ROOT}/")
 
     do_HEAD = do_GET

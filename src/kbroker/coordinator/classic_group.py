@@ -432,7 +432,7 @@ class ClassicGroup:
     def common_protocol(self) -> str:
         """Return the protocol of this generation if all members support it, else that of the next generation.
 
-        A group without a generation has no protocol yet, and a member may join a rebalance without the present one.
+        A group without a generation has no protocol yet, and a member may join a rebalance without the current one.
         The group must have members.
         """
         name = self.protocol_name

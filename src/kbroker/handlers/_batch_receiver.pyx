@@ -49,7 +49,7 @@ cdef class BatchReceiver:
         self.end_batch()
 
     def receive(self, double timeout_s):
-        """Return the next request: of the batch if the present one is completed, else of the queue.
+        """Return the next request: of the batch if the current one is completed, else of the queue.
 
         None at the timeout, or when the queue is closed and empty. Waits without the GIL.
         """

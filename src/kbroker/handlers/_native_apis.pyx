@@ -487,7 +487,7 @@ cdef class NativeApis:
         return new_receiver(self, self._queues[1], self.native_apis)
 
     def stop_handlers(self, int count):
-        """End ``count`` handler threads, each after its present request or within a third of a second."""
+        """End ``count`` handler threads, each after its current request or within a third of a second."""
         if count < 0:
             raise ValueError(f"count must be >= 0, got {count}")
         atomic_add_fetch(&self.native_apis.handlers_to_stop, count)

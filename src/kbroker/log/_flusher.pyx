@@ -75,9 +75,11 @@ cdef void enqueue(Flusher *flusher, FlushItem *item) noexcept nogil:
         cond_signal(&flusher.work)
 
 
-# Queue the partition for one more flush, up to its current end, for a request that waits for its data. False when
-# closed or out of memory; the caller then flushes by itself.
 cdef bint flusher_mark(Flusher *flusher, Partition *partition) noexcept nogil:
+    """Queue the partition for one more flush, up to its current end, for a request that waits for its data.
+
+    Returns: False if the flusher is closed or out of memory; the caller then flushes by itself.
+    """
     cdef FlushItem **slot = slot_of(flusher, partition)
     cdef FlushItem *item
     cdef bint taken = True
@@ -111,8 +113,8 @@ cdef void forget(Flusher *flusher, FlushItem *item) noexcept nogil:
     link[0] = item.chain
 
 
-# body of a thread, which runs until closed and the queue is empty
 cdef void flusher_run(Flusher *flusher) noexcept nogil:
+    """Flush queued partitions, as the body of a thread, until the flusher is closed and its queue is empty."""
     cdef FlushItem *item
     mutex_lock(&flusher.lock)
     while True:

@@ -178,8 +178,8 @@ cdef inline char *put_escape(char *to, uint8_t c) noexcept nogil:
     return to + 2
 
 
-# Write in quotes: 6 bytes per byte, and 2.
 cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nogil:
+    """Write a JSON string with its quotes and return its end; it takes at most 6 bytes per byte, and 2."""
     cdef const uint8_t *at = <const uint8_t *>data
     cdef int64_t i = 0, plain
     cdef uint8_t c

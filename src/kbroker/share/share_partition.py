@@ -98,7 +98,7 @@ class SharePartitionSensors(Protocol):
 
 
 class SharePartitionState(enum.Enum):
-    """Life of a share partition. A failed or fenced one is replaced by a new one."""
+    """Life cycle of a share partition. A failed or fenced one is replaced by a new one."""
 
     EMPTY = "empty"
     INITIALIZING = "initializing"

@@ -32,7 +32,7 @@ _UNREADABLE_BY_SPARK = (
 #: What `file_reader` has raised, in the trace of a Python worker.
 _UNREADABLE = re.compile(r"UnreadableFileError: cannot read (?P<file>.+?\.parquet): (?P<cause>[^\n]+)")
 
-MISSING, DAMAGED = "it is not there", "it is damaged, or no Parquet file"
+MISSING, DAMAGED = "it is missing", "it is damaged, or no Parquet file"
 STORE_FAILED, AGAIN = "its store failed: ", "; run this again when the store responds"
 RESTORE = "restore the file from a copy, or ingest the logs again into a new table"
 #: Remedies where the machines of a cluster lack the Python that is needed.
@@ -45,7 +45,7 @@ _LACKING = (
     (NO_CREDENTIALS, f"Spark's executors have no credentials for the object store ({{cause}}): {NEEDS_CREDENTIALS}"),
     (
         re.compile(r"No FileSystem for scheme \"(\w+)\"|Class org\.apache\.hadoop\.fs\.(s3a)\.S3AFileSystem not found"),
-        "Spark has no client of Hadoop's for this store, in which --checkpoint lies: give Spark its jars (for S3 "
+        "Spark has no Hadoop client for this store, which --checkpoint names: give Spark its jars (for S3 "
         "org.apache.hadoop:hadoop-aws), or name a folder or one in HDFS",
     ),
     (

@@ -1,4 +1,4 @@
-"""The packages that decode client metrics: a start looks for them, and imports none of them."""
+"""The packages that decode client metrics: the broker checks at its start that they exist, without an import."""
 
 from __future__ import annotations
 

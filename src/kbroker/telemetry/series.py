@@ -68,7 +68,7 @@ class ClientSeries:
                 client.values[key] = Value(start + point.value, point.counts)
 
     def remove(self, client_instance_id: UUID) -> None:
-        """Forget a client."""
+        """Remove the series of a client."""
         with self._lock:
             client = self._clients.pop(client_instance_id, None)
             if client is not None:

@@ -8,7 +8,7 @@
             ...  # a client that produces to broker.bootstrap_servers is refused twice, or the block fails
 
 The fixtures are in ``kbroker.testing.plugin``; pytest finds them once kbroker is installed. The names of this
-module are loaded on first use: a run of pytest that needs no broker does not pay for one.
+module are loaded on first use: a run of pytest without a broker imports none.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class EmbeddedCluster:
         self._running().controller.node_id = node
 
     def describe(self) -> str:
-        """One line for people: nodes and cluster."""
+        """Describe the nodes and the cluster in one line."""
         nodes = ", ".join(f"node {node_id} at {address}" for node_id, address in self.addresses.items())
         return f"{nodes}, cluster {self.cluster_id}, in memory, nothing is replicated"
 
@@ -298,7 +298,7 @@ class EmbeddedCluster:
     # ------------------------------------------------------------ leaders and coordinators
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
-        """Let a running node lead a partition. If it is not a replica, it takes the place of the present leader.
+        """Let a running node lead a partition. If it is not a replica, it replaces the current leader.
 
         Raises: KafkaError for an unknown partition, or a node that does not run.
         """

@@ -42,7 +42,7 @@ class ControlServer:
     Args:
         broker: the controlled broker or cluster; it may be stopped and started meanwhile.
         listener: host:port on the loopback interface; port 0 takes a free one.
-        token: what clients must send as ``Authorization: Bearer TOKEN``; empty: a random one.
+        token: value that clients must send as ``Authorization: Bearer TOKEN``; empty: a random one.
         on_shutdown: called once, on its own thread, when a client requests shutdown; None stops the broker.
     Raises: ValueError for a listener that is not loopback; OSError when it cannot be bound (both from ``start``).
     Threads: start and stop from one thread at a time.

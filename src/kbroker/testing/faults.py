@@ -109,7 +109,7 @@ class Fault:
 
     @property
     def action(self) -> str:
-        """The effect of the rule, for people."""
+        """The effect of the rule, in words."""
         delay = f"delay {self.delay_ms} ms" if self.delay_ms else ""
         then = "drop" if self.drop else "disconnect" if self.disconnect else self.error.name if self.error else ""
         return " then ".join(word for word in (delay, "execute" if self.execute else "", then) if word)

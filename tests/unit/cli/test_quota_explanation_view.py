@@ -136,7 +136,7 @@ def test_a_bucket_a_shadow_and_a_comparison(capsys: pytest.CaptureFixture[str]) 
         "  wanted.yaml 2000 B/s, level 1: user alice, client-id app",
         "              would have delayed at 2 of 4 samples, 1 min 5 s at most",
         "              now it would not delay",
-        "              earlier traffic is not known: at the first samples it may be more",
+        "              earlier traffic is unknown: the first delays may be longer",
         "  tokens      -3.5 of 22",
     ):
         assert line in text, line

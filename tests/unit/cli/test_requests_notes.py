@@ -45,9 +45,9 @@ LINE = b'{"version": 4, "time": "2026-01-02T03:04:05Z", "requestHeader": {"clien
 @pytest.mark.parametrize(
     ("data", "options", "said"),
     [
-        (b"", (), "there is no record of a request log so far\n"),
-        (b"root:x:0:0:root:/root:/bin/bash\n", (), "there is no record of a request log so far\n"),
-        (2 * LINE, ("--client", "other"), "none of the last 2 records fits\n"),
+        (b"", (), "expected records of a request log, found none so far\n"),
+        (b"root:x:0:0:root:/root:/bin/bash\n", (), "expected records of a request log, found none so far\n"),
+        (2 * LINE, ("--client", "other"), "the filters match no record of the last 2\n"),
         (2 * LINE, ("--client", "app"), ""),
         (2 * LINE, ("--client", "app", "-n", "0"), ""),
     ],

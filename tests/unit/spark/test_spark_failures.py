@@ -87,7 +87,7 @@ def test_the_cause_is_found(text: str, said: str) -> None:
         (
             "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a."
             "S3AFileSystem not found",
-            "Spark has no client of Hadoop's for this store, in which --checkpoint lies: give Spark its jars",
+            "Spark has no Hadoop client for this store, which --checkpoint names: give Spark its jars",
         ),
     ],
 )

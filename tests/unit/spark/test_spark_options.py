@@ -72,8 +72,8 @@ def test_columns_are_narrowed_in_the_order_given() -> None:
     """`columns` selects the columns, including headers without another option."""
     assert read(columns="Offset, headers,key").columns == ("offset", "headers", "key")
     assert read_columns({**BASE, "columns": "value", "startingOffsets": "latest"}) == ("value",)
-    assert "no column 'x'" in refusal(columns="x")
-    assert "none twice" in refusal(columns="key,key")
+    assert "unknown column 'x'" in refusal(columns="x")
+    assert "each once" in refusal(columns="key,key")
     assert "includeHeaders=true" in refusal(columns="key", includeHeaders="true")
 
 

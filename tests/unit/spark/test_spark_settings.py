@@ -181,11 +181,11 @@ def test_a_place_that_says_nothing(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("spark://127.0.0.1:1", "no Spark master answers at spark://127.0.0.1:1 (127.0.0.1:1: connection refused)"),
-        ("sc://127.0.0.1:1", "no Spark Connect server answers at sc://127.0.0.1:1 ("),
+        ("spark://127.0.0.1:1", "no Spark master responds at spark://127.0.0.1:1 (127.0.0.1:1: connection refused)"),
+        ("sc://127.0.0.1:1", "no Spark Connect server responds at sc://127.0.0.1:1 ("),
         (
             "k8s://https://127.0.0.1:1",
-            "no Kubernetes API server answers at k8s://https://127.0.0.1:1 (127.0.0.1:1: conn",
+            "no Kubernetes API server responds at k8s://https://127.0.0.1:1 (127.0.0.1:1: conn",
         ),
         ("spark://127.0.0.1", "expected spark://HOST:PORT, got spark://127.0.0.1"),
         ("spark://127.0.0.1:x", "expected spark://HOST:PORT, got spark://127.0.0.1:x"),

@@ -24,7 +24,7 @@ RULES = {
     ResetTo.EARLIEST.value: "the log start offset",
     ResetTo.LATEST.value: "the end offset",
     ResetTo.TIMESTAMP.value: "the first record at or after a time",
-    ResetTo.SHIFT_BY.value: "the present offset, shifted by a number",
+    ResetTo.SHIFT_BY.value: "the current offset, shifted by a number",
     ResetTo.OFFSET.value: "one offset for all",
     FROM_FILE: "the offsets of a file",
 }

@@ -49,7 +49,7 @@ def _rows(site: Site) -> list[UserRow]:
 
 
 def _credential(site: Site, form: Query) -> tuple[str, str, UserRow | None]:
-    """Return user and mechanism of a form, and the present credential."""
+    """Return user and mechanism of a form, and the current credential."""
     user, mechanism = form.needed("user"), form.text("mechanism", MECHANISMS[0])
     if mechanism not in scram.MECHANISMS:
         raise PageError(400, f"mechanism is {mechanism[:40]!r}; expected {' or '.join(MECHANISMS)}.")
@@ -90,7 +90,7 @@ def _with_password(
 
     notes = ["The password is generated, and shown once after this."]
     if present is not None:
-        notes.append("The present password is no longer accepted; connections stay open until they log in again.")
+        notes.append("The current password is no longer accepted; connections stay open until they log in again.")
     before = None if present is None else f"{present.iterations:,} iterations"
     after = f"{iterations:,} iterations" if present is None else "a new password"
     lines = [Difference(f"{user}, {mechanism}", before, after)]

@@ -417,7 +417,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
 def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Reported | None) -> None:
     """Check the epoch of a heartbeat. Raises: KafkaError FENCED_MEMBER_EPOCH.
 
-    The previous epoch is accepted from a member that reports only assigned partitions: the response with the present
+    The previous epoch is accepted from a member that reports only assigned partitions: the response with the current
     one may be lost.
     """
     if epoch in (JOIN_EPOCH, member.member_epoch):

@@ -20,7 +20,7 @@ Place = tuple[UUID, int]
 
 
 class MemberSpec(NamedTuple):
-    """A member: ids of the existing topics that it subscribes to, and its present target."""
+    """A member: ids of the existing topics that it subscribes to, and its current target."""
 
     topics: frozenset[UUID]
     target: Partitions

@@ -319,7 +319,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
 def check_epoch(member: StreamsGroupMember, request: HeartbeatRequest) -> None:
     """Check the epoch of a heartbeat. Raises: KafkaError FENCED_MEMBER_EPOCH.
 
-    The previous epoch is accepted from a member that reports only assigned tasks: the response with the present one
+    The previous epoch is accepted from a member that reports only assigned tasks: the response with the current one
     may be lost.
     """
     epoch, present = request.member_epoch, member.member_epoch

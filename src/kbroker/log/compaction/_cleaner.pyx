@@ -60,8 +60,8 @@ atomic_store(&never, 0)
 cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a time stamp
 
 
-# Charge bytes and wait until all but BURST_NS worth of them are paid for; *stop ends the wait.
 cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop) noexcept nogil:
+    """Charge bytes and wait until all but BURST_NS worth of them are paid for; ``*stop`` ends the wait."""
     cdef int64_t now, changes, due
     cdef double cost
     if atomic_load(&throttle.is_limited) == 0 or size_bytes <= 0:
@@ -84,8 +84,8 @@ cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop)
     mutex_unlock(&throttle.lock)
 
 
-# Waiting threads check their *stop.
 cdef void throttle_wake(Throttle *throttle) noexcept nogil:
+    """Wake the waiting threads, which check their ``*stop``."""
     mutex_lock(&throttle.lock)
     cond_broadcast(&throttle.moved)
     mutex_unlock(&throttle.lock)
@@ -97,7 +97,7 @@ cdef void wake(void *arg) noexcept nogil:
 
 @cython.final
 cdef class ByteThrottle:
-    """Rate that cleaner threads share. See _throttle.pyi."""
+    """Rate that cleaner threads share. See _cleaner.pyi."""
 
     def __cinit__(self, clock, double bytes_per_second=0.0):
         mutex_init(&self.throttle.lock)

@@ -20,7 +20,7 @@ def cluster_for(
 ) -> Cluster:
     """Return the open cluster of these options; up to MAX_OPEN_CLUSTERS stay open.
 
-    A failed connection is tried again, as by a cluster that is open: a restart of a broker fails no task, whether its
+    A failed connection is retried, as it is for an open cluster, so a restart of a broker fails no task, whether its
     worker is old or new.
 
     Args: ``clock``: the system's by default; ``sleep``: waits between attempts.

@@ -35,7 +35,7 @@ def plainly(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def plain_items(items: Iterator[T]) -> Iterator[T]:
-    """Do the same for the failures of an iterator."""
+    """Replace the expected failures of an iterator in the same way."""
     try:
         yield from items
     except EXPECTED as error:

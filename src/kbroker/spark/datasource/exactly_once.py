@@ -138,8 +138,8 @@ class TaskTransaction:
         if written > self.batch_id:
             raise PipelineError(
                 f"batch {self.batch_id} is to be written by {self.name}, which has written batch {written} already: "
-                "the checkpoint is older than the topic. Go on from the newest checkpoint, or give the query a new one "
-                "and a new kafka.transactional.id"
+                "the checkpoint is older than the topic. Continue from the newest checkpoint, or give the query a new "
+                "one and a new kafka.transactional.id"
             )
         return note if written == self.batch_id else None
 

@@ -319,12 +319,12 @@ def _columns(given: _Given) -> tuple[str, ...]:
     chosen = [name.strip() for name in text.split(",") if name.strip()]
     for name in chosen:
         if name.lower() not in by_lower:
-            raise PipelineError(f"columns: there is no column {name!r}, only {', '.join(COLUMNS)}")
+            raise PipelineError(f"columns: unknown column {name!r}; expected some of {', '.join(COLUMNS)}")
     found = tuple(by_lower[name.lower()] for name in chosen)
     if not found or len(set(found)) != len(found):
-        raise PipelineError(f"columns must name one column at least and none twice, got {text!r}")
+        raise PipelineError(f"columns must name at least one column, and each once, got {text!r}")
     if headers and "headers" not in found:
-        raise PipelineError("includeHeaders=true, but columns does not name headers: add it there or leave one out")
+        raise PipelineError("includeHeaders=true needs headers in columns: add it there, or remove one of the options")
     return found
 
 

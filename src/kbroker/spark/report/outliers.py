@@ -47,7 +47,7 @@ def outliers(found: Recommendation, limit_of: Limits, throttled: Iterable[Thrott
 
 
 def _why(factor: float, what: str) -> str:
-    return f"takes {factor:,.0f} times as much as {what}: find out why before you grant it"
+    return f"takes {factor:,.0f} times as much as {what}: find the reason before you grant it"
 
 
 def _usual(ranked: Sequence[float], own: float) -> float | None:

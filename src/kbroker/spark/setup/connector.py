@@ -16,8 +16,8 @@ _ATTEMPTS = 2
 def source_options(bootstrap_servers: str, *, patience_ms: int = PATIENCE_MS) -> dict[str, str]:
     """Return options for ``format("kafka")`` of reads: a stopped broker is an error after about `patience_ms`.
 
-    The connector's own defaults wait three minutes on the driver and two in a task. Up to that time a broker may be
-    away without a query noticing.
+    The connector's own defaults wait three minutes on the driver and two in a task. A query does not fail
+    if a broker is unavailable for a shorter time.
     """
     attempt_ms = max(1, patience_ms // _ATTEMPTS)
     return {
@@ -48,8 +48,8 @@ _KNOWN = (
     ),
     (
         r"Partition (\S+)-(\d+)(?:'s)? offset was changed from (\d+) to (\d+)",
-        "the checkpoint stands at offset {2} of {0}-{1} and the log ends at {3}: the topic was deleted and made anew, "
-        "or the checkpoint is of another broker; begin with a new checkpoint, or accept the gap with "
+        "the checkpoint stands at offset {2} of {0}-{1} and the log ends at {3}: the topic was deleted and created "
+        "again, or the checkpoint is of another broker; begin with a new checkpoint, or accept the gap with "
         "failOnDataLoss=false",
     ),
     (
@@ -59,7 +59,7 @@ _KNOWN = (
     ),
     (
         r"start offset (\d+) is greater than the resolved end offset (\d+) for topic (\S+) partition (\d+)",
-        "the starting offset {0} of {2}-{3} is behind the ending one, {1}",
+        "the starting offset {0} of {2}-{3} is after the ending one, {1}",
     ),
     (
         r"ata may have been (?:lost|missed)|KAFKA_DATA_LOSS|OffsetOutOfRangeException",
@@ -76,7 +76,7 @@ _KNOWN = (
     ),
     (
         r"to transaction before completing a call to initTransactions",
-        "Spark's Kafka sink uses no transactions: leave kafka.transactional.id out",
+        "Spark's Kafka sink uses no transactions: remove kafka.transactional.id",
     ),
     (
         r"errors\.UnknownTopicOrPartitionException",
@@ -84,7 +84,7 @@ _KNOWN = (
     ),
     (
         r"(?:errors|concurrent)\.(?:TimeoutException|DisconnectException)",
-        "no broker answered in time at {servers}: is it running, and is this its address?",
+        "no broker responded in time at {servers}: check that one is running there",
     ),
 )
 

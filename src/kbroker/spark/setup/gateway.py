@@ -121,7 +121,7 @@ def lost_jvm(error: BaseException) -> str | None:
         return None
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
     more = ", as the system does to a process when it lacks memory" if status == -signal.SIGKILL else ""
-    return f"Spark's JVM has ended {how}{more}: run the command again, with another --driver-memory if that was why"
+    return f"Spark's JVM has ended {how}{more}: run the command again, with more --driver-memory if it lacked memory"
 
 
 class _Relay(threading.Thread):

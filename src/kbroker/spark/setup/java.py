@@ -26,7 +26,7 @@ def find_java() -> Path:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):
             raise PipelineError(
-                f"JAVA_HOME is {home}, which holds no bin/java: {_INSTALL}, or correct or unset JAVA_HOME"
+                f"JAVA_HOME is {home}, which has no bin/java: {_INSTALL}, or correct or unset JAVA_HOME"
             )
         return java
     found = shutil.which("java")
@@ -55,7 +55,7 @@ def java_version(java: Path) -> int:
     found = _VERSION.search(said)
     if done.returncode != 0 or found is None:
         first = next(iter(said.splitlines()), f"exit status {done.returncode}")
-        raise PipelineError(f"{java} does not say its version ({first}): {_INSTALL}")
+        raise PipelineError(f"{java} does not print its version ({first}): {_INSTALL}")
     major = int(found.group(1))
     return int(found.group(2) or 0) if major == 1 else major  # 1.8 is Java 8
 

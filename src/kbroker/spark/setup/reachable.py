@@ -57,7 +57,7 @@ def require_reachable(url: str, seconds: float = CONNECT_SECONDS, answer_seconds
             failures.append(f"{place}: no connection within {seconds:g} s")
         except OSError as error:
             failures.append(f"{place}: {(error.strerror or str(error)).lower()}")
-    raise PipelineError(f"no {server} answers at {url} ({'; '.join(failures)}): is it running, is this its address?")
+    raise PipelineError(f"no {server} responds at {url} ({'; '.join(failures)}): check that it runs, and its address")
 
 
 def _answers(connection: socket.socket, asking: bytes, seconds: float) -> bool:

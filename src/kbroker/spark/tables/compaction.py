@@ -150,7 +150,7 @@ def require_retention(retention_ms: int, *, short: bool = False) -> None:
     if retention_ms < SHORTEST_RETENTION_MS and not short:
         raise PipelineError(
             f"a retention of {retention_ms / HOUR_MS:g} hours could delete files that another job is about to "
-            f"commit or has open: expected {SHORTEST_RETENTION_MS // HOUR_MS} hours at least, or --short-retention "
+            f"commit or has open: expected at least {SHORTEST_RETENTION_MS // HOUR_MS} hours, or --short-retention "
             "while no other job uses the table"
         )
 

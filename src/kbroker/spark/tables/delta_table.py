@@ -41,7 +41,7 @@ DEFAULT_BUCKETS = 8
 HOUR_US = 3_600_000_000
 REQUEST_LOG, TOPIC, VIEWS = "request_log", "topic", "views"
 TIME = {REQUEST_LOG: "time", TOPIC: "timestamp", VIEWS: "time"}
-COMMIT_TRIES = 200  # each lost to another writer that has committed
+COMMIT_TRIES = 200  # each in conflict with another writer's commit
 STORE_FAILURES = 4  # consecutive commits with an unknown outcome after which the batch fails
 _KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVersion"
 _READABLE = {"timestampNtz"}  # other reader features change which rows of a file count
@@ -350,7 +350,7 @@ class Table:
             except OSError as error:
                 # a store does not retry a request that must happen once: the table shows its outcome
                 unsure, failures = error, failures + 1
-        raise PipelineError(f"{self} is changed by too many others at once: the batch was not committed")
+        raise PipelineError(f"{self} is changed by too many other writers at once: the batch was not committed")
 
     def _are_live(self, files: Sequence[DataFile]) -> bool:
         """Return whether all files are part of the table."""
@@ -375,7 +375,7 @@ class Table:
 
     def _refuse(self, missing: Sequence[str]) -> None:
         raise PipelineError(
-            f"{self.place.file(missing[0])} was written by an executor and is not in the table as it wrote it "
+            f"{self.place.file(missing[0])} was written by an executor, but is missing or has another size "
             f"({len(missing)} of the batch's files); nothing was committed: the driver and all executors must reach "
             "the same storage"
         )
@@ -463,7 +463,7 @@ def require_usable(place: TablePlace) -> None:
     found = _UNUSABLE.search(place.uri) if place.is_local else None
     if found is not None:
         raise TableError(
-            f"{place.uri!r} cannot be a table, for delta-rs reads {found[0]!r} in the path of a folder as something "
+            f"{place.uri!r} cannot be a table, because delta-rs reads {found[0]!r} in a folder's path as something "
             "else: expected a path without it"
         )
 
@@ -533,7 +533,7 @@ def first_loss(old: Any, new: Any, at: str = "") -> str | None:
         for field in old["fields"]:
             name = f"{at}.{field['name']}" if at else field["name"]
             if field["name"] not in fields:
-                return f"{name} would be gone"
+                return f"{name} would be removed"
             loss = first_loss(field["type"], fields[field["name"]]["type"], name)
             if loss is not None:
                 return loss

@@ -99,7 +99,7 @@ def _cause(error: Exception) -> str:
     if isinstance(error, _StoreError):
         return f"{STORE_FAILED}{error}{AGAIN}"
     if isinstance(error, MemoryError):
-        return "it needs more memory than there is; give each task more"
+        return "it needs more memory than a task has; give each task more"
     if isinstance(error, OSError) and error.errno is not None:
         return error.strerror or f"error {error.errno} of the operating system"
     reason = printable(" ".join(str(error).split())[:200])

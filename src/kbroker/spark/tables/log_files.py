@@ -355,8 +355,8 @@ def _read_arrow(log: LogFile, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 def _too_short(log: LogFile, found: str, wanted: str) -> PipelineError:
     return PipelineError(
-        f"{log.path} ends at {found} on {socket.gethostname()}, expected {wanted} as the driver has found it: was it "
-        "cut short, or has this machine another file of that name?"
+        f"{log.path} ends at {found} on {socket.gethostname()}, expected {wanted} as the driver has found it: check "
+        "whether it was cut short, or this machine has another file of that name"
     )
 
 

@@ -191,11 +191,11 @@ def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
     """
     raw = raw.where("value is not null")  # a tombstone is skipped, like an empty line
     if format == JSON:
-        reason = F.when(F.col("arrow"), F.lit("an Arrow batch where JSON was said to be"))
+        reason = F.when(F.col("arrow"), F.lit("an Arrow batch, although the format is json"))
         return _parse_json(raw.select(F.col("value").cast("string").alias("text"), reason.alias("reason"), *_ORIGIN))
     decoded = raw.mapInArrow(_decode, message_schema())
     if format == ARROW:
-        no_batch = F.when(F.col("text").isNotNull(), F.lit("no Arrow batch (its header does not say so)"))
+        no_batch = F.when(F.col("text").isNotNull(), F.lit("not an Arrow batch (no header names the format)"))
         reason = F.coalesce("reason", no_batch, _impossible())
         return decoded.select(
             *log_schema.names(), reason.alias(REASON), F.rtrim(F.col("text"), F.lit("\r\n")).alias(RAW), *_renamed()
@@ -259,7 +259,7 @@ def _reason() -> Column:
         F.when(F.col("reason").isNotNull(), F.col("reason"))
         .when(F.col("text").isNull(), F.lit(None))
         .when(record.isNull(), F.lit("no record of a request in this line"))
-        .when(record["_corrupt"].isNotNull(), F.lit("no valid JSON, or a field of another type"))
+        .when(record["_corrupt"].isNotNull(), F.lit("invalid JSON, or a field of another type"))
         .when(~is_request, F.lit("JSON that is not a record of a request"))
     )
 

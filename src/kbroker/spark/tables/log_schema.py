@@ -60,7 +60,7 @@ def _arrow_type(column: Column) -> pa.DataType:
 def json_schema(corrupt: str) -> StructType:
     """Schema that `from_json` parses a record with: nested as in KIP-673.
 
-    Times are strings or decimals there. Args: `corrupt`: name of the field that takes a text which is no such record.
+    Times are strings or decimals there. Args: `corrupt`: name of the field for a text that is not such a record.
     """
     from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 

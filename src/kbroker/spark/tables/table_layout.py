@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kbroker.common.units import counted
 from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC, VIEWS
 
-#: Order of the rows in a file, by the kind of table: what replay reads one after the other is together.
+#: Order of the rows in a file, by the kind of table: rows that a replay reads consecutively are adjacent.
 ORDER = {
     REQUEST_LOG: ("principal", "client_id", "sequence", "time"),
     TOPIC: ("topic", "partition", "offset"),

@@ -28,7 +28,7 @@ _S3, _GCS, _AZURE = ("s3", "s3a", "s3n"), ("gs",), ("abfs", "abfss", "az", "adl"
 #: Stores of delta-rs, beside folders.
 STORES = (*_S3, *_GCS, *_AZURE, "hdfs")
 #: Variables of the environment that are sent to tasks, by store: its prefix, credentials, and the rest. Names of files
-#: are not among them, for other machines have other files.
+#: are left out, because other machines have other files.
 _SENT = {
     _S3: (
         re.compile("aws_", re.IGNORECASE),
@@ -45,7 +45,7 @@ _SENT = {
         ("account_name", "use_emulator", "endpoint"),
     ),
 }
-#: A commit makes the file of a version unless there is one; S3 has such a request since 2024.
+#: A commit creates the file of a version unless it exists; S3 has had such a request since 2024.
 _CONDITIONAL_PUT = {"aws_conditional_put": "etag"}
 _LOCKING = ("aws_conditional_put", "aws_s3_locking_provider")
 #: Size of a write: a piece smaller than the stream's buffer becomes `bytes`, the only type that delta-rs' streams take.
@@ -213,7 +213,7 @@ def _from_environment(scheme: str, given: Mapping[str, str]) -> dict[str, str]:
         return {}
     prefix, secrets, others = found
     named = {prefix.sub("", name, count=1).lower() for name in given}
-    # credentials of two sources make no pair
+    # credentials from two sources do not belong together
     wanted = {name for name in (*others, *(() if named & set(secrets) else secrets)) if name not in named}
     return {
         name: value

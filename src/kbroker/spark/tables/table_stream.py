@@ -80,9 +80,10 @@ class StreamOptions:
 
     `follow`: continue until stopped, else end when all existing records are read. `interval_ms`: between batches.
     `max_per_batch`: records of a topic, bytes of files. `watermark_ms`: an hour is closed when the latest row is
-    later than its end by this time. `retention_ms`: how long replaced files and earlier versions stay. `split_rows`:
-    the least that a task gets of a bucket with much of the rows. `checkpoint`: a folder or a URI, by default inside the
-    table, if that is on a disk or in HDFS. `short_retention`: a `retention_ms` below SHORTEST_RETENTION_MS is meant.
+    later than its end by this time. `retention_ms`: time for which replaced files and earlier versions stay.
+    `split_rows`: minimum number of rows for each of several tasks that write one bucket. `checkpoint`: a folder or a
+    URI, by default inside the table, if that is on a disk or in HDFS. `short_retention`: permits a `retention_ms` below
+    SHORTEST_RETENTION_MS.
     """
 
     buckets: int = DEFAULT_BUCKETS
@@ -185,7 +186,7 @@ class TableStream:
             if name != self._stream and other.overlaps(self.reads):
                 raise TableError(
                     f"{self.table} was filled from {other} with another checkpoint than {self.checkpoint}; without it "
-                    "records would be lost or doubled"
+                    "records would be lost or duplicated"
                 )
         if self._stream is not None:
             self._require_same_batches(self._stream, is_known=mine is not None)
@@ -215,8 +216,8 @@ class TableStream:
             has = f"ends with batch {planned}" if planned >= 0 else "has no batch"
             raise TableError(
                 f"{checkpoint} {has} and {self.table} has batch {written} of its stream: the checkpoint was deleted in "
-                "part, or is an older copy, and new records would pass for those of old batches. Put the newest one "
-                "back, or read the log again into a new table"
+                "part, or is an older copy, and new records would be taken for those of old batches. Restore the "
+                "newest one, or read the log again into a new table"
             )
 
     def _take_turn(self, batch: DataFrame, number: int, parse: Parse) -> None:
@@ -256,7 +257,7 @@ class TableStream:
             raise PipelineError(f"the stream ended: {reason}") from error
 
     def look(self, query: StreamingQuery) -> None:
-        """Called now and then while the stream runs, on the thread of `run`, and once when it has ended."""
+        """Report progress: called regularly while the stream runs, on the thread of `run`, and once at its end."""
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
         """Write one micro-batch: rows into the table, the rest into `_rejected`; then compact what is due."""
@@ -264,7 +265,7 @@ class TableStream:
         app = self._known()
         self.table.refresh()
         if number <= self.table.committed(app):
-            self.progress(f"batch {number}: is in the table already")
+            self.progress(f"batch {number}: is already in the table")
             self._at("done")
             return
         parsed = in_time(parse(batch), self._info.kind)
@@ -351,7 +352,7 @@ class TableStream:
 
     @property
     def watermark_us(self) -> int:
-        """The end of the last closed hour, at most the time of the clock: a row of next year closes nothing."""
+        """The end of the last closed hour, at most the time of the clock: a row of the next year closes no hour."""
         if self._max_time_us is None:
             return 0
         youngest = min(self._max_time_us, self.clock.wall_ms() * 1000)

@@ -2,7 +2,7 @@
 
 Spark's state holds the open minutes: a row per second and entity, per connection, and per quota and throttled client.
 A minute is closed, and removed from the state, when the latest record is later than its end by the watermark delay.
-A record of a closed minute is late: it is counted as such, and is in no view.
+A record of a closed minute is late: it is counted as such, and left out of the views.
 """
 
 from __future__ import annotations

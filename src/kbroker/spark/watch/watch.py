@@ -39,8 +39,9 @@ Refresh = Callable[[], bool]
 
 @dataclass
 class Watched(Ingested):
-    """Result of one run. `records`: records read; `late`: rows for a minute that was closed already, in no view.
+    """Result of one run.
 
+    `records`: records read; `late`: rows for a minute that was already closed, which no view contains;
     `state_rows`, `state_bytes`: maximum size of Spark's state; `pages`: pages written.
     """
 
@@ -166,7 +167,7 @@ class _Watch(TableStream):
             f"batch {done['batchId']}: {jobs.count(records)} records; open: {jobs.count(state['numRowsTotal'])} rows, "
             f"{jobs.size(state['memoryUsedBytes'])}"
             + (f"; closed until {_clock(closed)}" if closed and not closed.startswith("1970-01-01T00:00:00") else "")
-            + (f"; {jobs.count(late)} rows came late and are in no view" if late else "")
+            + (f"; {jobs.count(late)} rows arrived late and are left out of the views" if late else "")
             + (f"; {jobs.count(rejected)} lines are not records, or ahead of the clock" if rejected else "")
         )
 

@@ -45,7 +45,7 @@ cdef class Counters:
         samples, window_ms: quota.window.num, and quota.window.size.seconds as milliseconds.
         controller_samples, controller_window_ms: the same with controller.quota.
         expires: a counter that was idle for an hour becomes cold, as at the broker.
-    Raises: ValueError for settings that cannot be.
+    Raises: ValueError for impossible settings.
     Threads: one at a time.
     """
 
@@ -80,7 +80,7 @@ cdef class Counters:
 
     cdef Counter *at(self, Py_ssize_t number) except NULL:
         if not 0 <= number < self.size:
-            raise IndexError(f"there is no counter {number}, only {self.size}")
+            raise IndexError(f"expected the number of one of {self.size} counters, got {number}")
         return &self.counters[number]
 
     def add(self, str quota_type not None, limit=None) -> int:
@@ -138,7 +138,7 @@ cdef class Counters:
         if at == RUN_NO_MEMORY:
             raise MemoryError
         if at != RUN_DONE:
-            raise IndexError(f"value {at}: there is no counter {counter[at]} or no request {request[at]}")
+            raise IndexError(f"value {at}: counter {counter[at]} or request {request[at]} does not exist")
 
     cdef Py_ssize_t feed(self, Py_ssize_t n, const int32_t[::1] counters, const int64_t[::1] time_ms,
                          const double[::1] value, const int8_t[::1] action, const int32_t[::1] request,
@@ -189,7 +189,7 @@ cdef class Counters:
 
     def observe(self, Py_ssize_t number, const int64_t[::1] time_ms not None, const double[::1] value not None,
                 double[::1] observed not None) -> None:
-        """Feed one counter without judging, and fill in what it would be judged by: its rate after each value.
+        """Feed one counter without judging, and fill in its rate after each value, by which it would be judged.
 
         Raises: IndexError; ValueError for lengths that differ, and for mutations, which are judged by tokens.
         """
@@ -214,7 +214,7 @@ cdef class Counters:
                           const double[::1] value not None, const int8_t[::1] action not None) -> int:
         """Feed one counter, and return the number of seconds in which it delayed something.
 
-        GIVEN_BACK refers to the value judged last. The times must not fall back by a second and come again.
+        GIVEN_BACK refers to the value judged last. A second must not occur again after a later one.
         Raises: IndexError; ValueError for lengths that differ.
         """
         cdef Counter *counter = self.at(number)

@@ -26,7 +26,7 @@ from kbroker.spark.whatif.quota_set import QuotaSet, Tags
 from kbroker.spark.whatif.read import Array, Log, Updates, flattened, numbered, numbers
 
 NONE = -(2**62)  # no delay: no verdict, or no value
-#: How long after the end of an epoch a value may still come: network time, counted after the response is sent.
+#: Time after the end of an epoch within which a value may still come: network time, counted after the response is sent.
 LATE_MS = 600_000
 _TIME_BITS = 41  # milliseconds of a log: 69 years
 

@@ -94,7 +94,7 @@ def work_on_table(
 
 
 def work_on_rows(rows: DataFrame, shared: Shared, work: Work, schema: pa.Schema) -> DataFrame:
-    """Do the same on any DataFrame with columns of the request log; missing ones are null.
+    """Work on the rows of each unit of any DataFrame with columns of the request log; missing ones are null.
 
     Slower: every row passes through the shuffle, and all rows of a unit are in memory together.
     """

@@ -295,7 +295,7 @@ def _without(table: pa.Table, rows: Array) -> pa.Table:
 
 
 def _judged_ms(table: pa.Table) -> Array:
-    """Return when each row was judged, in ms since 1970: at its first value, else when its response was ready."""
+    """Return the time at which each row was judged, in ms since 1970: that of its first value, else of its response."""
     first = answered_us(table) // 1000
     found = lists_of(table, "updates")
     if found is not None:
@@ -325,7 +325,7 @@ def numbers(table: pa.Table, name: str, kind: str = "int64") -> Array:
 
 
 def answered_us(table: pa.Table) -> Array:
-    """Return when each response was ready, in microseconds since 1970; a request is judged then."""
+    """Return the time at which each response was ready, and its request judged, in microseconds since 1970."""
     return numbers(table, "time") - numbers(table, "send_time_us") - numbers(table, "response_queue_time_us")
 
 

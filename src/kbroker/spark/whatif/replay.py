@@ -44,7 +44,7 @@ def replay_table(
 
 
 def replay_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = None) -> DataFrame:
-    """Do the same on any rows of a request log. Slower: every row passes through a shuffle."""
+    """Return the result of `replay_table` for any rows of a request log; slower, because all pass through a shuffle."""
     return added_up(work_on_rows(rows, _shared(quotas), _work(quotas, windows, second_rows), SECONDS_SCHEMA))
 
 
