@@ -83,19 +83,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pip_wheel(source: Path, into: Path) -> None:
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        into,
-        source,
-    )
+    options = ("-q", "--no-deps", "--no-build-isolation", "--no-index")
+    run(sys.executable, "-m", "pip", "wheel", *options, "-w", into, source)
 
 
 def build_and_check(python: Path | str, tree: Path, **environment: str) -> str:

@@ -33,6 +33,7 @@ from tests.support.console import (
     secret_of,
     served,
     sign_in,
+    text_of,
     words_of,
 )
 
@@ -68,10 +69,9 @@ def make(broker: Broker, name: str, partitions: int = 2, records: int = 0) -> No
 
 def test_a_topic_is_created_as_it_was_shown(broker: Broker, pages: Console, caplog: pytest.LogCaptureFixture) -> None:
     fields = with_secret(pages, topic="made", configs="retention.ms = 60000\n# of tests\n\ncleanup.policy=compact")
-    checked = words_of(post(pages, "topic/create/check", fields).body.decode())
-    assert "partitions none 3" in checked, "the default of the broker"
+    assert "partitions none 3" in text_of(post(pages, "topic/create/check", fields)), "the default of the broker"
     shown = post(pages, "topic/create/preview", fields)
-    assert "retention.ms none 60000" in words_of(shown.body.decode())
+    assert "retention.ms none 60000" in text_of(shown)
     assert broker.context.topics.get("made") is None
     with caplog.at_level(logging.INFO, "kbroker.console.changes"):
         response = apply(pages, "topic/create", fields)
@@ -103,20 +103,18 @@ def test_a_topic_is_created_as_it_was_shown(broker: Broker, pages: Console, capl
 def test_a_topic_that_cannot_be_created(pages: Console, fields: dict[str, str], why: str) -> None:
     """The form is shown again with its fields and the reason; the check while typing returns only the reason."""
     shown = post(pages, "topic/create/preview", with_secret(pages, **fields))
-    assert (shown.status, why.lower() in words_of(shown.body.decode()).lower()) == (400, True), words_of(
-        shown.body.decode()
-    )
+    assert (shown.status, why.lower() in text_of(shown).lower()) == (400, True), text_of(shown)
     assert MARKUP not in shown.body.decode()
     assert 'name="topic"' in shown.body.decode()
     checked = post(pages, "topic/create/check", with_secret(pages, **fields))
-    assert (checked.status, why.lower() in words_of(checked.body.decode()).lower()) == (200, True)
+    assert (checked.status, why.lower() in text_of(checked).lower()) == (200, True)
     assert "<html" not in checked.body.decode()
 
 
 def test_partitions_are_added(broker: Broker, pages: Console) -> None:
     make(broker, "grows")
     fields = with_secret(pages, topic="grows", partitions="5")
-    assert "partitions 2 5" in words_of(post(pages, "topic/partitions/preview", fields).body.decode())
+    assert "partitions 2 5" in text_of(post(pages, "topic/partitions/preview", fields))
     assert apply(pages, "topic/partitions", fields).status == 303
     assert len(broker.context.topics.get("grows").partitions) == 5
     assert post(pages, "topic/partitions/preview", {**fields, "partitions": "4"}).status == 400
@@ -125,13 +123,13 @@ def test_partitions_are_added(broker: Broker, pages: Console) -> None:
 def test_records_are_deleted_up_to_an_offset(broker: Broker, pages: Console) -> None:
     make(broker, "sheds", records=5)
     fields = with_secret(pages, topic="sheds", partition="0", offset="3")
-    assert "first offset of partition 0 0 3" in words_of(post(pages, "topic/records/preview", fields).body.decode())
+    assert "first offset of partition 0 0 3" in text_of(post(pages, "topic/records/preview", fields))
     assert apply(pages, "topic/records", fields).status == 303
     assert broker.context.topics.get("sheds").partitions[0].log_start_offset == 3
     for more, why in (({"offset": "6"}, "ends at offset 5"), ({"offset": ""}, "Give an"), ({"partition": "2"}, "no 2")):
         refused = post(pages, "topic/records/preview", {**fields, **more})
-        assert (refused.status, why in words_of(refused.body.decode())) == (400, True), words_of(refused.body.decode())
-    assert "None: nothing would change." in words_of(post(pages, "topic/records/preview", fields).body.decode())
+        assert (refused.status, why in text_of(refused)) == (400, True), text_of(refused)
+    assert "None: nothing would change." in text_of(post(pages, "topic/records/preview", fields))
 
 
 def test_a_topic_is_emptied_by_typing_its_name(broker: Broker, pages: Console) -> None:
@@ -221,12 +219,12 @@ def test_a_config_of_a_topic_is_set_and_removed(broker: Broker, pages: Console) 
     assert "Age in milliseconds above which segments are deleted" in listed
     assert "604800000 604800000 default" in listed
     fields = with_secret(pages, kind="topic", name="tuned", key="retention.ms", value="1000", effect="set")
-    shown = words_of(post(pages, "config/preview", fields).body.decode())
+    shown = text_of(post(pages, "config/preview", fields))
     assert "retention.ms 604800000 (default) 1000" in shown
     assert apply(pages, "config", fields).status == 303
     assert broker.context.topics.get("tuned").configs == {"retention.ms": "1000"}
     assert "1000" in words_of(page(pages, "configs?kind=topic&name=tuned&set=1"))
-    assert "None: nothing would change." in words_of(post(pages, "config/check", fields).body.decode())
+    assert "None: nothing would change." in text_of(post(pages, "config/check", fields))
     refused = post(pages, "config/preview", {**fields, "value": MARKUP})
     assert (refused.status, MARKUP in refused.body.decode()) == (400, False)
     assert apply(pages, "config", {**fields, "effect": "remove"}).status == 303
@@ -238,7 +236,7 @@ def test_several_configs_are_edited_at_once(broker: Broker, pages: Console) -> N
     make(broker, "several")
     node, one = str(broker.context.node_id), {"kind": "topic", "name": "several"}
     first = with_secret(pages, **one, had="", configs="retention.ms=1000\nsegment.bytes=2097152\n# no line")
-    shown = words_of(post(pages, "configs-edit/preview", first).body.decode())
+    shown = text_of(post(pages, "configs-edit/preview", first))
     assert "Change 2 configs of topic several" in shown
     assert apply(pages, "configs-edit", first).status == 303
     form = page(pages, "configs-edit?kind=topic&name=several")
@@ -252,11 +250,11 @@ def test_several_configs_are_edited_at_once(broker: Broker, pages: Console) -> N
     unknown = post(pages, "configs-edit/preview", {**first, "kind": "broker", "name": node, "configs": broker_configs})
     assert (unknown.status, "no.such.config" in unknown.body.decode()) == (400, True)
     second = {**first, "had": had, "configs": "retention.ms=1000\nmax.message.bytes=5000"}
-    shown = words_of(post(pages, "configs-edit/check", second).body.decode())
+    shown = text_of(post(pages, "configs-edit/check", second))
     assert ("segment.bytes 2097152" in shown, "retention.ms" in shown) == (True, False)
     assert apply(pages, "configs-edit", second).status == 303
     assert broker.context.topics.get("several").configs == {"retention.ms": "1000", "max.message.bytes": "5000"}
-    assert "nothing would change" in words_of(post(pages, "configs-edit/check", second).body.decode())
+    assert "nothing would change" in text_of(post(pages, "configs-edit/check", second))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +275,7 @@ def test_a_config_that_a_line_would_change_has_none(
     fields = {**hidden_fields(form), "configs": unescape(lines[1])}
     had = set(fields["had"].split())
     assert (had >= plain.keys(), had.isdisjoint(odd)) == (True, True)
-    assert "nothing would change" in words_of(post(pages, "configs-edit/check", fields).body.decode())
+    assert "nothing would change" in text_of(post(pages, "configs-edit/check", fields))
     Admin(cluster).alter_configs(KINDS[kind], name, [ConfigChange(one.name, 1) for one in changes])
 
 
@@ -314,8 +312,8 @@ def test_a_sensitive_value_is_neither_shown_nor_logged(
     node = str(broker.context.node_id)
     fields = with_secret(pages, kind="broker", name=node, key="ssl.key.password", value="another-one", effect="set")
     shown = post(pages, "config/preview", fields)
-    assert "another value, hidden" in words_of(shown.body.decode()) or shown.status == 400
-    assert "another-one" not in words_of(shown.body.decode())
+    assert "another value, hidden" in text_of(shown) or shown.status == 400
+    assert "another-one" not in text_of(shown)
     assert not any("another-one" in message for message in caplog.messages)
 
 
@@ -350,7 +348,7 @@ def test_what_acls_allow() -> None:
         def text(target: str, status: int) -> str:
             response = ask(pages, target, cookie=cookie)
             assert response.status == status, response.body.decode()
-            return words_of(response.body.decode())
+            return text_of(response)
 
         listed = text("topics", 200)
         assert ("mine" in listed, "other" in listed) == (True, False)
@@ -368,5 +366,5 @@ def test_what_acls_allow() -> None:
             shown = post(pages, f"{action}/preview", {**fields, "form_secret": secret}, cookie=cookie)
             if shown.status == 200:
                 shown = apply(pages, action, {**fields, "form_secret": secret}, typed="mine", cookie=cookie)
-            assert (shown.status, needed in words_of(shown.body.decode())) == (403, True), words_of(shown.body.decode())
+            assert (shown.status, needed in text_of(shown)) == (403, True), text_of(shown)
         assert made.context.topics.get("mine") is not None

@@ -14,7 +14,7 @@ import pytest
 from kbroker.log.segment._segment import OpenFileCache
 from kbroker.testing import EmbeddedBroker
 from tests.support import need, wire
-from tests.support.broker import SERVE, BrokerProcess, wait_for
+from tests.support.broker import SERVE, BrokerProcess, cpu_seconds, wait_for
 from tests.support.descriptors import descriptors, socket_count
 from tests.support.wire import Connection
 
@@ -22,11 +22,6 @@ LIMIT = 256
 TOPIC = "t"
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses prlimit and /proc")
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def wait_for_checkpoints(broker: BrokerProcess, count: int) -> None:
@@ -128,17 +123,9 @@ def test_shortage_is_logged(broker: BrokerProcess) -> None:
 def test_a_start_with_too_few_descriptors_says_so(tmp_path: Path, limit: int) -> None:
     """A start with a limit of open files that is too low is refused with the needed limit and a hint."""
     need.program("prlimit")
-    command = [
-        "prlimit",
-        f"--nofile={limit}",
-        sys.executable,
-        *SERVE,
-        "--listener",
-        "127.0.0.1:0",
-        "--data-dir",
-        str(tmp_path),
-    ]
-    done = subprocess.run([*command, "--set", "num.network.threads=2"], capture_output=True, text=True, timeout=60)
+    options = ["--listener", "127.0.0.1:0", "--data-dir", str(tmp_path), "--set", "num.network.threads=2"]
+    command = ["prlimit", f"--nofile={limit}", sys.executable, *SERVE, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
@@ -182,15 +169,8 @@ def test_open_segments_follow_the_raised_limit(start_broker: Callable[..., Broke
 def test_connections_leave_descriptors_for_all_open_segments(tmp_path: Path) -> None:
     """The acceptor reserves as many descriptors as the log may keep segments open."""
     limit = 12_288
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < limit:
-        need.lack(f"expected a hard limit of {limit} open files or more, found {hard}")
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "kbroker.nofile.limit": limit}
-    with contextlib.ExitStack() as stack:
-        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-        running = stack.enter_context(EmbeddedBroker(settings))
+    with need.open_files(limit), EmbeddedBroker(settings) as running:
         assert wire.responses(running.bootstrap_servers)
         taken = [os.open(tmp_path, os.O_RDONLY)]
         try:

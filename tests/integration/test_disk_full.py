@@ -1,8 +1,6 @@
 """Disk that is full or fails: Produce is refused with KAFKA_STORAGE_ERROR, and other requests are served."""
 
-import contextlib
 import json
-import os
 import re
 import resource
 import subprocess
@@ -13,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import need, wire
-from tests.support.broker import BrokerProcess, wait_for
+from tests.support.broker import BrokerProcess, cpu_seconds, wait_for
 from tests.support.client import Client, more_partitions, set_configs
+from tests.support.small_disk import fill, mounted
 from tests.support.wire import Connection
 
 KAFKA_STORAGE_ERROR = 56
@@ -88,29 +87,13 @@ def test_file_size_limit(start_broker: Callable[..., BrokerProcess]) -> None:
     assert "Traceback" not in "".join(broker.output)
 
 
-def needs_root(why: str) -> None:
-    """Skip for users other than root, even where no other skip is allowed: no installation can replace root."""
-    if os.geteuid() != 0:
-        pytest.skip(f"needs root {why}")
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Separate file system of 48 MiB."""
-    needs_root("to mount a small tmpfs")
-    need.program("mount", "umount")
-    place = tmp_path / "disk"
-    place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", place], capture_output=True, text=True, check=False
-    )
-    if made.returncode != 0:
-        need.lack(f"needs to mount a small tmpfs: {made.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    with mounted(tmp_path / "disk", 48) as place:
+        yield place
 
 
-@pytest.mark.slow
 def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
     """On a full disk Produce is refused and Fetch served; the deletion of a topic frees space without a restart."""
     broker = start_broker(folder=small_disk / "data", log__segment__delete__delay__ms="0")
@@ -130,15 +113,6 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
     assert broker.stop() == 0
     broker.start()
     assert read_count(broker, "kept") >= 6
-
-
-def fill(folder: Path) -> Path:
-    """Fill a file system with a file; return the file."""
-    filler = folder / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
-    return filler
 
 
 def create_partitions(broker: BrokerProcess, topic: str, count: int) -> int:
@@ -200,7 +174,7 @@ def test_lower_retention_makes_room(small_disk: Path, start_broker: Callable[...
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
     """Separate ext4 file system, and a function that makes it read-only, as an I/O error does."""
-    needs_root("to mount an ext4 image")
+    need.root("to mount an ext4 image")
     need.program("mount", "umount", "findmnt", "mkfs.ext4")
     image, place = tmp_path / "image", tmp_path / "disk"
     place.mkdir()
@@ -333,12 +307,6 @@ def test_few_descriptors(start_broker: Callable[..., BrokerProcess]) -> None:
                 connection.close()
         wait_for("newcomers are served again", lambda: wire.responses(broker.bootstrap), 10)
         assert wire.produced(old.ask(wire.produce("few", 0, wire.batch()))).error_code == 0
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the user and system time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_soft_limit_of_descriptors_is_raised(start_broker: Callable[..., BrokerProcess]) -> None:

@@ -1,7 +1,6 @@
 """Groups of 1,000 members, and the cost of 5,000 empty partitions."""
 
 import contextlib
-import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from kbroker.protocol import codec
-from tests.support import wire
+from tests.support import need, wire
 from tests.support.broker import BrokerProcess, rss_bytes, wait_for
 from tests.support.client import Client
 
@@ -34,13 +33,8 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def many_files() -> Iterator[None]:
     """Raise the limit of open files for the test process and the brokers that it starts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * MEMBERS
-    if hard not in (-1, resource.RLIM_INFINITY) and hard < wanted:
-        pytest.skip(f"only {hard} open files are allowed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with need.open_files(4 * MEMBERS):
+        yield
 
 
 @dataclass

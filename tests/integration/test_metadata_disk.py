@@ -1,7 +1,5 @@
 """Changes of metadata on a disk that is full or read-only."""
 
-import errno
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client, more_partitions, new_topics, scram_user, set_configs, set_quotas
 from tests.support.power_cut import Disk
+from tests.support.small_disk import fill, mounted
 
 STORAGE = 56
 TOPIC, BROKER = 2, 4
@@ -84,31 +83,8 @@ def connect() -> Iterator[Callable[[BrokerProcess], Administrator]]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Separate file system of 24 MiB."""
-    if os.geteuid() != 0:
-        need.lack("needs root to mount a small tmpfs")
-    need.program("mount", "umount")
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)  # type: ignore[arg-type]
-    if made.returncode != 0:
-        need.lack(f"needs to mount a small tmpfs: {made.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
-def fill(place: Path) -> Path:
-    """Fill a file system; return the file that fills it."""
-    ballast = place / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 12, 1):
-            try:
-                for _ in range(1 << 16):
-                    file.write(bytes(size))
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-    return ballast
+    with mounted(tmp_path / "disk", 24) as place:
+        yield place
 
 
 def test_a_full_disk_can_be_made_room_on(

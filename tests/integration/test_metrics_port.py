@@ -19,7 +19,7 @@ from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
-from tests.support import wire
+from tests.support import need, wire
 from tests.support.broker import wait_for
 
 CONFIG = {
@@ -319,27 +319,18 @@ def test_address_of_the_port() -> None:
 
 def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
     """A thousand silent or incomplete connections do not block the health page and are closed."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard == resource.RLIM_INFINITY else min(hard, 8192), hard))
     assert broker.metrics_url is not None
     host, _, port = broker.metrics_url.removeprefix("http://").partition(":")
     said = (b"", b"GET /metr", b"GET /metrics HTTP/1.0\r\n\r\n", b"GET /ready HTTP/1.0\r\n\r\n", b"\0\xff" * 40)
-    crowd: list[socket.socket] = []
-    try:
+    with need.open_files(8192), contextlib.ExitStack() as crowd:
         for number in range(1000):
-            one = socket.create_connection((host, int(port)), 20)
-            crowd.append(one)
+            one = crowd.enter_context(socket.create_connection((host, int(port)), 20))
             with contextlib.suppress(OSError):  # the connection may be closed already, in favour of another
                 one.sendall(said[number % len(said)])
             if number % 100 == 0:
                 assert get(broker, "/health")[0] == 200
         assert get(broker, "/ready")[0] == 200
         assert get(broker, "/metrics")[0] == 200
-    finally:
-        for one in crowd:
-            one.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     wait_for(
         "their threads have ended", lambda: not [t for t in threading.enumerate() if "process_request_thread" in t.name]
     )

@@ -351,22 +351,9 @@ def test_nothing_is_acknowledged_before_it_is_synced(tmp_path: Path) -> None:
     below = tmp_path / "base"
     below.mkdir()
     calls = ",".join(sorted({"openat", *WRITES, *SYNCS, *NAMES}))
-    command = [
-        "strace",
-        "-f",
-        "-y",
-        "-s",
-        "200",
-        "-e",
-        f"trace={calls}",
-        "-o",
-        trace,
-        sys.executable,
-        "-c",
-        CHANGES,
-        below,
-    ]
-    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)  # type: ignore[arg-type]
+    traced = ["strace", "-f", "-y", "-s", "200", "-e", f"trace={calls}", "-o", str(trace)]
+    command = [*traced, sys.executable, "-c", CHANGES, str(below)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if "ptrace" in made.stderr and made.returncode != 0:
         need.lack(f"needs to trace a child process: {made.stderr.strip()}")
     assert made.returncode == 0, made.stderr

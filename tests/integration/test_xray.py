@@ -16,7 +16,7 @@ from kbroker.broker import Broker
 from kbroker.client.http_port import HttpPort, HttpPortError
 from kbroker.observe.thread_times import Look, Looks
 from kbroker.testing import VirtualBroker
-from tests.support import wire
+from tests.support import need, wire
 from tests.support.broker import wait_for
 from tests.support.client import Client
 from tests.support.throttling import FETCH, SETTINGS, fill
@@ -354,25 +354,17 @@ sys.stdin.read()
 @pytest.mark.soak
 def test_ten_thousand_connections_and_waiting_fetches() -> None:
     """An X-ray of 10,000 connections takes a bounded time, shows as many as requested, and counts all."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 12_000:
-        pytest.skip(f"10,000 connections need 12,000 descriptors, the limit is {hard}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (12_000, hard))
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True, "num.network.threads": 1}
-    try:
-        with Broker(settings) as broker:
-            with Connection(broker.bootstrap_servers) as admin:
-                admin.ask(create_topic("t", 2))
-            command = [sys.executable, "-c", READERS, broker.bootstrap_servers]
-            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as readers:
-                assert readers.stdout is not None
-                assert readers.stdout.readline() == b"all sent\n"
-                wait_for("all wait", lambda: broker.waiting_fetches == 10_000, 60)
-                _look_at_ten_thousand(broker)
-                readers.communicate()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with need.open_files(12_000), Broker(settings) as broker:
+        with Connection(broker.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 2))
+        command = [sys.executable, "-c", READERS, broker.bootstrap_servers]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as readers:
+            assert readers.stdout is not None
+            assert readers.stdout.readline() == b"all sent\n"
+            wait_for("all fetches wait", lambda: broker.waiting_fetches == 10_000, 60)
+            _look_at_ten_thousand(broker)
+            readers.communicate()
 
 
 def _look_at_ten_thousand(broker: Broker) -> None:

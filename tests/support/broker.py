@@ -36,6 +36,12 @@ def rss_bytes(pid: int) -> int:
     raise ProcessLookupError(pid)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the user and system time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class BrokerProcess:
     """`kbroker serve` on 127.0.0.1. The system chooses the port at the first start; later starts keep the port.
 

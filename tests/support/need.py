@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import pytest
@@ -36,6 +38,26 @@ def program(*names: str) -> None:
     for name in names:
         if shutil.which(name) is None:
             lack(f"needs {name}; on Debian: apt-get install {PACKAGES.get(name, name)}")
+
+
+def root(why: str) -> None:
+    """Skip for users other than root, even where no other skip is allowed: no installation can replace root."""
+    if os.geteuid() != 0:
+        pytest.skip(f"needs root {why}")
+
+
+@contextmanager
+def open_files(count: int) -> Iterator[None]:
+    """Set the limit of open files, of this process and of the processes that it starts, within the block."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        lack(f"expected a hard limit of {count} open files or more, found {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def spark() -> None:
