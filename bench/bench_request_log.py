@@ -18,73 +18,16 @@ import os
 import statistics
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.loads import peers  # noqa: E402
 from bench.loads.generator import Generator, frames  # noqa: E402
-from tests.support.broker import BrokerProcess  # noqa: E402
-from tests.support.wire import Connection, create_topic  # noqa: E402
+from bench.side import FAR_QUOTAS, Side  # noqa: E402
 
 ACCEPTED = 1.10
-QUOTAS = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
-
-
-def set_quotas(bootstrap: str) -> None:
-    from kbroker.client.cluster import Cluster
-    from kbroker.client.quotas import QuotaClient
-    from kbroker.common.quotas import QuotaEntity
-
-    with Cluster(bootstrap) as cluster:
-        failed = QuotaClient(cluster).alter({QuotaEntity.of({"user": "ANONYMOUS"}): QUOTAS})
-    assert not any(failed.values()), failed
-
-
-def figure(metrics_url: str, name: str) -> float:
-    with urllib.request.urlopen(metrics_url, timeout=10) as response:
-        for line in response.read().decode().splitlines():
-            if line.startswith(name + " "):
-                return float(line.split()[1])
-    raise KeyError(name)
-
-
-class Side:
-    """Broker and the CPU time of its loads."""
-
-    def __init__(self, folder: Path, settings: dict[str, str], quotas: bool) -> None:
-        self.metrics_port = peers.free_port()
-        self.broker = BrokerProcess(
-            folder / "data",
-            {"num.network.threads": "1", "kbroker.metrics.listener": f"127.0.0.1:{self.metrics_port}", **settings},
-        )
-        self.broker.start()
-        with Connection(self.broker.bootstrap) as admin:
-            admin.ask(create_topic("load", 1))
-        if quotas:
-            set_quotas(self.broker.bootstrap)
-        self.cpu_us: list[float] = []
-
-    def figure(self, name: str) -> float:
-        return figure(f"http://127.0.0.1:{self.metrics_port}/metrics", f"kbroker_request_log_{name}")
-
-    def run(self, arguments: argparse.Namespace, load: Generator) -> dict[str, Any]:
-        before = peers.cpu_seconds(self.broker.pid)
-        result = load.run(
-            self.broker.port,
-            "produce",
-            arguments.connections,
-            arguments.in_flight,
-            arguments.seconds,
-            rate=arguments.rate,
-        )
-        time.sleep(0.3)  # the last batch of the writer belongs to the load
-        self.cpu_us.append((peers.cpu_seconds(self.broker.pid) - before) / result["requests"] * 1e6)
-        return result
+SETTLE_S = 0.3  # the last batch of the writer belongs to the load
 
 
 def main() -> int:
@@ -110,8 +53,8 @@ def main() -> int:
             settings["kbroker.request.log.topic"] = "__request_log"
         if arguments.to != "topic":
             settings["kbroker.request.log.dir"] = str(folder / "files")
-        off = Side(folder / "off", {}, arguments.quotas == "both")
-        on = Side(folder / "on", settings, arguments.quotas != "none")
+        off = Side(folder / "off", quotas=FAR_QUOTAS if arguments.quotas == "both" else None)
+        on = Side(folder / "on", settings, FAR_QUOTAS if arguments.quotas != "none" else None)
         try:
             return measure(arguments, off, on, load)
         finally:
@@ -120,16 +63,18 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, off: Side, on: Side, load: Generator) -> int:
+    def count(name: str) -> float:
+        return on.metric(f"kbroker_request_log_records_{name}_total")
+
     for side in (off, on):
-        side.run(arguments, load)
+        side.run(arguments, load, settle_s=SETTLE_S)
         side.cpu_us.clear()
     ratios = []
     for number in range(arguments.pairs):
         order = (off, on) if number % 2 == 0 else (on, off)
-        written, dropped = on.figure("records_written_total"), on.figure("records_dropped_total")
-        results = {side: side.run(arguments, load) for side in order}
-        lost = on.figure("records_dropped_total") - dropped
-        written = on.figure("records_written_total") - written
+        written, dropped = count("written"), count("dropped")
+        results = {side: side.run(arguments, load, settle_s=SETTLE_S) for side in order}
+        lost, written = count("dropped") - dropped, count("written") - written
         if lost or written < results[on]["requests"]:
             print(f"FAILED: {lost:.0f} records dropped, {written:.0f} written of {results[on]['requests']}")
             return 1

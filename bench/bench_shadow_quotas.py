@@ -19,8 +19,6 @@ import os
 import statistics
 import sys
 import tempfile
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,59 +26,16 @@ sys.path[:0] = [str(ROOT)]
 
 from bench.loads import peers  # noqa: E402
 from bench.loads.generator import Generator, frames  # noqa: E402
-from tests.support.broker import BrokerProcess, rss_bytes  # noqa: E402
-from tests.support.wire import Connection, create_topic  # noqa: E402
+from bench.side import FAR_QUOTAS, Side  # noqa: E402
+from tests.support.broker import rss_bytes  # noqa: E402
 
-FAR = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
-SHADOWS = {f"shadow.{key}": limit for key, limit in FAR.items()}
+SHADOWS = {f"shadow.{key}": limit for key, limit in FAR_QUOTAS.items()}
 VIOLATED = {"shadow.producer_byte_rate": 1.0, "shadow.request_percentage": 1e-6}
-SETTINGS = {"num.network.threads": "1", "retention.bytes": "1", "log.segment.bytes": str(64 << 20)}
+SETTINGS = {"retention.bytes": "1", "log.segment.bytes": str(64 << 20)}
 
 
-class Side:
-    """Broker, and the CPU time of its loads."""
-
-    def __init__(self, folder: Path, name: str, quotas: Mapping[str, float], build: Path | None = None) -> None:
-        self.name = name
-        self.metrics_port = peers.free_port()
-        self.broker = BrokerProcess(
-            folder / name,
-            {**SETTINGS, "kbroker.metrics.listener": f"127.0.0.1:{self.metrics_port}"},
-            wrapper=() if build is None else ("env", f"PYTHONPATH={build}"),
-        )
-        self.broker.start(120)
-        with Connection(self.broker.bootstrap) as admin:
-            admin.ask(create_topic("load", 1))
-        if quotas:
-            self._set(quotas)
-        self.cpu_us: list[float] = []
-
-    def _set(self, quotas: Mapping[str, float]) -> None:
-        from kbroker.client.quotas import QuotaClient
-        from kbroker.common.quotas import QuotaEntity
-
-        with QuotaClient(self.broker.bootstrap) as client:
-            failed = client.alter({QuotaEntity.of({"user": "ANONYMOUS"}): quotas})
-        assert not any(failed.values()), failed
-
-    def verdicts(self) -> int:
-        """Return the number of verdicts of the broker's shadow quotas."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as response:
-            lines = response.read().decode().splitlines()
-        return int(sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_shadow_verdicts_total")))
-
-    def run(self, arguments: argparse.Namespace, load: Generator) -> int:
-        before = peers.cpu_ns(self.broker.pid)
-        result = load.run(
-            self.broker.port,
-            "produce",
-            arguments.connections,
-            arguments.in_flight,
-            arguments.seconds,
-            rate=arguments.rate,
-        )
-        self.cpu_us.append((peers.cpu_ns(self.broker.pid) - before) / result["requests"] / 1000)
-        return int(result["requests"])
+def run(side: Side, arguments: argparse.Namespace, load: Generator) -> None:
+    side.run(arguments, load, cpu_s=lambda pid: peers.cpu_ns(pid) / 1e9)
 
 
 def main() -> None:
@@ -99,19 +54,13 @@ def main() -> None:
         folder = Path(name)
         try:
             if arguments.verdicts:
-                sides.append(Side(folder, "violated", VIOLATED))
+                sides.append(Side(folder / "violated", SETTINGS, VIOLATED))
                 watch_memory(arguments, sides[0], load)
                 return
-            if arguments.other:
-                sides.append(Side(folder, "other none", {}, arguments.other))
-            sides.append(Side(folder, "none", {}))
-            if arguments.other:
-                sides.append(Side(folder, "other enforced", FAR, arguments.other))
-            sides += [
-                Side(folder, "enforced", FAR),
-                Side(folder, "shadow", SHADOWS),
-                Side(folder, "violated", VIOLATED),
-            ]
+            for name, quotas in (("none", {}), ("enforced", FAR_QUOTAS), ("shadow", SHADOWS), ("violated", VIOLATED)):
+                if arguments.other and name in ("none", "enforced"):
+                    sides.append(Side(folder / f"other {name}", SETTINGS, quotas, arguments.other))
+                sides.append(Side(folder / name, SETTINGS, quotas))
             compare(arguments, sides, load)
         finally:
             for side in sides:
@@ -121,11 +70,11 @@ def main() -> None:
 def compare(arguments: argparse.Namespace, sides: list[Side], load: Generator) -> None:
     """Load each broker in turn, for the number of rounds."""
     for side in sides:
-        side.run(arguments, load)
+        run(side, arguments, load)
         side.cpu_us.clear()
     for number in range(arguments.rounds):
         for side in sides if number % 2 == 0 else sides[::-1]:
-            side.run(arguments, load)
+            run(side, arguments, load)
     for before, side in zip([sides[0], *sides], sides, strict=False):
         ratios = sorted(b / a for a, b in zip(before.cpu_us, side.cpu_us, strict=True))
         print(
@@ -138,8 +87,8 @@ def watch_memory(arguments: argparse.Namespace, side: Side, load: Generator) -> 
     """Load a broker until its shadow quotas have the number of verdicts."""
     made = 0
     while made < arguments.verdicts:
-        side.run(arguments, load)
-        made = side.verdicts()
+        run(side, arguments, load)
+        made = int(side.metric("kbroker_shadow_verdicts_total"))
         print(f"{made:9,} verdicts, {rss_bytes(side.broker.pid) / 2**20:.1f} MiB, {side.cpu_us[-1]:.2f} us a request")
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.loads.peers import free_port
 from tests.support import wire
 from tests.support.broker import rss_bytes
 
@@ -100,12 +101,6 @@ def first_metadata(command: Sequence[str], folder: Path, port: int, idle_s: floa
                 process.kill()
                 process.wait(10)
     return taken * 1000, *found
-
-
-def free_port() -> int:
-    from bench.loads.peers import free_port as free
-
-    return free()
 
 
 def once(python: str, idle_s: float) -> list[float]:

@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.bench_request_log import Side  # noqa: E402
 from bench.loads.generator import Generator, frames  # noqa: E402
+from bench.side import Side  # noqa: E402
 
 ACCEPTED = 1.01
 
@@ -66,7 +66,7 @@ def main() -> int:
     arguments = parser.parse_args()
     load = Generator(frames("load"))
     with tempfile.TemporaryDirectory(prefix="kbroker-xray-", dir=os.environ.get("KBROKER_BENCH_DIR")) as name:
-        side = Side(Path(name), {}, False)
+        side = Side(Path(name))
         try:
             return measure(arguments, side, load)
         finally:

@@ -29,8 +29,8 @@ from tests.spark.day import make_day, to_line  # noqa: E402
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_seconds() -> float:
-    """Return the CPU time of this process and its descendants, ended ones included."""
+def cpu_seconds(root: int | None = None) -> float:
+    """Return the CPU time of a process (by default this one) and its descendants, ended ones included."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -39,10 +39,10 @@ def cpu_seconds() -> float:
             except OSError:
                 continue
             parents[int(entry.name)], used[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    mine = {os.getpid()}
+    mine = {os.getpid() if root is None else root}
     while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= more
-    return sum(used[pid] for pid in mine) / TICKS
+    return sum(used.get(pid, 0) for pid in mine) / TICKS
 
 
 def logs(folder: Path, rows: int) -> dict[str, Path]:

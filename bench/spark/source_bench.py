@@ -25,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.spark import memory_source
+from bench.spark.ingest import cpu_seconds
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
@@ -35,7 +36,6 @@ from tests.support.certificates import Certificates
 from tests.support.ports import free_pair
 
 PARTITIONS = 4
-TICKS = os.sysconf("SC_CLK_TCK")
 BATCH_BYTES = 16_000  # Kafka's default batch.size of producers
 RECORDS = {100: 2_000_000, 1000: 400_000}  # records by the bytes of their values
 
@@ -72,26 +72,6 @@ def send(cluster: Cluster, topic: str, partition: int, data: bytes) -> None:
     }
     response = cluster.request(0, body, node_id=cluster.leader(topic, partition), max_version=12)
     assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
-
-
-def cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process and its descendants, ended children included."""
-    parents: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-            used[int(entry.name)] = sum(map(int, fields[11:15])) / TICKS
-    total, waiting = 0.0, [root]
-    while waiting:
-        pid = waiting.pop()
-        total += used.get(pid, 0.0)
-        waiting += parents.get(pid, [])
-    return total
 
 
 def read(spark: Any, source: str, options: Mapping[str, Any], topic: str) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from typing import Any
 from tests.clients.python_clients import ALL_CODECS, AioKafka, Client, Confluent, KafkaPython, Record
 
 RECORDS, GROUP_PARTITIONS, PER_PHASE, TIMES = 10, 4, 10, 50
+MEMBER: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "heartbeat_interval_ms": 300}
 Reads = list[tuple[int, int, str]]
 
 
@@ -72,14 +73,7 @@ class KafkaPythonMember(Member):
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         from kafka import KafkaConsumer
 
-        self.consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=300,
-        )
+        self.consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, **MEMBER)
 
     def poll(self) -> Reads:
         found = self.consumer.poll(1000).values()  # a shorter poll sometimes loses a response
@@ -94,14 +88,7 @@ class AioKafkaMember(Member):
     async def _open(self, bootstrap: str, topic: str, group: str) -> Any:
         from aiokafka import AIOKafkaConsumer
 
-        consumer = AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=300,
-        )
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, **MEMBER)
         await consumer.start()
         return consumer
 
@@ -302,9 +289,7 @@ class ConfluentEveryday(Everyday):
 
     @functools.cached_property
     def _admin(self) -> Any:  # the client must outlive its results
-        from confluent_kafka.admin import AdminClient
-
-        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return self.client._admin()
 
     def version(self) -> str:
         import confluent_kafka

@@ -151,75 +151,65 @@ class Kcat(Client):
         return found
 
 
-class Kafkajs(Client):
-    """kafkajs, which is unmaintained and widely used, and consumes only in groups."""
-
-    name = "kafkajs"
-    codecs = ("none", "gzip")
-    can_consume = False
-
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
-        self._folder = node_folder()
-
-    def _run(self, command: str, *arguments: str, stdin: bytes = b"") -> Any:
-        program = ["node", str(self._folder / "client.js"), self.bootstrap, command, *arguments]
-        return json.loads(run_to_end(program, stdin=stdin))
-
-    def create(self, topic: str, partitions: int) -> None:
-        assert self._run("create", topic, str(partitions)) is True
-
-    def delete(self, topic: str) -> None:
-        self._run("delete", topic)
-
-    def produce(
-        self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
-    ) -> list[int] | None:
-        offsets: list[int] = self._run(
-            "produce", topic, str(partition), codec, str(idempotent).lower(), stdin=json_lines(records)
-        )
-        return offsets
-
-    def offsets(self, topic: str, from_ms: int | None = None) -> dict[int, int]:
-        """Return end offsets, or the offset of the first record not older than `from_ms`, by partition."""
-        found = self._run("offsets", topic, *([] if from_ms is None else [str(from_ms)]))
-        return {entry["partition"]: int(entry["offset"]) for entry in found}
-
-
 def json_lines(records: Sequence[Record]) -> bytes:
     lines = [json.dumps({"value": r.value.decode(), "timestamp_ms": r.timestamp_ms}) for r in records]
     return "".join(line + "\n" for line in lines).encode()
 
 
-class FranzGo(Client):
+class Program(Client):
+    """Client in another language, whose program prints one JSON value per command."""
+
+    created: bool | None = None  # value of the command create
+    command: Sequence[str]
+
+    def run(self, command: str, *arguments: str, stdin: bytes = b"") -> Any:
+        return json.loads(run_to_end([*self.command, self.bootstrap, command, *arguments], stdin=stdin))
+
+    def create(self, topic: str, partitions: int) -> None:
+        assert self.run("create", topic, str(partitions)) is self.created
+
+    def delete(self, topic: str) -> None:
+        self.run("delete", topic)
+
+    def produce(
+        self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
+    ) -> list[int] | None:
+        offsets: list[int] = self.run(
+            "produce", topic, str(partition), codec, str(idempotent).lower(), stdin=json_lines(records)
+        )
+        return offsets
+
+
+class Kafkajs(Program):
+    """kafkajs, which is unmaintained and widely used, and consumes only in groups."""
+
+    name = "kafkajs"
+    codecs = ("none", "gzip")
+    can_consume = False
+    created = True
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap)
+        self.command = ["node", str(node_folder() / "client.js")]
+
+    def offsets(self, topic: str, from_ms: int | None = None) -> dict[int, int]:
+        """Return end offsets, or the offset of the first record not older than `from_ms`, by partition."""
+        found = self.run("offsets", topic, *([] if from_ms is None else [str(from_ms)]))
+        return {entry["partition"]: int(entry["offset"]) for entry in found}
+
+
+class FranzGo(Program):
     """franz-go, which uses the newest version of each API, with topic ids."""
 
     name = "franz-go"
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
-        self._program = go_program()
-
-    def _run(self, command: str, *arguments: str, stdin: bytes = b"") -> Any:
-        return json.loads(run_to_end([str(self._program), self.bootstrap, command, *arguments], stdin=stdin))
-
-    def create(self, topic: str, partitions: int) -> None:
-        self._run("create", topic, str(partitions))
-
-    def delete(self, topic: str) -> None:
-        self._run("delete", topic)
-
-    def produce(
-        self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
-    ) -> list[int] | None:
-        offsets: list[int] = self._run(
-            "produce", topic, str(partition), codec, str(idempotent).lower(), stdin=json_lines(records)
-        )
-        return offsets
+        self.command = [str(go_program())]
 
     def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:
         start = "beginning" if from_ms is None else str(from_ms)
-        found = self._run("consume", topic, str(partition), str(count), start)
+        found = self.run("consume", topic, str(partition), str(count), start)
         return [Record(r["value"].encode(), r["timestamp_ms"], r["offset"]) for r in found]
 
 

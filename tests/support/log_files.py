@@ -75,6 +75,16 @@ def open_log(
     return close_at_end(log, clean=False)
 
 
+def write_transactional(log: PartitionLog, sequence: int = 0, *, producer_id: int = 7, epoch: int = 0) -> int:
+    """Append a record of a transaction after its verification, and return its offset."""
+    error, guard = log.start_verification(producer_id, epoch, sequence)
+    assert error == 0
+    producer = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence, "transactional": True}
+    info = log.append(batch(b"v", **producer), verification_guard=guard)
+    assert info.error == 0
+    return info.base_offset
+
+
 def memory_log(
     topic: str = "t",
     partition: int = 0,

@@ -102,15 +102,6 @@ def test_a_transaction_on_a_fresh_topic() -> None:
     assert open_producers(groups.coordinator, 2) == [1]
 
 
-def test_a_request_that_has_found_its_shard_before_the_unload_writes_nothing() -> None:
-    groups = single()
-    commit(groups, 7)
-    shard = groups.coordinator.runtime.at(0)
-    groups.coordinator.runtime.unload(0, 1)
-    assert error_of(shard.append, [(b"key", b"value")]) is Errors.NOT_COORDINATOR
-    assert groups.topic.record_count == 1
-
-
 def test_offsets_are_on_disk_before_the_response() -> None:
     """With flush.messages=1, a commit, a transactional commit and a marker are flushed before the response."""
     clock = VirtualClock()

@@ -49,6 +49,12 @@ def decoded(decoders: Decoders, key: bytes | None, value: bytes | None, topic: s
     return decoders.record(topic, 0, 0, 0, key, value, more.get("headers", []))
 
 
+def value_of(decoders: Decoders, data: bytes, topic: str = "t") -> Decoded:
+    found = decoded(decoders, None, data, topic).value
+    assert found is not None
+    return found
+
+
 def shown(part: Decoded | None) -> tuple[str, str]:
     assert part is not None
     return part.format, part.text
@@ -95,15 +101,13 @@ def test_by_a_schema() -> None:
     for name in ("auto", "avro", "registry"):
         found = decoded(Decoders(value=name, registry=registry), None, framed).value
         assert found == Decoded("avro", '"ab"', is_json=True, schema="string, id 7")
-    other = decoded(Decoders(value="protobuf", registry=registry), None, framed).value
-    assert other is not None
+    other = value_of(Decoders(value="protobuf", registry=registry), framed)
     assert (other.format, other.problem) == ("hex", "schema id 7 is of avro, expected protobuf")
-    unknown = decoded(Decoders(registry=registry), None, b"\0\0\0\0\x08\x04ab").value
-    assert unknown is not None
-    assert unknown.problem == "schema id 8: status 404: no such schema"
-    plain = decoded(Decoders(value="avro", registry=registry), None, b"ab").value
-    assert plain is not None
-    assert plain.problem.startswith("no id of a schema")
+    assert (
+        value_of(Decoders(registry=registry), b"\0\0\0\0\x08\x04ab").problem
+        == "schema id 8: status 404: no such schema"
+    )
+    assert value_of(Decoders(value="avro", registry=registry), b"ab").problem.startswith("no id of a schema")
 
 
 def test_an_error_that_no_decoder_expects_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,11 +165,9 @@ def test_records_of_kafka() -> None:
 
 
 def test_records_of_the_metadata_log() -> None:
-    found = decoded(Decoders(), None, b"\x01\x14\x00\x00", "__cluster_metadata").value
-    assert found is not None
+    found = value_of(Decoders(), b"\x01\x14\x00\x00", "__cluster_metadata")
     assert found.value == {"type": "NO_OP_RECORD", "version": 0, "data": {}}
-    broken = decoded(Decoders(), None, b"\x01\x7f\x00", "__cluster_metadata").value
-    assert broken is not None
+    broken = value_of(Decoders(), b"\x01\x7f\x00", "__cluster_metadata")
     assert broken.format == "hex"
     assert broken.problem.startswith("not a metadata record")
 
@@ -210,8 +212,7 @@ def test_what_is_encoded_is_decoded(name: str, text: str) -> None:
     registry = Known()
     encoder = Encoders(registry)
     data = [encoder.encode(name, text, Place("t")) for _ in range(2)][1]
-    found = decoded(Decoders(value=name, registry=registry), None, data).value
-    assert found is not None
+    found = value_of(Decoders(value=name, registry=registry), data)
     assert (found.problem, found.text) == ("", text)
     assert registry.lookups <= 2, "a subject is looked up once"
 

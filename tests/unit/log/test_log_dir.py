@@ -34,6 +34,13 @@ def other_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.stdout.close()
 
 
+def hold_in_another_process(folder: Path) -> str | None:
+    """Return the error of a process that locks the folder now, None if it succeeds."""
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    return None if made.returncode == 0 else made.stderr
+
+
 def test_second_process_is_refused_with_the_pid(tmp_path: Path, other_process: subprocess.Popen[str]) -> None:
     """The error has the pid of the process that locks the folder; the folder is free when that process ends."""
     expected = f"{tmp_path} is in use by process {other_process.pid} .*; stop it, or use another folder: log.dirs"
@@ -52,9 +59,7 @@ def test_same_process_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     for _ in range(3):
         with pytest.raises(FolderLockedError, match="this process"):
             FolderLock(tmp_path)
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
-    assert f"in use by process {os.getpid()}" in refused.stderr
+    assert f"in use by process {os.getpid()}" in str(hold_in_another_process(tmp_path))
     lock.release()
     again = FolderLock(tmp_path)
     assert again.is_held
@@ -79,9 +84,7 @@ def test_forked_child_holds_no_lock_and_cannot_drop_it(tmp_path: Path) -> None:
         lock.release()
         os._exit(1 if held else 0)
     assert os.waitpid(pid, 0)[1] == 0
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
-    assert "in use by process" in refused.stderr
+    assert "in use by process" in str(hold_in_another_process(tmp_path))
     lock.release()
 
 
@@ -194,13 +197,6 @@ def test_full_disk_is_not_a_broken_one(tmp_path: Path) -> None:
     assert "flush" in folder.failure
     folder.close(clean=True)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
-
-
-def hold_in_another_process(folder: Path) -> str | None:
-    """Return the error of a process that locks the folder now, None if it succeeds."""
-    command = [sys.executable, "-c", HOLD, str(folder)]
-    made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
-    return None if made.returncode == 0 else made.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open lock file cannot be removed there")

@@ -68,13 +68,18 @@ def test_folder_of_a_log_that_was_not_flushed_is_not_clean(manager: LogManager, 
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+def two_segments(brokers: Brokers, count: int = 1, *, is_clean: bool = False) -> Path:
+    """Stop a broker with two segments in orders-0, and return the file of the first, which has `count` records."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager, count=count)
+    append(manager, time=NOW_MS + 60_000)
+    manager.close() if is_clean else kill(manager)
+    return brokers.folder / "orders-0" / f"{0:020}.log"
+
+
 def test_recovery_point_does_not_pass_damage(brokers: Brokers, tmp_path: Path) -> None:
     """The recovery point stays below damage; otherwise a later start would serve damaged records."""
-    manager, _ = brokers.start(segment_ms=1000)
-    append(manager)
-    append(manager, time=NOW_MS + 60_000)
-    kill(manager)
-    path = tmp_path / "orders-0" / f"{0:020}.log"
+    path = two_segments(brokers)
     path.write_bytes(b"\0" * path.stat().st_size)
     manager, report = brokers.start()
     manager.partition("orders", 0).flush()
@@ -86,11 +91,7 @@ def test_recovery_point_does_not_pass_damage(brokers: Brokers, tmp_path: Path) -
 
 def test_damage_is_reported_and_never_vouched_for(brokers: Brokers, tmp_path: Path) -> None:
     """Damage of a sealed segment is reported by every start, and prevents the clean mark."""
-    manager, _ = brokers.start(segment_ms=1000)
-    append(manager)
-    append(manager, time=NOW_MS + 60_000)
-    kill(manager)
-    path = tmp_path / "orders-0" / f"{0:020}.log"
+    path = two_segments(brokers)
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
@@ -105,11 +106,7 @@ def test_damage_is_reported_and_never_vouched_for(brokers: Brokers, tmp_path: Pa
 
 def test_damage_is_logged_with_the_way_out(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The line has file, byte, offset and repair command; refused appends and reads are logged too."""
-    manager, _ = brokers.start(segment_ms=1000)
-    append(manager)
-    append(manager, time=NOW_MS + 60_000)
-    kill(manager)
-    path = tmp_path / "orders-0" / f"{0:020}.log"
+    path = two_segments(brokers)
     path.write_bytes(b"\0" * path.stat().st_size)
     manager, _ = brokers.start()
     (line,) = [r.getMessage() for r in caplog.records if "damaged" in r.getMessage()]
@@ -131,11 +128,7 @@ def test_rubbish_behind_a_sealed_segment_is_passed_over(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
 ) -> None:
     """All records are served if the next segment begins at the end of the sound part; the skipped bytes are logged."""
-    manager, _ = brokers.start(segment_ms=1000)
-    append(manager, count=2)
-    append(manager, time=NOW_MS + 60_000)
-    manager.close() if is_clean else kill(manager)
-    path = tmp_path / "orders-0" / f"{0:020}.log"
+    path = two_segments(brokers, 2, is_clean=is_clean)
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + bytes(100))
     for expected in (3, 4):

@@ -123,18 +123,6 @@ def test_not_controller(network: Network) -> None:
     assert network.served == [(OLD, 1), (OLD, 1), (OLD, 1), (NEW, 1), (NEW, 2)]
 
 
-def test_a_connection_that_breaks(network: Network) -> None:
-    def serve(address: Address, body: dict[str, Any]) -> dict[str, Any]:
-        if len(network.served) < 3:
-            raise BrokerConnectionError(address, "reset")
-        return {"ErrorCode": 0}
-
-    network.serve = serve
-    network.send(1)
-    network.await_ends(1)
-    assert network.connected == [OLD] * 3
-
-
 def test_a_request_that_breaks_every_connection(network: Network) -> None:
     """The request ends with REQUEST_TIMED_OUT after the responses of the other requests."""
 
@@ -167,8 +155,8 @@ def test_no_controller_in_time(network: Network) -> None:
     assert not network.served
 
 
-def test_times_of_a_request(network: Network) -> None:
-    """The time of an attempt without a response counts as queue time."""
+def test_times_of_a_request_that_breaks_connections(network: Network) -> None:
+    """A request is repeated on new connections, and the time of attempts without a response counts as queue time."""
 
     def serve(address: Address, body: dict[str, Any]) -> dict[str, Any]:
         network.clock.advance_ms(100 * len(network.served))
@@ -180,6 +168,7 @@ def test_times_of_a_request(network: Network) -> None:
     network.send(1)
     (outcome,) = network.await_ends(1)
     assert (outcome.queue_ms, outcome.remote_ms) == (300, 300)
+    assert network.connected == [OLD] * 3
 
 
 def test_a_refused_login_ends_the_request(network: Network) -> None:

@@ -10,25 +10,15 @@ from kbroker.log._partition_log import PartitionLog, active_producers
 from kbroker.log.log_types import AbortedTransaction
 from kbroker.protocol.records import iter_batches
 from tests.support.compaction import marker
-from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, split
+from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, split, write_transactional
 
 PID = 7
 BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 47, 48, 52
 
 
-def write(log: PartitionLog, sequence: int = 0, *, producer_id: int = PID, epoch: int = 0) -> int:
-    """Append a record of a transaction, and return its offset."""
-    error, guard = log.start_verification(producer_id, epoch, sequence)
-    assert error == 0
-    data = batch(b"v", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True)
-    info = log.append(data, verification_guard=guard)
-    assert info.error == 0
-    return info.base_offset
-
-
 def test_marker_is_kafkas(log: PartitionLog) -> None:
     """A marker is a control record with version 0 and type as key, version 0 and coordinator epoch as value."""
-    write(log, epoch=3)
+    write_transactional(log, epoch=3)
     assert log.append_end_marker(PID, 3, 9, True).base_offset == 1
     data = read_all(log)[1]
     assert len(data) == 78
@@ -48,7 +38,7 @@ def test_last_stable_offset(log: PartitionLog) -> None:
     """The last stable offset is the first record of the oldest open transaction, for any later ends."""
     log.append(batch(b"plain"))
     assert log.last_stable_offset == 1
-    assert (write(log), write(log, producer_id=8)) == (1, 2)
+    assert (write_transactional(log), write_transactional(log, producer_id=8)) == (1, 2)
     log.append(batch(b"plain"))
     assert log.last_stable_offset == 1
     assert log.append_end_marker(8, 0, 0, True).base_offset == 4
@@ -60,7 +50,7 @@ def test_last_stable_offset(log: PartitionLog) -> None:
 
 def test_read_committed_ends_at_the_last_stable_offset(log: PartitionLog) -> None:
     log.append(batch(b"a"))
-    write(log)
+    write_transactional(log)
     log.append(batch(b"b"))
     got = log.read(0, isolation=1)
     assert (len(split(got.records)), got.last_stable_offset, got.high_watermark) == (1, 1, 3)
@@ -75,7 +65,7 @@ def test_read_committed_ends_at_the_last_stable_offset(log: PartitionLog) -> Non
 def test_marker_waits_for_the_disk(tmp_path: Path) -> None:
     """With flush.messages the transaction ends for readers when the marker is flushed."""
     log = open_log(tmp_path / "t-0", config={"flush.messages": 2})
-    write(log)
+    write_transactional(log)
     info = log.append_end_marker(PID, 0, 0, True)
     assert (info.error, info.flush_offset) == (0, 2)
     assert (log.high_watermark, log.last_stable_offset) == (1, 0)
@@ -93,7 +83,7 @@ def test_marker_of_nothing(log: PartitionLog) -> None:
 
 
 def test_refused_markers(log: PartitionLog) -> None:
-    write(log, epoch=3)
+    write_transactional(log, epoch=3)
     assert log.append_end_marker(PID, 2, 0, True).error == BAD_EPOCH
     assert log.append_end_marker(PID, 3, 0, True, transaction_version=2).error == BAD_EPOCH
     assert log.append_end_marker(PID, 4, 5, True, transaction_version=2).error == 0
@@ -115,7 +105,7 @@ def test_numbers_out_of_range(log: PartitionLog, wrong: tuple[Any, Any, Any], er
 def test_marker_is_no_clients_record(tmp_path: Path) -> None:
     """Limits of clients' batches do not apply to a marker, and LogAppendTime stamps it."""
     log = open_log(tmp_path / "t-0", config={"message.timestamp.type": "LogAppendTime"})
-    write(log)
+    write_transactional(log)
     log.update_config({"max.message.bytes": 0, "message.timestamp.type": "LogAppendTime", "compression.type": "gzip"})
     assert log.append_end_marker(PID, 0, 0, True).log_append_time_ms == NOW_MS
     data = read_all(log)[1]
@@ -134,7 +124,7 @@ def test_append_of_an_older_transaction(log: PartitionLog) -> None:
 
 def test_deleted_records_of_an_open_transaction(log: PartitionLog) -> None:
     """DeleteRecords moves the last stable offset up to the log start offset, and waiting readers continue."""
-    write(log)
+    write_transactional(log)
     log.append(batch(b"b"))
     assert log.last_stable_offset == 0
     assert log.delete_records(1) == 1
@@ -150,7 +140,7 @@ def test_deleted_records_of_an_open_transaction(log: PartitionLog) -> None:
 def test_retention_past_an_open_transaction(tmp_path: Path) -> None:
     clock = VirtualClock(NOW_MS)
     log = open_log(tmp_path / "t-0", clock, config={"retention.ms": 1000})
-    write(log)
+    write_transactional(log)
     log.roll()
     log.append(batch(b"b", timestamp_ms=NOW_MS + 5000))
     assert log.apply_retention(NOW_MS + 5000) == 1
@@ -165,11 +155,11 @@ def test_open_transaction_comes_back(tmp_path: Path, clean: bool) -> None:
     """After a clean or unclean stop, transactions are open as before, and aborted ones are listed."""
     clock = VirtualClock(NOW_MS)
     log = open_log(tmp_path / "t-0", clock)
-    write(log)
+    write_transactional(log)
     log.append_end_marker(PID, 0, 3, False)
     log.roll()
-    write(log, producer_id=8)
-    write(log, 1)
+    write_transactional(log, producer_id=8)
+    write_transactional(log, 1)
     log.append_end_marker(PID, 0, 3, False)
     before = active_producers(log)
     log.close(clean)
@@ -188,7 +178,7 @@ def test_open_transaction_comes_back(tmp_path: Path, clean: bool) -> None:
 def test_marker_is_appended_alone(tmp_path: Path) -> None:
     """A marker in an append of several batches is refused, because its abort could not be indexed in time."""
     log = open_log(tmp_path / "t-0")
-    write(log)
+    write_transactional(log)
     together = batch(b"b") + marker(PID, commit=False)
     info = log.append(together, is_client=False)
     assert (info.error, info.message) == (87, "A control batch is appended alone")
@@ -200,7 +190,7 @@ def test_marker_is_appended_alone(tmp_path: Path) -> None:
 def test_abort_that_cannot_be_indexed(tmp_path: Path) -> None:
     """A marker whose abort cannot be indexed is not written, because aborted records would look committed."""
     log = open_log(tmp_path / "t-0")
-    write(log)
+    write_transactional(log)
     blocked = tmp_path / "t-0" / f"{0:020d}.txnindex"
     blocked.mkdir()
     assert log.append_end_marker(PID, 0, 0, False).error == 56

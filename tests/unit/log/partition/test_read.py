@@ -4,8 +4,8 @@ from pathlib import Path
 
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.segment._segment import OpenFileCache
-from kbroker.protocol.records import Record, build_batch
-from tests.support.log_files import NOW_MS, base_of, batch, gzip_batch, open_log, read_all, split, with_field
+from tests.support.compaction import marker
+from tests.support.log_files import NOW_MS, base_of, batch, gzip_batch, open_log, read_all, split
 
 
 def test_roll_by_size(tmp_path: Path) -> None:
@@ -111,12 +111,6 @@ def test_offset_for_timestamp(tmp_path: Path) -> None:
     assert log.offset_for_timestamp(NOW_MS + 191) == (-1, -1, -1)
 
 
-def marker(producer_id: int, epoch: int, commit: bool) -> bytes:
-    record = Record(key=b"\0\0\0" + bytes([commit]), value=b"\0\0" + (0).to_bytes(4, "big"), timestamp_ms=NOW_MS)
-    data = build_batch([record], producer_id=producer_id, producer_epoch=epoch, transactional=True)
-    return with_field(data, 21, 2, 16 | 32)
-
-
 def test_transactions(tmp_path: Path) -> None:
     """The last stable offset is at the open transaction; aborts are listed for read_committed, after restarts too."""
     log = open_log(tmp_path / "t-0")
@@ -125,7 +119,7 @@ def test_transactions(tmp_path: Path) -> None:
     log.append(batch(b"after"))
     assert (log.last_stable_offset, log.high_watermark) == (1, 3)
     assert [base_of(b) for b in split(log.read(0, isolation=1).records)] == [0]
-    assert log.append(marker(5, 0, commit=False), is_client=False).error == 0
+    assert log.append(marker(5, commit=False), is_client=False).error == 0
     assert log.last_stable_offset == 4
     for clean in (True, False):
         got = log.read(0, isolation=1)

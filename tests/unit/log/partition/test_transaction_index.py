@@ -12,27 +12,11 @@ from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog, active_producers
 from kbroker.log.log_types import AbortedTransaction
 from tests.support.compaction import CONFIG, compact, transaction
-from tests.support.log_files import NOW_MS, batch, open_log
+from tests.support.log_files import NOW_MS, batch, open_log, write_transactional
 
 PID = 7
 OUT_OF_RANGE = 1
 INDEX = f"{0:020d}.txnindex"
-
-
-def write(log: PartitionLog, sequence: int = 0, *, producer_id: int = PID, timestamp_ms: int = NOW_MS) -> int:
-    """Append a record of a transaction, and return its offset."""
-    guard = log.start_verification(producer_id, 0, sequence)[1]
-    data = batch(
-        b"v",
-        timestamp_ms=timestamp_ms,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=True,
-    )
-    info = log.append(data, verification_guard=guard)
-    assert info.error == 0
-    return info.base_offset
 
 
 def aborted_log(folder: Path, aborts: int = 1, config: dict[str, int] | None = None) -> PartitionLog:
@@ -40,7 +24,7 @@ def aborted_log(folder: Path, aborts: int = 1, config: dict[str, int] | None = N
     log = open_log(folder, config=config)
     for number in range(aborts):
         for sequence in range(3):
-            write(log, sequence + 3 * number)
+            write_transactional(log, sequence + 3 * number)
         log.append_end_marker(PID, 0, 0, False)
     return log
 
@@ -48,7 +32,7 @@ def aborted_log(folder: Path, aborts: int = 1, config: dict[str, int] | None = N
 def test_log_that_starts_inside_a_segment(tmp_path: Path) -> None:
     """An unclean start reads the segment from its beginning instead of the log start offset."""
     log = aborted_log(tmp_path / "t-0")
-    write(log, 3, producer_id=8)
+    write_transactional(log, 3, producer_id=8)
     log.delete_records(1)
     before = active_producers(log)
     log.close(clean=False)
@@ -94,7 +78,7 @@ def test_index_after_an_unclean_stop(tmp_path: Path, damage: Callable[[bytes], b
     assert file.read_bytes() == right
     if damage(right) == right:
         assert file.stat().st_ino == before.st_ino
-    write(log, 9)
+    write_transactional(log, 9)
     log.append_end_marker(PID, 0, 0, False)
     log.close()
     assert open_log(tmp_path / "t-0").read(0, isolation=1).aborted == [*expected, AbortedTransaction(PID, 12, 13, 14)]
@@ -119,7 +103,7 @@ def test_reading_while_retention_removes_the_segment(tmp_path: Path) -> None:
     plain = batch(b"plain")
     for _ in range(100_000):
         log.append(plain)
-    write(log, producer_id=8)
+    write_transactional(log, producer_id=8)
     log.roll()
     log.close()
     for index in (tmp_path / "made").glob("*index"):
@@ -152,8 +136,8 @@ CHECKPOINT = "txnindex-checkpoint"
 def sealed_log(folder: Path) -> tuple[list[AbortedTransaction], bytes]:
     """Create a sealed segment with two aborted transactions and a third overlapping one, and stop cleanly."""
     log = aborted_log(folder, 2, {"index.interval.bytes": 0})
-    write(log, producer_id=8)
-    write(log, 6)
+    write_transactional(log, producer_id=8)
+    write_transactional(log, 6)
     log.append_end_marker(PID, 0, 0, False)
     log.roll()
     log.append_end_marker(8, 0, 0, False)
@@ -197,7 +181,7 @@ def test_index_where_no_transaction_was_aborted(tmp_path: Path) -> None:
     """Entries for a segment without aborted transactions, which would hide committed records, are removed."""
     _, right = sealed_log(tmp_path / "other")
     log = open_log(tmp_path / "t-0")
-    write(log)
+    write_transactional(log)
     log.append_end_marker(PID, 0, 0, True)
     log.close()
     (tmp_path / "t-0" / INDEX).write_bytes(right)

@@ -9,19 +9,16 @@ import pytest
 from kbroker.log._partition_log import PartitionLog
 from tests.native.log_indexes import TransactionIndex
 from tests.support.limits import no_descriptors, no_file_growth
-from tests.support.log_files import batch, open_log
+from tests.support.log_files import batch, open_log, write_transactional
 
 PID = 7
 
 
-def abort(log: PartitionLog, producer_id: int = PID) -> int:
+def abort(log: PartitionLog) -> int:
     """Append an aborted transaction of one record, and return its offset."""
-    guard = log.start_verification(producer_id, 0, 0)[1]
-    data = batch(b"v", producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
-    info = log.append(data, verification_guard=guard)
-    assert info.error == 0
-    assert log.append_end_marker(producer_id, 0, 0, False).error == 0
-    return info.base_offset
+    offset = write_transactional(log, producer_id=PID)
+    assert log.append_end_marker(PID, 0, 0, False).error == 0
+    return offset
 
 
 def test_entry_that_cannot_be_written(tmp_path: Path) -> None:
