@@ -24,6 +24,7 @@ def test_a_process_that_is_stopped_goes_on(start_broker: Callable[..., BrokerPro
         request = wire.produce("t", 0, wire.batch([b"value"]), acks=-1)
         assert wire.produced(connection.ask(request)) == wire.Produced(0, 0)
         os.kill(broker.pid, signal.SIGSTOP)
+        os.waitpid(broker.pid, os.WUNTRACED)  # all threads are stopped, none of them takes the request before
         try:
             connection.send(request)
             time.sleep(SOAK_STOPPED_S if soak else STOPPED_S)

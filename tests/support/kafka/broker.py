@@ -201,21 +201,13 @@ class ApacheKafka:
         return written
 
     def kill(self) -> None:
-        """Kill the process, even a paused one; its data stays for the next `start`."""
+        """Kill the process; its data stays for the next `start`."""
         assert self._process is not None
         os.kill(self.pid, signal.SIGKILL)
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(STOP_TIMEOUT_S)
         self._process = None
-
-    def pause(self) -> None:
-        """Stop all threads of the process; its connections stay open, and it sends no responses."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Resume a paused process."""
-        os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
         """Return the whole log of the node."""
