@@ -24,7 +24,7 @@ QUOTAS = ("Produce", "Fetch", "ControllerMutation", "Request")
 REQUEST = QUOTAS.index("Request")
 WINDOW_MS = 11_000
 THROTTLING_QUOTA_EXCEEDED = 89
-CONNECTIONS_PER_ROW = 2_000  # one of so many records of a breaching client is a delayed connection
+CONNECTIONS_PER_ROW = 2_000  # records of a breaching client per delayed connection
 _LOCAL = "127.0.0.1:9092"
 
 

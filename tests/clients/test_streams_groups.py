@@ -75,7 +75,7 @@ def described(bootstrap: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 class Outputs:
-    """Readers of both outputs, and what they are to read."""
+    """Readers of both outputs, with the expected records."""
 
     def __init__(self, bootstrap: str, text: list[str]) -> None:
         self.counted, self.joined = (Reader(bootstrap, topic, PARTITIONS) for topic in ("counted", "joined"))
@@ -83,7 +83,7 @@ class Outputs:
         self._latest: dict[str, int] = {}
 
     def progress(self) -> tuple[int, int]:
-        """Return the parts of the work that are done, in percent."""
+        """Return the completed parts of both outputs in percent."""
         return self.counted.count() * 100 // WORDS, self.joined.count() * 100 // PAIRS
 
     def are_done(self) -> bool:
@@ -96,7 +96,7 @@ class Outputs:
         return are_counted and len(set(rows(self.joined))) == PAIRS
 
     def check(self) -> None:
-        """Check that each step of each count and each pair is there; records may repeat."""
+        """Assert that each step of each count and each pair exists; records may repeat."""
         steps = {(word, int(count)) for word, count in rows(self.counted)}
         assert {(word, step) for word, count in self._words.items() for step in range(1, count + 1)} <= steps
         assert set(rows(self.joined)) == {(f"key-{n}", f"left-{n}+right-{n}") for n in range(PAIRS)}

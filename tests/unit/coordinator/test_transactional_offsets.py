@@ -203,7 +203,7 @@ def test_many_offsets_of_a_transaction_are_one_append() -> None:
     )
 
 
-# ---------------------------------------------------------------- who may commit
+# ---------------------------------------------------------------- permission to commit
 
 
 def test_who_may_commit_in_a_transaction() -> None:
@@ -332,7 +332,7 @@ def test_a_deleted_offsets_topic_takes_its_transactions_along() -> None:
     assert groups.coordinator.list_groups() == []
 
 
-# ---------------------------------------------------------------- logs of others
+# ---------------------------------------------------------------- replay
 
 
 def test_a_log_is_replayed_in_the_order_of_its_offsets() -> None:

@@ -90,7 +90,7 @@ def test_addresses_are_those_of_java(host: str, expected: str) -> None:
     [(Errors.REQUEST_TIMED_OUT, 7), (Errors.UNSUPPORTED_VERSION, -1), (Errors.SASL_AUTHENTICATION_FAILED, -1)],
 )
 def test_errors_of_the_channel(front: Front, error: Errors, expected: int) -> None:
-    """A time-out is passed to the client; other errors of the channel become UNKNOWN_SERVER_ERROR."""
+    """A timeout is passed to the client; other errors of the channel become UNKNOWN_SERVER_ERROR."""
     request = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     front.channel.fail(error)
     assert [row["ErrorCode"] for row in decoded(request)["Topics"]] == [expected]

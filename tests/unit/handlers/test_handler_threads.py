@@ -6,7 +6,7 @@ from kbroker.handlers.handler_threads import HandlerThreads
 
 
 def test_resize() -> None:
-    """New threads start at once, surplus threads are asked to end, and each thread has a new name."""
+    """New threads start at once, surplus threads are retired, and each thread has a new name."""
     leave = threading.Semaphore(0)
     ended = threading.Semaphore(0)
     asked: list[int] = []

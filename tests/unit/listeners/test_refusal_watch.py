@@ -13,7 +13,7 @@ PREFIX = f"Closing socket for {CONNECTION} because of error: "
 
 
 class Refused:
-    """Stand-in for RefusedRequests that holds the refusals since the last look."""
+    """Replacement of RefusedRequests with the refusals since the last look."""
 
     def __init__(self, *kept: Refusal, left_out: int = 0) -> None:
         self.now = list(kept), left_out

@@ -405,7 +405,7 @@ def test_a_closed_coordinator_serves_nothing(tx: Transactions) -> None:
     assert tx.add(Producer(1000, 0)) is Errors.COORDINATOR_NOT_AVAILABLE
 
 
-# ---- looked at
+# ---- lists and descriptions
 
 
 def test_lists(tx: Transactions) -> None:
