@@ -1,5 +1,6 @@
 """One folder served by kbroker and Apache Kafka in turns, without a difference for clients."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from tests.support import need, wire
 from tests.support.broker import wait_for
 from tests.support.client import Client
-from tests.support.either_broker import EitherBroker
+from tests.support.either_broker import LONG_MS, EitherBroker
 from tests.support.everything import Everything
 from tests.support.ledger import GROUP, Ledger, differences, take_ledger
 from tests.support.share_member import ACCEPT, REJECT, RELEASE, ShareMember, start_offset
@@ -41,14 +42,23 @@ def check_same(before: Ledger, broker: EitherBroker, everything: Everything) -> 
 def test_kbroker_then_kafka_then_kbroker(tmp_path: Path, folders: tuple[str, ...]) -> None:
     """A folder that kbroker filled is served and extended by Apache Kafka, and served by kbroker again.
 
-    Of two folders, the second one has the metadata log too, and partitions were moved to it.
+    Of two folders, the second one has the metadata log too, and partitions were moved to it; each broker starts from a
+    snapshot of the other and the records after it.
     """
     need.program("java", "mvn")
-    with EitherBroker(tmp_path, {"metadata.log.dir": str(tmp_path / folders[-1])}, folders) as broker:
+    settings = {"metadata.log.dir": str(tmp_path / folders[-1])}
+    has_snapshots = len(folders) > 1
+    if has_snapshots:
+        settings["metadata.log.max.record.bytes.between.snapshots"] = "1024"
+    with EitherBroker(tmp_path, settings, folders) as broker:
         broker.start(broker.kbroker)
         everything = Everything(broker.bootstrap, broker.sasl_bootstrap)
         everything.fill()
         move_all(broker, ["plain", "transactions"])
+        if has_snapshots:
+            log = broker.log_dirs[-1] / "__cluster_metadata-0"
+            is_made = lambda: [one for one in log.glob("*.checkpoint") if one.name[:20].strip("0")]  # noqa: E731
+            wait_for("a snapshot", is_made, 20, 0.2)
         for _ in range(2):
             before = ledger_of(broker, everything)
             assert [subject for subject, found in before.items() if not found] == []
@@ -64,73 +74,79 @@ def test_kbroker_then_kafka_then_kbroker(tmp_path: Path, folders: tuple[str, ...
         assert groups["pending-group"]["plain-0"]["CommittedOffset"] == 7
 
 
-def test_a_snapshot_of_kbroker_is_read_by_kafka(tmp_path: Path) -> None:
-    """Kafka starts from a snapshot of kbroker and the records after it."""
+def test_a_share_group_and_a_streams_group_go_over(tmp_path: Path) -> None:
+    """Both groups are continued by Apache Kafka, and by kbroker again."""
     need.program("java", "mvn")
-    with EitherBroker(tmp_path, {"metadata.log.max.record.bytes.between.snapshots": "1024"}) as broker:
-        broker.start(broker.kbroker)
-        everything = Everything(broker.bootstrap, broker.sasl_bootstrap)
-        everything.fill()
-        log = broker.log_dirs[0] / "__cluster_metadata-0"
-        wait_for("a snapshot", lambda: [one for one in log.glob("*.checkpoint") if one.name[:20].strip("0")], 20, 0.2)
-        before = ledger_of(broker, everything)
-        broker.switch()
-        check_same(before, broker, everything)
-
-
-def test_a_share_group_goes_over(tmp_path: Path) -> None:
-    """Each broker delivers the records that members at the other broker did not accept, with their delivery count."""
-    need.program("java", "mvn")
-    with EitherBroker(tmp_path, {"share.coordinator.state.topic.num.partitions": "3"}) as broker:
-        broker.start(broker.kbroker)
-        with Client(broker.bootstrap) as client:
-            everything = Everything(broker.bootstrap, broker.sasl_bootstrap)
-            everything.alter(client, GROUP, "g", {"share.auto.offset.reset": "earliest"})
-        with Connection(broker.bootstrap) as connection:
-            assert wire.first_topic_error(connection.ask(wire.create_topic("shared", 1))) == 0
-        send(broker, 10)
-        member = ShareMember(broker.bootstrap, "g", "shared")
-        assert member.acquire(10) == dict.fromkeys(range(10), 1)
-        member.acknowledge((0, 3, ACCEPT), (4, 5, RELEASE), (6, 6, REJECT))
-        member.leave()
-        left = {4: 2, 5: 2, 7: 2, 8: 2, 9: 2}  # delivery count of the next delivery
-        for released in (14, 24):
-            found = start_offset(broker.bootstrap, "g", "shared")
-            broker.switch()
-            assert start_offset(broker.bootstrap, "g", "shared") == found
-            send(broker, 10)
-            member = ShareMember(broker.bootstrap, "g", "shared")
-            acquired = member.acquire(len(left) + 10)
-            assert acquired == left | dict.fromkeys(range(released - 4, released + 6), 1)
-            member.acknowledge(*((one, one, RELEASE if one == released else ACCEPT) for one in sorted(acquired)))
-            member.leave()
-            left = {released: 2}
-
-
-def test_a_streams_group_goes_over(tmp_path: Path) -> None:
-    """At each broker a member continues at its epoch, and a new member receives half of its tasks."""
-    need.program("java", "mvn")
-    settings = {"group.streams.initial.rebalance.delay.ms": "0", "group.streams.assignment.interval.ms": "0"}
+    settings = {
+        "share.coordinator.state.topic.num.partitions": "3",
+        "group.streams.initial.rebalance.delay.ms": "0",
+        "group.streams.assignment.interval.ms": "0",
+        "group.streams.max.session.timeout.ms": LONG_MS,
+        "group.streams.session.timeout.ms": LONG_MS,
+    }
     with EitherBroker(tmp_path, settings) as broker:
         broker.start(broker.kbroker)
-        with Connection(broker.bootstrap) as connection:
-            for name in ("input", "changelog"):
-                assert wire.first_topic_error(connection.ask(wire.create_topic(name, 4))) == 0
-        assert beat(broker, "a", 0) == (2, [0, 1, 2, 3])
-        for number, epoch in enumerate((2, 4)):
-            before = described(broker)
+        lives = share_group(broker), streams_group(broker)
+        for life in lives:
+            next(life)
+        for _ in range(2):
             broker.switch()
-            assert described(broker) == before
-            assert beat(broker, "a", epoch) == (epoch, None)
-            other = f"b{number}"
-            assert beat(broker, other, 0) == (epoch + 1, [])
-            _, kept = beat(broker, "a", epoch)
-            assert kept is not None
-            assert len(kept) == 2
-            assert beat(broker, "a", epoch, kept) == (epoch + 1, None)
-            assert beat(broker, other, epoch + 1) == (epoch + 1, sorted({0, 1, 2, 3} - set(kept)))
-            assert beat(broker, other, -1) == (-1, None)
-            assert beat(broker, "a", epoch + 1) == (epoch + 2, [0, 1, 2, 3])
+            for life in lives:
+                next(life)
+
+
+def share_group(broker: EitherBroker) -> Iterator[None]:
+    """Check that each broker delivers the records that members at the other one did not accept, with their delivery
+    count; the brokers are switched at each yield.
+    """
+    with Client(broker.bootstrap) as client:
+        everything = Everything(broker.bootstrap, broker.sasl_bootstrap)
+        everything.alter(client, GROUP, "g", {"share.auto.offset.reset": "earliest"})
+    with Connection(broker.bootstrap) as connection:
+        assert wire.first_topic_error(connection.ask(wire.create_topic("shared", 1))) == 0
+    send(broker, 10)
+    member = ShareMember(broker.bootstrap, "g", "shared")
+    assert member.acquire(10) == dict.fromkeys(range(10), 1)
+    member.acknowledge((0, 3, ACCEPT), (4, 5, RELEASE), (6, 6, REJECT))
+    member.leave()
+    left = {4: 2, 5: 2, 7: 2, 8: 2, 9: 2}  # delivery count of the next delivery
+    for released in (14, 24):
+        found = start_offset(broker.bootstrap, "g", "shared")
+        yield
+        assert start_offset(broker.bootstrap, "g", "shared") == found
+        send(broker, 10)
+        member = ShareMember(broker.bootstrap, "g", "shared")
+        acquired = member.acquire(len(left) + 10)
+        assert acquired == left | dict.fromkeys(range(released - 4, released + 6), 1)
+        member.acknowledge(*((one, one, RELEASE if one == released else ACCEPT) for one in sorted(acquired)))
+        member.leave()
+        left = {released: 2}
+    yield
+
+
+def streams_group(broker: EitherBroker) -> Iterator[None]:
+    """Check that at each broker a member continues at its epoch, and a new member receives half of its tasks; the
+    brokers are switched at each yield.
+    """
+    with Connection(broker.bootstrap) as connection:
+        for name in ("input", "changelog"):
+            assert wire.first_topic_error(connection.ask(wire.create_topic(name, 4))) == 0
+    assert beat(broker, "a", 0) == (2, [0, 1, 2, 3])
+    for number, epoch in enumerate((2, 4)):
+        before = described(broker)
+        yield
+        assert described(broker) == before
+        assert beat(broker, "a", epoch) == (epoch, None)
+        other = f"b{number}"
+        assert beat(broker, other, 0) == (epoch + 1, [])
+        _, kept = beat(broker, "a", epoch)
+        assert kept is not None
+        assert len(kept) == 2
+        assert beat(broker, "a", epoch, kept) == (epoch + 1, None)
+        assert beat(broker, other, epoch + 1) == (epoch + 1, sorted({0, 1, 2, 3} - set(kept)))
+        assert beat(broker, other, -1) == (-1, None)
+        assert beat(broker, "a", epoch + 1) == (epoch + 2, [0, 1, 2, 3])
+    yield
 
 
 def beat(
