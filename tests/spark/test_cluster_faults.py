@@ -14,11 +14,11 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
-from kbroker.spark.tables.delta_table import Table
-from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.table_place import TablePlace
 from kbroker.testing.waiting import wait_until
 from tests.spark.day import make_day
+from tests.spark.processes import processes
+from tests.spark.row_keys import keys_in, keys_of
 from tests.spark.source_support import create
 from tests.spark.standalone import ROOT, Standalone, environment
 from tests.support import need
@@ -27,7 +27,6 @@ from tests.support.object_store import FaultyStore, ObjectStore, as_words
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 ROWS = 300
-KEY = ["time", "connection", "correlation_id", "address"]
 COMPACTING = "before the checkpoint"  # of the second of two batches, when hours have two files to compact
 #: The request of each phase of a batch that the store delays while a process is killed.
 PHASES: dict[str, dict[str, Any]] = {
@@ -80,9 +79,7 @@ class Scene:
             assert again.returncode == 0, said
 
     def rows(self, name: str) -> Counter[tuple[Any, ...]]:
-        found = Table(self.place(name).within("table"))
-        table = read_columns(found.place, [one.path for one in found.files()], KEY)
-        return Counter(tuple(row.values()) for row in table.to_pylist())
+        return keys_in(self.place(name).within("table"))
 
     def wait_for_the_fault(self, process: subprocess.Popen[str]) -> None:
         def met() -> bool:
@@ -90,27 +87,6 @@ class Scene:
             return self.store.faults() > 0
 
         wait_until(met, PATIENCE_S)
-
-
-def processes(parent: int) -> dict[int, str]:
-    """Return all descendants of a process with their command lines."""
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(stat[1]), []).append(int(folder.name))
-    found: dict[int, str] = {}
-    waiting = [parent]
-    while waiting:
-        for pid in children.get(waiting.pop(), []):
-            try:
-                found[pid] = (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            waiting.append(pid)
-    return found
 
 
 def kill_executor(scene: Scene) -> None:
@@ -161,7 +137,7 @@ def test_what_dies(scene: Scene, victim: str, phase: str) -> None:
     if victim == "worker":
         scene.cluster.add_worker(hidden=scene.folder)
     scene.finish(name, process, *source)
-    assert scene.rows(name) == Counter(tuple(row.values()) for row in day.rows.select(KEY).to_pylist())
+    assert scene.rows(name) == keys_of(day.rows)
 
 
 @pytest.mark.parametrize("phase", list(PHASES)[1:])
@@ -218,5 +194,5 @@ def test_a_store_that_fails(scene: Scene, rule: dict[str, Any], request: pytest.
         scene.store.fail(**rule)
     scene.finish(name, process)
     print(scene.store.heal())
-    assert scene.rows(name) == Counter(tuple(row.values()) for row in day.rows.select(KEY).to_pylist())
+    assert scene.rows(name) == keys_of(day.rows)
     assert process.returncode == 0

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from kbroker._core.clock import VirtualClock
@@ -24,6 +23,7 @@ from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.table_stream import StreamOptions
 from tests.spark.day import START_US, make_day
 from tests.spark.killing import kill_ingest
+from tests.spark.row_keys import KEY, keys_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
 #: In the order of a run, so that each restart has unfinished work of a run before. The first two end batch 0 before its
 #: commit, the next ones after the table's commit and before Spark's.
 PHASES = ("written", "rejected", "committed", "compacted", "done")
-KEY = ["time", "connection", "correlation_id", "address"]
-
-
-def rows_of(table: Path) -> Counter[tuple[Any, ...]]:
-    """Count live rows by key, read without Spark; a table that does not exist has none."""
-    found: Counter[tuple[Any, ...]] = Counter()
-    known = Table(table)
-    if known.exists():
-        for one in known.files():
-            found.update(tuple(row.values()) for row in pq.ParquetFile(table / one.path).read(KEY).to_pylist())
-    return found
 
 
 def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None]) -> None:
@@ -68,7 +57,7 @@ def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None])
     put(1)
     for phase in PHASES:
         run(logs, table, budget, phase)
-        seen = rows_of(table)
+        seen = keys_in(table)
         assert seen <= known(2), f"a row was doubled by an end at {phase}"
         if phase in PHASES[2:]:
             assert seen >= known(1), f"a row of a committed batch was lost by an end at {phase}"
@@ -76,7 +65,7 @@ def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None])
             assert not seen, f"a batch was seen before its commit, at {phase}"
     put(2)
     run(logs, table, budget, "")
-    assert rows_of(table) == known(3)
+    assert keys_in(table) == known(3)
     assert sum(file.read_text().count("\n") for file in (table / "_rejected").glob("*.jsonl")) == 1
     files = Table(table).files()
     assert [sum(one.rows for one in files if one.hour == hour) for hour in (0, 1, 12)] == [
@@ -86,7 +75,7 @@ def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None])
     Table(table).delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     present = {file.relative_to(table).as_posix() for file in table.glob("date=*/hour=*/bucket=*/*.parquet")}
     assert present == {one.path for one in files}  # files left by killed runs can be distinguished from the others
-    assert rows_of(table) == known(3)
+    assert keys_in(table) == known(3)
 
 
 def fail_in(spark: SparkSession, logs: Path, table: Path, budget: int, phase: str) -> None:

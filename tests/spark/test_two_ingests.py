@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 
-from kbroker.spark.tables.delta_table import Table
-from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.day import make_day
+from tests.spark.row_keys import keys_in, keys_of
 from tests.spark.standalone import ROOT, environment
 from tests.support.hdfs import Hdfs
 from tests.support.object_store import ObjectStore, as_words
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 ROWS = 1_000
-KEY = ["time", "connection", "correlation_id", "address"]
 PATIENCE_S = 900
 
 
@@ -46,11 +44,6 @@ def ingest(table: TablePlace, log: Path, *more: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def rows(table: TablePlace) -> Counter[tuple[Any, ...]]:
-    found = read_columns(table, [one.path for one in Table(table).files()], KEY)
-    return Counter(tuple(row.values()) for row in found.to_pylist())
-
-
 def logs(folder: Path, parts: int) -> tuple[list[Path], Counter[tuple[Any, ...]], int]:
     """Return a day's log in parts, its rows, and the bytes of a third of a part."""
     day = make_day(ROWS)
@@ -60,7 +53,7 @@ def logs(folder: Path, parts: int) -> tuple[list[Path], Counter[tuple[Any, ...]]
         file = folder / f"requests-{number}.jsonl"
         file.write_text("".join(f"{line}\n" for line in lines[number::parts]))
         found.append(file)
-    return found, Counter(tuple(row.values()) for row in day.rows.select(KEY).to_pylist()), file.stat().st_size // 3
+    return found, keys_of(day.rows), file.stat().st_size // 3
 
 
 @pytest.mark.parametrize("store", ["disk", "S3", "HDFS"])
@@ -76,7 +69,7 @@ def test_two_logs_into_one_table(stores: dict[str, TablePlace], store: str, tmp_
     reports = [json.loads(out) for out, _ in done]
     assert [one["run"]["batches"] > 2 for one in reports] == [True, True]
     assert sum(one["run"]["rows"] for one in reports) == ROWS
-    assert rows(table) == wanted
+    assert keys_in(table) == wanted
 
 
 @pytest.mark.parametrize("store", ["disk", "HDFS"])
@@ -93,11 +86,11 @@ def test_one_checkpoint_twice(stores: dict[str, TablePlace], store: str, tmp_pat
         print([one.returncode for one in running], done)
         for one, (_, said) in zip(running, done, strict=True):
             assert one.returncode == 0 or is_one_sentence(said.splitlines()), said
-        assert rows(table) <= wanted
+        assert keys_in(table) <= wanted
         last = ingest(table, log, *more)
         out, said = last.communicate(timeout=PATIENCE_S)
         assert last.returncode == 0, said
-        assert rows(table) == wanted, out
+        assert keys_in(table) == wanted, out
 
 
 def is_one_sentence(lines: Sequence[str]) -> bool:

@@ -10,7 +10,8 @@ from kbroker.spark.errors import LOST_PART
 from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import PASSING
 from kbroker.testing.waiting import wait_until
-from tests.spark.test_cluster_faults import PATIENCE_S, PHASES, Scene, processes, scene
+from tests.spark.processes import processes
+from tests.spark.test_cluster_faults import PATIENCE_S, PHASES, Scene, scene
 from tests.spark.watching import watch_two_runs
 from tests.support import need
 from tests.support.kafka.jars import Unavailable, classpath

@@ -32,6 +32,7 @@ from kbroker.spark.watch.watch import Watched, watch
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.waiting import wait_until
 from tests.spark.day import make_day, to_line
+from tests.spark.processes import processes
 from tests.spark.standalone import ROOT, environment
 from tests.spark.watching import assert_equal_to_the_batch_jobs, closing_line, put, rows_of
 from tests.support.broker import BrokerProcess
@@ -176,20 +177,9 @@ def test_a_quota_that_changes(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def children_rss_mb(pid: int) -> float:
-    """Return the resident memory of the processes below a process."""
-    below, total = {pid}, 0
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
-            continue
-    grown = True
-    while grown:
-        more = {child for child, parent in parents.items() if parent in below} - below
-        grown = bool(more)
-        below |= more
-    for one in below:
+    """Return the resident memory of a process and its descendants."""
+    total = 0
+    for one in (pid, *processes(pid)):
         try:
             total += int((Path("/proc") / str(one) / "statm").read_text().split()[1])
         except (OSError, ValueError):
