@@ -17,4 +17,6 @@ SHORT = (
     *("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC"),
     "-Djdk.lang.Process.launchMechanism=VFORK",  # Hadoop calls chmod and readlink: one program each and not two
 )
+#: Spark's script starts a JVM that prints the command of the JVM.
+LAUNCHER = " ".join(SHORT[:3])
 JVM = (*SHORT, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable") if ARCHIVE.exists() else SHORT

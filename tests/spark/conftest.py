@@ -20,7 +20,7 @@ from kbroker.cli import cli, pipeline_jobs, pipeline_views, pipeline_whatif
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, delta_jars, fetch_jars
 from kbroker.spark.setup.session import build_session, stop_session
-from tests.spark.class_archive import JVM
+from tests.spark.class_archive import JVM, LAUNCHER
 from tests.spark.source_support import WORKER_STARTS
 from tests.spark.standalone import NO_CODE, PYTHON_START
 from tests.support import need
@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from kbroker.testing import EmbeddedBroker
 
 HERE = Path(__file__).resolve().parent
+#: Spark's own choice starts the program readlink up to twenty times per batch. Sessions in other processes have it.
+BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",  # partition counts as planned
     "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.sql.streaming.checkpointFileManagerClass": BY_FILE_SYSTEM,
     **NO_CODE,
 }
 TIMEOUT_S = 900
@@ -61,6 +64,7 @@ class Sessions:
             from kbroker.spark.tables import table_stream  # PySpark is installed at this point
 
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
+            os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER)
             self._interrupt = signal.getsignal(signal.SIGINT)
             table_stream.STARTS = WORKER_STARTS
             with pytest.MonkeyPatch.context() as patch:

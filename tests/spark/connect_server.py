@@ -11,7 +11,7 @@ from pathlib import Path
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.remote import require_connect
 from kbroker.testing.waiting import wait_until
-from tests.spark.standalone import NO_CONF, START_S, environment
+from tests.spark.standalone import NO_CODE, NO_CONF, START_S, environment
 from tests.support import need
 
 _LISTENS = re.compile(r"Spark Connect server started at: .*:(\d+)")
@@ -19,8 +19,13 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
-def connect_server(folder: Path, python: Path | None = None) -> Iterator[str]:
-    """Run a server and yield its URL; `python` is the server's Python, by default this one."""
+def connect_server(folder: Path, python: Path | None = None, *, compiled: bool = False) -> Iterator[str]:
+    """Run a server and yield its URL.
+
+    Args:
+        python: the server's Python, by default this one.
+        compiled: whether the server generates code for queries, as Spark does by default.
+    """
     need.spark()
     try:
         require_connect()
@@ -28,11 +33,12 @@ def connect_server(folder: Path, python: Path | None = None) -> Iterator[str]:
         need.lack(str(error))
     from pyspark.find_spark_home import _find_spark_home
 
-    settings = (
+    settings = [
         "spark.connect.grpc.binding.address=127.0.0.1",
         "spark.connect.grpc.binding.port=0",
         "spark.ui.enabled=false",
-    )
+        *("=".join(pair) for pair in ({} if compiled else NO_CODE).items()),
+    ]
     options = [word for setting in settings for word in ("--conf", setting)]
     call = [
         os.path.join(_find_spark_home(), "bin", "spark-submit"),

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kbroker.testing.waiting import wait_until
-from tests.spark.class_archive import JVM
+from tests.spark.class_archive import JVM, LAUNCHER
 from tests.support import need
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_START = ROOT / "tests" / "spark" / "python_start"
-#: Generated code costs a fifth of the CPU time of short jobs; other commands and Spark Connect generate it.
+#: Generated code costs a fifth of the CPU time of short jobs; other commands generate it, and so do soaks over Spark
+#: Connect.
 NO_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: Name of a folder that does not exist, in place of this machine's settings of Spark. An existing folder would be in
 # the class path, and a JVM ignores an archive of classes that was written with another class path.
@@ -139,5 +140,6 @@ def environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(PYTHON_START), str(ROOT), *sys.path]),
         "SPARK_SUBMIT_OPTS": " ".join(JVM),
+        "SPARK_LAUNCHER_OPTS": LAUNCHER,
         "PYSPARK_PYTHON": sys.executable,
     }

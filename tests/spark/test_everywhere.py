@@ -64,7 +64,7 @@ class World:
             return ["--master", "local[2]"]
         if place == CONNECT:
             (self._folder / "server").mkdir(exist_ok=True)
-            server = connect_server(self._folder / "server")
+            server = connect_server(self._folder / "server", compiled=True)
             return ["--remote", str(self._once(place, lambda: self._open.enter_context(server)))]
         cluster = self._once(place, lambda: self._cluster(None if place == SHARED else self.private))
         assert isinstance(cluster, Standalone)
