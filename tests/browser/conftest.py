@@ -1,6 +1,6 @@
 """Headless Chromium for all tests of this folder, and a broker with data for each page of its console.
 
-Both run as long as the tests of the package, which the folder is for that reason: an open page takes CPU time too.
+Both end with the tests of this package, because an open page takes CPU time; the folder is a package for this scope.
 """
 
 import json

@@ -148,7 +148,7 @@ def is_spread(bootstrap: str) -> bool:
 
 @pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.soak), "exactly_once_v2"])
 def test_word_count_and_windowed_join(broker: BrokerProcess, tmp_path: Path, guarantee: str) -> None:
-    """Each word is counted one by one and each pair is joined: with exactly_once_v2 once, else at least once."""
+    """Each word is counted one by one and each pair is joined, with exactly_once_v2 once, otherwise at least once."""
     text = lines(WORDS)
     fill(broker.bootstrap, "lines", ((number % PARTITIONS, "", line) for number, line in enumerate(text)))
     for side in ("left", "right"):

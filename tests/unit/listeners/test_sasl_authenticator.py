@@ -72,7 +72,7 @@ class Client:
 
 @pytest.fixture
 def client() -> Client:
-    """A client that has not authenticated."""
+    """Return a client that has not authenticated."""
     return Client()
 
 
