@@ -1,7 +1,6 @@
 """GIL acquisitions of a broker per request, counted by a preloaded library and limited."""
 
 import mmap
-import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import pytest
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Body, Client
+from tests.support.preloaded import preloaded
 
 SOURCE = Path(__file__).parents[1] / "support" / "gil_count.c"
 REQUESTS = 100
@@ -51,12 +51,10 @@ class CountedBroker:
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountedBroker]:
-    need.program("gcc")
+    library = preloaded(SOURCE)
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         need.lack("needs a Python with a shared library: calls inside its program cannot be counted")
     folder = tmp_path_factory.mktemp("counted")
-    library = folder / "count.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"], check=True)
     broker = CountedBroker(folder, library)
     with broker.process as process:
         with Client(process.bootstrap) as client:

@@ -12,7 +12,7 @@ class ClockJump:
     """Control of the wall clock of processes started with ``wrapper``. Args: ``place``: folder for their files."""
 
     def __init__(self, place: Path) -> None:
-        library, control = preloaded(SOURCE, place), place / "clock_jump.control"
+        library, control = preloaded(SOURCE), place / "clock_jump.control"
         control.write_bytes(bytes(4096))
         self.wrapper = ("env", f"LD_PRELOAD={library}", f"CLOCK_JUMP={control}")
         with control.open("r+b") as file:

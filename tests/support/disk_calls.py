@@ -19,7 +19,7 @@ class DiskCalls:
     """Control of the system calls of processes that have ``environment``. Args: ``root``: the folder."""
 
     def __init__(self, place: Path, root: Path) -> None:
-        library, control = preloaded(SOURCE, place), place / "disk_calls.control"
+        library, control = preloaded(SOURCE), place / "disk_calls.control"
         control.write_bytes(bytes(4096))
         self.environment = {"LD_PRELOAD": str(library), "DISK_CALLS": str(control)}
         self.wrapper = ("env", *(f"{name}={value}" for name, value in self.environment.items()))

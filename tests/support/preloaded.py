@@ -1,20 +1,27 @@
 """Libraries in C that replace system calls of a process (LD_PRELOAD)."""
 
+import hashlib
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 
 from tests.support import need
 
+BUILD = Path(__file__).resolve().parents[2] / "build" / "preloaded"
 
-def preloaded(source: Path, place: Path) -> Path:
-    """Return the library of ``source``, compiled into ``place`` at first use; skip where that is not possible."""
+
+def preloaded(source: Path) -> Path:
+    """Return the library of ``source``, compiled at first use; skip where that is not possible."""
     if sys.platform != "linux":
         pytest.skip("replaces system calls of Linux")
     need.program("cc")
-    library = place / source.with_suffix(".so").name
+    library = BUILD / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
     if not library.exists():
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+        BUILD.mkdir(parents=True, exist_ok=True)
+        part = library.with_suffix(f".{uuid.uuid4().hex}")
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", part, source, "-ldl"], check=True)
+        part.replace(library)  # of several workers that compile it each leaves a whole one
     return library
