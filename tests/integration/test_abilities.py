@@ -40,7 +40,7 @@ def cell(page: str, row: str) -> str:
 def test_ability(running: Running, probe: Probe) -> None:
     """kbroker's column has the result of each probe; a figure, which differs between runs, needs to be present only."""
     server, was_ended = running.responding()
-    assert not was_ended, "the probe before this one has ended the broker"
+    assert not was_ended, "the preceding probe has ended the broker"
     result = judged(probe, Place(running.contender, server))
     if result.cell == "-":
         lack(result.reason)

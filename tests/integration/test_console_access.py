@@ -215,7 +215,7 @@ def test_users_get_generated_passwords(
         dora = {"user": "dora", "mechanism": "SCRAM-SHA-512"}
         stale = hidden_fields(preview(pages, operator, "users/password", **dora).body.decode())
         second = shown_secrets(change(pages, operator, "users/password", **dora))["Password"]
-        assert post(pages, "users/password/apply", stale, cookie=operator).status == 409, "it has another one now"
+        assert post(pages, "users/password/apply", stale, cookie=operator).status == 409, "changed meanwhile"
         assert (can_log_in(first), can_log_in(second)) == (False, True)
         assert change(pages, operator, "users/remove", "dora", **dora).status == 303
         assert not can_log_in(second)

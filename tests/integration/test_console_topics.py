@@ -187,7 +187,7 @@ def test_a_topic_is_deleted_by_typing_its_name(broker: Broker, pages: Console) -
     broker.context.topics.delete("dies")
     make(broker, "dies")
     stale = post(pages, "topic/delete/apply", {**fields, "was": was[1], "confirm": "dies"})
-    assert stale.status == 409, "another topic has its name now"
+    assert stale.status == 409, "another topic has the name now"
     done = apply(pages, "topic/delete", fields, typed="dies")
     assert (done.status, dict(done.headers)["Location"]) == (303, "/console/topics?done=1")
     assert broker.context.topics.get("dies") is None

@@ -106,14 +106,14 @@ def test_members_come_and_go_and_nothing_is_read_twice(broker: BrokerProcess, jo
     topic, group = names()
     fill(broker.bootstrap, topic)
     one = join(group, [topic])
-    wait_for("one member reads all", lambda: len(one.read) == 40)
+    wait_for("one member reads all records", lambda: len(one.read) == 40)
     assert group_type(broker, group) == "CONSUMER"
     two = join(group, [topic])
     wait_for("two members share the topic", lambda: is_shared(topic, one, two))
     fill(broker.bootstrap, topic)
-    wait_for("both read", lambda: len(one.read) + len(two.read) == 80)
+    wait_for("both members read", lambda: len(one.read) + len(two.read) == 80)
     one.close()
-    wait_for("the other has all", lambda: is_shared(topic, two))
+    wait_for("the other member has all partitions", lambda: is_shared(topic, two))
     assert not one.errors
     assert not two.errors
     assert described(broker, group).state.name == "STABLE"
@@ -157,7 +157,8 @@ def test_a_group_changes_its_protocol_while_its_members_are_alive(
     wait_for("three members share the topic", lambda: is_shared(topic, one, two, new), seconds=40)
     assert group_type(broker, group) == "CONSUMER"
     fill(broker.bootstrap, topic)
-    wait_for("all read on", lambda: {*one.read, *two.read, *new.read} == {f"{topic} {n}".encode() for n in range(40)})
+    expected = {f"{topic} {n}".encode() for n in range(40)}
+    wait_for("the members read the new records", lambda: {*one.read, *two.read, *new.read} == expected)
     new.close()
     wait_for("classic members share the topic again", lambda: is_shared(topic, one, two), seconds=40)
     assert group_type(broker, group) == "CLASSIC"
@@ -174,7 +175,7 @@ def test_members_live_through_a_broker_that_is_killed_in_a_rebalance(tmp_path: P
         topic, group = names()
         fill(broker.bootstrap, topic)
         members.append(Member(broker.bootstrap, group, [topic]))
-        wait_for("one member reads all", lambda: len(members[0].read) == 40)
+        wait_for("one member reads all records", lambda: len(members[0].read) == 40)
         committed = described(broker, group)
         assert committed.state.name == "STABLE"
         for number in range(3):
@@ -183,9 +184,9 @@ def test_members_live_through_a_broker_that_is_killed_in_a_rebalance(tmp_path: P
                 wait_for("the member is known", lambda: len(described(broker, group).members) == len(members))
             broker.kill()
             broker.start()
-            wait_for("all share the topic", lambda: is_shared(topic, *members), seconds=40)
+            wait_for("all members share the topic", lambda: is_shared(topic, *members), seconds=40)
         fill(broker.bootstrap, topic)
-        wait_for("all is read again", lambda: sum(len(one.read) for one in members) >= 80)
+        wait_for("the new records are read", lambda: sum(len(one.read) for one in members) >= 80)
         assert sum(len(one.read) for one in members) <= 84, "what was committed was read again"
     finally:
         for member in members:

@@ -68,7 +68,7 @@ def test_states_and_committed_records(port: Port) -> None:
             {"committed": producer.commit_transaction, "aborted": producer.abort_transaction}[name](20)
     assert port.states() == {"open": "Ongoing", "committed": "CompleteCommit", "aborted": "CompleteAbort"}
     assert sorted(values(port("GET", "topics/invoices/records"))) == [b"aborted", b"committed", b"open"]
-    assert values(port("GET", "topics/invoices/committed-records")) == [], "they stand behind the open one"
+    assert values(port("GET", "topics/invoices/committed-records")) == [], "behind the open transaction"
     for _ in range(7):
         port("POST", "clock/advance", {"ms": 10_000})
     assert port.states()["open"] == "CompleteAbort"

@@ -132,7 +132,7 @@ def test_killed_copies(clusters: tuple[Cluster, Cluster, str, str], tmp_path: Pa
             if now > before + 100 + 37 * kills:
                 process.send_signal(signal.SIGKILL)
                 break
-        assert process.wait(30) == -signal.SIGKILL, "it ended before it could be killed"
+        assert process.wait(30) == -signal.SIGKILL, "the copy ended before the kill"
         kills += 1
     assert sum(map(len, content(other, "killed").values())) < sum(map(len, wanted.values()))
     last = run(None, "copy", "killed", "-b", source, "--to", target)

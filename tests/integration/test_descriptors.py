@@ -79,7 +79,7 @@ def crowd_comes_and_goes(broker: BrokerProcess, client: Connection, turn: int) -
         assert produce(client, f"made-{turn}") == 0
         assert not wire.responses(broker.bootstrap, 0.2)
         assert len(descriptors(broker.pid)) < LIMIT
-    wait_for("newcomers are served", lambda: wire.responses(broker.bootstrap))
+    wait_for("new connections are served", lambda: wire.responses(broker.bootstrap))
 
 
 def assert_nothing_broke(broker: BrokerProcess, acknowledged: int) -> None:
@@ -115,7 +115,7 @@ def test_crowds_come_and_go(broker: BrokerProcess) -> None:
 def test_shortage_is_logged(broker: BrokerProcess) -> None:
     """A line says why new connections wait, and what to do."""
     with idle_connections(broker, 400):
-        wait_for("it is logged", lambda: "new connections wait" in "".join(broker.output), 40)
+        wait_for("the shortage is logged", lambda: "new connections wait" in "".join(broker.output), 40)
     assert sum("new connections wait" in line for line in broker.output) == 1
 
 
@@ -181,4 +181,4 @@ def test_connections_leave_descriptors_for_all_open_segments(tmp_path: Path) -> 
         finally:
             for one in taken:
                 os.close(one)
-        wait_for("newcomers are served", lambda: wire.responses(running.bootstrap_servers))
+        wait_for("new connections are served", lambda: wire.responses(running.bootstrap_servers))

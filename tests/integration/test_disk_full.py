@@ -108,7 +108,7 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
     with Connection(broker.bootstrap) as connection:
         delete = wire.header(wire.DELETE_TOPICS, 1) + b"\0\0\0\1" + wire.text("ballast") + b"\0\0\x27\x10"
         assert wire.first_topic_error(connection.ask(delete)) == 0
-    wait_for("room again after the deletion", lambda: produce(broker, "kept").error_code == 0, 30, 0.2)
+    wait_for("the deletion makes room", lambda: produce(broker, "kept").error_code == 0, 30, 0.2)
     assert read_count(broker, "kept") >= 6
     assert broker.stop() == 0
     broker.start()
@@ -164,7 +164,7 @@ def test_lower_retention_makes_room(small_disk: Path, start_broker: Callable[...
     assert filler.stat().st_size < 4 << 20
     assert produce(broker, "ballast").error_code == KAFKA_STORAGE_ERROR
     assert alter_topic(broker, "ballast", "retention.bytes", str(8 << 20)) == 0
-    wait_for("room again", lambda: produce(broker, "ballast").error_code == 0, 90, 0.5)
+    wait_for("the lower retention makes room", lambda: produce(broker, "ballast").error_code == 0, 90, 0.5)
     with Connection(broker.bootstrap) as connection:
         newest = wire.produced(connection.ask(wire.produce("ballast", 0, wire.batch([VALUE])))).base_offset
     assert newest > acknowledged
@@ -209,7 +209,7 @@ def test_disk_that_turns_read_only(
     fail()
     assert produce(broker, "kept").error_code == KAFKA_STORAGE_ERROR
     logged = re.compile(rf"log folder {disk / 'data'} is offline: .*\[Errno 30\] Read-only file system")
-    wait_for("it is logged", lambda: any(map(logged.search, broker.output)), 60)
+    wait_for("the failed folder is logged", lambda: any(map(logged.search, broker.output)), 60)
     assert produce(broker, "other").error_code == KAFKA_STORAGE_ERROR
     wait_for("refused appends are logged", lambda: says(broker, "1 append failed, the last of partition"), 60)
     assert read_count(broker, "kept") == 5
@@ -305,7 +305,7 @@ def test_few_descriptors(start_broker: Callable[..., BrokerProcess]) -> None:
         finally:
             for connection in crowd:
                 connection.close()
-        wait_for("newcomers are served again", lambda: wire.responses(broker.bootstrap), 10)
+        wait_for("new connections are served again", lambda: wire.responses(broker.bootstrap), 10)
         assert wire.produced(old.ask(wire.produce("few", 0, wire.batch()))).error_code == 0
 
 

@@ -88,15 +88,15 @@ def test_two_members_share_the_partitions(broker: BrokerProcess, kind: type[Conf
     topic, group = names()
     fill(broker.bootstrap, topic)
     one = kind(broker.bootstrap, topic, group)
-    wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3})
+    wait_for("one member has all partitions", lambda: one.assigned == {0, 1, 2, 3})
     two = kind(broker.bootstrap, topic, group)
-    wait_for("a half each", lambda: len(one.assigned) == len(two.assigned) == 2)
+    wait_for("two members have half of the partitions each", lambda: len(one.assigned) == len(two.assigned) == 2)
     assert one.assigned | two.assigned == {0, 1, 2, 3}
     assert one.revocations == 1 or kind is Confluent
     leaves, stays = (one, two) if kind is Cooperative else (two, one)
     leaves.stop()
-    wait_for("all again", lambda: stays.assigned == {0, 1, 2, 3})
-    wait_for("every record", lambda: kind is Cooperative or set(one.read) == set(range(40)))
+    wait_for("the remaining member has all partitions", lambda: stays.assigned == {0, 1, 2, 3})
+    wait_for("every record is read", lambda: kind is Cooperative or set(one.read) == set(range(40)))
     stays.stop()
 
 
@@ -107,12 +107,12 @@ def test_a_static_member_comes_back_to_its_partitions(broker: BrokerProcess) -> 
     static = {"group.instance.id": "one", "session.timeout.ms": 30000}
     one = Confluent(broker.bootstrap, topic, group, **static)
     other = Confluent(broker.bootstrap, topic, group, **{"group.instance.id": "two"})
-    wait_for("a half each", lambda: len(one.assigned) == len(other.assigned) == 2)
+    wait_for("two members have half of the partitions each", lambda: len(one.assigned) == len(other.assigned) == 2)
     had, revocations = set(one.assigned), other.revocations
-    wait_for("its records", lambda: len(one.read_since_assigned) == 20)
+    wait_for("the static member has read its records", lambda: len(one.read_since_assigned) == 20)
     one.stop(commit=True)  # a static member does not send a leave
     back = Confluent(broker.bootstrap, topic, group, **static)
-    wait_for("its partitions", lambda: back.assigned == had)
+    wait_for("the static member has its partitions again", lambda: back.assigned == had)
     assert other.revocations == revocations
     assert back.read == []
     back.stop()
@@ -206,9 +206,9 @@ def test_two_members_of_aiokafka_and_kafka_python(broker: BrokerProcess) -> None
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
-        wait_for("all partitions", lambda: assigned == {0, 1, 2, 3})
+        wait_for("the consumer has all partitions", lambda: assigned == {0, 1, 2, 3})
         asyncio.run(share())
-        wait_for("all again", lambda: assigned == {0, 1, 2, 3})
+        wait_for("the consumer has all partitions again", lambda: assigned == {0, 1, 2, 3})
     finally:  # a consumer that outlives its broker leaves sockets open during later tests
         stop.set()
         thread.join(20)
@@ -229,16 +229,16 @@ def test_a_killed_member_is_replaced(broker: BrokerProcess) -> None:
     topic, group = names()
     fill(broker.bootstrap, topic)
     one = Confluent(broker.bootstrap, topic, group)
-    wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3})
+    wait_for("one member has all partitions", lambda: one.assigned == {0, 1, 2, 3})
     child = subprocess.Popen([sys.executable, "-c", CHILD, broker.bootstrap, topic, group], stdout=subprocess.PIPE)
     try:
-        wait_for("a half each", lambda: len(one.assigned) == 2)
+        wait_for("two members have half of the partitions each", lambda: len(one.assigned) == 2)
     finally:
         child.kill()
         child.wait()
         assert child.stdout is not None
         child.stdout.close()
-    wait_for("all again", lambda: one.assigned == {0, 1, 2, 3})
+    wait_for("the remaining member has all partitions", lambda: one.assigned == {0, 1, 2, 3})
     one.stop()
 
 
@@ -302,12 +302,12 @@ def test_a_rebalance_while_the_broker_is_stopped(start_broker: Callable[..., Bro
     two = Confluent(broker.bootstrap, topic, group)
     broker.start()
     wait_for(
-        "a half each again",
+        "two members have half of the partitions each again",
         lambda: len(one.assigned) == len(two.assigned) == 2 and one.assigned | two.assigned == {0, 1, 2, 3},
         60,
     )
     two.stop()
-    wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3}, 60)
+    wait_for("the remaining member has all partitions", lambda: one.assigned == {0, 1, 2, 3}, 60)
     one.stop()
 
 

@@ -49,7 +49,7 @@ def target(bootstrap: str, session_broker: BrokerProcess | None) -> Iterator[Tar
     for topic in (TOPIC, STEADY_TOPIC):
         with Connection(bootstrap) as connection:
             assert wire.first_topic_error(connection.ask(wire.create_topic(topic, 1))) in (0, 36)
-        wait_for(f"{topic} has its leader", lambda topic=topic: wire.is_ready(bootstrap, topic))  # type: ignore[misc]
+        wait_for(f"{topic} has a leader", lambda topic=topic: wire.is_ready(bootstrap, topic))  # type: ignore[misc]
     producer = SteadyProducer(bootstrap, STEADY_TOPIC)
     try:
         wait_for("the steady producer runs", lambda: producer.failures or producer.acknowledged > 200)
@@ -335,7 +335,7 @@ def test_output_holds_no_traceback(target: Target, session_broker: BrokerProcess
 def test_unfinished_frame_is_given_up(target: Target, unfinished: tuple[Connection, float]) -> None:
     """A connection whose frame is incomplete is closed 30 s after the frame's length arrived."""
     if target.pid is None:
-        pytest.skip("a limit of ours; other brokers wait for their idle time")
+        pytest.skip("a limit of kbroker; other brokers wait for their idle time")
     connection, begun = unfinished
     left = FRAME_TIMEOUT_S + 10 - (time.monotonic() - begun)
     assert connection.is_closed_within(max(left, 0.5)), f"still open {FRAME_TIMEOUT_S + 10} s after its length"

@@ -55,7 +55,7 @@ def test_a_group_of_the_consumer_protocol(tools: Tools) -> None:
             consumer.commit(message=message, asynchronous=False)
         return {one.offset for one in consumer.committed(consumer.assignment(), 10)} == {2}
 
-    wait_for("all is read and committed", has_read, 60)
+    wait_for("all records are read and committed", has_read, 60)
     listed = rows(tools(GROUPS, "--list", "--type", "consumer", "--state"))
     assert [GROUP, "Consumer", "Stable"] in listed or [GROUP, "Stable"] in [row[:1] + row[-1:] for row in listed], (
         listed

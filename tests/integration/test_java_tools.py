@@ -160,7 +160,7 @@ def test_groups_with_members(tools: Tools, tmp_path: Path) -> None:
         tools(GROUPS, "--reset-offsets", *where, "--to-earliest", "--execute", status=None)
         assert committed(tools, "workers") == before
         assert sum(before.values()) == 200
-    wait_for("both have left", lambda: "Empty" in tools(GROUPS, "--describe", "--group", "workers", "--state"), 60)
+    wait_for("the group is empty", lambda: "Empty" in tools(GROUPS, "--describe", "--group", "workers", "--state"), 60)
 
     deleted = tools(GROUPS, "--delete-offsets", "--group", "workers", "--topic", "busy:0,1")
     assert "Request succeeded for deleting offsets from group workers." in deleted

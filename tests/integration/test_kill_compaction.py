@@ -110,6 +110,6 @@ def test_kill_9_under_compaction(start_broker: Callable[..., BrokerProcess], tmp
         last[key] = number
     lost = {key: (number, last.get(key)) for key, number in writer.acked.items() if last.get(key, -1) < number}
     assert not lost, f"acknowledged and last values by key: {lost}"
-    assert len(cleaned) > kills // 3, f"the cleaner hardly worked: the kills missed what they are for ({cleaned})"
+    assert len(cleaned) > kills // 3, f"few logs were cleaned: few kills were during cleaning ({cleaned})"
     assert len(found) < offsets[-1] + 1
     print(f"{kills} kills, {writer.count} acknowledged, {len(found)} of {offsets[-1] + 1} kept, cleaned to {cleaned}")

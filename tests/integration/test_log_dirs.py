@@ -84,7 +84,7 @@ def test_kills_during_moves_lose_nothing(
             time.sleep(rng.uniform(0.0, 1.5))  # the moment of the kill is random
             broker.kill()
             broker.start()
-        wait_for("the ends of all moves", lambda: is_settled(broker), 120)
+        wait_for("all moves have ended", lambda: is_settled(broker), 120)
         before = homes(folders)
         move_all(broker, folders)
         wait_for("the ends of the last moves", lambda: is_settled(broker), 120)

@@ -51,7 +51,7 @@ def half_requests(port: int, size: int, tls: ssl.SSLContext | None = None) -> It
                 client = stack.enter_context(tls.wrap_socket(client, server_hostname="localhost"))
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             client.sendall(struct.pack(">i", size) + bytes(size // 2))
-        wait_for("all is read", lambda: unread_bytes(port) == 0)
+        wait_for("all records are read", lambda: unread_bytes(port) == 0)
         yield
 
 

@@ -180,18 +180,18 @@ def test_connections_by_software(broker: Broker) -> None:
     sent.
     """
     with wire.Connection(broker.bootstrap_servers) as one, wire.Connection(broker.bootstrap_servers) as other:
-        wait_for("both are there", lambda: software(broker) == {("unknown", "unknown"): 2})
+        wait_for("both connections are counted", lambda: software(broker) == {("unknown", "unknown"): 2})
         assert announce(one, "librdkafka", "210.0") == 0
         assert announce(other, "librdkafka", "210.0") == 0
-        wait_for("they are counted", lambda: software(broker) == {("librdkafka", "210.0"): 2})
+        wait_for("both are counted by their software", lambda: software(broker) == {("librdkafka", "210.0"): 2})
         assert announce(other, "no name", "1") == Errors.INVALID_REQUEST
         assert announce(other, "librdkafka", "210.0") == 0
-        wait_for("they are counted", lambda: software(broker) == {("librdkafka", "210.0"): 2})
+        wait_for("the count has not changed", lambda: software(broker) == {("librdkafka", "210.0"): 2})
         assert announce(other, "librdkafka2", "10.0") == 0
         wait_for(
-            "they are counted", lambda: software(broker) == {("librdkafka", "210.0"): 1, ("librdkafka2", "10.0"): 1}
+            "both are counted", lambda: software(broker) == {("librdkafka", "210.0"): 1, ("librdkafka2", "10.0"): 1}
         )
-    wait_for("no client is there", lambda: software(broker) == {})
+    wait_for("no connection is counted", lambda: software(broker) == {})
 
 
 def announced(broker: Broker) -> set[str]:
@@ -215,7 +215,7 @@ def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
     finally:
         for client in clients:
             client.close()
-    wait_for("they are disconnected", lambda: software(broker) == {})
+    wait_for("the clients are disconnected", lambda: software(broker) == {})
 
 
 def test_responses_that_wait_for_a_network_thread() -> None:
@@ -245,7 +245,7 @@ def test_memory_pool_that_runs_dry(broker: Broker) -> None:
         first.send_raw(struct.pack(">i", len(big)) + big[:-1])
         wait_for("the first holds memory", lambda: series(broker)["kafka_network_socket_server_memory_pool_used"] > 800)
         second.send_raw(struct.pack(">i", len(big)) + big[:-1])
-        wait_for("both hold some", lambda: series(broker)["kafka_network_socket_server_memory_pool_available"] < 0)
+        wait_for("both hold memory", lambda: series(broker)["kafka_network_socket_server_memory_pool_available"] < 0)
         with wire.Connection(broker.bootstrap_servers) as third:
             third.send(wire.list_offsets("t", 0, -1))
             wait_for(
@@ -258,7 +258,7 @@ def test_memory_pool_that_runs_dry(broker: Broker) -> None:
     found = series(broker)
     assert found["kafka_socket_server_memory_pool_depleted_time_ms_total"] > 0
     assert 0 < found["kafka_socket_server_memory_pool_avg_depleted_percent"] <= 1
-    wait_for("all came back", lambda: series(broker)["kafka_network_socket_server_memory_pool_used"] == 0)
+    wait_for("all memory is released", lambda: series(broker)["kafka_network_socket_server_memory_pool_used"] == 0)
 
 
 def test_health_readiness_and_other_paths(broker: Broker) -> None:
@@ -332,6 +332,6 @@ def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
         assert get(broker, "/ready")[0] == 200
         assert get(broker, "/metrics")[0] == 200
     wait_for(
-        "their threads have ended", lambda: not [t for t in threading.enumerate() if "process_request_thread" in t.name]
+        "all threads have ended", lambda: not [t for t in threading.enumerate() if "process_request_thread" in t.name]
     )
     assert get(broker, "/health")[0] == 200

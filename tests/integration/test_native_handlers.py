@@ -183,7 +183,7 @@ def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker: VirtualBroker
         assert ask(topic_id, (session, 2)) == (session, 3), "named again"
         assert ask(topic_id) == (0, 100), "outside the session"
         session, code = ask(topic_id, (0, 0))
-        assert code == 100, "a session that never found it"
+        assert code == 100, "a session that has never found the topic"
         assert ask(topic_id, (session, 1), is_named=False) == (session, 100)
 
 

@@ -89,8 +89,8 @@ def test_a_flood_leaves_few_lines(broker: BrokerProcess) -> None:
         with socket.create_connection(("127.0.0.1", broker.port), timeout=20) as one:
             one.sendall(frame(header(999, 0)))
             assert one.recv(10) == b""
-    wait_for("the count", lambda: sum(refused(broker).values()) == before + 300)
-    wait_for("the rest of them", lambda: any("more sockets were closed" in line for line in broker.output[lines:]), 20)
+    wait_for("all closed connections are counted", lambda: sum(refused(broker).values()) == before + 300)
+    wait_for("the sum's line", lambda: any("more sockets were closed" in line for line in broker.output[lines:]), 20)
     seconds = time.monotonic() - begun
     assert len(broker.output) - lines <= 11 * (seconds + 2)
 
@@ -107,7 +107,7 @@ def test_the_request_log_has_each_of_them(broker: BrokerProcess, log_folder: Pat
         lines = [json.loads(row) for row in rows if row.endswith("}")]
         return [line for line in lines if "refusal" in line]
 
-    wait_for("its record", lambda: any(f":{port}-" in line.get("connection", "") for line in records()), 20)
+    wait_for("the record", lambda: any(f":{port}-" in line.get("connection", "") for line in records()), 20)
     (record,) = [line for line in records() if f":{port}-" in line.get("connection", "")]
     assert record["refusal"] == {"reason": "unknown-api", "requestApiKey": 999, "requestApiVersion": 5}
     assert (record["address"], record["listener"], record["repeated"]) == ("127.0.0.1", "PLAINTEXT", 1)

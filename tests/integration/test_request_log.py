@@ -405,7 +405,7 @@ def test_after_a_kill_the_files_have_whole_lines_but_for_the_last(tmp_path: Path
     try:
         with Client(process.bootstrap, "again") as client:
             client.call("ListGroups", 0, {})
-            wait_for("a file of the second life", lambda: len(list(folder.iterdir())) == 2)
+            wait_for("the second start has written a file", lambda: len(list(folder.iterdir())) == 2)
     finally:
         process.stop()
     for file in sorted(folder.iterdir()):

@@ -209,5 +209,5 @@ def test_live_quota_changes_under_load_keep_log_and_clients_agreed() -> None:
     taken = Counter(
         (u["quotaType"], u["user"], u["clientId"], u["sequence"]) for r in found for u in r["quota"]["updates"]
     )
-    assert taken, "no quota was set while somebody produced"
+    assert taken, "no quota was set while a client produced"
     assert max(taken.values()) == 1, "a counter gave the same number twice"

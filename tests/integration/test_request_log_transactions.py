@@ -118,6 +118,6 @@ def test_a_large_request_keeps_its_client_id() -> None:
             other.call("ListGroups", 0, {})
             assert of_client(broker, name, 0) == []
             response = late.receive()
-            assert len(response) > 400_000, "so much that it waits in the broker"
+            assert len(response) > 400_000, "so large that the response waits in the broker"
             (record,) = of_client(broker, name, 1)
     assert record["requestHeader"]["requestApiKeyName"] == "DESCRIBE_CONFIGS"

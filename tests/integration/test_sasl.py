@@ -287,7 +287,7 @@ def test_a_session_is_renewed_on_the_same_connection(ending: SecuredBroker, cloc
         clock.advance_ms(29_000)
         assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
         clock.advance_ms(29_000)
-        assert log_in(connection)["ErrorCode"] == 0, "late, but the first thing asked"
+        assert log_in(connection)["ErrorCode"] == 0, "late, but the connection's first request"
         assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
         assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 34, "twice within a second"
         clock.advance_ms(1000)

@@ -224,7 +224,7 @@ def test_requests_tail_follows(broker: Broker) -> None:
     terminal = Terminal("requests", "tail", "-f", "-n", "0", "-b", broker.bootstrap_servers, "--client", "late")
     try:
         with Client(broker.bootstrap_servers, "late") as late:
-            wait_for("it follows", lambda: late.call("ApiVersions", 0, {}) and "late" in terminal.read())
+            wait_for("new requests are printed", lambda: late.call("ApiVersions", 0, {}) and "late" in terminal.read())
         os.killpg(terminal.process.pid, signal.SIGINT)
         assert terminal.ended() == 130
     finally:

@@ -90,7 +90,7 @@ def test_the_output_is_the_input(broker: BrokerProcess) -> None:
             )
             broker.kill()
             broker.start()
-        wait_for("all copiers are done", lambda: all(c.is_done() for c in copiers), TIMEOUT_S)
+        wait_for("all copiers have ended", lambda: all(c.is_done() for c in copiers), TIMEOUT_S)
     finally:
         for copier in copiers:
             copier.discard()

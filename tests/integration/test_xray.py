@@ -98,7 +98,7 @@ def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
             broker.advance_ms(10)
         left = [throttles[0] - 20, throttles[1] - 10]
         assert left[0] > left[1] > 0
-        wait_for("both are muted", lambda: broker.xray()["connections"]["muted"]["throttled"] == 2)
+        wait_for("both connections are muted", lambda: broker.xray()["connections"]["muted"]["throttled"] == 2)
         found = broker.xray()
         shown = [c["throttle_left_ms"] for c in found["connections"]["shown"] if c["client_id"] == "slow"]
         assert shown == sorted(left, reverse=True)
@@ -117,15 +117,15 @@ def test_a_client_that_does_not_read_its_response() -> None:
             size = 16 << 20
             deaf.produce("large", size)
             assert deaf.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
-            wait_for("its client id is known", lambda: connection_of(broker.xray(), "deaf")["muted"] == [])
+            wait_for("the client's id is known", lambda: connection_of(broker.xray(), "deaf")["muted"] == [])
             deaf.fetch("large", max_bytes=64 << 20, partition_max_bytes=64 << 20)
             unsent = "response_unsent"
-            wait_for("its socket is full", lambda: unsent in connection_of(broker.xray(), "deaf")["muted"])
+            wait_for("the client's socket is full", lambda: unsent in connection_of(broker.xray(), "deaf")["muted"])
             facts = connection_of(broker.xray(), "deaf")
             assert size <= facts["unsent_bytes"] < size + 1000
             assert broker.xray()["connections"]["muted"][unsent] == 1
             deaf.end()
-            wait_for("all is sent", lambda: connection_of(broker.xray(), "deaf")["muted"] == [])
+            wait_for("the response is sent", lambda: connection_of(broker.xray(), "deaf")["muted"] == [])
             assert connection_of(broker.xray(), "deaf")["unsent_bytes"] == 0
 
 
@@ -152,7 +152,7 @@ def test_a_login_that_has_failed_and_the_time_until_it_knows() -> None:
         assert facts["throttle_left_ms"] is None
         broker.advance_ms(4500)
         assert client.end()["ErrorCode"] == 58
-        wait_for("it is closed", lambda: broker.xray()["connections"]["open"] == 0)
+        wait_for("the connection is closed", lambda: broker.xray()["connections"]["open"] == 0)
 
 
 def test_delayed_fetches_with_keys_age_and_whose_they_are(broker: VirtualBroker) -> None:
@@ -248,7 +248,7 @@ def test_memory_of_the_pool_by_connection() -> None:
                     "the third waits for memory", lambda: broker.xray()["connections"]["muted"]["memory_pool"] == 1
                 )
                 assert broker.xray()["connections"]["shown"][0]["muted"] == ["memory_pool"]
-        wait_for("all is given back", lambda: (broker.xray()["memory_pool"] or {})["connections_bytes"] == 0)
+        wait_for("all memory is released", lambda: (broker.xray()["memory_pool"] or {})["connections_bytes"] == 0)
         assert broker.xray()["memory_pool"]["available_bytes"] == 2000
         with Client(broker.bootstrap_servers) as client:
             for _ in range(100):
@@ -302,7 +302,7 @@ def test_hostile_names_are_text(broker: VirtualBroker) -> None:
         assert json.dumps(broker.xray()).isascii()
     with Client(broker.bootstrap_servers, "x" * 5000) as client:
         client.call("ApiVersions", 0, {})
-        wait_for("a long one is cut", lambda: connection_of(broker.xray(), "x" * 64)["requests"] == 1)
+        wait_for("a long client id is cut", lambda: connection_of(broker.xray(), "x" * 64)["requests"] == 1)
 
 
 def test_looks_while_connections_come_and_go_and_the_broker_stops() -> None:

@@ -148,9 +148,9 @@ def test_a_member_shares_with_librdkafka(
 
     with printed.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE) as process:
         try:
-            wait_for("the first member to commit where it starts", lambda: len(offsets()) == 3, 30)
+            wait_for("the first member has committed its first offsets", lambda: len(offsets()) == 3, 30)
             other.subscribe([topic])
-            wait_for("both to have partitions", lambda: sorted(members().values()) == [1, 2], 60)
+            wait_for("both members have partitions", lambda: sorted(members().values()) == [1, 2], 60)
             with Cluster(address) as cluster, Producer(cluster) as producer:
                 for n in range(30):
                     producer.send(topic, b"new %d" % n, partition=n % 3)
@@ -207,8 +207,8 @@ def test_configs_and_partitions(address: str, topic: str) -> None:
     run(address, "topics", "alter", topic, "--partitions", "4", "--config", "retention.ms=99999")
     run(address, "configs", "alter", "topic", topic, "--append", "cleanup.policy=compact")
     both = {"retention.ms": "99999", "cleanup.policy": "delete,compact"}
-    wait_for("both are known", lambda: own("topic", topic) == both)
-    wait_for("the new partition", lambda: f"{topic}           4" in run(address, "topics", "list"))
+    wait_for("both configs are known", lambda: own("topic", topic) == both)
+    wait_for("the new partition is listed", lambda: f"{topic}           4" in run(address, "topics", "list"))
     run(address, "configs", "alter", "topic", topic, "--subtract", "cleanup.policy=delete", "--delete", "retention.ms")
     run(address, "configs", "alter", "topic", topic, "--set", "retention.ms=1", "--dry-run")
     wait_for("what is left is known", lambda: own("topic", topic) == {"cleanup.policy": "compact"})
@@ -221,12 +221,12 @@ def test_configs_and_partitions(address: str, topic: str) -> None:
         assert run(address, *args, status=1).startswith(f"kbroker: {code}: "), args
     node = str(json.loads(run(address, "topics", "describe", topic, "--json"))[0]["partitions"][0]["leader"])
     run(address, "configs", "alter", "broker", "default", "--set", "log.retention.ms=77777777")
-    wait_for("it is known", lambda: own("broker", "default").get("log.retention.ms") == "77777777")
+    wait_for("the brokers' default is known", lambda: own("broker", "default").get("log.retention.ms") == "77777777")
     assert own("broker", node) == {}
     shown = json.loads(run(address, "configs", "describe", "broker", node, "--key", "log.retention.ms", "--json"))
     assert shown[0]["configs"][0]["source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
     run(address, "configs", "alter", "broker", "default", "--delete", "log.retention.ms")
-    wait_for("it is deleted", lambda: "log.retention.ms" not in own("broker", "default"))
+    wait_for("the brokers' default is deleted", lambda: "log.retention.ms" not in own("broker", "default"))
 
 
 @pytest.mark.parametrize("rule", list(RESET_RULES))

@@ -20,9 +20,9 @@ def test_idle_connections_expire(backend: object) -> None:
     busy.sendall(frame(b"b") + frame(b"c"))
     late = rig.receive()
     clock.advance_ms(60001)
-    until(lambda: rig.count("connections_expired") == 1, "one expired")
+    until(lambda: rig.count("connections_expired") == 1, "one connection expired")
     clock.advance_ms(1)
-    until(lambda: rig.count("connections_expired") == 2, "both expired")
+    until(lambda: rig.count("connections_expired") == 2, "both connections expired")
     assert_closed(idle)
     assert_closed(busy)
     late.respond(b"late")  # SS-6: the request "c" is never delivered

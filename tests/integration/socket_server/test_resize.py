@@ -139,6 +139,6 @@ def test_growth_and_shrinking_under_load_leave_nothing_behind() -> None:
     until(lambda: network_threads() == threads, "threads that retired have ended")
     until(lambda: rig.server.connection_quotas.count() == 0, "all connections are closed")
     gc.collect()
-    until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "their descriptors are closed")
+    until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "the descriptors of the connections are closed")
     assert len(rig.server.request_metrics) <= 8 + 7, "too many tables: those of ended threads are not reused"
     rig.close()

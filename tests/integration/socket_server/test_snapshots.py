@@ -59,6 +59,6 @@ def test_a_late_thread_is_asked_again_later() -> None:
             assert snapshot(processor, timeout_ms=50)["answer"] in ("late", "busy")
             assert snapshot(processor, timeout_ms=50)["answer"] == "busy"
             queue.refuse_all()
-            wait_for("it goes on", lambda: snapshot(processor)["answer"] == "ok")
+            wait_for("the network thread continues", lambda: snapshot(processor)["answer"] == "ok")
     finally:
         server.stop()
