@@ -151,15 +151,9 @@ def show(seconds: float, http: str) -> None:
     try:
         run("topics", "create", TOPIC, *broker)
         run(
-            "topics",
-            "create",
-            BULK,
-            "--config",
-            "retention.bytes=50000000",
-            "--config",
-            "segment.bytes=20000000",
+            "topics", "create", BULK, "--config", "retention.bytes=50000000", "--config", "segment.bytes=20000000",
             *broker,
-        )
+        )  # fmt: skip
         run("quotas", "set", "--client-id-default", "producer_byte_rate=1GiB", *broker)
 
         print("\n# web-shop sends orders, reports reads them")

@@ -114,19 +114,11 @@ def _batch(reader: Reader) -> dict[str, Any]:
     checked = reader.take(length - 9)
     attributes, last, first_ms, newest_ms, producer, epoch, sequence, count = struct.unpack_from(HEADER, checked)
     found = {
-        "BaseOffset": base,
-        "LastOffsetDelta": last,
-        "PartitionLeaderEpoch": leader_epoch,
-        "Magic": magic,
-        "IsCrcRight": crc == crc32c(checked),
-        "Attributes": attributes,
-        "BaseTimestamp": first_ms,
-        "MaxTimestamp": newest_ms,
-        "ProducerId": producer,
-        "ProducerEpoch": epoch,
-        "BaseSequence": sequence,
+        "BaseOffset": base, "LastOffsetDelta": last, "PartitionLeaderEpoch": leader_epoch, "Magic": magic,
+        "IsCrcRight": crc == crc32c(checked), "Attributes": attributes, "BaseTimestamp": first_ms,
+        "MaxTimestamp": newest_ms, "ProducerId": producer, "ProducerEpoch": epoch, "BaseSequence": sequence,
         "Count": count,
-    }
+    }  # fmt: skip
     payload, codec = checked[struct.calcsize(HEADER) :], attributes & 7
     if codec not in (0, CODECS["gzip"]):
         return {**found, "Payload": payload}

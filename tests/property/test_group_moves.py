@@ -24,7 +24,7 @@ from kbroker.coordinator.group_shard import GroupShard
 from tests.support.closing import scope
 from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
 from tests.support.groups import MemoryTopic
-from tests.support.log_files import split
+from tests.support.wire import split
 
 IMAGE = FakeImage(t=2)
 SESSION_MS = 45_000

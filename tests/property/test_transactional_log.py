@@ -15,7 +15,8 @@ from kbroker.log._partition_log import PartitionLog, active_producers
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.protocol.records import iter_batches
 from tests.support.closing import folder_until_end, scope
-from tests.support.log_files import NOW_MS, batch, open_log, split
+from tests.support.log_files import NOW_MS, batch, open_log
+from tests.support.wire import split
 
 
 @dataclass(frozen=True)

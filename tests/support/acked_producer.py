@@ -34,25 +34,14 @@ def main() -> int:
                 fatal.append(str(error))
                 log.write(f"error {error}\n")
 
-        producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "acks": "all",
-                "compression.type": codec,
-                "linger.ms": 2,
-                "batch.num.messages": 50,
-                "message.timeout.ms": 300_000,
-                "retry.backoff.ms": 20,
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 100,
-                "socket.timeout.ms": 10_000,
-                "queue.buffering.max.messages": 3000,
-                "topic.metadata.refresh.interval.ms": 2000,
-                "error_cb": on_error,
-                "log_level": 0,
-            }
-        )
+        settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "compression.type": codec,
+            "linger.ms": 2, "batch.num.messages": 50, "message.timeout.ms": 300_000, "retry.backoff.ms": 20,
+            "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "socket.timeout.ms": 10_000,
+            "queue.buffering.max.messages": 3000, "topic.metadata.refresh.interval.ms": 2000, "error_cb": on_error,
+            "log_level": 0,
+        }  # fmt: skip
+        producer = Producer(settings)
 
         def written(partition: int, number: int) -> Any:
             def report(error: KafkaError | None, message: Message) -> None:

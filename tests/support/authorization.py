@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.support import wire
 from tests.support.client import Client, new_topics
+from tests.support.errors import errors_in
 
 RECORDING = Path(__file__).with_name("kafka_authorization.json")
 Body = dict[str, Any]
@@ -38,7 +39,7 @@ def own_topic(user: str) -> str:
 
 
 class Situation(NamedTuple):
-    """A user's name and rules."""
+    """Name of a user and the user's ACLs."""
 
     user: str
     acls: tuple[Acl, ...]
@@ -406,7 +407,7 @@ class Table:
     def _until(self, api: str, version: int, body: Body, client: Client | None = None) -> None:
         """Repeat a request until it has no error: internal topics are created by their first use."""
         for _ in range(300):
-            if set(_codes((client or self.admin).call(api, version, body))) == {0}:
+            if not any(errors_in((client or self.admin).call(api, version, body))):
                 return
             time.sleep(0.1)
         raise AssertionError(f"{api} does not work")
@@ -487,18 +488,6 @@ class Table:
         token = f"\0{user}\0{PASSWORD}".encode()
         assert client.call("SaslAuthenticate", 2, {"AuthBytes": token})["ErrorCode"] == 0, user
         return client
-
-
-def _codes(body: Any) -> Iterator[int]:
-    if isinstance(body, list):
-        for part in body:
-            yield from _codes(part)
-    elif isinstance(body, dict):
-        for name, value in body.items():
-            if name == "ErrorCode":
-                yield value
-            else:
-                yield from _codes(value)
 
 
 def settings() -> dict[str, str]:

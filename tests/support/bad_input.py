@@ -65,17 +65,10 @@ BUFFERS: st.SearchStrategy[Any] = st.one_of(
     st.lists(st.floats(), max_size=4).map(lambda xs: array.array("d", xs)),
 )
 OBJECTS: st.SearchStrategy[Any] = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.floats(),
-    st.text(max_size=8),
-    st.just("\ud800\0"),
-    BUFFERS,
-    st.sampled_from([(), [], {}, object, int, len, 1j, ...]),
-    st.builds(object),
-    st.builds(Odd),
+    st.none(), st.booleans(), st.floats(), st.text(max_size=8), st.just("\ud800\0"), BUFFERS,
+    st.sampled_from([(), [], {}, object, int, len, 1j, ...]), st.builds(object), st.builds(Odd),
     st.lists(st.none(), max_size=3),
-)
+)  # fmt: skip
 # For waits on a clock that never advances: a wait with a limit of 1, which True equals, would never end.
 NO_TIME = st.one_of(OBJECTS.filter(lambda x: x is not True), st.integers(-(2**70), 0))
 JUNK: st.SearchStrategy[Any] = st.one_of(NUMBERS, OBJECTS)

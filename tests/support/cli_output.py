@@ -1,4 +1,4 @@
-"""The documented schema of the commands' output with --json."""
+"""Documented schema of the commands' output with --json."""
 
 import json
 from pathlib import Path

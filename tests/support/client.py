@@ -72,7 +72,7 @@ class Client(Connection):
     def fetch(
         self, topic: str, *, version: int = 11, offset: int = 0, session: tuple[int, int] = (0, -1), **limits: int
     ) -> None:
-        """Send a fetch of partition 0; ``session``: its id and epoch; an incremental one asks for nothing new."""
+        """Send a Fetch of partition 0. Args: ``session``: id and epoch; an incremental Fetch names no topic."""
         self.begin("Fetch", version, fetch_body(topic, offset, session, **limits))
 
 

@@ -6,6 +6,7 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.log.log_types import CleanResult
 from kbroker.protocol.records import RecordBatch, RecordBatchBuilder, iter_batches
+from tests.support.control_batches import build_control_batch
 from tests.support.log_files import NOW_MS, read_all
 
 Kept = tuple[int, bytes | None, bytes | None]
@@ -21,9 +22,9 @@ def keyed(*pairs: tuple[bytes | None, bytes | None], codec: int = 0, time_ms: in
 
 
 def marker(producer_id: int, *, commit: bool, epoch: int = 0, time_ms: int = NOW_MS) -> bytes:
-    builder = RecordBatchBuilder(producer_id=producer_id, producer_epoch=epoch, transactional=True, control=True)
-    builder.append(bytes((0, 0, 0, commit)), bytes(6), time_ms)
-    return builder.build()
+    return build_control_batch(
+        commit=commit, producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=0, timestamp_ms=time_ms
+    )
 
 
 def records(log: PartitionLog, start: int | None = None) -> list[Kept]:

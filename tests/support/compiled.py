@@ -29,7 +29,7 @@ DIRECTIVES = {"language_level": "3", "cdivision": True, "boundscheck": False, "w
 
 
 class CannotCompile(Exception):
-    """Cython or a C++ compiler is missing; the text names what to install."""
+    """Cython or a C++ compiler is missing; the message names the package to install."""
 
 
 def kbroker_root() -> Path:

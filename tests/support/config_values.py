@@ -58,23 +58,8 @@ _OF_BROKER = (
     "true", "TRUE", " false ", "yes", "x", " x ", "a,a", " a , b ", ",",
 )  # fmt: skip
 _OF_BROKERS = (
-    "-2",
-    "-1",
-    "0",
-    "7",
-    "1000",
-    "1048576",
-    " 5 ",
-    "abc",
-    "true",
-    "FALSE",
-    "",
-    "x",
-    "a,a",
-    "1e-5",
-    "5e-1f",
-    "0.5",
-)
+    "-2", "-1", "0", "7", "1000", "1048576", " 5 ", "abc", "true", "FALSE", "", "x", "a,a", "1e-5", "5e-1f", "0.5",
+)  # fmt: skip
 
 #: Values that are valid for some configs and invalid for others.
 _OF_KEY: Mapping[str, Sequence[str]] = {

@@ -99,34 +99,18 @@ class DockerApi:
         }
         state = {
             "Status": "running" if is_running else "exited" if running is not None else "created",
-            "Running": is_running,
-            "Paused": False,
-            "Restarting": False,
-            "OOMKilled": False,
-            "Dead": False,
-            "Pid": 1 if is_running else 0,
-            "ExitCode": status or 0,
-            "Error": "",
-            "StartedAt": "2026-01-01T00:00:00Z",
+            "Running": is_running, "Paused": False, "Restarting": False, "OOMKilled": False, "Dead": False,
+            "Pid": 1 if is_running else 0, "ExitCode": status or 0, "Error": "", "StartedAt": "2026-01-01T00:00:00Z",
             "FinishedAt": "0001-01-01T00:00:00Z",
-        }
-        networks = {"bridge": {"NetworkID": NETWORK["Id"], "IPAddress": "172.17.0.2", "Gateway": "127.0.0.1"}}
+        }  # fmt: skip
+        address = {"IPAddress": "172.17.0.2", "Gateway": "127.0.0.1"}
+        networks = {"bridge": {"NetworkID": NETWORK["Id"], **address}}
         return {
-            "Id": made.id,
-            "Name": f"/{made.name}",
-            "Created": "2026-01-01T00:00:00Z",
-            "Image": "sha256:" + "1" * 64,
-            "State": state,
-            "Config": {**made.body, "Hostname": made.id[:12], "Labels": made.body.get("Labels") or {}},
-            "HostConfig": made.body.get("HostConfig") or {},
-            "Mounts": [],
-            "NetworkSettings": {
-                "Ports": ports,
-                "Networks": networks,
-                "IPAddress": "172.17.0.2",
-                "Gateway": "127.0.0.1",
-            },
-        }
+            "Id": made.id, "Name": f"/{made.name}", "Created": "2026-01-01T00:00:00Z", "Image": "sha256:" + "1" * 64,
+            "State": state, "Config": {**made.body, "Hostname": made.id[:12], "Labels": made.body.get("Labels") or {}},
+            "HostConfig": made.body.get("HostConfig") or {}, "Mounts": [],
+            "NetworkSettings": {"Ports": ports, "Networks": networks, **address},
+        }  # fmt: skip
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,6 +1,6 @@
-"""Error codes that calls raise."""
+"""Error codes that calls raise, and errors in responses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kbroker.common.errors import Errors, KafkaError
@@ -13,3 +13,11 @@ def error_of(call: Callable[..., object], *args: Any, **how: Any) -> Errors:
     except KafkaError as error:
         return error.error
     return Errors.NONE
+
+
+def errors_in(response: Any) -> Iterator[dict[str, Any]]:
+    """Yield the structures of a response that have an error code, at any depth."""
+    if isinstance(response, dict) and response.get("ErrorCode"):
+        yield response
+    for part in response.values() if isinstance(response, dict) else response if isinstance(response, list) else ():
+        yield from errors_in(part)

@@ -11,8 +11,19 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
 from tests.support import wire
 from tests.support.broker import wait_for
-from tests.support.client import Body, Client, librdkafka_consumer, librdkafka_producer, new_topics, row_of, set_configs
+from tests.support.client import (
+    Body,
+    Client,
+    librdkafka_consumer,
+    librdkafka_producer,
+    more_partitions,
+    new_topics,
+    produce_body,
+    row_of,
+    set_configs,
+)
 from tests.support.either_broker import SCRAM_MODULE
+from tests.support.errors import errors_in
 from tests.support.ledger import BROKER, CLIENT_METRICS, GROUP, TOPIC
 
 ITERATIONS = 4096
@@ -31,6 +42,7 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     "kept": {"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "2000000"},
 }
 REMOTE = "remote."
+READ_TOPIC = {"ResourceType": 2, "ResourcePatternType": 3, "Host": "*", "Operation": 3, "PermissionType": 3}
 
 
 class Everything:
@@ -169,18 +181,18 @@ class Everything:
             body = {"Upsertions": [{**user, "SaltedPassword": salted}], "Deletions": []}
             self.ask(client, "AlterUserScramCredentials", 0, body)
         self.allow(client, "plain", "User:alice")
-        prefixed = {"ResourceType": 2, "ResourceName": "pl", "ResourcePatternType": 4, "Principal": "User:bob"}
-        self.ask(
-            client, "CreateAcls", 3, {"Creations": [{**prefixed, "Host": "*", "Operation": 4, "PermissionType": 2}]}
-        )
-        cluster = {"ResourceType": 4, "ResourceName": "kafka-cluster", "ResourcePatternType": 3}
-        describe = {**cluster, "Principal": "User:*", "Host": "10.0.0.1", "Operation": 8, "PermissionType": 3}
-        self.ask(client, "CreateAcls", 3, {"Creations": [describe]})
+        prefixed = {"ResourceName": "pl", "ResourcePatternType": 4, "Principal": "User:bob"}
+        cluster = {"ResourceType": 4, "ResourceName": "kafka-cluster", "Principal": "User:*", "Host": "10.0.0.1"}
+        rows = [
+            {**READ_TOPIC, **prefixed, "Operation": 4, "PermissionType": 2},
+            {**READ_TOPIC, **cluster, "Operation": 8},
+        ]
+        self.ask(client, "CreateAcls", 3, {"Creations": rows})
 
     def allow(self, client: Client, topic: str, principal: str) -> None:
         """Allow a principal to read a topic."""
-        rule = {"ResourceType": 2, "ResourceName": topic, "ResourcePatternType": 3, "Principal": principal}
-        self.ask(client, "CreateAcls", 3, {"Creations": [{**rule, "Host": "*", "Operation": 3, "PermissionType": 3}]})
+        rule = {**READ_TOPIC, "ResourceName": topic, "Principal": principal}
+        self.ask(client, "CreateAcls", 3, {"Creations": [rule]})
 
     def _make_token(self) -> None:
         security = ClientSecurity(self.alice)
@@ -234,9 +246,7 @@ class Everything:
         self._create_topics(client, {"replaced": {}})
         for index in (0, 1):
             batch = wire.batch([f"replaced {self.round} {number}".encode() for number in range(self.round)])
-            row = {"Name": "replaced", "PartitionData": [{"Index": index, "Records": batch}]}
-            body = {"TransactionalId": None, "Acks": -1, "TimeoutMs": 30_000, "TopicData": [row]}
-            wait_for("the new topic", partial(self._is_stored, client, body))
+            wait_for("the new topic", partial(self._is_stored, client, produce_body("replaced", batch, -1, index)))
 
     @staticmethod
     def _is_stored(client: Client, body: Body) -> bool:
@@ -246,8 +256,7 @@ class Everything:
         if self.round == 1:
             self._create_topics(client, {"growing": {}})
         count = self.round + 2
-        grown = {"Topics": [{"Name": "growing", "Count": count, "Assignments": None}], "TimeoutMs": 30_000}
-        self.ask(client, "CreatePartitions", 3, {**grown, "ValidateOnly": False})
+        self.ask(client, "CreatePartitions", 3, more_partitions("growing", count))
         wait_for("the new partition", lambda: wire.is_ready(self.bootstrap, "growing", count - 1))
 
     # ------------------------------------------------------------ transactions
@@ -258,17 +267,9 @@ class Everything:
         wait_for("the coordinator", lambda: self._coordinator_is_ready(client, transactional_id, body))
         rows = [{"Name": topic, "Partitions": [0, 1]}]
         producer_id, epoch = self._producers[transactional_id]
-        self.ask(
-            client,
-            "AddPartitionsToTxn",
-            3,
-            {
-                "V3AndBelowTransactionalId": transactional_id,
-                "V3AndBelowProducerId": producer_id,
-                "V3AndBelowProducerEpoch": epoch,
-                "V3AndBelowTopics": rows,
-            },
-        )
+        body = {"V3AndBelowTransactionalId": transactional_id, "V3AndBelowProducerId": producer_id,
+                "V3AndBelowProducerEpoch": epoch, "V3AndBelowTopics": rows}  # fmt: skip
+        self.ask(client, "AddPartitionsToTxn", 3, body)
 
     def prepare(self, count: int = 12) -> set[bytes]:
         """Commit transactions whose markers may not be written yet; return the acknowledged values."""
@@ -309,9 +310,8 @@ class Everything:
                 producer_epoch=epoch,
                 base_sequence=sequence,
             )
-            row = {"Name": topic, "PartitionData": [{"Index": index, "Records": batch}]}
-            body = {"TransactionalId": transactional_id, "Acks": -1, "TimeoutMs": 30_000, "TopicData": [row]}
-            self.ask(client, "Produce", 9, body)
+            body = produce_body(topic, batch, -1, index)
+            self.ask(client, "Produce", 9, {**body, "TransactionalId": transactional_id})
 
     def end(self, client: Client, transactional_id: str, *, commits: bool) -> None:
         """End a transaction."""
@@ -352,17 +352,6 @@ class Everything:
     def ask(client: Client, api: str, version: int, body: Body) -> Body:
         """Return the response to a request; fail if it contains an error."""
         response = client.call(api, version, body)
-        failed = list(_errors(response))
+        failed = list(errors_in(response))
         assert not failed, (api, failed)
         return response
-
-
-def _errors(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        if value.get("ErrorCode"):
-            yield value
-        for one in value.values():
-            yield from _errors(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _errors(one)

@@ -24,19 +24,13 @@ class GroupBroker(FakeBroker):
         self.by_time = {0: 30, 1: 60, 2: -1}
         self.commit_error = 0
         self.handlers |= {
-            FIND_COORDINATOR: self.find_coordinator,
-            DESCRIBE_GROUPS: self.describe_groups,
-            CONSUMER_GROUP_DESCRIBE: self.describe_newer,
-            SHARE_GROUP_DESCRIBE: self.describe_shared,
-            DESCRIBE_SHARE_GROUP_OFFSETS: self.share_offsets,
-            ALTER_SHARE_GROUP_OFFSETS: self.alter_share_offsets,
-            STREAMS_GROUP_DESCRIBE: self.describe_streams,
-            LIST_GROUPS: self.list_groups,
-            OFFSET_FETCH: self.offset_fetch,
-            OFFSET_COMMIT: self.offset_commit,
-            LIST_OFFSETS: self.list_offsets,
+            FIND_COORDINATOR: self.find_coordinator, DESCRIBE_GROUPS: self.describe_groups,
+            CONSUMER_GROUP_DESCRIBE: self.describe_newer, SHARE_GROUP_DESCRIBE: self.describe_shared,
+            DESCRIBE_SHARE_GROUP_OFFSETS: self.share_offsets, ALTER_SHARE_GROUP_OFFSETS: self.alter_share_offsets,
+            STREAMS_GROUP_DESCRIBE: self.describe_streams, LIST_GROUPS: self.list_groups,
+            OFFSET_FETCH: self.offset_fetch, OFFSET_COMMIT: self.offset_commit, LIST_OFFSETS: self.list_offsets,
             DELETE_GROUPS: self.delete_groups,
-        }
+        }  # fmt: skip
 
     def find_coordinator(self, version: int, body: Body) -> Body:
         row: Body = {"NodeId": 7, "Host": self.address[0], "Port": self.address[1], "ErrorCode": 0}
@@ -96,24 +90,15 @@ class GroupBroker(FakeBroker):
         (name,) = body["GroupIds"]
         if name != "shared":
             return {"Groups": [{"ErrorCode": GROUP_ID_NOT_FOUND, "GroupId": name, "Members": []}]}
+        members = [
+            {"MemberId": member_id, "ClientId": "c", "ClientHost": "/h", "MemberEpoch": 3,
+             "Assignment": {"TopicPartitions": [{"TopicName": "t", "Partitions": indexes}]}}
+            for member_id, indexes in self.sharing.items()
+        ]  # fmt: skip
         row: Body = {
-            "ErrorCode": 0,
-            "GroupId": name,
-            "GroupState": "Stable" if self.sharing else "Empty",
-            "AssignorName": "simple",
-            "GroupEpoch": 3,
-            "AssignmentEpoch": 3,
-            "Members": [
-                {
-                    "MemberId": member_id,
-                    "ClientId": "c",
-                    "ClientHost": "/h",
-                    "MemberEpoch": 3,
-                    "Assignment": {"TopicPartitions": [{"TopicName": "t", "Partitions": indexes}]},
-                }
-                for member_id, indexes in self.sharing.items()
-            ],
-        }
+            "ErrorCode": 0, "GroupId": name, "GroupState": "Stable" if self.sharing else "Empty",
+            "AssignorName": "simple", "GroupEpoch": 3, "AssignmentEpoch": 3, "Members": members,
+        }  # fmt: skip
         return {"Groups": [row]}
 
     def describe_streams(self, version: int, body: Body) -> Body:
@@ -129,18 +114,11 @@ class GroupBroker(FakeBroker):
         member: Body = {"InstanceId": None, "ClientId": "c", "ClientHost": "/h", "IsClassic": False}
         one = {"MemberId": "m1", "MemberEpoch": 4, "ProcessId": "p1", "Assignment": tasks([0, 1], [])}
         two = {"MemberId": "m2", "MemberEpoch": 5, "ProcessId": "p2", "Assignment": tasks([], [0])}
+        two["TargetAssignment"], one["TargetAssignment"] = two["Assignment"], tasks([0], [1])
         row: Body = {
-            "ErrorCode": 0,
-            "GroupId": name,
-            "GroupState": "Reconciling",
-            "GroupEpoch": 6,
-            "AssignmentEpoch": 5,
-            "Topology": {"Epoch": 0, "Subtopologies": [part]},
-            "Members": [
-                {**member, **two, "TargetAssignment": two["Assignment"]},
-                {**member, **one, "TargetAssignment": tasks([0], [1])},
-            ],
-        }
+            "ErrorCode": 0, "GroupId": name, "GroupState": "Reconciling", "GroupEpoch": 6, "AssignmentEpoch": 5,
+            "Topology": {"Epoch": 0, "Subtopologies": [part]}, "Members": [{**member, **two}, {**member, **one}],
+        }  # fmt: skip
         return {"Groups": [row]}
 
     def share_offsets(self, version: int, body: Body) -> Body:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Any, TextIO
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -21,25 +21,13 @@ VISIT_S = 2.5  # longer than a session: each change of the protocol restarts the
 BY_THE_CLIENT = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}  # chosen by the broker in the other protocol
 # errors of a broker that is down and of a group in its next generation; any other error fails the test
 EXPECTED = {
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._TIMED_OUT,
-    KafkaError._RESOLVE,
-    KafkaError._WAIT_COORD,
-    KafkaError._DESTROY,
-    KafkaError._STATE,
-    KafkaError._NO_OFFSET,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.STALE_MEMBER_EPOCH,
-    KafkaError.FENCED_MEMBER_EPOCH,
+    KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
+    KafkaError._WAIT_COORD, KafkaError._DESTROY, KafkaError._STATE, KafkaError._NO_OFFSET,
+    KafkaError.REQUEST_TIMED_OUT, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR, KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH, KafkaError.FENCED_MEMBER_EPOCH,
     KafkaError._MAX_POLL_EXCEEDED,
-}
+}  # fmt: skip
 
 
 class Log:
@@ -65,24 +53,14 @@ class Member:
         self.topic = topic
         self.log = log
         self.read: dict[int, tuple[int, int]] = {}
-        self.consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "group.protocol": protocol,
-                **(BY_THE_CLIENT if protocol == "classic" else {}),
-                "max.poll.interval.ms": 6000,
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 100,
-                "retry.backoff.ms": 20,
-                "socket.timeout.ms": 5000,
-                "topic.metadata.refresh.interval.ms": 2000,
-                "error_cb": self.on_error,
-                "log_level": 0,
-            }
-        )
+        settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+            "enable.auto.commit": False, "group.protocol": protocol, "max.poll.interval.ms": 6000,
+            "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20,
+            "socket.timeout.ms": 5000, "topic.metadata.refresh.interval.ms": 2000, "error_cb": self.on_error,
+            "log_level": 0, **(BY_THE_CLIENT if protocol == "classic" else {}),
+        }  # fmt: skip
+        self.consumer = Consumer(settings)
         self.consumer.subscribe([topic], on_assign=self.on_change, on_revoke=self.on_change, on_lost=self.on_change)
 
     def on_error(self, error: KafkaError) -> None:

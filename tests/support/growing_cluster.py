@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from tests.support import wire
 from tests.support.broker import wait_for
@@ -38,9 +37,7 @@ class GrowingCluster:
     def __enter__(self) -> GrowingCluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for node in self.nodes.values():
             node.stop()
 

@@ -254,7 +254,7 @@ CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TXN_STATE_CODES, UNSUPPORTED_COMPRES
     87,
 )
 # Kafka responds with -1 if its validation throws an unexpected exception. The comparison suites check the exact codes
-# of the other batches; here any refusal is right.
+# of the other batches; here any refusal is accepted.
 REFUSED = (-1, CORRUPT_MESSAGE, INVALID_RECORD)
 OLD_FORMAT = (*REFUSED, 35, 43)
 

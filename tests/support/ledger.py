@@ -4,7 +4,6 @@ Requests are encoded by kbroker's codec, so that kbroker and Apache Kafka receiv
 """
 
 import hashlib
-import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from kbroker.protocol import codec
 from kbroker.protocol.records import iter_records
 from tests.support import wire
 from tests.support.client import Body, Client
+from tests.support.errors import errors_in
 
 Place = tuple[str, int]
 Ledger = dict[str, Any]
@@ -122,14 +122,8 @@ def _tokens(bootstrap: str, properties: Mapping[str, str]) -> list[Body]:
 
 def _check(api: str, value: Any) -> None:
     """Raise Unready if a response contains an error."""
-    if isinstance(value, dict):
-        if value.get("ErrorCode"):
-            raise Unready(f"{api}: {value}"[:500])
-        for one in value.values():
-            _check(api, one)
-    elif isinstance(value, list):
-        for one in value:
-            _check(api, one)
+    for error in errors_in(value):
+        raise Unready(f"{api}: {error}"[:500])
 
 
 class _Taker:
@@ -145,17 +139,9 @@ class _Taker:
     def take(self) -> Ledger:
         found: Ledger = {}
         for take in (
-            self._metadata,
-            self._features,
-            self._topic_configs,
-            self._other_configs,
-            self._security,
-            self._log_dirs,
-            self._groups,
-            self._transactions,
-            self._offsets,
-            self._records,
-        ):
+            self._metadata, self._features, self._topic_configs, self._other_configs, self._security, self._log_dirs,
+            self._groups, self._transactions, self._offsets, self._records,
+        ):  # fmt: skip
             found |= take()
         return found
 
@@ -381,7 +367,9 @@ class _Taker:
             }  # fmt: skip
             response = self._ask("Fetch", 12, body)
             (found,) = response["Responses"][0]["Partitions"]
-            found["Records"], after = _whole_batches(bytes(found["Records"] or b""))
+            batches = wire.split(bytes(found["Records"] or b""))
+            found["Records"] = b"".join(batches)
+            after = wire.offset_after(batches[-1]) if batches else -1
             if after <= offset:
                 raise Unready(f"Fetch of {place} at {offset}, end {end}: {response}"[:500])
             yield found
@@ -402,15 +390,3 @@ class _Taker:
             for record in iter_records(part["Records"]):
                 newest[record.key] = (record.offset, record.value)
         return newest
-
-
-def _whole_batches(data: bytes) -> tuple[bytes, int]:
-    """Return the whole batches at the beginning of the data, and the offset after them."""
-    at, after = 0, -1
-    while at + 61 <= len(data):
-        base, size = struct.unpack_from(">qi", data, at)
-        if at + 12 + size > len(data):
-            break
-        after = base + struct.unpack_from(">i", data, at + 23)[0] + 1
-        at += 12 + size
-    return data[:at], after

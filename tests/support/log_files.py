@@ -9,6 +9,7 @@ from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import CompressionType, Record, build_batch
+from tests.support import wire
 from tests.support.closing import close_at_end
 
 NOW_MS = 1_700_000_000_000
@@ -32,18 +33,6 @@ def with_field(data: bytes, at: int, size: int, value: int, *, fix_crc: bool = T
     return bytes(out)
 
 
-def split(records: bytes) -> list[bytes]:
-    """Return the whole batches of a read; an incomplete last batch is left out."""
-    found = []
-    while len(records) >= 61:
-        size = int.from_bytes(records[8:12], "big") + 12
-        if size > len(records):
-            break
-        found.append(records[:size])
-        records = records[size:]
-    return found
-
-
 def crc_ok(data: bytes) -> bool:
     return crc32c(data[21:]) == int.from_bytes(data[17:21], "big")
 
@@ -53,12 +42,11 @@ def read_all(log: PartitionLog, start: int | None = None) -> list[bytes]:
     offset, found = log.log_start_offset if start is None else start, list[bytes]()
     while True:
         got = log.read(offset, 1 << 20)
-        batches = split(got.records)
+        batches = wire.split(got.records)
         if got.error or not batches:
             return found
         found += batches
-        base = int.from_bytes(batches[-1][:8], "big", signed=True)
-        after = base + int.from_bytes(batches[-1][23:27], "big", signed=True) + 1
+        after = wire.offset_after(batches[-1])
         if after <= offset:  # a damaged batch
             return found
         offset = after

@@ -9,21 +9,10 @@ from typing import NoReturn
 import pytest
 
 PACKAGES = {
-    "java": "openjdk-17-jre-headless",
-    "javac": "openjdk-17-jdk-headless",
-    "mvn": "maven",
-    "node": "nodejs",
-    "npm": "npm",
-    "go": "golang",
-    "kcat": "kcat",
-    "chromedriver": "chromium-driver",
-    "chromium": "chromium",
-    "curl": "curl",
-    "gcc": "gcc",
-    "busybox": "busybox-static",
-    "strip": "binutils",
-    "prlimit": "util-linux",
-}
+    "java": "openjdk-17-jre-headless", "javac": "openjdk-17-jdk-headless", "mvn": "maven", "node": "nodejs",
+    "npm": "npm", "go": "golang", "kcat": "kcat", "chromedriver": "chromium-driver", "chromium": "chromium",
+    "curl": "curl", "gcc": "gcc", "busybox": "busybox-static", "strip": "binutils", "prlimit": "util-linux",
+}  # fmt: skip
 
 
 def lack(reason: str) -> NoReturn:

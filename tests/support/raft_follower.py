@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from uuid import UUID
 
 from kbroker._core.clock import VirtualClock
@@ -55,9 +54,7 @@ class RaftFollower:
         self.loader.release()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self.loader.close()
         self.observer.close()
         self.log.close()

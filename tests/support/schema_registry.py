@@ -83,7 +83,7 @@ class Apicurio:
         return int(self.request("POST", f"{self.url}/subjects/{subject}/versions", body)["id"])
 
     def close(self) -> None:
-        """Stop the registry; the first one writes an archive of its classes, with which later ones start faster."""
+        """Stop the registry; the first registry writes an archive of classes with which later ones start faster."""
         if not self._archive.exists():
             self._process.terminate()
             self._process.wait(60)

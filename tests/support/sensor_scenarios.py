@@ -192,16 +192,6 @@ def connection_rates() -> Iterator[str]:
 
 
 SCENARIOS = (
-    rates,
-    simple_rates,
-    token_buckets,
-    windows,
-    families,
-    expiry,
-    levels,
-    limits,
-    client_quotas,
-    mutation_quotas,
-    replication_quotas,
-    connection_rates,
-)
+    rates, simple_rates, token_buckets, windows, families, expiry, levels, limits, client_quotas, mutation_quotas,
+    replication_quotas, connection_rates,
+)  # fmt: skip

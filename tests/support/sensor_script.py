@@ -35,16 +35,10 @@ from kbroker._core.metrics.metric_config import MetricConfig, Quota
 from kbroker._core.metrics.sensor import QuotaViolationError, Sensor, SensorRegistry
 
 SIMPLE = {
-    "avg": stats.Avg,
-    "cumulative_count": stats.CumulativeCount,
-    "cumulative_sum": stats.CumulativeSum,
-    "max": stats.Max,
-    "min": stats.Min,
-    "simple_rate": stats.SimpleRate,
-    "value": stats.Value,
-    "windowed_count": stats.WindowedCount,
-    "windowed_sum": stats.WindowedSum,
-}
+    "avg": stats.Avg, "cumulative_count": stats.CumulativeCount, "cumulative_sum": stats.CumulativeSum,
+    "max": stats.Max, "min": stats.Min, "simple_rate": stats.SimpleRate, "value": stats.Value,
+    "windowed_count": stats.WindowedCount, "windowed_sum": stats.WindowedSum,
+}  # fmt: skip
 KINDS = ("rate", "count_rate", "token_bucket", *SIMPLE)
 WITHOUT_RESULT = ("fresh", "at")
 

@@ -9,7 +9,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -142,6 +141,24 @@ def batch(
     return struct.pack(">qiibI", base_offset, whole, leader_epoch, magic, found) + checked
 
 
+def split(records: bytes) -> list[bytes]:
+    """Return the whole batches of a read; an incomplete last batch is left out."""
+    found = []
+    while len(records) >= 61:
+        size = int.from_bytes(records[8:12], "big") + 12
+        if size > len(records):
+            break
+        found.append(records[:size])
+        records = records[size:]
+    return found
+
+
+def offset_after(data: bytes) -> int:
+    """Return the offset after the last record of a batch."""
+    base, delta = struct.unpack_from(">q15xi", data)
+    return int(base + delta + 1)
+
+
 def produce(topic: str, partition: int, records: bytes | None, **how: Any) -> bytes:
     """Return a Produce request, v3 to v8, for one partition."""
     return produce_to(topic, [partition], records, **how)
@@ -243,9 +260,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -331,17 +346,8 @@ class Fetched:
 
     def batches(self) -> list[tuple[int, int, int, int]]:
         """Return base offset, codec, record count and max timestamp of each complete batch."""
-        found, at = [], 0
-        while at + 61 <= len(self.records):
-            base, length = struct.unpack_from(">qi", self.records, at)
-            if at + 12 + length > len(self.records):
-                break
-            (attributes,) = struct.unpack_from(">h", self.records, at + 21)
-            (max_timestamp,) = struct.unpack_from(">q", self.records, at + 35)
-            (count,) = struct.unpack_from(">i", self.records, at + 57)
-            found.append((base, attributes & 7, count, max_timestamp))
-            at += 12 + length
-        return found
+        rows = [struct.unpack_from(">q13xh12xq14xi", one) for one in split(self.records)]
+        return [(base, attributes & 7, count, newest_ms) for base, attributes, newest_ms, count in rows]
 
 
 def fetched(response: bytes) -> Fetched:

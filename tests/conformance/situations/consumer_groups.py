@@ -27,18 +27,10 @@ def owned(places: Places) -> list[Body]:
 def beat(group_id: str, member: str, epoch: int, *, has: Places | None = None, **fields: Any) -> Body:
     """Return a heartbeat with as few fields as possible."""
     return {
-        "GroupId": group_id,
-        "MemberId": member,
-        "MemberEpoch": epoch,
-        "InstanceId": None,
-        "RackId": None,
-        "RebalanceTimeoutMs": -1,
-        "SubscribedTopicNames": None,
-        "SubscribedTopicRegex": None,
-        "ServerAssignor": None,
-        "TopicPartitions": None if has is None else owned(has),
-        **fields,
-    }
+        "GroupId": group_id, "MemberId": member, "MemberEpoch": epoch, "InstanceId": None, "RackId": None,
+        "RebalanceTimeoutMs": -1, "SubscribedTopicNames": None, "SubscribedTopicRegex": None, "ServerAssignor": None,
+        "TopicPartitions": None if has is None else owned(has), **fields,
+    }  # fmt: skip
 
 
 def first(group_id: str, member: str, topics: Sequence[Topic | str] | None, **fields: Any) -> Body:

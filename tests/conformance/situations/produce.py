@@ -186,7 +186,7 @@ def header_that_lies(talk: Talk, what: str) -> None:
 
 @situation("Produce", "9-13")
 def records_that_are_none(talk: Talk) -> None:
-    """Send a batch with a right checksum over three bytes that are not records."""
+    """Send a batch with a valid checksum over three bytes that are not records."""
     talk.ask(produce((talk.topic(), 0, batch("a", time_ms=talk.at(), payload=b"\x7f\x00\x01"))))
 
 
@@ -230,7 +230,7 @@ def codecs(talk: Talk, name: str) -> None:
 
 @situation("Produce", "12-13", over=("gzip", "snappy", "lz4", "zstd"))
 def streams_that_are_none(talk: Talk, name: str) -> None:
-    """Send a batch with a right checksum over bytes that the codec cannot decompress."""
+    """Send a batch with a valid checksum over bytes that the codec cannot decompress."""
     talk.ask(produce((talk.topic(), 0, batch("a", time_ms=talk.at(), codec=name, payload=b"no such stream"))))
 
 

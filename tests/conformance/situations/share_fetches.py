@@ -35,20 +35,10 @@ def share_fetch(
     name: str, epoch: int, topic: Topic | None = None, *partitions: int, acks: Acks | None = None, **fields: Any
 ) -> Body:
     return {
-        "GroupId": name,
-        "MemberId": "m",
-        "ShareSessionEpoch": epoch,
-        "MaxWaitMs": 0,
-        "MinBytes": 0,
-        "MaxBytes": 1 << 20,
-        "MaxRecords": 500,
-        "BatchSize": 500,
-        "ShareAcquireMode": 0,
-        "IsRenewAck": False,
-        "Topics": topics(topic, partitions, acks or {}),
-        "ForgottenTopicsData": [],
-        **fields,
-    }
+        "GroupId": name, "MemberId": "m", "ShareSessionEpoch": epoch, "MaxWaitMs": 0, "MinBytes": 0,
+        "MaxBytes": 1 << 20, "MaxRecords": 500, "BatchSize": 500, "ShareAcquireMode": 0, "IsRenewAck": False,
+        "Topics": topics(topic, partitions, acks or {}), "ForgottenTopicsData": [], **fields,
+    }  # fmt: skip
 
 
 def acknowledge(name: str, epoch: int, topic: Topic | None, acks: Acks, **fields: Any) -> Body:

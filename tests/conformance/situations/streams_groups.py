@@ -38,18 +38,16 @@ def part(
     together: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
     regexes: Sequence[str] = (),
 ) -> Body:
+    copartition = [
+        {"SourceTopics": list(some), "SourceTopicRegex": [], "RepartitionSourceTopics": list(others)}
+        for some, others in together
+    ]
     return {
-        "SubtopologyId": subtopology_id,
-        "SourceTopics": [getattr(topic, "name", topic) for topic in sources],
-        "SourceTopicRegex": list(regexes),
-        "StateChangelogTopics": list(changelogs),
-        "RepartitionSinkTopics": list(sinks),
-        "RepartitionSourceTopics": list(repartition),
-        "CopartitionGroups": [
-            {"SourceTopics": list(some), "SourceTopicRegex": [], "RepartitionSourceTopics": list(others)}
-            for some, others in together
-        ],
-    }
+        "SubtopologyId": subtopology_id, "SourceTopics": [getattr(topic, "name", topic) for topic in sources],
+        "SourceTopicRegex": list(regexes), "StateChangelogTopics": list(changelogs),
+        "RepartitionSinkTopics": list(sinks), "RepartitionSourceTopics": list(repartition),
+        "CopartitionGroups": copartition,
+    }  # fmt: skip
 
 
 def shape(*parts: Body, epoch: int = 0) -> Body:
@@ -59,25 +57,12 @@ def shape(*parts: Body, epoch: int = 0) -> Body:
 def beat(group_id: str, member: str, epoch: int, has: Tasks | None = None, **fields: Any) -> Body:
     """Return a heartbeat with as few fields as possible. Args: ``has``: active tasks."""
     return {
-        "GroupId": group_id,
-        "MemberId": member,
-        "MemberEpoch": epoch,
-        "EndpointInformationEpoch": 0,
-        "InstanceId": None,
-        "RackId": None,
-        "RebalanceTimeoutMs": -1,
-        "Topology": None,
-        "ActiveTasks": None if has is None else rows_of(has),
-        "StandbyTasks": None if has is None else [],
-        "WarmupTasks": None if has is None else [],
-        "ProcessId": None,
-        "UserEndpoint": None,
-        "ClientTags": None,
-        "TaskOffsets": None,
-        "TaskEndOffsets": None,
-        "ShutdownApplication": False,
-        **fields,
-    }
+        "GroupId": group_id, "MemberId": member, "MemberEpoch": epoch, "EndpointInformationEpoch": 0,
+        "InstanceId": None, "RackId": None, "RebalanceTimeoutMs": -1, "Topology": None,
+        "ActiveTasks": None if has is None else rows_of(has), "StandbyTasks": None if has is None else [],
+        "WarmupTasks": None if has is None else [], "ProcessId": None, "UserEndpoint": None, "ClientTags": None,
+        "TaskOffsets": None, "TaskEndOffsets": None, "ShutdownApplication": False, **fields,
+    }  # fmt: skip
 
 
 def first(group_id: str, member: str, topology: Body | None, **fields: Any) -> Body:

@@ -158,20 +158,10 @@ def looks_at_tokens_by_users(talk: Talk) -> None:
 
 
 EXTENSIONS = (
-    ",tokenauth=true",
-    ",tokenauth=TRUE",
-    ",tokenauth=true,tokenauth=false",
-    ",tokenauth=false,tokenauth=true",
-    ",other=x,tokenauth=true",
-    ",tokenauth=true,",
-    ",tokenauth=true=",
-    ",tokenauth= true",
-    ",tokenauth=yes",
-    ",tokenauth",
-    ",tokenauth=",
-    ",Tokenauth=true",
-    "",
-)
+    ",tokenauth=true", ",tokenauth=TRUE", ",tokenauth=true,tokenauth=false", ",tokenauth=false,tokenauth=true",
+    ",other=x,tokenauth=true", ",tokenauth=true,", ",tokenauth=true=", ",tokenauth= true", ",tokenauth=yes",
+    ",tokenauth", ",tokenauth=", ",Tokenauth=true", "",
+)  # fmt: skip
 
 
 @situation("SaslAuthenticate", "2", over=EXTENSIONS)

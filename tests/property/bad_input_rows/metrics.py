@@ -32,32 +32,15 @@ CONFIGS = st.one_of(
 )
 NAMES = st.one_of(st.sampled_from(["m", "rate", None]), JUNK)
 SENSOR_CALLS = {
-    "record": [VALUES, TIMES, JUNK],
-    "record_and_throttle": [VALUES, TIMES, TIMES],
-    "record_strict": [VALUES, TIMES],
-    "check_quotas": [TIMES],
-    "has_expired": [TIMES],
-    "add": [NAMES, st.one_of(STATS, JUNK), CONFIGS],
-    "metrics": [],
-    "parents": [],
-    "should_record": [],
-    "is_removed": [],
-    "last_record_time_ms": [],
-    "_mark_removed": [],
+    "record": [VALUES, TIMES, JUNK], "record_and_throttle": [VALUES, TIMES, TIMES], "record_strict": [VALUES, TIMES],
+    "check_quotas": [TIMES], "has_expired": [TIMES], "add": [NAMES, st.one_of(STATS, JUNK), CONFIGS], "metrics": [],
+    "parents": [], "should_record": [], "is_removed": [], "last_record_time_ms": [], "_mark_removed": [],
     "__init__": [],
-}
+}  # fmt: skip
 METRIC_CALLS = {
-    "measure": [TIMES],
-    "window_size_ms": [TIMES],
-    "throttle_time_ms": [st.one_of(st.none(), VALUES), TIMES, TIMES],
-    "config": [],
-    "is_rate": [],
-    "name": [],
-    "samples": [],
-    "view": [],
-    "histogram_view": [],
-    "__init__": [],
-}
+    "measure": [TIMES], "window_size_ms": [TIMES], "throttle_time_ms": [st.one_of(st.none(), VALUES), TIMES, TIMES],
+    "config": [], "is_rate": [], "name": [], "samples": [], "view": [], "histogram_view": [], "__init__": [],
+}  # fmt: skip
 MEASURE = Storm(METRIC_CALLS)
 QUOTA = (QuotaViolationError,)
 

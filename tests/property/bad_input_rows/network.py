@@ -26,19 +26,10 @@ DESCRIPTORS = st.one_of(NO_FLAG, st.integers(2**20, 2**70), st.integers(max_valu
 IDS = st.one_of(st.sampled_from(["a", "b"]), JUNK)
 ERRORS = (IllegalStateError, OSError, BufferError)
 SELECTOR_CALLS = {
-    "register": [DESCRIPTORS, IDS],
-    "poll": [st.one_of(st.sampled_from([0, -1, -(2**70)]), OBJECTS)],
-    "send": [IDS, st.one_of(BUFFERS, JUNK)],
-    "mute": [IDS],
-    "unmute": [IDS],
-    "mute_state": [IDS],
-    "is_open": [IDS],
-    "wakeup": [],
-    "counters": [],
-    "lowest_priority_channel": [],
-    "is_out_of_memory": [],
-    "completed_receives": [],
-}
+    "register": [DESCRIPTORS, IDS], "poll": [st.one_of(st.sampled_from([0, -1, -(2**70)]), OBJECTS)],
+    "send": [IDS, st.one_of(BUFFERS, JUNK)], "mute": [IDS], "unmute": [IDS], "mute_state": [IDS], "is_open": [IDS],
+    "wakeup": [], "counters": [], "lowest_priority_channel": [], "is_out_of_memory": [], "completed_receives": [],
+}  # fmt: skip
 
 
 def selector(data: st.DataObject) -> Life:

@@ -19,17 +19,6 @@ from tests.support.kafka.jars import (
 )
 
 __all__ = [
-    "COLLECTOR",
-    "POM",
-    "SHORT_LIVED",
-    "VERSION",
-    "ApacheKafka",
-    "ClassArchive",
-    "KafkaCluster",
-    "StartError",
-    "Unavailable",
-    "classpath",
-    "compiled",
-    "java_command",
-    "program",
-]
+    "COLLECTOR", "POM", "SHORT_LIVED", "VERSION", "ApacheKafka", "ClassArchive", "KafkaCluster", "StartError",
+    "Unavailable", "classpath", "compiled", "java_command", "program",
+]  # fmt: skip

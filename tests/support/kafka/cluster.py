@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
 from tests.support.kafka.broker import ApacheKafka, new_id
 from tests.support.kafka.jars import VERSION, ClassArchive, classpath
@@ -151,9 +150,7 @@ class KafkaCluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -8,12 +8,12 @@ import gzip
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
+from tests.support.errors import errors_in
 from tests.support.kafka.cluster import KafkaCluster
 
 SETTINGS = {
@@ -38,23 +38,11 @@ INIT_PRODUCER_ID = 22
 TOPICS = [{"Name": name} for name in ("gone", "plain", "wide")]  # sorted, as Kafka requires
 
 
-def errors(body: Any) -> Iterator[str]:
-    """Yield every error in a response."""
-    if isinstance(body, dict):
-        if body.get("ErrorCode"):
-            yield f"{body['ErrorCode']} {body.get('ErrorMessage')}"
-        for value in body.values():
-            yield from errors(value)
-    elif isinstance(body, list):
-        for value in body:
-            yield from errors(value)
-
-
 def ask(cluster: Cluster, key: int, body: dict[str, Any]) -> dict[str, Any]:
     """Return a response without errors; repeat the request until the brokers have applied earlier changes."""
     for _ in range(100):
         response = cluster.request(key, body)
-        found = list(errors(response))
+        found = list(errors_in(response))
         if not found:
             return response
         time.sleep(0.2)

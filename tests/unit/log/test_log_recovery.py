@@ -10,7 +10,8 @@ import pytest
 
 from kbroker.log.segment._segment import OpenFileCache
 from tests.support.broker import run_to_end
-from tests.support.log_files import NOW_MS, base_of, batch, open_log, read_all, split
+from tests.support.log_files import NOW_MS, base_of, batch, open_log, read_all
+from tests.support.wire import split
 
 SMALL: dict[str, object] = {"segment.bytes": 1000, "index.interval.bytes": 200}
 

@@ -11,7 +11,8 @@ from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.log.log_types import CorruptLogError
 from kbroker.log.segment._segment import OpenFileCache
 from tests.support.compaction import CONFIG, DAY_MS, compact, keyed, records, suffixes
-from tests.support.log_files import NOW_MS, crc_ok, open_log, split
+from tests.support.log_files import NOW_MS, crc_ok, open_log
+from tests.support.wire import split
 
 
 def test_segments_are_merged_up_to_their_size(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from kbroker.log._partition_log import PartitionLog, active_producers
 from kbroker.log.log_types import AbortedTransaction
 from kbroker.protocol.records import iter_batches
 from tests.support.compaction import marker
-from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, split, write_transactional
+from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, write_transactional
+from tests.support.wire import split
 
 PID = 7
 BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 47, 48, 52

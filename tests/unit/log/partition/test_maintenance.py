@@ -8,7 +8,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog
-from tests.support.log_files import NOW_MS, TOPIC_ID, base_of, batch, open_log, read_all, split
+from tests.support.log_files import NOW_MS, TOPIC_ID, base_of, batch, open_log, read_all
+from tests.support.wire import split
 
 
 def test_flush_interval_holds_the_high_watermark(tmp_path: Path) -> None:

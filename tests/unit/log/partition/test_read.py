@@ -5,7 +5,8 @@ from pathlib import Path
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.segment._segment import OpenFileCache
 from tests.support.compaction import marker
-from tests.support.log_files import NOW_MS, base_of, batch, gzip_batch, open_log, read_all, split
+from tests.support.log_files import NOW_MS, base_of, batch, gzip_batch, open_log, read_all
+from tests.support.wire import split
 
 
 def test_roll_by_size(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from kbroker.log._partition import take_failures
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.segment._segment import OpenFileCache
 from tests.native import racing_reads
-from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, split
+from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log
+from tests.support.wire import split
 
 APPENDS = 1500
 
