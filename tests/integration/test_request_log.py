@@ -429,7 +429,7 @@ def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"kbroker\.request\.log\.dir") as refused:
             broker.start()
         assert str(folder) in refused.value.explain()
-        assert "a folder in which the broker can make files" in refused.value.explain()
+        assert "a folder in which the broker can create files" in refused.value.explain()
         assert not broker.is_running
 
 

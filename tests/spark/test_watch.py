@@ -149,7 +149,7 @@ def test_a_batch_has_a_limit_where_records_are_in_order() -> None:
         (["T", "a.log", "--every", "30"], "expected a time such as 500ms, 30s, 5min, 2h or 1d, got '30'"),
         (["T", "a.log", "--every", "10ms"], "expected at least 1000 ms, got 10ms"),
         (["T", "a.log", "--watermark", "-5s"], "expected a time such as"),
-        (["T", "a.log", "--page", "no/where/page.html"], "expected a folder at"),
+        (["T", "a.log", "--page", "no/where/page.html"], "expected the folder no/where for page.html"),
         (["ftp://host/T", "a.log"], "ftp"),
     ],
 )

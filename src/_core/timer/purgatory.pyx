@@ -508,7 +508,7 @@ cdef class PurgatoryHandle:
             PyErr_CheckSignals()
 
     def close(self) -> None:
-        """End the reaper and drop all operations, uncompleted; twice does no harm."""
+        """End the reaper and drop all operations, uncompleted. Idempotent."""
         with nogil:
             purgatory_empty(self.purgatory, drop_python)
             if self.owns_timer:

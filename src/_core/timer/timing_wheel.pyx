@@ -274,7 +274,7 @@ cdef class TimerHandle:
         return closed
 
     def close(self) -> None:
-        """End every wait and drop all pending tasks unrun; twice does no harm."""
+        """End every wait and drop all pending tasks unrun. Idempotent."""
         with nogil:
             timer_close(self.timer)
         drop_tasks(self.timer)

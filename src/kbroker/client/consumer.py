@@ -56,7 +56,7 @@ class Consumer:
         max_wait_ms: time that the broker may wait for `min_bytes`.
         min_bytes: minimum size of a response.
         max_bytes: maximum size of a response.
-        max_partition_bytes: maximum size of one partition in it; a single larger batch is returned all the same.
+        max_partition_bytes: maximum size of one partition in it; a single larger batch is still returned.
         read_committed: leave out aborted transactions, end at the last stable offset.
         reset: new position when one is outside the log: EARLIEST, LATEST, or None to raise
             OFFSET_OUT_OF_RANGE.

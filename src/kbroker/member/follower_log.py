@@ -1,4 +1,4 @@
-"""The metadata log of a node that follows the quorum: batches as the leader sent them, cut off where it says so.
+"""The metadata log of a node that follows the quorum: the leader's batches, truncated where the leader says so.
 
 Everything in it can be fetched again, so damage does not stop the node: the log is kept up to the first batch that is
 not sound, and the rest is fetched.

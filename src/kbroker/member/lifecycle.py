@@ -1,4 +1,4 @@
-"""Life of a broker in the eyes of its controller: registration, heartbeats, fencing, controlled shutdown.
+"""Life of a broker as its controller sees it: registration, heartbeats, fencing, controlled shutdown.
 
 Source: ``BrokerLifecycleManager``; spec: KIP-631, KIP-858, KIP-966, KIP-1066.
 """

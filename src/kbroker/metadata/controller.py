@@ -67,7 +67,7 @@ class _Queue:
                 assert change.delta is not None
                 try:
                     self.publisher.publish(change.delta, change.image)
-                except Exception as error:  # the other publishers are called all the same
+                except Exception as error:  # the other publishers are still called
                     logger.exception("a change of metadata cannot be put in force")
                     change.error = NotInForceError(error)
 

@@ -360,7 +360,7 @@ class TopicRegistry:
         directory_of = self._logs.directory_of
         try:
             self._controller.change(lambda image: directory_records(image, names, directory_of, image.level))
-        except Exception as error:  # a broker that stops, or a full disk: the partitions serve all the same
+        except Exception as error:  # a broker that stops, or a full disk: the partitions are still served
             logger.warning("the log folders of partitions are stored at the next start: %s", error)
 
     def _drop_added(self, name: str, added: range, image: MetadataImage) -> None:
@@ -589,5 +589,5 @@ def _storage_error(error: Exception) -> KafkaError:
         return error
     if isinstance(error, OSError):
         return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}")
-    logger.error("a log could not be made", exc_info=error)
+    logger.error("a log could not be created", exc_info=error)
     return KafkaError(Errors.UNKNOWN_SERVER_ERROR)

@@ -197,7 +197,7 @@ class QuotaEntityStore:
         for hook in self._hooks:
             try:
                 hook(entity, key, value)
-            except Exception:  # the others are put in force all the same
+            except Exception:  # the others are still put in force
                 logger.exception("cannot put %s of %s in force", key, entity)
 
 

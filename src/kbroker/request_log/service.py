@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.configs.config_def import ConfigError, folder_error
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
@@ -171,10 +171,8 @@ class RequestLog:
                 begin=begin,
                 end=ARROW_END if settings.is_arrow else b"",
             )
-        except (OSError, ValueError) as error:  # ValueError: a zero byte
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            allowed = "a folder in which the broker can make files"
-            raise ConfigError("kbroker.request.log.dir", settings.folder, reason, allowed) from error
+        except (OSError, ValueError) as error:
+            raise folder_error("kbroker.request.log.dir", settings.folder, error) from error
 
     def _logs(self) -> Sequence[Any]:
         """Return the topic's logs; an absent topic, also a deleted one, is created."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.configs.config_def import folder_error
 from kbroker.common.configs.config_telemetry import ENDPOINT, LOG_DIR
 from kbroker.common.loggers import get_logger
 from kbroker.log.checkpoints import uuid_to_text
@@ -116,7 +116,5 @@ def _push_log(config: BrokerConfig, clock: BaseClock) -> PushLog | None:
             file_bytes=config.integer("kbroker.request.log.file.bytes"),
             file_count=config.integer("kbroker.request.log.file.count"),
         )
-    except (OSError, ValueError) as error:  # ValueError: a zero byte
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        allowed = "a folder in which the broker can make files"
-        raise ConfigError(LOG_DIR, folder, reason, allowed) from error
+    except (OSError, ValueError) as error:
+        raise folder_error(LOG_DIR, folder, error) from error

@@ -62,6 +62,12 @@ class ConfigError(ValueError):
         return f"{self} (allowed: {self.allowed})" if self.allowed else str(self)
 
 
+def folder_error(key: str, folder: str, error: OSError | ValueError) -> ConfigError:
+    """Return the error for a folder in which no file can be created; a ValueError: its path has a zero byte."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ConfigError(key, folder, reason, "a folder in which the broker can create files")
+
+
 class Validator(NamedTuple):
     """Check of a value: ``check`` returns the reason of a refusal or None; ``allowed`` describes the valid values.
 

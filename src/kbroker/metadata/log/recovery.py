@@ -385,7 +385,7 @@ def _topics(folders: Sequence[Path], salvage: _Salvage, notes: list[str]) -> lis
             )
         missing = sorted(set(range(count)) - set(partitions))
         if missing:
-            notes.append(f"topic {name} has no folder for partition {', '.join(map(str, missing))}: made empty")
+            notes.append(f"topic {name} has no folder for partition {', '.join(map(str, missing))}: created empty")
         if known is None:
             topics[name] = StoredTopic(name, topic_id, count)
         else:
@@ -406,7 +406,7 @@ def _id_of(name: str, partitions: Mapping[int, uuid.UUID | None], folder: Path, 
         )
     if by_id:
         return next(iter(by_id))
-    notes.append(f"no folder of topic {name} has its topic id: a new id was made")
+    notes.append(f"no folder of topic {name} has its topic id: a new id was chosen")
     return uuid.uuid4()
 
 

@@ -323,7 +323,7 @@ def test_a_recovery_that_is_killed_at_any_step_is_repeated(
 
 
 def test_an_id_that_no_folder_has(folder: Path) -> None:
-    """Another partition's folder supplies a lost topic id; if no folder has the id, a new id is made and noted."""
+    """Another partition's folder supplies a lost topic id; if no folder has the id, a new id is chosen and noted."""
     lose(folder)
     (folder / "orders-0" / "partition.metadata").write_bytes(b"")
     (folder / "orders-1" / "partition.metadata").unlink()
@@ -333,7 +333,7 @@ def test_an_id_that_no_folder_has(folder: Path) -> None:
     by_name = {one.name: one.topic_id for one in found.topics}
     assert by_name["orders"] == ORDERS
     assert by_name["__consumer_offsets"] not in (OFFSETS, uuid.UUID(int=0))
-    assert "no folder of topic __consumer_offsets has its topic id: a new id was made" in found.notes
+    assert "no folder of topic __consumer_offsets has its topic id: a new id was chosen" in found.notes
 
 
 def test_missing_partitions_are_reported(folder: Path) -> None:
@@ -342,7 +342,7 @@ def test_missing_partitions_are_reported(folder: Path) -> None:
     shutil.rmtree(folder / "orders-1")
     found = recover(folder)
     assert [one.partitions for one in found.topics] == [2, 3]
-    assert "topic orders has no folder for partition 1: made empty" in found.notes
+    assert "topic orders has no folder for partition 1: created empty" in found.notes
 
 
 def make_partition(folder: Path, name: str, topic_id: uuid.UUID) -> None:
