@@ -130,7 +130,7 @@ def test_ingest_read_replay(spark: SparkSession, place: TablePlace, tmp_path: Pa
     done = ingest(spark, source, place, options, clock=clock)
     assert (done.rows, done.compacted.hours > 0) == (400, True)
     (rejected,) = place.listed("_rejected")
-    assert b"no valid JSON" in place.read(rejected[0])
+    assert b"invalid JSON" in place.read(rejected[0])
 
     names = day.rows.column_names
     rows = read_table(spark, place)
