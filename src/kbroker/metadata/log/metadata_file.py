@@ -74,12 +74,12 @@ def read_tables(path: Path) -> Tables:
             version = _version(db, path)
             if version == 0:
                 return {table: [] for table in TABLES}
+            _check_schema(db, path, version)
             if version < CHECKED_FROM:
                 found: dict[str, list[Row]] = {table: [] for table in TABLES}
                 for table in _tables_of(version):
                     found[table] = db.execute(f"SELECT {', '.join(TABLES[table])} FROM {table}").fetchall()
             else:
-                _check_schema(db, path, version)
                 found = _checked_tables(db, path, version)
             problems = [str(row[0]) for row in db.execute("PRAGMA integrity_check(1)")]
         except _UNREADABLE as error:
@@ -162,8 +162,10 @@ def _tables_of(version: int) -> list[str]:
 
 def _check_schema(db: sqlite3.Connection, path: Path, version: int) -> None:
     """Check names and columns of the tables. Raises: MetadataFileError."""
-    expected = {table: (*TABLES[table], "checksum") for table in _tables_of(version)}
-    expected |= {"totals": ("name", "row_count", "checksums"), "reserve": ("filler",)}
+    expected = {table: TABLES[table] for table in _tables_of(version)}
+    if version >= CHECKED_FROM:
+        expected = {table: (*columns, "checksum") for table, columns in expected.items()}
+        expected |= {"totals": ("name", "row_count", "checksums"), "reserve": ("filler",)}
     try:
         names = [str(row[0]) for row in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
         found = {name: tuple(row[1] for row in db.execute(f'PRAGMA table_info("{name}")')) for name in names}

@@ -162,6 +162,7 @@ def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak
         ("DELETE FROM totals WHERE name='quotas'", "table quotas: its 60 rows"),
         ("DROP TABLE quotas", "the definition of quotas is not what was written"),
         ("DROP TABLE totals", "the definition of totals"),
+        ("PRAGMA user_version=2", "the definition of acls, configs, delegation_tokens"),
         ("PRAGMA user_version=-5", "its schema version is -5"),
         ("PRAGMA user_version=0", "it has tables, but no schema version"),
     ],
