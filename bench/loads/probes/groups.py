@@ -163,12 +163,13 @@ def streams_group(place: Place) -> None:
     """Kafka Streams counts words in a streams group (KIP-1071); the broker creates the internal topics."""
     if any(shutil.which(program) is None for program in ("java", "javac", "mvn")):
         raise Skipped("needs a JDK and Maven")
-    made = place.admin.create_topics([NewTopic("lines", 2, 1), NewTopic("counted", 1, 1)])
+    topics = {"lines": 2, "counted": 1, "left": 1, "right": 1, "joined": 1}
+    made = place.admin.create_topics([NewTopic(name, partitions, 1) for name, partitions in topics.items()])
     for topic in made.values():
         topic.result(ANSWER_S)
     place.send("lines", [b"a b", b"a c a"])
     with tempfile.TemporaryDirectory(prefix="streams-", ignore_cleanup_errors=True) as folder:
-        command = [*java_program("StreamsGroup", FRAMEWORKS), place.bootstrap, folder, "at_least_once", "count"]
+        command = [*java_program("StreamsGroup", FRAMEWORKS), place.bootstrap, folder, "at_least_once"]
         process = subprocess.Popen([*command, "127.0.0.1:1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wanted = {b"a": b"3", b"b": b"1", b"c": b"1"}

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from kbroker.cli.options import key_values
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.pipeline_options import log_options, spark_options
 from kbroker.cli.pipeline_session import progress
@@ -36,9 +35,8 @@ def clients(logs: tuple[str, ...], dates: tuple[str, ...], top: int, pushes: tup
 
         if are_views:
             raise click.UsageError("a table of `watch` has no latencies: name one of `ingest`, or LOGs")
-        storage = key_values(common["storage"], "--storage-option")
         progress(common).doing = "comparing"
-        pushed = read_pushes(rows.sparkSession, LogSource.of_files(*(pushes or logs), storage=storage))
+        pushed = read_pushes(rows.sparkSession, LogSource.of_files(*(pushes or logs), storage=common["storage"]))
         if dates:
             pushed = pushed.where(pushed["time"].cast("date").cast("string").isin(*dates))
         found = [row.asDict() for row in compare(pushed, rows).limit(top).collect()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kbroker.cli.options import client_properties, key_values
+from kbroker.cli.options import client_properties
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.pipeline_options import (
     logs_argument,
@@ -133,9 +133,8 @@ def log_source(
     from kbroker.spark.tables.log_store import require_logs
     from kbroker.spark.tables.table_place import TablePlace
 
-    storage = key_values(common["storage"], "--storage-option")
+    storage, more = common["storage"], common["more"]
     require_logs([TablePlace.of(log, storage) for log in logs])  # Spark takes seconds to start
-    more = key_values(common["more"], "--option")
     security = {f"kafka.{name}": value for name, value in client_properties().items()}
 
     def source() -> LogSource:

@@ -62,7 +62,13 @@ def _url(context: click.Context, option: click.Parameter, value: str | None) -> 
     """Refuse an empty URL, which a shell makes of an unset variable: the job would run on this machine."""
     if value is not None and not value.strip():
         raise click.BadParameter("expected a URL, got an empty one", context, option)
+    if value is not None and context.params.get({"master": "remote", "remote": "master"}[str(option.name)]) is not None:
+        raise click.UsageError("only one of --master and --remote", context)
     return value
+
+
+def _key_values(context: click.Context, option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    return key_values(words, option.opts[0])
 
 
 def _as_of(context: click.Context, option: click.Parameter, word: str | None) -> str | None:
@@ -106,7 +112,8 @@ _TABLE: list[tuple[tuple[str, ...], dict[str, Any]]] = [
      "help": "Spark master, in Spark's own form.  [default: that of spark-defaults.conf, or local[*]]"}),
     (("--remote",), {"metavar": "sc://HOST[:PORT]", "callback": _url,
      "help": "Spark Connect server, instead of a master."}),
-    (("--conf", "settings"), {"multiple": True, "metavar": "KEY=VALUE", "help": "Setting of Spark. Repeatable."}),
+    (("--conf", "settings"), {"multiple": True, "metavar": "KEY=VALUE", "callback": _key_values,
+     "help": "Setting of Spark. Repeatable."}),
     (("--properties-file",), {"type": EXISTING_FILE, "metavar": "FILE",
      "help": "File with settings of Spark, in place of spark-defaults.conf, as for spark-submit."}),
     (("--py-env",), {"type": EXISTING_FILE, "metavar": "ARCHIVE",
@@ -116,7 +123,7 @@ _TABLE: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("--verbose", "-v"), {"is_flag": True, "help": "Show Spark's log and stack traces."}),
     (("--quiet", "-q"), {"is_flag": True, "help": "Print only errors to stderr."}),
     # tables
-    (("--storage-option", "storage"), {"multiple": True, "metavar": "NAME=VALUE",
+    (("--storage-option", "storage"), {"multiple": True, "metavar": "NAME=VALUE", "callback": _key_values,
      "help": "Option of TABLE's object store, as delta-rs names it; else from the environment. Repeatable."}),
     (("--as-of",), {"metavar": "VERSION|TIME", "callback": _as_of,
      "help": "Read an earlier state of TABLE: a version, or a time such as 2026-01-31T12:00 (UTC)."}),
@@ -136,7 +143,8 @@ _TABLE: list[tuple[tuple[str, ...], dict[str, Any]]] = [
      "show_default": True, "help": "Format of the records; naming it saves time."}),
     (("--connector",), {"type": click.Choice(["kbroker", "kafka"]), "default": "kbroker", "show_default": True,
      "help": "Spark's source for the topic; kafka is the official one, and needs `kbroker pipeline jars`."}),
-    (("--option", "more"), {"multiple": True, "metavar": "NAME=VALUE", "help": "Option of the source. Repeatable."}),
+    (("--option", "more"), {"multiple": True, "metavar": "NAME=VALUE", "callback": _key_values,
+     "help": "Option of the source. Repeatable."}),
     (("--max-per-batch",), {"metavar": "COUNT|SIZE",
      "help": "Maximum number of records of a topic, or maximum size of files such as 100MB, per batch."}),
     (("--checkpoint",), {"metavar": "DIR",
@@ -215,7 +223,7 @@ def place_of(table: str, common: dict[str, Any]) -> TablePlace:
     """Return the place of TABLE, with `--storage-option` and `--as-of`. Raises: PipelineError for an unknown store."""
     from kbroker.spark.tables.table_place import TablePlace
 
-    return TablePlace.of(table, key_values(common.get("storage", ()), "--storage-option"), common.get("as_of"))
+    return TablePlace.of(table, common.get("storage"), common.get("as_of"))
 
 
 def retention_of(common: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import key_values
 from kbroker.cli.progress_display import ProgressDisplay, Watch
 from kbroker.spark.errors import PipelineError
 
@@ -37,9 +36,6 @@ def session(common: dict[str, Any]) -> SparkSession:
     from kbroker.spark.setup import gateway
     from kbroker.spark.setup.session import build_session, require_packages
 
-    if common["master"] and common["remote"]:
-        raise click.UsageError("only one of --master and --remote")
-    settings = key_values(common["settings"], "--conf")
     require_packages()
 
     def listener(line: str) -> None:
@@ -55,7 +51,7 @@ def session(common: dict[str, Any]) -> SparkSession:
         driver_memory=common["driver_memory"],
         connector=common.get("connector") == "kafka",
         log_level="WARN" if common["verbose"] else "ERROR",
-        settings=settings,
+        settings=common["settings"],
         properties_file=common["properties_file"],
         py_env=common["py_env"],
         listener=listener,

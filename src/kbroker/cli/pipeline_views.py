@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
+from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import fields, print_json, print_rows, print_table
 from kbroker.cli.pipeline_options import log_options, no_spark_options, options, place_of, spark_options
 from kbroker.cli.pipeline_session import progress, running, session
@@ -160,7 +160,7 @@ def lag(
     names: tuple[str, ...],
     bootstrap_server: str,
     checkpoints: tuple[str, ...],
-    storage: tuple[str, ...],
+    storage: dict[str, str],
     partitions: bool,
     as_json: bool,
 ) -> None:
@@ -221,7 +221,7 @@ def request_rows(
         raise click.UsageError("--as-of is for a TABLE: logs have no versions")
     if not tables:
         require_logs(places)
-    source = None if tables else LogSource.of_files(*logs, storage=key_values(common["storage"], "--storage-option"))
+    source = None if tables else LogSource.of_files(*logs, storage=common["storage"])
     with running(common, session) as spark:
         from kbroker.spark.tables.log_reader import POSITION, REASON, SOURCE, good, read_log
         from kbroker.spark.tables.table import read_table
