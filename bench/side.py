@@ -54,7 +54,9 @@ class Side:
         """Return the sum of all values of a metric."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as response:
             rows = (line.rpartition(" ") for line in response.read().decode().splitlines())
-        return sum(float(value) for series, _, value in rows if series.partition("{")[0] == name)
+        values = [float(value) for series, _, value in rows if series.partition("{")[0] == name]
+        assert values, f"no metric {name}"
+        return sum(values)
 
     def run(
         self,

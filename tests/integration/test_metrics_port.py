@@ -322,7 +322,7 @@ def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
     assert broker.metrics_url is not None
     host, _, port = broker.metrics_url.removeprefix("http://").partition(":")
     said = (b"", b"GET /metr", b"GET /metrics HTTP/1.0\r\n\r\n", b"GET /ready HTTP/1.0\r\n\r\n", b"\0\xff" * 40)
-    with need.open_files(8192), contextlib.ExitStack() as crowd:
+    with need.open_files(2500), contextlib.ExitStack() as crowd:
         for number in range(1000):
             one = crowd.enter_context(socket.create_connection((host, int(port)), 20))
             with contextlib.suppress(OSError):  # the connection may be closed already, in favour of another

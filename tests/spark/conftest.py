@@ -32,13 +32,12 @@ if TYPE_CHECKING:
     from kbroker.testing import EmbeddedBroker
 
 HERE = Path(__file__).resolve().parent
-#: Spark's own choice starts the program readlink up to twenty times per batch. Sessions in other processes have it.
+#: Spark's own choice, which other processes have, starts the program readlink up to twenty times per batch.
 BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",  # partition counts as planned
     "spark.sql.streaming.pollingDelay": "20ms",
-    "spark.sql.streaming.checkpointFileManagerClass": BY_FILE_SYSTEM,
     **NO_CODE,
 }
 TIMEOUT_S = 900
@@ -74,7 +73,7 @@ class Sessions:
                     master="local[2]",
                     delta=self.no_delta is None,
                     connector=self.no_connector is None,
-                    settings=SETTINGS,
+                    settings={**SETTINGS, "spark.sql.streaming.checkpointFileManagerClass": BY_FILE_SYSTEM},
                 )
         return self._session
 

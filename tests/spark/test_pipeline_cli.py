@@ -105,6 +105,7 @@ def test_a_failure_in_a_session_is_one_line(
         (["ingest", "T", "NOLOG"], "NOLOG, found none; name files, folders of files, or patterns of file names"),
         (["watch", "T", "no-*.jsonl"], "no-*.jsonl, found none; name files"),
         (["usage", "NOLOG"], "NOLOG, found none; name files"),
+        (["clients", "README.md", "--pushes", "NOLOG"], "NOLOG, found none; name files"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(

@@ -74,7 +74,7 @@ def test_two_logs_into_one_table(stores: dict[str, TablePlace], store: str, tmp_
 
 @pytest.mark.parametrize("store", ["disk", "HDFS"])
 def test_one_checkpoint_twice(stores: dict[str, TablePlace], store: str, tmp_path: Path) -> None:
-    """At least one ingest succeeds, a failure is one sentence, and the next run adds the missing rows."""
+    """A failure of an ingest is one sentence, and the next run adds the missing rows."""
     for attempt in range(3):
         table = stores[store].within(f"once-{attempt}")
         folder = tmp_path / str(attempt)

@@ -1,8 +1,9 @@
 """Small separate file system, and a file that fills a file system."""
 
+import errno
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import need
@@ -27,7 +28,10 @@ def fill(folder: Path) -> Path:
     filler = folder / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
-            with suppress(OSError):
+            try:
                 while file.write(bytes(size)):
                     pass
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
     return filler

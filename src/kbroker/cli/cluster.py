@@ -208,7 +208,7 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, yes: bo
 
 
 def _corrections(plan: Plan) -> AbstractContextManager[None]:
-    return corrections("topic", [change.key for change in plan.changes if change.kind == "config"])
+    return corrections("topic", [c.key for c in plan.changes if c.kind == "config" and c.after is not None])
 
 
 def _apply(plan: Plan) -> None:

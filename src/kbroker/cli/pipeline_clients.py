@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_options import log_options, spark_options
+from kbroker.cli.pipeline_options import log_options, place_of, spark_options
 from kbroker.cli.pipeline_session import progress
 from kbroker.cli.pipeline_views import request_rows
 from kbroker.spark import formatting as jobs
@@ -29,6 +29,9 @@ def clients(logs: tuple[str, ...], dates: tuple[str, ...], top: int, pushes: tup
     (kbroker.telemetry.log.dir), which may be in the same folder. The clients with the largest difference are first:
     it is the time of the network and of the client's own queue.
     """
+    from kbroker.spark.tables.log_store import require_logs
+
+    require_logs([place_of(push, common) for push in pushes])  # before Spark starts and reads the logs
     with request_rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.tables.log_reader import LogSource
         from kbroker.spark.usage_views.clients import compare, read_pushes

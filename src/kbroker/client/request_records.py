@@ -167,7 +167,7 @@ def plain_name(name: str) -> str:
 def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterator[list[Row]]:
     """Yield records of the log's topic in order of arrival, from at most ``back`` records before each partition's end.
 
-    Yields lists: the first empty one when the initial end is reached. Without ``follow``, the iteration ends there.
+    Yields lists, of which one is empty: that at the initial end. Without ``follow``, the iteration ends there.
     Raises: RequestLogError if the topic does not exist; KafkaError, BrokerConnectionError.
     """
     try:

@@ -169,8 +169,9 @@ class SocketServer:
 
     @property
     def acceptors(self) -> list[Acceptor]:
-        """The acceptors, one per listener."""
-        return [b.acceptor for b in self._bound if b.acceptor is not None]
+        """The acceptors, one per listener; none before all exist and once the first one has ended with its threads."""
+        acceptors = [b.acceptor for b in self._bound]
+        return [acceptor for acceptor in acceptors if acceptor is not None] if None not in acceptors else []
 
     def port(self, listener_name: str) -> int:
         """Return the bound port of a listener. Raises: KeyError for an unknown name."""

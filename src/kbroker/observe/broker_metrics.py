@@ -312,7 +312,7 @@ def _throttle_times(parts: BrokerParts, method: Literal["throttle_time", "ip_thr
 
 
 def _descriptor_shortages(parts: BrokerParts) -> Series:
-    pairs = zip(parts.server.listeners, parts.server.acceptors, strict=True)
+    pairs = zip(parts.server.listeners, parts.server.acceptors, strict=False)  # none while they end
     return [((bound.name,), acceptor.out_of_descriptors) for bound, acceptor in pairs]
 
 

@@ -43,7 +43,7 @@ def test_kafka_names() -> None:
 
 
 def test_series_of_clients_are_bounded() -> None:
-    """The largest series stay; the others are combined as "other" for each value of the unbounded labels."""
+    """The largest series stay; others are combined as "other" for each value of the labels that no client chooses."""
     samples = [Sample((f"u{n}", "a" if n % 2 else "b"), float(n)) for n in range(10)]
     kept = bounded(("user", "listener"), samples, 3)
     assert kept[:3] == [Sample(("u9", "a"), 9.0), Sample(("u8", "b"), 8.0), Sample(("u7", "a"), 7.0)]

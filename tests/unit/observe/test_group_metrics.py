@@ -64,7 +64,7 @@ def test_groups_by_protocol_and_state() -> None:
 
 
 def test_what_has_happened() -> None:
-    """Commits, deletions and expirations count offsets; a rebalance of a consumer group counts with each new epoch."""
+    """Commits, deletions and expirations count offsets; a join to a consumer group counts a rebalance, a leave none."""
     scene = Scene()
     for name in ("offset-commit", "offset-expiration", "offset-deletion", "consumer-group-rebalance"):
         assert scene.count(name) == 0

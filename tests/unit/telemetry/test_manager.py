@@ -80,7 +80,7 @@ def test_a_subscription_that_is_absent_already_changes_nothing(rig: Rig) -> None
 
 
 def test_a_get_after_an_error_of_the_subscription_is_not_throttled(rig: Rig) -> None:
-    """The request after UNKNOWN_SUBSCRIPTION_ID or UNSUPPORTED_COMPRESSION_TYPE is accepted before the interval."""
+    """The request after UNKNOWN_SUBSCRIPTION_ID is accepted before the interval."""
     granted = rig.get(SAME)
     wrong = granted._replace(subscription_id=granted.subscription_id + 1)
     assert rig.error_of(wrong) is Errors.UNKNOWN_SUBSCRIPTION_ID

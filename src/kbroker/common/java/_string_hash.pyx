@@ -5,11 +5,13 @@ Source: ``java.lang.String.hashCode``.
 from libc.stdint cimport int32_t, uint32_t
 
 
-def string_hash(str text not None) -> int:
+def string_hash(text) -> int:
     """Return the hash of a text, a signed int of 32 bits, over its UTF-16 units. Threads: any."""
+    if not isinstance(text, str):   # a typed argument would refuse subclasses
+        raise TypeError(f"expected a str, got {type(text).__name__}")
     cdef uint32_t value = 0, code_point
     cdef Py_UCS4 character
-    for character in text:
+    for character in <str>text:
         code_point = <uint32_t>character
         if code_point > 0xFFFF:
             value = 31 * value + 0xD7C0 + (code_point >> 10)

@@ -102,10 +102,15 @@ def sound_rows(path: Path) -> SoundRows:
             totals = _totals(db, path)
         except MetadataFileError:
             totals = {}
+        try:
+            names = _table_names(db)
+        except _UNREADABLE:
+            names = list(TABLES)
         for table in TABLES:
             rows = found[table] = []
             checksums = 0
-            if CHECKED_FROM <= version < _ADDED_IN.get(table, 1):  # the table is newer: nothing of it is lost
+            # the table is newer: nothing of it is lost
+            if CHECKED_FROM <= version < _ADDED_IN.get(table, 1) and table not in names:
                 whole.add(table)
                 continue
             with contextlib.suppress(MetadataFileError):
@@ -160,6 +165,10 @@ def _tables_of(version: int) -> list[str]:
     return [table for table in TABLES if _ADDED_IN.get(table, 1) <= version]
 
 
+def _table_names(db: sqlite3.Connection) -> list[str]:
+    return [str(row[0]) for row in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+
+
 def _check_schema(db: sqlite3.Connection, path: Path, version: int) -> None:
     """Check names and columns of the tables. Raises: MetadataFileError."""
     expected = {table: TABLES[table] for table in _tables_of(version)}
@@ -167,8 +176,7 @@ def _check_schema(db: sqlite3.Connection, path: Path, version: int) -> None:
         expected = {table: (*columns, "checksum") for table, columns in expected.items()}
         expected |= {"totals": ("name", "row_count", "checksums"), "reserve": ("filler",)}
     try:
-        names = [str(row[0]) for row in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
-        found = {name: tuple(row[1] for row in db.execute(f'PRAGMA table_info("{name}")')) for name in names}
+        found = {name: tuple(row[1] for row in db.execute(f'PRAGMA table_info("{name}")')) for name in _table_names(db)}
     except _UNREADABLE as error:
         raise _damage(path, f"its list of tables cannot be read: {error}") from error
     if found != expected:

@@ -257,7 +257,7 @@ class TableStream:
             raise PipelineError(f"the stream ended: {reason}") from error
 
     def look(self, query: StreamingQuery) -> None:
-        """Report progress: called regularly while the stream runs, on the thread of `run`, and once at its end."""
+        """Hook for progress, called regularly while the stream runs, on the thread of `run`, and once at its end."""
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
         """Write one micro-batch: rows into the table, the rest into `_rejected`; then compact what is due."""

@@ -1,5 +1,7 @@
 """Hashes of Java's strings."""
 
+from enum import Enum
+
 import pytest
 
 from kbroker.common.java._string_hash import string_hash
@@ -21,6 +23,11 @@ from kbroker.common.java._string_hash import string_hash
 def test_the_hash_is_that_of_java(text: str, value: int) -> None:
     """The hash covers the UTF-16 units of a text and overflows as a Java int does."""
     assert string_hash(text) == value
+
+
+def test_a_subclass_of_str_has_the_hash_of_its_text() -> None:
+    names = Enum("names", {"GREETING": "hello"}, type=str)
+    assert string_hash(names.GREETING) == string_hash("hello")
 
 
 def test_another_type_is_refused() -> None:

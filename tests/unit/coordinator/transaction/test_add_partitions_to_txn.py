@@ -128,7 +128,7 @@ def test_a_question_may_be_another_one_the_next_time(bench: Bench) -> None:
 
 
 def test_a_question_that_cannot_be_made_again_ends_the_wait(bench: Bench) -> None:
-    """The request gets CONCURRENT_TRANSACTIONS; otherwise only its closed connection would inform the client."""
+    """The request gets UNKNOWN_SERVER_ERROR; otherwise only its closed connection would inform the client."""
 
     def no_memory() -> Question:
         raise MemoryError

@@ -189,6 +189,17 @@ def test_sound_rows_of_a_damaged_file(filled: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("version", range(2, SCHEMA_VERSION))
+def test_tables_of_a_later_version_are_salvaged(filled: Path, tmp_path: Path, version: int) -> None:
+    """A damaged schema version does not hide the rows of the tables that the file has."""
+    path = shutil.copyfile(filled, tmp_path / FILE_NAME)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"PRAGMA user_version={version}")
+    tables, whole = sound_rows(path)
+    assert whole == set(TABLES)
+    assert {table: sorted(rows) for table, rows in tables.items()} == content(filled)
+
+
 def test_checksums_distinguish_types_and_tables() -> None:
     """A checksum differs by the type of a value and by the table."""
     sums = [row_checksum("t", row) for row in ((1,), ("1",), (b"1",), (1.0,), ("1", ""), ("", "1"), (-1,))]
