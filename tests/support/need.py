@@ -37,13 +37,12 @@ def root(why: str) -> None:
 
 @contextmanager
 def open_files(count: int) -> Iterator[None]:
-    """Raise the limit of open files, of this process and of the processes that it starts, within the block."""
+    """Set the limit of open files, of this process and of the processes that it starts, within the block."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         lack(f"expected a hard limit of {count} open files or more, found {hard}")
-    if soft != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
     try:
         yield
     finally:
