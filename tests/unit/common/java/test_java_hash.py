@@ -26,8 +26,10 @@ def test_the_hash_is_that_of_java(text: str, value: int) -> None:
 
 
 def test_a_subclass_of_str_has_the_hash_of_its_text() -> None:
-    names = Enum("names", {"GREETING": "hello"}, type=str)
-    assert string_hash(names.GREETING) == string_hash("hello")
+    class Name(str, Enum):
+        GREETING = "hello"
+
+    assert string_hash(Name.GREETING) == string_hash("hello")
 
 
 def test_another_type_is_refused() -> None:
