@@ -109,6 +109,7 @@ def share_group(broker: EitherBroker) -> Iterator[None]:
     assert member.acquire(10) == dict.fromkeys(range(10), 1)
     member.acknowledge((0, 3, ACCEPT), (4, 5, RELEASE), (6, 6, REJECT))
     member.leave()
+    wait_for("the stored release of 7 to 9", lambda: start_offset(broker.bootstrap, "g", "shared") == 4)
     left = {4: 2, 5: 2, 7: 2, 8: 2, 9: 2}  # delivery count of the next delivery
     for released in (14, 24):
         found = start_offset(broker.bootstrap, "g", "shared")
