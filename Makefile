@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 LOCK := tests/requirements.txt
 ARGS ?=
 # Tests wait more than they compute, so more of them than cores; WORKERS=0: one after the other, as plain pytest does
-WORKERS ?= 4
+WORKERS ?= 5
 PARALLEL = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without byte code each process of a test takes twice the CPU to start, and each worker rewrites the assertions of all tests
