@@ -3,7 +3,7 @@
 The memory of large requests is in the allocator's arenas, and glibc returns the end of an arena only: one small block
 above it keeps megabytes. Up to 4 MiB at the end stay too, in each thread's arena, since returning them at every request
 would cost the next one page faults, as would an M_MMAP_THRESHOLD below its 1 MiB. A trim returns all free memory:
-60 MiB take 2 to 7 ms, also from 16 arenas; under a steady load there is one a minute at most.
+60 MiB take 2 to 7 ms, also from 16 arenas; under a steady load, or above the idle level, there is about one a minute.
 """
 
 from __future__ import annotations
@@ -32,12 +32,17 @@ class MemoryKeeper:
     ) -> None:
         self._resident_bytes = resident_bytes
         self._release = release
-        self._lowest = self._highest = resident_bytes()
+        self._least = self._lowest = self._highest = resident_bytes()
+        self._unchanged, self._patience = 0, 1
         self._left_out = 0
         self._leave_out = 0
 
     def look(self) -> None:
-        """Trim after a change by GROWN_BYTES since the last time, in either direction: memory may be free only now."""
+        """Trim after a change by GROWN_BYTES since the last time, in either direction: memory may be free only now.
+
+        Without a change, trim at once and then once a minute while the memory is above the least: what was in use at
+        the last trim may have become free inside the arenas, which changes nothing that can be seen.
+        """
         if self._leave_out > 0:
             self._leave_out -= 1
             return
@@ -45,8 +50,15 @@ class MemoryKeeper:
         self._lowest, self._highest = min(self._lowest, found), max(self._highest, found)
         if max(found - self._lowest, self._highest - found) < GROWN_BYTES:
             self._left_out = 0
-            return
+            self._unchanged += 1
+            if found - self._least < GROWN_BYTES or self._unchanged < self._patience:
+                return
+            self._patience = MOST_LEFT_OUT
+        else:
+            self._patience = 1
+        self._unchanged = 0
         self._release()
         self._lowest = self._highest = self._resident_bytes()
+        self._least = min(self._least, self._lowest)
         self._left_out = min(2 * self._left_out + 1, MOST_LEFT_OUT)
         self._leave_out = self._left_out

@@ -47,6 +47,26 @@ def test_what_was_in_use_at_the_first_look_is_given_back_later() -> None:
     assert (machine.trims, machine.free) == (2, 0)
 
 
+def test_what_becomes_free_without_a_visible_change_is_given_back() -> None:
+    """Memory that was in use at the last trim is released at the next look, or within a minute of later looks."""
+    machine = Machine()
+    keeper = keeper_of(machine)
+    for looks in (0, 3):
+        machine.used += 50 << 20
+        keeper.look()
+        for _ in range(looks):
+            keeper.look()
+        machine.used -= 50 << 20
+        machine.free = 50 << 20
+        for _ in range(2 * MOST_LEFT_OUT):
+            keeper.look()
+        assert machine.free == 0
+    trims = machine.trims
+    for _ in range(100):
+        keeper.look()
+    assert machine.trims == trims, "nothing is above the least"
+
+
 def test_steady_load_is_trimmed_seldom() -> None:
     """A load that reuses released memory costs one trim in a dozen looks, until quiet looks reset the interval."""
     machine = Machine()
