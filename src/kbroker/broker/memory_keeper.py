@@ -40,8 +40,9 @@ class MemoryKeeper:
     def look(self) -> None:
         """Trim after a change by GROWN_BYTES since the last time, in either direction: memory may be free only now.
 
-        Without a change, trim at once and then once a minute while the memory is above the least: what was in use at
-        the last trim may have become free inside the arenas, which changes nothing that can be seen.
+        Without a change, trim at the first look and then once a minute while the resident memory is GROWN_BYTES above
+        the least that was found: memory that was in use at the last trim may have become free inside the arenas,
+        which does not change the resident memory.
         """
         if self._leave_out > 0:
             self._leave_out -= 1

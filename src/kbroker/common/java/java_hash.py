@@ -1,7 +1,6 @@
 """Hashes of Java's values, and the order of Java's hash maps: Kafka's decisions and responses depend on both.
 
-Source: ``org.apache.kafka.common.Uuid``, ``java.util.HashMap``, Kafka's
-``BaseHashTable``.
+Source: ``org.apache.kafka.common.Uuid``, ``java.util.HashMap``, Kafka's ``BaseHashTable``.
 """
 
 from __future__ import annotations
