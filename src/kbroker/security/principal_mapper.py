@@ -6,6 +6,7 @@ Source: ``SslPrincipalMapper``, ``javax.security.auth.x500.X500Principal.getName
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -73,16 +74,20 @@ class PrincipalMapper:
 
 def _rule(pattern: str, replacement: str, case: str) -> Callable[[str], str | None]:
     try:
-        compiled = re.compile(pattern)
-    except re.error as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # classes within classes, which Python reads as characters
+            compiled = re.compile(pattern, re.ASCII)  # as Java: \w, \d and \s are ASCII
+    except (re.error, FutureWarning) as error:
         raise ValueError(f"Invalid rule: {pattern}: {error}") from None
     parts = list(_replacement(replacement, compiled.groups))
 
+    def expand(match: re.Match[str]) -> str:
+        return "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
+
     def apply(name: str) -> str | None:
-        match = compiled.fullmatch(name)
-        if match is None:
+        if compiled.fullmatch(name) is None:
             return None
-        found = "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
+        found = compiled.sub(expand, name)  # all matches, as Kafka: "(.*)" matches once more at the end
         return found.lower() if case == "L" else found.upper() if case == "U" else found
 
     return apply

@@ -26,6 +26,7 @@ def test_users_of_plain() -> None:
         ),
         (f'{SCRAM_MODULE} required password="a\\"b\\\\c;=";', {"password": 'a"b\\c;='}),
         (f'{SCRAM_MODULE} required password="";', {"password": ""}),
+        (rf"{SCRAM_MODULE} required password='a\tb\n\1\101\477\8\w';", {"password": "a\tb\n\1A'78w"}),
     ],
 )
 def test_forms(text: str, options: dict[str, str]) -> None:

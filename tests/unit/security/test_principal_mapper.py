@@ -91,10 +91,13 @@ def test_what_is_no_certificate(data: bytes) -> None:
         ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U , DEFAULT", "CN=alice,O=x", "ALICE"),
         ("RULE:^CN=(.*)$/$1$2-$12/", "CN=x", "x$2-x2"),
         ("RULE:^CN=x$/a\\/b/", "CN=x", "a/b"),
+        ("RULE:(.*)/$1@x/", "CN=a", "CN=a@x@x"),
+        ("RULE:CN=(.*?)/$1-user/", "CN=a", "-usera"),
+        ("RULE:CN=(\\w+)/$1/,DEFAULT", "CN=Zoë", "CN=Zoë"),
     ],
 )
 def test_rules(rules: str, name: str, user: str) -> None:
-    """The first rule that matches the whole name determines the user; references without a group are kept."""
+    """The first rule that matches the whole name replaces all its matches; references without a group are kept."""
     assert PrincipalMapper(rules).name_of(name) == user
 
 
@@ -106,7 +109,7 @@ def test_no_rule_and_no_certificate() -> None:
     assert PrincipalMapper().principal_of(certificate(attribute(CN, "alice"))) == "User:CN=alice"
 
 
-@pytest.mark.parametrize("rules", ["default", "RULE:^CN=(.*$/$1/", "RULE:x", "RULE:x/y/z,oops"])
+@pytest.mark.parametrize("rules", ["default", "RULE:^CN=(.*$/$1/", "RULE:x", "RULE:x/y/z,oops", "RULE:[a-z&&[^x]]*/y/"])
 def test_wrong_rules(rules: str) -> None:
     """Invalid rules are refused at the start."""
     with pytest.raises(ValueError, match="Invalid rule"):

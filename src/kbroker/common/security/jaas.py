@@ -12,6 +12,8 @@ USER_PREFIX = "user_"
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 _TOKEN = re.compile(r"\s*(?:(=)|(;)|\"((?:\\.|[^\"\\])*)\"|'((?:\\.|[^'\\])*)'|([^\s=;\"']+))", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.DOTALL)
+_CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FORM = 'org.apache...LoginModule required name="value" ... ;'
 
 
@@ -65,5 +67,11 @@ def _tokens(text: str) -> list[tuple[str, str]]:
             found.append((equals or semicolon, ""))
         else:
             quoted = double if double is not None else single
-            found.append(("", word if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)))
+            found.append(("", word if quoted is None else _ESCAPE.sub(_unescaped, quoted)))
     return found
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """Return the character of an escape in quotation marks: octal, a control character, or itself."""
+    octal, char = escape.groups()
+    return chr(int(octal, 8)) if octal else _CONTROLS.get(char, char)
