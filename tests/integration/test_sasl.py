@@ -274,6 +274,7 @@ def test_a_session_ends(ending: SecuredBroker, clock: VirtualClock) -> None:
         "ExpiredConnectionsKilledCount": 1,
         "expired-connections-killed-count": 1,
         "failed-authentication-total": 0,
+        "successful-authentication-no-reauth-total": 0,
         "successful-authentication-total": 1,
     }
 
@@ -296,11 +297,13 @@ def test_a_session_is_renewed_on_the_same_connection(ending: SecuredBroker, cloc
             AUTHENTICATE, 1, 9, "x", {"AuthBytes": f"\0bob\0{PASSWORDS['bob']}".encode()}
         )
         connection.send(frame[4:])
-        wait_for("the failure", lambda: ending.counters()["authentications_failed"] == 1)
+        wait_for("the failure", lambda: ending.counters()["reauthentications_failed"] == 1)
         clock.advance_ms(100)
         _, response = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(connection.receive()))
         assert response["ErrorMessage"].startswith("Cannot change principals during re-authentication")
         assert is_closed(connection)
+    counters = ending.counters()
+    assert [counters[name] for name in ("authenticated", "reauthenticated", "authentications_failed")] == [1, 2, 0]
 
 
 def test_a_renewal_in_a_packet_with_requests(ending: SecuredBroker, clock: VirtualClock) -> None:

@@ -86,11 +86,18 @@ def client_hello(context: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.MemoryBIO,
 
 
 def test_a_client_certificate_names_the_client(secured: SecuredBroker, client: Path) -> None:
-    """The principal is the distinguished name of the client's certificate, or ANONYMOUS."""
+    """The principal is the distinguished name of the client's certificate, or ANONYMOUS; each handshake is counted."""
+    before = secured.counters()
     with principals(secured) as seen:
         secured.cluster("TLS", {"ssl.keystore.location": str(client)}).close()
         secured.cluster("TLS").close()
     assert seen == [f"User:{CLIENT_NAME}", "User:ANONYMOUS"]
+    after = secured.counters()
+    changed = {name for name in after if name.endswith(("ed_once", "authenticated")) and after[name] != before[name]}
+    assert changed == {"authenticated", "authenticated_once"}
+    assert (
+        after["authenticated"] - before["authenticated"] == after["connections_created"] - before["connections_created"]
+    )
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -255,13 +262,15 @@ def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: p
     [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">i", 11) + header(18, 0), bytes(50), b"\x16\x03\x01\xff\xff" + bytes(9)],
 )
 def test_what_is_no_handshake(secured: SecuredBroker, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Plaintext on a TLS listener closes the connection, and the log names the client."""
+    """Plaintext on a TLS listener closes the connection; the log names the client, and the failure is counted."""
+    before = secured.counters()["authentications_failed"]
     with caplog.at_level(logging.INFO):
         connection = secured.connect("TLS")
         host, port = connection.socket.getsockname()
         connection.send_raw(data + bytes(1 << 16))
         assert is_closed(connection)
         wait_for("the line", lambda: f"failed authentication with {host}:{port} (SSL handshake failed" in caplog.text)
+    wait_for("the count", lambda: secured.counters()["authentications_failed"] == before + 1)
 
 
 def test_broken_records_are_logged_ten_times_a_second(

@@ -9,8 +9,8 @@ from kbroker._core.network.channel cimport (
     can_resume, has_buffered, loop_close, loop_read, loop_unmute, loop_want_write, loop_write, read_due, set_interest,
 )
 from kbroker._core.network.loop_types cimport (
-    CLOSE_EXPIRED, CLOSE_FRAME_TIMEOUT, CLOSE_PEER, KB_AGAIN, KB_WANT_WRITE, SCRATCH_BYTES, Channel, EventLoop, Link,
-    count, is_linked, list_append, list_append_once, list_empty, list_init, list_remove, list_take,
+    CLOSE_EXPIRED, CLOSE_FRAME_TIMEOUT, CLOSE_PEER, KB_AGAIN, KB_REFUSED, KB_WANT_WRITE, SCRATCH_BYTES, Channel,
+    EventLoop, Link, count, is_linked, list_append, list_append_once, list_empty, list_init, list_remove, list_take,
 )
 from kbroker._core.network.mute cimport NOT_MUTED
 from kbroker._core.network.poller cimport KB_HANGUP, KB_MAX_EVENTS, KB_READ, KB_WRITE, Poller, kb_event
@@ -197,8 +197,11 @@ cdef bint shake_hands(EventLoop *loop, Channel *channel) noexcept nogil:
     if ready == KB_AGAIN or channel.close_reason != 0:
         return False
     if ready != 1:
+        if ready == KB_REFUSED:
+            count(&loop.counters.handshakes_refused, 1)
         loop_close(loop, channel, CLOSE_PEER)
         return False
+    count(&loop.counters.handshakes, 1)
     channel.handshaking = False
     list_remove(&channel.partial_reads)
     return True

@@ -17,6 +17,7 @@ cdef extern from "network/socket_io.h" nogil:
         KB_FAILED
         KB_NO_DESCRIPTORS
         KB_WANT_WRITE
+        KB_REFUSED
         KB_MAX_PIECES
         KB_HOST_BYTES
     ctypedef struct kb_piece:
@@ -34,7 +35,8 @@ cdef struct Transport:          # results: bytes, 0 end of stream, KB_AGAIN, KB_
     int64_t (*send)(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil
     # NULL: the loop copies by pread and send
     int64_t (*send_file)(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil
-    # NULL: ready at once. 1: ready; KB_AGAIN: needs bytes; KB_WANT_WRITE: must wait until it is writable; KB_FAILED
+    # NULL: ready at once. 1: ready; KB_AGAIN: needs bytes; KB_WANT_WRITE: must wait until it is writable; KB_REFUSED:
+    # by this side, for what the peer has sent; KB_FAILED
     int (*handshake)(Channel *channel) noexcept nogil
     # Return whether a receive would return bytes without reading the socket; NULL: never
     bint (*has_buffered)(Channel *channel) noexcept nogil
@@ -139,6 +141,8 @@ cdef struct LoopCounters:       # written by the loop's thread, read by any
     AtomicI64 connections_closed
     AtomicI64 connections_expired
     AtomicI64 frames_expired
+    AtomicI64 handshakes        # complete ones of transports
+    AtomicI64 handshakes_refused
     AtomicI64 invalid_frames
     AtomicI64 bytes_received
     AtomicI64 bytes_sent

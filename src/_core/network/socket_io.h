@@ -10,8 +10,8 @@
 #include <string.h>
 #include "thread_setup.h"
 
-enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_WANT_WRITE = -4, KB_MAX_PIECES = 64, KB_HOST_BYTES = 64,
-       KB_MOST_FILES = 16384 };
+enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_WANT_WRITE = -4, KB_REFUSED = -5, KB_MAX_PIECES = 64,
+       KB_HOST_BYTES = 64, KB_MOST_FILES = 16384 };
 
 #ifndef _WIN32
 #include <arpa/inet.h>

@@ -95,6 +95,7 @@ class SaslAuthenticator:
         self._previous: tuple[str, str] | None = None  # mechanism and principal of the previous authentication
         self._principal = ""
         self._is_token_authenticated = False
+        self._can_renew = False  # by the version of a request of this exchange
         self._lifetime_ms = 0
         self._renewed_ms: int | None = None
         self._refusal = ""
@@ -142,8 +143,7 @@ class SaslAuthenticator:
         if key == api18_api_versions.KEY:
             if self._state is not _State.INITIAL:
                 return self._closed("unexpected ApiVersions")
-            low, high = codec.api(key).advertised_versions
-            if not low <= version <= high:
+            if version not in _range(key):
                 body = api18_api_versions.unsupported(self._listener.api_versions())
                 return Step(Outcome.CONTINUE, struct.pack(">i", correlation_id) + body)
         elif not codec.api(key).request_versions[0] <= version <= codec.api(key).request_versions[1]:
@@ -191,6 +191,7 @@ class SaslAuthenticator:
         low, high = codec.api(key).request_versions
         if not low <= version <= high:
             return self._closed(f"version {version} of SaslAuthenticate is not supported")
+        self._can_renew = self._can_renew or version > 0
         token = bytes(codec.decode_request(key, version, frame, at)["AuthBytes"])
         try:
             response, principal = self._evaluate(token)
@@ -212,7 +213,8 @@ class SaslAuthenticator:
         except SaslAuthenticationError as error:
             return self._failed(str(error))
         except SaslError as error:
-            return self._closed(str(error))
+            logger.debug("%s of %s: %s", self._what, self._client, error)
+            return self._closed(f"invalid credentials with SASL mechanism {self._name}")
         if principal:
             self._complete(principal)
         return self._continued(response, principal)
@@ -253,6 +255,7 @@ class SaslAuthenticator:
                 principal,
                 self._lifetime_ms,
                 is_token_authenticated=self._is_token_authenticated,
+                is_renewable=self._can_renew,
             )
         return Step(Outcome.CONTINUE, response)
 
@@ -262,7 +265,11 @@ class SaslAuthenticator:
         """Return an error as a response of the requested API, if it has one."""
         key, version = header.api_key, header.api_version
         text = f"Unexpected Kafka request of type {codec.api(key).name} during SASL authentication."
-        body_in = codec.decode_request(key, version, frame, at, max_elements=MAX_ELEMENTS)
+        body_in: Body = {}
+        if key == api18_api_versions.KEY and version not in _range(key):
+            version = 0  # the version of responses to unknown versions
+        else:
+            body_in = codec.decode_request(key, version, frame, at, max_elements=MAX_ELEMENTS)
         body = self._listener.error_body(key, version, body_in, Errors.ILLEGAL_SASL_STATE)
         return self._failed(text, None if body is None else _encode(key, version, header.correlation_id, body))
 
@@ -274,17 +281,14 @@ class SaslAuthenticator:
         }
         return self._failed(text, _encode(header.api_key, header.api_version, header.correlation_id, body))
 
-    def _failed(self, text: str, response: bytes | None = None) -> Step:
+    def _failed(self, text: str, response: bytes | None = None, outcome: Outcome = Outcome.FAILED) -> Step:
         self._listener.log.info("failed %s with %s (%s)", self._what, self._client, text)
         self._state = _State.FAILED
         self._exchange = None
-        return Step(Outcome.FAILED, response)
+        return Step(outcome, response)
 
     def _closed(self, text: str) -> Step:
-        logger.debug("closing the connection of %s: %s", self._client, text)
-        self._state = _State.FAILED
-        self._exchange = None
-        return Step(Outcome.CLOSE)
+        return self._failed(text, outcome=Outcome.CLOSE)
 
 
 def error_body(find: Callable[[int, int], Callable[[Body, Errors, RequestContext], Body] | None]) -> ErrorBody:
@@ -295,6 +299,11 @@ def error_body(find: Callable[[int, int], Callable[[Body, Errors, RequestContext
         return None if failure is None else failure(body, error, RequestContext(key, version))
 
     return make
+
+
+def _range(key: int) -> range:
+    low, high = codec.api(key).advertised_versions
+    return range(low, high + 1)
 
 
 def _encode(key: int, version: int, correlation_id: int, body: Body) -> bytes:

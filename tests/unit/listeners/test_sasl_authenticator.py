@@ -83,6 +83,7 @@ def test_plain(client: Client, version: int) -> None:
     assert {row["ApiKey"] for row in ranges["ApiKeys"]} == set(APIS.ranges())
     step = client.log_in(version=version)
     assert (step.outcome, step.principal, step.session_lifetime_ms) == (Outcome.COMPLETE, "User:alice", 0)
+    assert step.is_renewable == (version > 0)
     response = client.read(AUTHENTICATE, version, step)
     assert (response["ErrorCode"], response["AuthBytes"]) == (0, b"")
 
@@ -101,7 +102,7 @@ def test_bare_tokens_after_handshake_0(client: Client) -> None:
     """Old clients send and get tokens without headers."""
     client.ask(HANDSHAKE, 0, Mechanism="PLAIN")
     step = client.authenticator.receive(b"\0alice\0alice-secret")
-    assert step == Step(Outcome.COMPLETE, b"", "User:alice", 0)
+    assert step == Step(Outcome.COMPLETE, b"", "User:alice", 0, is_renewable=False)
     client = Client()
     client.ask(HANDSHAKE, 0, Mechanism="SCRAM-SHA-256")
     exchange = scram.ScramClient(scram.SCRAM_SHA_256, "bob", "bob-secret")
@@ -163,6 +164,10 @@ def test_other_requests_instead_of_a_token_get_error_34(client: Client) -> None:
     assert client.read(API_VERSIONS, 0, step)["ErrorCode"] == Errors.ILLEGAL_SASL_STATE
     client = Client()
     client.ask(HANDSHAKE, 1, Mechanism="PLAIN")
+    step = client.authenticator.receive(b"\0\x12\0\x63\0\0\0\x07\xff\xff\0")
+    assert client.read(API_VERSIONS, 0, step)["ErrorCode"] == Errors.ILLEGAL_SASL_STATE, "of an unknown version"
+    client = Client()
+    client.ask(HANDSHAKE, 1, Mechanism="PLAIN")
     assert client.send(PRODUCE, 7, TransactionalId=None, Acks=1, TimeoutMs=1, TopicData=[]) == Step(Outcome.FAILED)
 
 
@@ -181,9 +186,12 @@ def test_other_requests_instead_of_a_token_get_error_34(client: Client) -> None:
         b"\xff" * 100,
     ],
 )
-def test_what_is_no_beginning_is_closed(client: Client, frame: bytes) -> None:
-    """Garbage, other protocols, other requests and truncated requests close the connection at once."""
-    assert client.authenticator.receive(frame) == Step(Outcome.CLOSE)
+def test_what_is_no_beginning_is_closed(client: Client, frame: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Garbage, other protocols, other requests and truncated requests close the connection at once, with a line."""
+    with caplog.at_level(logging.INFO):
+        assert client.authenticator.receive(frame) == Step(Outcome.CLOSE)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("failed authentication with 127.0.0.1:1 (")
     assert client.send(HANDSHAKE, 1, Mechanism="PLAIN").outcome is Outcome.CLOSE
 
 

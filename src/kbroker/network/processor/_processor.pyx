@@ -48,8 +48,8 @@ from kbroker.network.processor._processor_core cimport (
     process_new_responses, process_touched, processor_offer, respond, take_response,
 )
 from kbroker.network.transport._security cimport (
-    AUTHENTICATION_CLOSES, AUTHENTICATION_COMPLETE, AUTHENTICATION_FAILED, AuthenticationOutcome, TlsServer,
-    authentication_begin_again, authentication_open, authentication_step, is_sasl_handshake,
+    AUTHENTICATION_CLOSES, AUTHENTICATION_COMPLETE, AUTHENTICATION_COMPLETE_ONCE, AUTHENTICATION_FAILED,
+    AuthenticationOutcome, TlsServer, authentication_begin_again, authentication_open, authentication_step, is_sasl_handshake,
 )
 from kbroker.network.transport.authentication import ListenerSecurity
 
@@ -107,6 +107,7 @@ cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
     cdef int64_t now
     cdef Request *frame = channel.reader.staged_first
     cdef AuthenticationOutcome outcome
+    cdef bint is_again = channel.session_expires_ns != 0
     if frame is NULL:
         return False
     now = clock_now_ns(core.loop.clock)
@@ -126,10 +127,12 @@ cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
     mute_event(core, channel, REQUEST_RECEIVED)
     outcome = authentication_step(channel, core.authentication, frame, now)
     channel.network_ns += clock_now_ns(core.loop.clock) - now
-    if outcome == AUTHENTICATION_COMPLETE:
-        count(&core.authenticated, 1)
+    if outcome == AUTHENTICATION_COMPLETE or outcome == AUTHENTICATION_COMPLETE_ONCE:
+        count(&core.reauthenticated if is_again else &core.authenticated, 1)
+        if outcome == AUTHENTICATION_COMPLETE_ONCE and not is_again:
+            count(&core.authenticated_once, 1)
     if outcome == AUTHENTICATION_CLOSES or outcome == AUTHENTICATION_FAILED:
-        count(&core.authentications_failed, 1)
+        count(&core.reauthentications_failed if is_again else &core.authentications_failed, 1)
         frame.action = ACTION_CLOSE
     else:
         frame.action = ACTION_NO_OP
@@ -539,8 +542,14 @@ cdef class Processor:
         return software_counts(&self.core.software)
 
     def counters(self):
-        """Return the counters since the start by name: bytes, counts and nanoseconds."""
+        """Return the counters since the start by name: bytes, counts and nanoseconds.
+
+        A TLS handshake counts as an authentication unless SASL follows, a refused one always.
+        """
         cdef ProcessorCore *core = self.core
+        cdef int64_t handshakes = 0
+        if core.authentication is NULL:
+            handshakes = atomic_load_relaxed(&core.loop.counters.handshakes)
         return {
             "connections_created": atomic_load_relaxed(&core.loop.counters.connections_created),
             "connections_closed": atomic_load_relaxed(&core.loop.counters.connections_closed),
@@ -558,8 +567,13 @@ cdef class Processor:
             "memory_mutes": atomic_load_relaxed(&core.loop.counters.memory_mutes),
             "poll_failures": atomic_load_relaxed(&core.loop.counters.poll_failures),
             "illegal_states": atomic_load_relaxed(&core.mutes_illegal),
-            "authenticated": atomic_load_relaxed(&core.authenticated),
-            "authentications_failed": atomic_load_relaxed(&core.authentications_failed),
+            "authenticated": atomic_load_relaxed(&core.authenticated) + handshakes,
+            "authenticated_once": atomic_load_relaxed(&core.authenticated_once) + handshakes,
+            "authentications_failed": (
+                atomic_load_relaxed(&core.authentications_failed)
+                + atomic_load_relaxed(&core.loop.counters.handshakes_refused)),
+            "reauthenticated": atomic_load_relaxed(&core.reauthenticated),
+            "reauthentications_failed": atomic_load_relaxed(&core.reauthentications_failed),
             "sessions_expired": atomic_load_relaxed(&core.sessions_expired),
         }
 

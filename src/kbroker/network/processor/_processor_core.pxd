@@ -49,8 +49,11 @@ cdef struct ProcessorCore:
     AtomicI64 inbox_size
     AtomicI64 stage
     AtomicI64 mutes_illegal     # transitions that the mute table rejected
-    AtomicI64 authenticated     # successful authentications; the next fields count the other outcomes
+    AtomicI64 authenticated     # first authentications of connections; the next fields count the other outcomes
+    AtomicI64 authenticated_once    # those of clients that cannot renew them
     AtomicI64 authentications_failed
+    AtomicI64 reauthenticated
+    AtomicI64 reauthentications_failed
     AtomicI64 sessions_expired
     RequestQueue *queue         # counted
     Session *session            # counted: identity of connections without authentication

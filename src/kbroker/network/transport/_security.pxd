@@ -24,6 +24,7 @@ cdef enum AuthenticationOutcome:    # ``authentication.Outcome``
     AUTHENTICATION_COMPLETE = 1
     AUTHENTICATION_FAILED = 2
     AUTHENTICATION_CLOSES = 3
+    AUTHENTICATION_COMPLETE_ONCE = 4    # complete, and the client cannot renew it; not an Outcome
 
 # Pass the channel's frames to an authenticator from now on, under its own size limit.
 cdef void authentication_open(Channel *channel, int64_t max_receive_bytes) noexcept nogil

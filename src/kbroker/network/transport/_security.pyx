@@ -19,7 +19,7 @@ from libc.string cimport memcpy, strcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.network.loop_types cimport (
-    KB_AGAIN, KB_FAILED, KB_WANT_WRITE, Channel, Transport, kb_piece, kb_piece_bytes, kb_piece_data, kb_piece_set,
+    KB_AGAIN, KB_FAILED, KB_REFUSED, KB_WANT_WRITE, Channel, Transport, kb_piece, kb_piece_bytes, kb_piece_data, kb_piece_set,
 )
 from kbroker._core.requests.request cimport Request, Session, request_reserve, session_new, session_release
 from kbroker.common.loggers import get_logger
@@ -192,9 +192,10 @@ cdef int tls_handshake(Channel *channel) noexcept nogil:
         except ssl.SSLWantWriteError:
             return KB_WANT_WRITE
         except BaseException as error:
-            if not state.tls.ended and not state.tls.failed:
-                report_failure(channel, state, error)
-            return KB_FAILED
+            if state.tls.ended or state.tls.failed:
+                return KB_FAILED
+            report_failure(channel, state, error)
+            return KB_REFUSED
     state.is_ready = True
     state.buffered = kb_tls_has_pending(&state.tls)
     return 1
@@ -325,13 +326,13 @@ cdef int buffered_handshake(Channel *channel) noexcept nogil:
         if n <= 0:
             return KB_AGAIN if n == KB_AGAIN else KB_FAILED
         step = shake(channel, state, cipher, n)
-        if step == KB_FAILED:
+        if step == KB_REFUSED:
             flush(channel, state)       # the alert; it is lost if the peer cannot receive it now
-            return KB_FAILED
+            return KB_REFUSED
 
 
 cdef int shake(Channel *channel, TlsState *state, const char *cipher, int64_t size_bytes) noexcept nogil:
-    """Perform one step of the handshake. Return 1: ready, KB_AGAIN: it continues, KB_FAILED."""
+    """Perform one step of the handshake. Return 1: ready, KB_AGAIN: it continues, KB_REFUSED."""
     cdef int step = KB_AGAIN
     with gil:
         try:
@@ -347,7 +348,7 @@ cdef int shake(Channel *channel, TlsState *state, const char *cipher, int64_t si
             finally:
                 collect(state)
         except BaseException as error:
-            step = KB_FAILED
+            step = KB_REFUSED
             report_failure(channel, state, error)
     return step
 
@@ -566,6 +567,8 @@ cdef AuthenticationOutcome judge(Channel *channel, Request *request, int64_t now
         channel.session_expires_ns = now_ns + ms_to_ns(lifetime_ms) if lifetime_ms > 0 else 0
         channel.authenticating = False
         channel.reader.limit_bytes = 0
+        if not step.is_renewable:
+            outcome = AUTHENTICATION_COMPLETE_ONCE
     return outcome
 
 

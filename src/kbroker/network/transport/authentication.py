@@ -22,6 +22,7 @@ class Step(NamedTuple):
     and the lifetime of the session, ``session_lifetime_ms`` (0: until the connection closes). ``client_software``: name
     and version, if the frame had them (KIP-511). ``is_token_authenticated``: a delegation token proved the principal.
     ``remote_host``: address of the client if it differs from that of the connection, at most 63 bytes.
+    ``is_renewable``: the client can authenticate again on the connection (KIP-368).
     """
 
     outcome: Outcome
@@ -31,6 +32,7 @@ class Step(NamedTuple):
     client_software: tuple[str, str] | None = None
     is_token_authenticated: bool = False
     remote_host: str = ""
+    is_renewable: bool = True
 
 
 class Authenticator(Protocol):
