@@ -19,7 +19,8 @@ from libc.string cimport memcpy, strcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.network.loop_types cimport (
-    KB_AGAIN, KB_FAILED, KB_REFUSED, KB_WANT_WRITE, Channel, Transport, kb_piece, kb_piece_bytes, kb_piece_data, kb_piece_set,
+    KB_AGAIN, KB_FAILED, KB_REFUSED, KB_WANT_WRITE, Channel, Transport, kb_piece, kb_piece_bytes, kb_piece_data,
+    kb_piece_set,
 )
 from kbroker._core.requests.request cimport Request, Session, request_reserve, session_new, session_release
 from kbroker.common.loggers import get_logger
