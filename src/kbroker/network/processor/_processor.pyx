@@ -49,7 +49,8 @@ from kbroker.network.processor._processor_core cimport (
 )
 from kbroker.network.transport._security cimport (
     AUTHENTICATION_CLOSES, AUTHENTICATION_COMPLETE, AUTHENTICATION_COMPLETE_ONCE, AUTHENTICATION_FAILED,
-    AuthenticationOutcome, TlsServer, authentication_begin_again, authentication_open, authentication_step, is_sasl_handshake,
+    AuthenticationOutcome, TlsServer, authentication_begin_again, authentication_open, authentication_step,
+    is_sasl_handshake,
 )
 from kbroker.network.transport.authentication import ListenerSecurity
 
