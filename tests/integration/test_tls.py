@@ -133,6 +133,22 @@ def test_a_certificate_may_be_demanded_and_mapped(certificates: Certificates, cl
             assert plain.ask(header(API_VERSIONS, 0))
 
 
+def test_client_auth_of_all_listeners_leaves_out_sasl(
+    certificates: Certificates, client: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ssl.client.auth applies to SSL listeners; a SASL_SSL listener needs its own value, as in Kafka."""
+    required = {"ssl.client.auth": "required", "listener.name.tls.ssl.client.auth": "required"}
+    with SecuredBroker(certificates, required) as secured:
+        assert "listener.name.both.ssl.client.auth" in caplog.text
+        secured.cluster("BOTH").close()
+        with pytest.raises(BrokerConnectionError):
+            secured.cluster("TLS")
+    with SecuredBroker(certificates, {"listener.name.both.ssl.client.auth": "required"}) as secured:
+        secured.cluster("BOTH", {"ssl.keystore.location": str(client)}).close()
+        with pytest.raises(BrokerConnectionError):
+            secured.cluster("BOTH")
+
+
 def test_a_broker_is_known_by_its_certificate(secured: SecuredBroker, tmp_path: Path) -> None:
     """A client that does not trust the broker's certificate raises an error with the reason."""
     other = Certificates(tmp_path)

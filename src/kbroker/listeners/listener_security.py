@@ -166,7 +166,7 @@ def _tls(
     except ssl.SSLError:
         raise ConfigError("ssl.cipher.suites", ciphers, "No such cipher", "names that OpenSSL supports") from None
     _load_keys(context, listener.name, text)
-    context.verify_mode = _CLIENT_AUTH[text("ssl.client.auth")]
+    context.verify_mode = _CLIENT_AUTH[_client_auth(config, listener)]
     if context.verify_mode != ssl.CERT_NONE:
         _load_trust(context, text)
     if listener.has_sasl:
@@ -178,6 +178,23 @@ def _tls(
         allowed = "DEFAULT, RULE:pattern/replacement/[LU], with commas between"
         raise ConfigError("ssl.principal.mapping.rules", rules, str(error), allowed) from None
     return TlsServer(context, mapper.principal_of, on_failure, on_refusal)
+
+
+def _client_auth(config: BrokerConfig, listener: Listener) -> str:
+    """Return ssl.client.auth of a listener; with SASL only its own value applies, as in Kafka (KIP-684)."""
+    found = config.listener_value(listener.name, "ssl.client.auth")
+    assert isinstance(found, str)
+    if not listener.has_sasl or config.has_own_value(listener.name, "ssl.client.auth"):
+        return found
+    if found != "none":
+        logger.warning(
+            "ssl.client.auth=%s applies to SSL listeners only: clients of %s need no certificate; to change that, set "
+            "listener.name.%s.ssl.client.auth",
+            found,
+            listener.name,
+            listener.name.lower(),
+        )
+    return "none"
 
 
 def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str]) -> None:

@@ -306,6 +306,10 @@ class BrokerConfig:
             return self._of_listeners[own]
         return self.value(name) if name in BROKER_TABLE else None
 
+    def has_own_value(self, listener: str, name: str) -> bool:
+        """Return whether a listener has its own value of a key."""
+        return f"{LISTENER_PREFIX}{listener.lower()}.{name}" in self._of_listeners
+
     # ------------------------------------------------------------ topics
 
     def topic_default(self, name: str) -> ConfigValue:

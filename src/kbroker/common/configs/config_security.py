@@ -56,7 +56,8 @@ LISTENER_KEYS: tuple[ConfigKey, ...] = (
         importance="high"),
     key("ssl.client.auth", "string", "none",
         "Whether TLS clients send a certificate. required: the broker refuses clients without one; requested: "
-        "clients without one are ANONYMOUS.", one_of("required", "requested", "none")),
+        "clients without one are ANONYMOUS. For a SASL_SSL listener only listener.name.NAME.ssl.client.auth has an "
+        "effect.", one_of("required", "requested", "none")),
     key("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "Versions of TLS.", one_of("TLSv1.2", "TLSv1.3")),
     key("ssl.cipher.suites", "list", (),
         "Cipher suites of TLS 1.2, by OpenSSL's names; empty: AES-GCM and ChaCha20-Poly1305 with ECDHE or DHE.",
