@@ -11,6 +11,7 @@ To add an action, write a function from the fields of a form to a Change, and re
             lambda: site.admin.delete_topics([name]),
             href=address("topics"),
             confirm=name,
+            needs=Needed(Operation.DELETE, ResourceType.TOPIC, name),
         )
 
     ACTIONS = {"topic/delete": Action(delete_topic, topic_page)}
@@ -33,10 +34,12 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from kbroker.common.errors import KafkaError
 from kbroker.common.printable import printable
+from kbroker.console.denied import Needed
 from kbroker.console.requests import Fields, PageError, Query, sentence
 from kbroker.console.site import Site, View
 
@@ -58,22 +61,23 @@ class Change(NamedTuple):
     """A change, not made yet.
 
     ``title``: a sentence in the imperative without its period, also of the log line; ``lines``: the difference, empty
-    if everything is so already; ``apply``: makes the change as it was shown, and returns a page to show instead of
-    ``href``, or None; ``href``: the page after the change; ``notes``: sentences about consequences; ``confirm``: a text
-    that the user must type, empty if none; ``fields``: values that the preview fixed, such as offsets, which the form
-    sends back; ``state``: more about the current state, for the comparison alone; ``back``: the page to leave the
-    change as it is, ``href`` if empty.
+    if everything is so already; ``apply``: makes the change as it was shown; a View that it returns is shown instead of
+    ``href``; ``href``: the page after the change; ``notes``: sentences about consequences; ``confirm``: a text that the
+    user must type, empty if none; ``fields``: values that the preview fixed, such as offsets, which the form sends
+    back; ``state``: more about the current state, for the comparison alone; ``back``: the page to leave the change as
+    it is, ``href`` if empty; ``needs``: the ACL that an authorization error of ``apply`` names.
     """
 
     title: str
     lines: Sequence[Difference]
-    apply: Callable[[], View | None]
+    apply: Callable[[], object]
     href: str
     notes: Sequence[str] = ()
     confirm: str = ""
     fields: Mapping[str, str] = {}
     state: str = ""
     back: str = ""
+    needs: Needed | None = None
 
     @property
     def digest(self) -> str:
@@ -137,7 +141,9 @@ def apply(site: Site, name: str, action: Action, form: Query) -> tuple[Change, V
         text = "This form has made its change already. Apply it again only if it is to be made once more."
         return change, _shown(name, change, form, text)._replace(status=409)
     try:
-        return change, change.apply()
+        with nullcontext() if change.needs is None else site.needs(*change.needs):
+            made = change.apply()
+        return change, made if isinstance(made, View) else None
     except (KafkaError, ValueError) as error:
         return change, _shown(name, change, form, _sentence(error))._replace(status=400)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -17,6 +18,14 @@ KINDS = {
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceType.TRANSACTIONAL_ID,
     Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED: ResourceType.DELEGATION_TOKEN,
 }
+
+
+class Needed(NamedTuple):
+    """ACL that a request of a page needs."""
+
+    operation: Operation
+    kind: ResourceType = ResourceType.CLUSTER
+    name: str = CLUSTER_NAME
 
 
 def denied(principal: str, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> PageError:

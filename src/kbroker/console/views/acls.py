@@ -22,6 +22,7 @@ from kbroker.common.security.acls import (
     java_host,
 )
 from kbroker.console.changes import Change, Difference
+from kbroker.console.denied import Needed
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.site import ROOT, Site, View, address
@@ -32,6 +33,7 @@ PATTERNS = {one.title: one for one in (PatternType.LITERAL, PatternType.PREFIXED
 PERMISSIONS = {one.title: one for one in (Permission.ALLOW, Permission.DENY)}
 OPERATIONS_OF = {kind.title: ["All", *(one.title for one in some)] for kind, some in OPERATIONS.items()}
 
+ALTER = Needed(Operation.ALTER)
 T = TypeVar("T")
 
 
@@ -153,30 +155,25 @@ def acl_form(site: Site, query: Query) -> View:
 
 def add(site: Site, form: Query) -> Change:
     """Return the addition of a rule."""
-    acl, client = _acl(form), Acls(site.cluster)
-    with site.needs(Operation.DESCRIBE):
-        exists = acl in client.list(AclFilter(*acl))
-
-    def apply() -> None:
-        with site.needs(Operation.ALTER):
-            client.add([acl])
-
+    acl, client, exists = _acl_and_client(site, form)
     lines = [] if exists else [Difference(describe(acl), None, acl.permission.title)]
-    return Change(f"Add the ACL {describe(acl)}", lines, apply, address("acls", q=acl.principal), back=address("acls"))
+    href, back = address("acls", q=acl.principal), address("acls")
+    return Change(f"Add the ACL {describe(acl)}", lines, lambda: client.add([acl]), href, back=back, needs=ALTER)
 
 
 def remove(site: Site, form: Query) -> Change:
     """Return the removal of a rule."""
+    acl, client, exists = _acl_and_client(site, form)
+    lines = [Difference(describe(acl), acl.permission.title, None)] if exists else []
+    title = f"Remove the ACL {describe(acl)}"
+    return Change(title, lines, lambda: client.remove([AclFilter(*acl)]), address("acls"), needs=ALTER)
+
+
+def _acl_and_client(site: Site, form: Query) -> tuple[Acl, Acls, bool]:
+    """Return the rule of a form, the client that changes it, and whether the cluster has it."""
     acl, client = _acl(form), Acls(site.cluster)
     with site.needs(Operation.DESCRIBE):
-        exists = acl in client.list(AclFilter(*acl))
-
-    def apply() -> None:
-        with site.needs(Operation.ALTER):
-            client.remove([AclFilter(*acl)])
-
-    lines = [Difference(describe(acl), acl.permission.title, None)] if exists else []
-    return Change(f"Remove the ACL {describe(acl)}", lines, apply, address("acls"))
+        return acl, client, acl in client.list(AclFilter(*acl))
 
 
 def fields_of(acl: Acl) -> Fields:

@@ -15,6 +15,7 @@ from kbroker.client.offset_reset import (
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.units import counted
 from kbroker.console.changes import Change, Difference
+from kbroker.console.denied import Needed
 from kbroker.console.requests import MAX_TEXT, PageError, Query
 from kbroker.console.site import Site, View, address
 from kbroker.console.views.groups import described_group
@@ -43,8 +44,8 @@ def reset_form(site: Site, query: Query) -> View:
 def reset(site: Site, form: Query) -> Change:
     """Return the change of a group's offsets; the form that applies it sends the offsets that were shown."""
     group_id = form.needed("group")
-    client = Groups(site.cluster)
-    with site.needs(Operation.READ, ResourceType.GROUP, group_id):
+    client, needed = Groups(site.cluster), Needed(Operation.READ, ResourceType.GROUP, group_id)
+    with site.needs(*needed):
         if form.text("plan"):
             exact = parse_offsets(form.text("plan").splitlines(), [group_id]).get(group_id, {})
             plan = plan_group_reset(client, group_id, {}, ResetTo.CURRENT, exact=exact)
@@ -59,13 +60,15 @@ def reset(site: Site, form: Query) -> Change:
         if plan.before.get((topic, index)) != offset
     ]
     back = address("group", group=group_id)
-
-    def apply() -> None:
-        with site.needs(Operation.READ, ResourceType.GROUP, group_id):
-            plan.apply(client)
-
     return Change(
-        f"Reset offsets of group {group_id}", lines, apply, back, notes=_moved(plan), fields={"plan": text}, back=back
+        f"Reset offsets of group {group_id}",
+        lines,
+        lambda: plan.apply(client),
+        back,
+        notes=_moved(plan),
+        fields={"plan": text},
+        back=back,
+        needs=needed,
     )
 
 
@@ -121,18 +124,14 @@ def remove(site: Site, form: Query) -> Change:
     (member,) = found
     partitions = counted(len(member.assignment), "partition") if not member.unread_bytes else "an assignment"
     back = address("group", group=group_id)
-
-    def apply() -> None:
-        with site.needs(Operation.READ, ResourceType.GROUP, group_id):
-            remove_member(Groups(site.cluster), group_id, described.group_type, member)
-
     return Change(
         f"Remove member {member_id} of group {group_id}",
         [Difference(f"member of {member.client_id} at {member.host}", partitions, None)],
-        apply,
+        lambda: remove_member(Groups(site.cluster), group_id, described.group_type, member),
         back,
         notes=["Its partitions are assigned to the other members. A client that still runs joins again."],
         back=back,
+        needs=Needed(Operation.READ, ResourceType.GROUP, group_id),
     )
 
 
@@ -143,16 +142,12 @@ def delete(site: Site, form: Query) -> Change:
     if described.is_active:
         count = counted(len(described.members), "member")
         raise ValueError(f"expected group {group_id} without members, found {count}; stop or remove them first")
-
-    def apply() -> None:
-        with site.needs(Operation.DELETE, ResourceType.GROUP, group_id):
-            Groups(site.cluster).delete(group_id)
-
     return Change(
         f"Delete group {group_id}",
         [Difference(f"{described.group_type} group and its offsets", described.state, None)],
-        apply,
+        lambda: Groups(site.cluster).delete(group_id),
         address("groups"),
         confirm=group_id,
         back=address("group", group=group_id),
+        needs=Needed(Operation.DELETE, ResourceType.GROUP, group_id),
     )

@@ -8,6 +8,7 @@ from kbroker.client.producer import Producer
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.units import counted, rounded_bytes
 from kbroker.console.changes import Change, Difference
+from kbroker.console.denied import Needed
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View, address
 from kbroker.console.views.messages import REGISTRY_WAIT_S
@@ -60,17 +61,14 @@ def produce(site: Site, form: Query) -> Change:
     ]
 
     def apply() -> None:
-        with site.needs(Operation.WRITE, ResourceType.TOPIC, topic.name):
-            producer = Producer(site.cluster, wall_clock=lambda: site.clock.wall_ms() / 1000)
+        with Producer(site.cluster, wall_clock=lambda: site.clock.wall_ms() / 1000) as producer:
             for one in records * repeat:
                 producer.send(topic.name, one.value, one.key, partition=partition, headers=headers)
-            producer.flush()
 
-    shown = None if partition is None else partition
     title = f"Produce {counted(count, 'record')} to {topic.name}"
-    page = address("messages", topic=topic.name, partition=shown)
-    state = str(topic.topic_id)
-    return Change(title, lines, apply, page, state=state, back=address("produce", topic=topic.name))
+    page, back = address("messages", topic=topic.name, partition=partition), address("produce", topic=topic.name)
+    needed = Needed(Operation.WRITE, ResourceType.TOPIC, topic.name)
+    return Change(title, lines, apply, page, state=str(topic.topic_id), back=back, needs=needed)
 
 
 def _records(site: Site, form: Query) -> list[_Record]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from kbroker.client.tokens import BROKERS_DEFAULT, SecretToken, Tokens
@@ -51,15 +52,20 @@ def tokens(site: Site, query: Query) -> View:
 # ---------------------------------------------------------------- changes
 
 
-def _refusable(error: KafkaError) -> Exception:
-    return PageError(403, REFUSED[error.error]) if error.error in REFUSED else error
+@contextmanager
+def _clear_refusals() -> Iterator[None]:
+    """Replace the refusals of a user or of all tokens by pages that say what to do."""
+    try:
+        yield
+    except KafkaError as error:
+        if error.error not in REFUSED:
+            raise
+        raise PageError(403, REFUSED[error.error]) from None
 
 
 def _found(site: Site, token_id: str) -> SecretToken:
-    try:
+    with _clear_refusals():
         found = [one for one in Tokens(site.cluster).list() if one.token.token_id == token_id]
-    except KafkaError as error:
-        raise _refusable(error) from None
     if not found:
         raise ValueError(f"expected a token that this user may see, got {token_id[:60]!r}; it may have expired")
     return found[0]
@@ -83,13 +89,14 @@ def create(site: Site, form: Query) -> Change:
 
     owner = str(owners[0]) if owners else site.identity.principal or "the user of these pages"
 
+    @_clear_refusals()
     def apply() -> View:
         try:
             made = Tokens(site.cluster).create(owners[0] if owners else None, renewers, lifetime_ms)
         except KafkaError as error:
             if error.error is Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED:
                 raise denied(site.identity.principal, Operation.CREATE_TOKENS, ResourceType.USER, owner) from None
-            raise _refusable(error) from None
+            raise
         values = {
             "what": f"Clients log in by this token as {made.token.owner}.",
             "secrets": [("Token id", made.token.token_id), ("HMAC", made.secret), ("sasl.jaas.config", made.login)],
@@ -110,17 +117,11 @@ def renew(site: Site, form: Query) -> Change:
     given = form.text("period").strip()
     period_ms = parse_duration(given) if given else BROKERS_DEFAULT
 
-    def apply() -> None:
-        try:
-            Tokens(site.cluster).renew(found.hmac, period_ms)
-        except KafkaError as error:
-            raise _refusable(error) from None
-
     after = f"{rounded_duration(period_ms)} from now" if given else "the broker's period from now"
     return Change(
         f"Renew token {found.token.token_id}",
         [Difference("expires", exact_time(found.token.expiry_ms), after)],
-        apply,
+        _clear_refusals()(lambda: Tokens(site.cluster).renew(found.hmac, period_ms)),
         address("tokens"),
         notes=[f"It cannot be renewed beyond {exact_time(found.token.max_ms)}."],
     )
@@ -129,17 +130,10 @@ def renew(site: Site, form: Query) -> Change:
 def expire(site: Site, form: Query) -> Change:
     """Return the end of a token."""
     found = _found(site, form.needed("token"))
-
-    def apply() -> None:
-        try:
-            Tokens(site.cluster).expire(found.hmac)
-        except KafkaError as error:
-            raise _refusable(error) from None
-
     return Change(
         f"Expire token {found.token.token_id}",
         [Difference(f"token of {found.token.owner}", f"expires {exact_time(found.token.expiry_ms)}", "expired")],
-        apply,
+        _clear_refusals()(lambda: Tokens(site.cluster).expire(found.hmac)),
         address("tokens"),
         notes=["Clients that logged in by it are disconnected when their session ends."],
     )

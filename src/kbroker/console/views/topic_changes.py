@@ -8,6 +8,7 @@ from kbroker.client.admin import CreatedTopic, NewTopic
 from kbroker.client.cluster import TopicMetadata
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.console.changes import Change, Difference
+from kbroker.console.denied import Needed
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View, address
 from kbroker.console.views.configs import config_lines
@@ -45,11 +46,8 @@ def create(site: Site, form: Query) -> Change:
         *(Difference(name, None, text) for name, text in wanted.configs.items()),
     ]
 
-    def apply() -> None:
-        request(validate_only=False)
-
-    page = address("topic", topic=wanted.name)
-    return Change(f"Create topic {wanted.name}", lines, apply, page, back=address("topics"))
+    page, back = address("topic", topic=wanted.name), address("topics")
+    return Change(f"Create topic {wanted.name}", lines, lambda: request(validate_only=False), page, back=back)
 
 
 def _count(chosen: int, wanted: int) -> str:
@@ -132,24 +130,23 @@ def _deletion(site: Site, topic: TopicMetadata, title: str, before: dict[int, in
             records += offset - start
             lines.append(Difference(f"first offset of partition {number}", f"{start:,}", f"{offset:,}"))
 
-    def apply() -> None:
-        with site.needs(Operation.DELETE, TOPIC, topic.name):
-            site.admin.delete_records({(topic.name, number): offset for number, offset in before.items()})
-
     notes = (
         [f"Up to {records:,} records are deleted for good; groups that have not read them miss them."] if lines else []
     )
-    return Change(title, lines, apply, _page(topic), notes, state=str(topic.topic_id))
+    return Change(
+        title,
+        lines,
+        lambda: site.admin.delete_records({(topic.name, number): offset for number, offset in before.items()}),
+        _page(topic),
+        notes,
+        state=str(topic.topic_id),
+        needs=Needed(Operation.DELETE, TOPIC, topic.name),
+    )
 
 
 def delete(site: Site, form: Query) -> Change:
     """Return the deletion of a topic with all its records."""
     topic = found_topic(site, form)
-
-    def apply() -> None:
-        with site.needs(Operation.DELETE, TOPIC, topic.name):
-            site.admin.delete_topics([topic.name])
-
     lines = [
         Difference("topic", topic.name, None),
         Difference("partitions", f"{len(topic.partitions):,}", None),
@@ -160,12 +157,13 @@ def delete(site: Site, form: Query) -> Change:
     return Change(
         f"Delete topic {topic.name}",
         lines,
-        apply,
+        lambda: site.admin.delete_topics([topic.name]),
         address("topics"),
         notes,
         confirm=topic.name,
         state=str(topic.topic_id),
         back=_page(topic),
+        needs=Needed(Operation.DELETE, TOPIC, topic.name),
     )
 
 

@@ -10,6 +10,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
 from kbroker.console.changes import Change, Difference
+from kbroker.console.denied import Needed
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough
@@ -112,22 +113,18 @@ def terminate(site: Site, form: Query) -> Change:
     found = _described(site, transactional_id)
     if found.state in ENDED:
         raise ValueError(f"expected an open transaction of {transactional_id}, found state {found.state}")
-
-    def apply() -> None:
-        with site.needs(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-            Transactions(site.cluster).force_terminate(transactional_id)
-
     href = address("transaction", id=transactional_id)
     return Change(
         f"Abort the transaction of {transactional_id}",
         [Difference(_place_name(place), "open", "aborted") for place in found.partitions]
         or [Difference("transaction", found.state, "aborted")],
-        apply,
+        lambda: Transactions(site.cluster).force_terminate(transactional_id),
         href,
         notes=["Its producer is fenced and has to start again."],
         confirm=transactional_id,
         state=f"{found.producer_id}-{found.producer_epoch}-{found.start_time_ms}",
         back=href,
+        needs=Needed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id),
     )
 
 
@@ -141,19 +138,15 @@ def abort(site: Site, form: Query) -> Change:
     if not found:
         raise ValueError(f"no transaction that is open in {_place_name(place)} starts at offset {offset:,}")
     (producer,) = found
-
-    def apply() -> None:
-        with site.needs(Operation.ALTER):
-            client.abort(place, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch)
-
     href = address("hanging")
     return Change(
         f"Abort the transaction of producer {producer.producer_id} in {_place_name(place)}",
         [Difference(f"records of producer {producer.producer_id} from offset {offset:,}", "open", "aborted")],
-        apply,
+        lambda: client.abort(place, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch),
         href,
         notes=["Use it for a hanging transaction only: the coordinator of the transaction is bypassed."],
         back=href,
+        needs=Needed(Operation.ALTER),
     )
 
 

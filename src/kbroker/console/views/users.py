@@ -9,6 +9,7 @@ from kbroker.client.users import DEFAULT_ITERATIONS, Users
 from kbroker.common.security import scram
 from kbroker.common.security.acls import Operation
 from kbroker.console.changes import Change, Difference
+from kbroker.console.denied import Needed
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address
@@ -79,8 +80,7 @@ def _with_password(
 ) -> Change:
     def apply() -> View:
         password = secrets.token_urlsafe(PASSWORD_BYTES)
-        with site.needs(Operation.ALTER):
-            Users(site.cluster).set(user, mechanism, password, iterations)
+        Users(site.cluster).set(user, mechanism, password, iterations)
         values = {
             "what": f"{user} can log in by {mechanism} with this password.",
             "secrets": [("Password", password)],
@@ -95,17 +95,20 @@ def _with_password(
     after = f"{iterations:,} iterations" if present is None else "a new password"
     lines = [Difference(f"{user}, {mechanism}", before, after)]
     # a password that was changed meanwhile looks the same
-    return Change(title, lines, apply, address("users"), notes, state=site.parts.applied.last(title))
+    state = site.parts.applied.last(title)
+    return Change(title, lines, apply, address("users"), notes, state=state, needs=Needed(Operation.ALTER))
 
 
 def remove(site: Site, form: Query) -> Change:
     """Return the removal of a credential."""
     user, mechanism, present = _credential(site, form)
-
-    def apply() -> None:
-        with site.needs(Operation.ALTER):
-            Users(site.cluster).remove(user, mechanism)
-
     lines = [] if present is None else [Difference(f"{user}, {mechanism}", f"{present.iterations:,} iterations", None)]
-    notes = ["Its ACLs and quotas stay."]
-    return Change(f"Remove user {user}", lines, apply, address("users"), notes=notes, confirm=user)
+    return Change(
+        f"Remove user {user}",
+        lines,
+        lambda: Users(site.cluster).remove(user, mechanism),
+        address("users"),
+        notes=["Its ACLs and quotas stay."],
+        confirm=user,
+        needs=Needed(Operation.ALTER),
+    )
