@@ -8,13 +8,12 @@ import pyarrow as pa
 import pytest
 
 from kbroker.client.request_records import _rows_of
-from kbroker.console.request_tail import _ARROW_COLUMNS, _arrow
+from kbroker.console.request_tail import _COLUMNS, _TEXTS, _arrow
 
 NAME = "a-client-" + 4321 * "x"
-TEXTS = ("api_name", "client_id", "principal", "address", "connection")
 ROW: dict[str, Any] = {
-    **dict.fromkeys(_ARROW_COLUMNS, 1),
-    **dict.fromkeys(TEXTS, NAME),
+    **dict.fromkeys(_COLUMNS, 1),
+    **dict.fromkeys(_TEXTS, NAME),
     "time": datetime(2026, 1, 2, tzinfo=timezone.utc),
 }
 
@@ -39,9 +38,9 @@ def with_offsets(first: int, behind: int) -> bytes:
     """Return a broker's record with other offsets of its texts."""
     value = stream(ROW)
     written = struct.pack("<ii", 0, len(NAME))
-    assert value.count(written) == 2 * len(TEXTS), "in the metadata of the buffers, and in the buffers"
+    assert value.count(written) == 2 * len(_TEXTS), "in the metadata of the buffers, and in the buffers"
     at = 0
-    for _ in TEXTS:
+    for _ in _TEXTS:
         at = value.index(written, at) + 1
     return value[:at] + value[at:].replace(written, struct.pack("<ii", first, behind))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.common.errors import KafkaError
+from kbroker.common.request_log import COLUMNS
 from kbroker.common.request_log_names import JSON_SUFFIX, is_file_name
 from kbroker.console.record_reader import read_records
 from kbroker.console.site import Site
@@ -18,6 +19,16 @@ STEP = 500
 TAIL_BYTES = 4 << 20  # of a file
 ARROW_BATCHES = 8  # of each partition; one holds many requests
 _LARGEST = 1e15
+#: Columns of the log in the order of a LoggedRequest's fields.
+_TEXTS = ("api_name", "client_id", "principal", "address", "connection")
+_TIMES = (
+    *("request_queue_time_us", "local_time_us", "remote_time_us", "throttle_time_ms"),
+    *("response_queue_time_us", "send_time_us"),
+)
+_NUMBERS = ("request_bytes", "response_bytes", "error_code")
+_COLUMNS = ("time", *_TEXTS, *_TIMES, *_NUMBERS)
+#: Names of the columns, whether their JSON is in the header, and their names there.
+_PLACES = [(one.name, "." in one.json, one.json.rpartition(".")[2]) for one in COLUMNS if one.name in _COLUMNS]
 
 
 class LoggedRequest(NamedTuple):
@@ -86,23 +97,19 @@ def _of_xray(site: Site) -> list[LoggedRequest]:
     rows = []
     for one in found["requests"]["slowest"]:
         connection = principals.get(one["connection"], {})
+        times = ("request_queue_ms", "local_ms", "remote_ms", "throttle_ms", "response_queue_ms", "send_ms")
         rows.append(
-            LoggedRequest(
-                found["time_ms"] - one["age_ms"],
-                one["api"],
-                one["client_id"] or "",
-                connection.get("principal") or "",
-                connection.get("address") or "",
-                one["connection"] or "",
-                queue_ms=one["request_queue_ms"],
-                local_ms=one["local_ms"],
-                remote_ms=one["remote_ms"],
-                throttle_ms=one["throttle_ms"],
-                response_queue_ms=one["response_queue_ms"],
-                send_ms=one["send_ms"],
-                request_bytes=one["request_bytes"],
-                response_bytes=one["response_bytes"],
-                error_code=one["error_code"] or 0,
+            LoggedRequest._make(
+                [
+                    found["time_ms"] - one["age_ms"],
+                    one["api"],
+                    one["client_id"] or "",
+                    connection.get("principal") or "",
+                    connection.get("address") or "",
+                    one["connection"] or "",
+                    *(one[name] for name in (*times, "request_bytes", "response_bytes")),
+                    one["error_code"] or 0,
+                ]
             )
         )
     return rows
@@ -136,36 +143,15 @@ def _last_lines(folder: Path) -> list[bytes]:
 def _json(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
     for value in values:
         try:
-            row = json.loads(value)
+            document = json.loads(value)
         except (ValueError, RecursionError):
             continue
-        header = row.get("requestHeader") if isinstance(row, dict) else None
+        header = document.get("requestHeader") if isinstance(document, dict) else None
         if not isinstance(header, dict):  # a verdict without a request, a refusal, or no record of a log
             continue
-        yield LoggedRequest(
-            _time_ms(str(row.get("time", ""))),
-            str(header.get("requestApiKeyName") or header.get("requestApiKey")),
-            str(header.get("clientId") or ""),
-            str(row.get("principal") or ""),
-            str(row.get("address") or ""),
-            str(row.get("connection") or ""),
-            queue_ms=_number(row, "requestQueueTimeMs"),
-            local_ms=_number(row, "localTimeMs"),
-            remote_ms=_number(row, "remoteTimeMs"),
-            throttle_ms=_number(row, "throttleTimeMs"),
-            response_queue_ms=_number(row, "responseQueueTimeMs"),
-            send_ms=_number(row, "sendTimeMs"),
-            request_bytes=int(_number(row, "requestBytes")),
-            response_bytes=int(_number(row, "responseBytes")),
-            error_code=int(_number(row, "errorCode")),
-        )
-
-
-_ARROW_COLUMNS = (
-    *("time", "api_name", "client_id", "principal", "address", "connection"),
-    *("request_queue_time_us", "local_time_us", "remote_time_us", "response_queue_time_us", "send_time_us"),
-    *("throttle_time_ms", "request_bytes", "response_bytes", "error_code"),
-)
+        row = {name: (header if is_inside else document).get(field) for name, is_inside, field in _PLACES}
+        row["api_name"] = row["api_name"] or header.get("requestApiKey")
+        yield _request(row, _time_ms(str(row["time"])), 1)
 
 
 def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
@@ -173,31 +159,21 @@ def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
 
     for value in values:
         try:
-            table = pa.ipc.open_stream(value).read_all().select(_ARROW_COLUMNS)
+            table = pa.ipc.open_stream(value).read_all().select(_COLUMNS)
             table.validate(full=True)  # otherwise offsets beyond the data are followed
             rows = table.slice(max(0, table.num_rows - RECORDS // ARROW_BATCHES)).to_pylist()
         except (pa.ArrowException, KeyError, OSError, ValueError, OverflowError):
             continue
         for row in rows:
-            if not isinstance(row["api_name"], str) or not isinstance(row["time"], datetime):
-                continue
-            yield LoggedRequest(
-                row["time"].timestamp() * 1000,
-                row["api_name"],
-                str(row["client_id"] or ""),
-                str(row["principal"] or ""),
-                str(row["address"] or ""),
-                str(row["connection"] or ""),
-                queue_ms=_number(row, "request_queue_time_us") / 1000,
-                local_ms=_number(row, "local_time_us") / 1000,
-                remote_ms=_number(row, "remote_time_us") / 1000,
-                throttle_ms=_number(row, "throttle_time_ms"),
-                response_queue_ms=_number(row, "response_queue_time_us") / 1000,
-                send_ms=_number(row, "send_time_us") / 1000,
-                request_bytes=int(_number(row, "request_bytes")),
-                response_bytes=int(_number(row, "response_bytes")),
-                error_code=int(_number(row, "error_code")),
-            )
+            if isinstance(row["api_name"], str) and isinstance(row["time"], datetime):
+                yield _request(row, row["time"].timestamp() * 1000, 1000)
+
+
+def _request(row: Mapping[str, Any], time_ms: float, units: int) -> LoggedRequest:
+    """Return a record by its columns. Args: ``units``: of its times in a millisecond."""
+    times = (_number(row, name) / (units if name.endswith("_us") else 1) for name in _TIMES)
+    numbers = (int(_number(row, name)) for name in _NUMBERS)
+    return LoggedRequest._make((time_ms, *(str(row[name] or "") for name in _TEXTS), *times, *numbers))
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
