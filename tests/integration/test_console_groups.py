@@ -21,7 +21,8 @@ from kbroker.client.share_offsets import share_offsets
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.console.app import Console
 from kbroker.console.connections import Identity
-from kbroker.console.lag_history import IN_USE_MS, KEPT_MS, MAX_GROUPS, Chart, LagHistory, Point, Shown, chart_of
+from kbroker.console.lag_history import IN_USE_MS, MAX_GROUPS, LagHistory, Point, Shown
+from kbroker.console.line_chart import KEPT_MS, Chart, chart_of
 from kbroker.console.views import groups as views
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group import membership as streams

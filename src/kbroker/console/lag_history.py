@@ -15,12 +15,12 @@ from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.console.connections import Identity
+from kbroker.console.line_chart import KEPT_MS
 from kbroker.console.requests import PageError
 
 logger = get_logger(__name__)
 
 EVERY_S = 5.0
-KEPT_MS = 600_000
 IN_USE_MS = 300_000  # measuring continues for so long after the last request for the group's page
 MAX_GROUPS = 20  # further ones take the place of those that were shown longest ago
 
@@ -122,27 +122,3 @@ class LagHistory:
         points.append(Point(self._clock.epoch_ms(), lag))
         while points[0].time_ms < points[-1].time_ms - KEPT_MS:
             points.popleft()
-
-
-class Chart(NamedTuple):
-    """Lags as lines in a box of 100 by 100; ``highest``: the lag at its upper edge."""
-
-    lines: list[str]
-    highest: int
-    minutes: int
-
-
-def chart_of(points: list[Point]) -> Chart | None:
-    """Return the last ten minutes as a chart, the latest at the right; None before the second point."""
-    known = [point.lag for point in points if point.lag is not None]
-    if len(points) < 2 or not known:
-        return None
-    highest, end_ms = max(known), points[-1].time_ms
-    lines: list[list[str]] = [[]]
-    for time_ms, lag in points:
-        if lag is None:
-            lines.append([])
-            continue
-        x = 100 * (1 - (end_ms - time_ms) / KEPT_MS)
-        lines[-1].append(f"{x:.1f},{98 - 96 * lag / max(highest, 1):.1f}")
-    return Chart([" ".join(line) for line in lines if line], highest, KEPT_MS // 60_000)

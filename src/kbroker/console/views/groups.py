@@ -11,7 +11,8 @@ from kbroker.client.groups import STREAMS, GroupDescription, GroupMember, Groups
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
-from kbroker.console.lag_history import Shown, chart_of
+from kbroker.console.lag_history import Shown
+from kbroker.console.line_chart import chart_of
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough

@@ -11,10 +11,10 @@ from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
+from kbroker.console.line_chart import chart_of
 from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import ROOT, Site, View
-from kbroker.console.topic_history import Point
 from kbroker.metadata.topics import TopicView
 
 PARTITIONS = 100  # of a page
@@ -56,13 +56,6 @@ class PartitionRow(NamedTuple):
     size_bytes: int | None
     problem: str
     mark: str
-
-
-class Chart(NamedTuple):
-    """Values of a topic as a line: ``points`` of a polyline in a box of 100 by 100, and the highest value."""
-
-    points: str
-    highest: float
 
 
 def listed(site: Site) -> list[Listed]:
@@ -222,8 +215,8 @@ def topic(site: Site, query: Query) -> View:
         "figures": figures,
         "part": part,
         "rows": rows,
-        "rate_chart": _chart(points, [one.records for one in points]),
-        "size_chart": _chart(points, [float(one.size_bytes) for one in points]),
+        "rate_chart": chart_of((one.time_ms, one.records) for one in points),
+        "size_chart": chart_of((one.time_ms, one.size_bytes) for one in points),
         "fields": Fields(),
         "problem": "",
     }
@@ -252,16 +245,3 @@ def _mark(log: Any) -> str:
     if log.damage_offset is not None:
         return "damaged"
     return "takes no appends" if log.is_failed else ""
-
-
-def _chart(points: Sequence[Point], values: Sequence[float]) -> Chart | None:
-    """Return a line of at least two values: ten minutes wide, the latest value at the right."""
-    if len(points) < 2:
-        return None
-    highest = max(values)
-    latest_ms = points[-1].time_ms
-    places = [
-        f"{100 - (latest_ms - point.time_ms) / 6000:.1f},{98 - 96 * value / (highest or 1):.1f}"
-        for point, value in zip(points, values, strict=True)
-    ]
-    return Chart(" ".join(places), highest)
