@@ -42,8 +42,7 @@ class Acls:
 
     def list(self, wanted: AclFilter | None = None) -> Sequence[Acl]:
         """Return the rules that match a filter, in order; all rules if it is None."""
-        response = self._cluster.request(DESCRIBE_ACLS, _filter(wanted or AclFilter()))
-        check(response["ErrorCode"], "describing ACLs", response["ErrorMessage"])
+        response = self._cluster.ask(DESCRIBE_ACLS, _filter(wanted or AclFilter()), "describing ACLs")
         found = []
         for resource in response["Resources"]:
             pattern = resource["ResourceType"], resource["ResourceName"], resource["PatternType"]

@@ -270,8 +270,8 @@ class Admin:
                 )
             return {}
 
-        response = self.cluster.retry(lambda: self.cluster.request(LIST_CONFIG_RESOURCES, body))
-        check(response["ErrorCode"], "listing resources with configs")
+        what = "listing resources with configs"
+        response = self.cluster.retry(lambda: self.cluster.ask(LIST_CONFIG_RESOURCES, body, what))
         return sorted(row["ResourceName"] for row in response["ConfigResources"])
 
     def alter_configs(
@@ -446,8 +446,8 @@ class Admin:
             ]
         found = {}
         for node_id in sorted({leader for leader in leaders.values() if leader >= 0}):
-            response = self.cluster.request(DESCRIBE_LOG_DIRS, {"Topics": wanted}, node_id=node_id)
-            check(response.get("ErrorCode", 0), f"log folders of node {node_id}")
+            what = f"log folders of node {node_id}"
+            response = self.cluster.ask(DESCRIBE_LOG_DIRS, {"Topics": wanted}, what, node_id=node_id)
             for folder in response["Results"]:
                 for tp, p in partition_rows(folder["Topics"]):
                     if leaders.get(tp) == node_id and not p["IsFutureKey"]:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import kbroker
@@ -263,24 +263,30 @@ class Cluster(Closing):
         Raises: BrokerConnectionError; KafkaError UNSUPPORTED_VERSION if the sides share no version.
         """
         connection = self.connection_to(node_id)
-        version = self.version(connection, api_key, max_version)
+        version = shared_version(connection, api_key, max_version)
         fields = body(version) if callable(body) else body
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         if connection.throttled_until_s > self.clock():  # the broker does not read until then
             self.sleep(connection.throttled_until_s - self.clock())
         return connection.request(api_key, version, fields, timeout_s=limit_s, expect_response=expect_response)
 
+    def ask(self, api_key: int, body: BodyFor, what: str, **settings: Any) -> Body:
+        """Send one request, as `request`, and return its response without an error of the whole.
+
+        Args: ``what``: names the thing that failed, as for `check`; ``settings``: of `request`.
+        Raises: as `request`; KafkaError with the broker's code and text.
+        """
+        response = self.request(api_key, body, **settings)
+        check(response.get("ErrorCode", 0), what, response.get("ErrorMessage"))
+        return response
+
     def supports(self, api_key: int, node_id: int | None = None) -> bool:
         """Return whether broker and codec share a version of an API."""
         try:
-            self.version(self.connection_to(node_id), api_key)
+            shared_version(self.connection_to(node_id), api_key)
         except KafkaError:
             return False
         return True
-
-    def version(self, connection: Connection, api_key: int, max_version: int | None = None) -> int:
-        """Return the highest version of an API that both sides support. Raises: KafkaError UNSUPPORTED_VERSION."""
-        return shared_version(connection, api_key, max_version)
 
     # ---- metadata
 
@@ -303,8 +309,7 @@ class Cluster(Closing):
                 fields["AllowAutoTopicCreation"] = allow_auto_topic_creation
             return fields
 
-        response = self.request(METADATA, body)
-        check(response.get("ErrorCode", 0), "metadata")
+        response = self.ask(METADATA, body, "metadata")
         self.nodes = {b["NodeId"]: Node(b["NodeId"], b["Host"], b["Port"], b.get("Rack")) for b in response["Brokers"]}
         self.controller_id = response.get("ControllerId", -1)
         self.cluster_id = response.get("ClusterId")

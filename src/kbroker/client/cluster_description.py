@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kbroker.client.cluster import CLIENT_SOFTWARE, FIRST_API_VERSIONS, Cluster, Node, TopicMetadata, check
+from kbroker.client.cluster import CLIENT_SOFTWARE, FIRST_API_VERSIONS, Cluster, Node, TopicMetadata, shared_version
 from kbroker.client.connection import API_VERSIONS
 from kbroker.client.quorum_description import QuorumDescription, describe_quorum
 from kbroker.common.errors import KafkaError
@@ -94,22 +94,20 @@ def _brokers(
 def _fenced_nodes(cluster: Cluster) -> dict[int, Node]:
     """Return the fenced brokers by node id; none from brokers before Kafka 4.0, which do not list them."""
     try:
-        version = cluster.version(cluster.connection_to(None), DESCRIBE_CLUSTER)
+        version = shared_version(cluster.connection_to(None), DESCRIBE_CLUSTER)
     except KafkaError:
         return {}
     if version < FIRST_WITH_FENCED:
         return {}
-    response = cluster.request(DESCRIBE_CLUSTER, {"IncludeFencedBrokers": True})
-    check(response["ErrorCode"], "cluster", response.get("ErrorMessage"))
+    response = cluster.ask(DESCRIBE_CLUSTER, {"IncludeFencedBrokers": True}, "cluster")
     rows = [row for row in response["Brokers"] if row["IsFenced"]]
     return {row["BrokerId"]: Node(row["BrokerId"], row["Host"], row["Port"], row["Rack"]) for row in rows}
 
 
 def _features(cluster: Cluster) -> tuple[Feature, ...]:
-    if cluster.version(cluster.connection_to(None), API_VERSIONS, FIRST_API_VERSIONS) < FIRST_WITH_FEATURES:
+    if shared_version(cluster.connection_to(None), API_VERSIONS, FIRST_API_VERSIONS) < FIRST_WITH_FEATURES:
         return ()
-    response = cluster.request(API_VERSIONS, CLIENT_SOFTWARE, max_version=FIRST_API_VERSIONS)
-    check(response["ErrorCode"], "features")
+    response = cluster.ask(API_VERSIONS, CLIENT_SOFTWARE, "features", max_version=FIRST_API_VERSIONS)
     levels = {f["Name"]: f["MaxVersionLevel"] for f in response["FinalizedFeatures"]}
     found = [
         Feature(f["Name"], levels.get(f["Name"], 0), f["MinVersion"], f["MaxVersion"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin
-from kbroker.client.cluster import Cluster, check, to_error
+from kbroker.client.cluster import Cluster, to_error
 from kbroker.client.connection import Body
 from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
@@ -172,14 +172,14 @@ class Consumer:
             "IsolationLevel": int(self.read_committed),
             "Topics": topic_rows(rows, "Topic"),
         }
-        response = self.cluster.request(
+        response = self.cluster.ask(
             FETCH,
             body,
+            "fetch",
             node_id=node_id,
             max_version=MAX_FETCH_VERSION,
             timeout_s=max_wait_ms / 1000 + self.cluster.request_timeout_s,
         )
-        check(response.get("ErrorCode", 0), "fetch")
         taken = [self._take(tp, row) for tp, row in partition_rows(response["Responses"], "Topic")]
         return [part for part in taken if part is not None]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kbroker.client.cluster import Cluster, check, to_error
+from kbroker.client.cluster import Cluster, check, shared_version, to_error
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
 
@@ -46,7 +46,7 @@ def find_coordinators(cluster: Cluster, kind: int, keys: Iterable[str]) -> dict[
     wanted, found = list(keys), dict[int, list[str]]()
     if not wanted:
         return found
-    if cluster.version(cluster.connection_to(None), FIND_COORDINATOR) < FIRST_WITH_KEYS:
+    if shared_version(cluster.connection_to(None), FIND_COORDINATOR) < FIRST_WITH_KEYS:
         for key in wanted:
             found.setdefault(find_coordinator(cluster, kind, key), []).append(key)
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from kbroker.client.cluster import shared_version
 from kbroker.client.coordinators import GROUP, find_coordinators
 from kbroker.client.groups import (
     FIRST_WITH_GROUPS,
@@ -86,7 +87,7 @@ def _committed_of(
 ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
     """Return the committed offsets of groups with the same coordinator, without those that it cannot read now."""
     cluster = groups.cluster
-    if cluster.version(cluster.connection_to(node_id), OFFSET_FETCH, NAMED_TOPICS_MAX_VERSION) < FIRST_WITH_GROUPS:
+    if shared_version(cluster.connection_to(node_id), OFFSET_FETCH, NAMED_TOPICS_MAX_VERSION) < FIRST_WITH_GROUPS:
         return {group_id: groups.committed(group_id) for group_id in group_ids}
     body = {"Groups": [{"GroupId": group_id, "Topics": None} for group_id in group_ids]}
     response = cluster.request(OFFSET_FETCH, body, node_id=node_id, max_version=NAMED_TOPICS_MAX_VERSION)

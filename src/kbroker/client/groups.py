@@ -124,18 +124,14 @@ class Groups:
         self.cluster.fetch_metadata([])
         found: dict[str, ListedGroup] = {}
         for node_id in sorted(self.cluster.nodes):
-            response = self.cluster.retry(partial(self._list_of, node_id))
+            ask = partial(self.cluster.ask, LIST_GROUPS, {}, f"groups of node {node_id}", node_id=node_id)
+            response = self.cluster.retry(ask)
             for g in response["Groups"]:
                 group_type = (g.get("GroupType") or CLASSIC).lower()
                 found[g["GroupId"]] = ListedGroup(
                     g["GroupId"], g["ProtocolType"], g.get("GroupState") or "", group_type
                 )
         return [found[group_id] for group_id in sorted(found)]
-
-    def _list_of(self, node_id: int) -> Body:
-        response = self.cluster.request(LIST_GROUPS, {}, node_id=node_id)
-        check(response["ErrorCode"], f"groups of node {node_id}")
-        return response
 
     def describe(self, group_id: str) -> GroupDescription:
         """Return state and members of a group of any type.
@@ -276,9 +272,15 @@ def _classic(row: Body, node_id: int, assignment_bytes: int) -> GroupDescription
         assignment = () if unread_bytes else _assigned(data)
         names = m["MemberId"], m.get("GroupInstanceId"), m["ClientId"], m["ClientHost"]
         members.append(GroupMember(*names, assignment, unread_bytes=unread_bytes))
+    return _described(row, CLASSIC, node_id, members, row["ProtocolType"], row["ProtocolData"])
+
+
+def _described(
+    row: Body, kind: str, node_id: int, members: Iterable[GroupMember], protocol_type: str, assignor: str
+) -> GroupDescription:
     ordered = tuple(sorted(members, key=lambda m: m.member_id))
-    kind, assignor = row["ProtocolType"], row["ProtocolData"]
-    return GroupDescription(row["GroupId"], CLASSIC, row["GroupState"], kind, assignor, node_id, ordered)
+    epochs = row.get("GroupEpoch"), row.get("AssignmentEpoch")
+    return GroupDescription(row["GroupId"], kind, row["GroupState"], protocol_type, assignor, node_id, ordered, *epochs)
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
@@ -310,18 +312,7 @@ def _newer(row: Body, node_id: int, kind: str) -> GroupDescription:
         )
         for m in row["Members"]
     ]
-    ordered = tuple(sorted(members, key=lambda m: m.member_id))
-    return GroupDescription(
-        row["GroupId"],
-        kind,
-        row["GroupState"],
-        kind,
-        row["AssignorName"],
-        node_id,
-        ordered,
-        row["GroupEpoch"],
-        row["AssignmentEpoch"],
-    )
+    return _described(row, kind, node_id, members, kind, row["AssignorName"])
 
 
 def _places(assignment: Body) -> tuple[TopicPartition, ...]:
@@ -351,9 +342,7 @@ def _streams(row: Body, node_id: int) -> GroupDescription:
                 protocol=CLASSIC if m["IsClassic"] else STREAMS,
             )
         )
-    ordered = tuple(sorted(members, key=lambda m: m.member_id))
-    epochs = row["GroupEpoch"], row["AssignmentEpoch"]
-    return GroupDescription(row["GroupId"], STREAMS, row["GroupState"], STREAMS, "", node_id, ordered, *epochs)
+    return _described(row, STREAMS, node_id, members, STREAMS, "")
 
 
 def _tasks(assignment: Body) -> Tasks:

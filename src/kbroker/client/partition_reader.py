@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from kbroker.client.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, Cluster, check
+from kbroker.client.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, Cluster, check, shared_version
 from kbroker.client.connection import Body, BrokerConnectionError, Connection, FrameMemory
 from kbroker.client.consumer import FETCH, MAX_FETCH_VERSION, FetchedPartition, fetched_partition
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
@@ -140,7 +140,7 @@ class PartitionReader:
     def _send(self) -> _UnderWay:
         self._check_topic()
         connection = self.cluster.connection_to(self.cluster.leader(self.topic, self.partition))
-        version = self.cluster.version(connection, FETCH, MAX_FETCH_VERSION if self.topic_id is None else None)
+        version = shared_version(connection, FETCH, MAX_FETCH_VERSION if self.topic_id is None else None)
         partition = {
             "Partition": self.partition,
             "FetchOffset": self.position,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from kbroker.client.cluster import Cluster, check, to_error
+from kbroker.client.cluster import Cluster, to_error
 from kbroker.client.connection import Body
 from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
@@ -231,13 +231,7 @@ class Producer:
         Raises: KafkaError, CLUSTER_AUTHORIZATION_FAILED and UNSUPPORTED_VERSION among them; BrokerConnectionError.
         """
         body: Body = {"TransactionalId": None, "TransactionTimeoutMs": 60_000}
-
-        def attempt() -> Body:
-            response = self.cluster.request(INIT_PRODUCER_ID, body)
-            check(response["ErrorCode"], "producer id")
-            return response
-
-        response = self.cluster.retry(attempt)
+        response = self.cluster.retry(lambda: self.cluster.ask(INIT_PRODUCER_ID, body, "producer id"))
         self._producer_id, self._producer_epoch = response["ProducerId"], response["ProducerEpoch"]
         self._sequences.clear()
 

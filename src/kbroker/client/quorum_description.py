@@ -41,8 +41,7 @@ def describe_quorum(cluster: Cluster) -> QuorumDescription | None:
         return None
     topics = [{"TopicName": CLUSTER_METADATA_TOPIC, "Partitions": [{"PartitionIndex": 0}]}]
     try:
-        response = cluster.request(DESCRIBE_QUORUM, {"Topics": topics})
-        check(response["ErrorCode"], "quorum", response.get("ErrorMessage"))
+        response = cluster.ask(DESCRIBE_QUORUM, {"Topics": topics}, "quorum")
         partition = response["Topics"][0]["Partitions"][0]
         check(partition["ErrorCode"], "quorum", partition.get("ErrorMessage"))
     except KafkaError as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from kbroker.client.cluster import Closing, Cluster, check, to_error
+from kbroker.client.cluster import Closing, Cluster, to_error
 from kbroker.client.connection import Body, BrokerConnectionError
 from kbroker.client.quota_file import QuotaFileError, read_quota_file
 from kbroker.client.quota_resolution import ResolvedQuota, Values, resolve_quotas
@@ -298,13 +298,8 @@ class QuotaClient(Closing):
         return len(self.cluster.nodes)
 
     def _ask(self, api_key: int, body: Body) -> Body:
-        def attempt() -> Body:
-            response = self.cluster.request(api_key, body)
-            check(response.get("ErrorCode", 0), "quotas", response.get("ErrorMessage"))
-            return response
-
         try:
-            return self.cluster.retry(attempt)
+            return self.cluster.retry(lambda: self.cluster.ask(api_key, body, "quotas"))
         except KafkaError as failure:
             if failure.error is not Errors.UNSUPPORTED_VERSION:
                 raise

@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -174,52 +174,55 @@ class SchemaRegistry:
         kind = str(body.get("schemaType") or "AVRO")
         if kind not in _KINDS or not isinstance(body.get("schema"), str):
             raise RegistryError(f"{self.url}: expected a schema of {', '.join(_KINDS)}, got {kind[:40]!r}")
-        found: dict[str, str] = {}
-        self._add_references(body.get("references"), found, set())
-        return Schema(_KINDS[kind], body["schema"], tuple(found.items()))
+        return Schema(_KINDS[kind], body["schema"], self._references(body.get("references"), self._confluent_reference))
 
-    def _add_references(self, references: Any, found: dict[str, str], visited: set[str]) -> None:
-        for one in self._objects(references or []):
-            name = str(one.get("name"))
-            if name in visited:
-                continue
-            visited.add(name)
-            if len(visited) > MAX_REFERENCES:
-                raise RegistryError(f"{self.url}: the schema has more than {MAX_REFERENCES} references")
-            where = f"/subjects/{quote(str(one.get('subject')), safe='')}/versions/{quote(str(one.get('version')))}"
-            body = self._json(self._path + where)
-            self._add_references(body.get("references"), found, visited)
-            found[name] = str(body.get("schema"))
-
-    def _objects(self, references: Any) -> list[dict[str, Any]]:
-        if not isinstance(references, list) or not all(isinstance(one, dict) for one in references):
-            raise RegistryError(f"{self.url}: expected a list of objects as references, got something else")
-        return references
+    def _confluent_reference(self, one: Mapping[str, Any]) -> tuple[Any, str]:
+        where = f"/subjects/{quote(str(one.get('subject')), safe='')}/versions/{quote(str(one.get('version')))}"
+        body = self._json(self._path + where)
+        return body.get("references"), str(body.get("schema"))
 
     def _own_schema(self, path: str) -> Schema:
         response = self._get(path)
         text = response.body.decode("utf-8", "replace")
-        found: dict[str, str] = {}
-        self._add_own_references(f"{path}/references", found, set())
+        references = self._references(self._json(f"{path}/references", list), self._own_reference)
         kind = _KINDS.get(response.headers.get("x-registry-artifacttype", "")) or _kind_of(text)
-        return Schema(kind, text, tuple(found.items()))
+        return Schema(kind, text, references)
 
-    def _add_own_references(self, path: str, found: dict[str, str], visited: set[str]) -> None:
-        for one in self._objects(self._json(path, list)):
-            name = str(one.get("name"))
-            if name in visited:
-                continue
-            visited.add(name)
-            if len(visited) > MAX_REFERENCES:
-                raise RegistryError(f"{self.url}: the schema has more than {MAX_REFERENCES} references")
-            group, artifact, version = (
-                quote(str(one.get(field) or default), safe="")
-                for field, default in (("groupId", "default"), ("artifactId", ""), ("version", "1"))
-            )
-            base = f"{self._own_path}/groups/{group}/artifacts/{artifact}/versions/{version}"
-            self._add_own_references(f"{base}/references", found, visited)
-            content = base if self._own_version != 3 else f"{base}/content"
-            found[name] = self._get(content).body.decode("utf-8", "replace")
+    def _own_reference(self, one: Mapping[str, Any]) -> tuple[Any, str]:
+        group, artifact, version = (
+            quote(str(one.get(field) or default), safe="")
+            for field, default in (("groupId", "default"), ("artifactId", ""), ("version", "1"))
+        )
+        base = f"{self._own_path}/groups/{group}/artifacts/{artifact}/versions/{version}"
+        content = base if self._own_version != 3 else f"{base}/content"
+        return self._json(f"{base}/references", list), self._get(content).body.decode("utf-8", "replace")
+
+    def _references(
+        self, listed: Any, read: Callable[[Mapping[str, Any]], tuple[Any, str]]
+    ) -> tuple[tuple[str, str], ...]:
+        """Return name and text of the references of a schema, each before its users.
+
+        Args: ``listed``: by the registry; ``read``: returns the references and the text of one.
+        """
+        found: dict[str, str] = {}
+        visited: set[str] = set()
+
+        def add(references: Any) -> None:
+            if not isinstance(references, list) or not all(isinstance(one, dict) for one in references):
+                raise RegistryError(f"{self.url}: expected a list of objects as references, got something else")
+            for one in references:
+                name = str(one.get("name"))
+                if name in visited:
+                    continue
+                visited.add(name)
+                if len(visited) > MAX_REFERENCES:
+                    raise RegistryError(f"{self.url}: the schema has more than {MAX_REFERENCES} references")
+                further, text = read(one)
+                add(further or [])
+                found[name] = text
+
+        add(listed or [])
+        return tuple(found.items())
 
     # ---- subjects, by Confluent's API
 

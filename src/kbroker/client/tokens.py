@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kbroker.client.cluster import Cluster, check
+from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.delegation_token import DelegationToken, Principal
@@ -55,8 +55,7 @@ class Tokens:
     def list(self, owners: Iterable[Principal] | None = None) -> Sequence[SecretToken]:
         """Return the tokens that the user may see, by owner and id; None: of all owners."""
         wanted = None if owners is None else [_principal(owner) for owner in owners]
-        response = self._cluster.request(DESCRIBE, {"Owners": wanted})
-        check(response["ErrorCode"], "describing delegation tokens")
+        response = self._cluster.ask(DESCRIBE, {"Owners": wanted}, "describing delegation tokens")
         found = [
             _token(row, row["IssueTimestamp"], row["MaxTimestamp"], row["ExpiryTimestamp"])
             for row in response["Tokens"]
@@ -86,8 +85,7 @@ class Tokens:
                 )
             return fields
 
-        response = self._cluster.request(CREATE, body)
-        check(response["ErrorCode"], "creating a delegation token")
+        response = self._cluster.ask(CREATE, body, "creating a delegation token")
         times = (response[f"{name}TimestampMs"] for name in ("Issue", "Max", "Expiry"))
         return _token({**response, "Renewers": listed}, *times)
 
@@ -108,8 +106,7 @@ class Tokens:
         raise KafkaError(Errors.DELEGATION_TOKEN_NOT_FOUND, text)
 
     def _change(self, api_key: int, field: str, hmac: bytes, period_ms: int, doing: str) -> int:
-        response = self._cluster.request(api_key, {"Hmac": hmac, field: period_ms})
-        check(response["ErrorCode"], f"{doing} a delegation token")
+        response = self._cluster.ask(api_key, {"Hmac": hmac, field: period_ms}, f"{doing} a delegation token")
         expiry_ms: int = response["ExpiryTimestampMs"]
         return expiry_ms
 

@@ -94,13 +94,7 @@ class TransactionalProducer(Producer):
         if self._state in (State.IN_TRANSACTION, State.FAILED):
             raise ValueError("a failed transaction must be aborted: call abort_transaction")
         body: Body = {"TransactionalId": self.transactional_id, "TransactionTimeoutMs": self.transaction_timeout_ms}
-
-        def attempt() -> Body:
-            response = self.cluster.request(INIT_PRODUCER_ID, body, node_id=self._coordinator())
-            check(response["ErrorCode"], self._what())
-            return response
-
-        response = self.cluster.retry(attempt)
+        response = self._ask(INIT_PRODUCER_ID, body)
         self._identity = self._producer_id, self._producer_epoch = response["ProducerId"], response["ProducerEpoch"]
         self._sequences.clear()
 
@@ -214,16 +208,12 @@ class TransactionalProducer(Producer):
         self.cluster.retry(attempt)
         self._added.update(places)
 
-    def _ask(self, api_key: int, body: Body) -> None:
+    def _ask(self, api_key: int, body: Body) -> Body:
         """Send a request to the transaction coordinator; repeat it after retriable errors."""
-
-        def attempt() -> None:
-            response = self.cluster.request(
-                api_key, body, node_id=self._coordinator(), max_version=MAX_VERSIONS[api_key]
-            )
-            check(response["ErrorCode"], self._what())
-
-        self.cluster.retry(attempt)
+        limit = MAX_VERSIONS.get(api_key)
+        return self.cluster.retry(
+            lambda: self.cluster.ask(api_key, body, self._what(), node_id=self._coordinator(), max_version=limit)
+        )
 
     def _ids(self) -> Body:
         producer_id, producer_epoch = self._identity

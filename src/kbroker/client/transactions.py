@@ -103,8 +103,7 @@ class Transactions:
             return fields
 
         def one_broker(node_id: int) -> list[ListedTransaction]:
-            response = self._cluster.request(LIST_TRANSACTIONS, body, node_id=node_id)
-            check(response["ErrorCode"], "listing transactions")
+            response = self._cluster.ask(LIST_TRANSACTIONS, body, "listing transactions", node_id=node_id)
             if response["UnknownStateFilters"]:
                 text = f"broker {node_id} knows no state {', '.join(response['UnknownStateFilters'])}"
                 raise KafkaError(Errors.INVALID_REQUEST, text)
@@ -245,12 +244,11 @@ class Transactions:
 
     def force_terminate(self, transactional_id: str) -> None:
         """Abort the open transaction of a transactional id, and fence its producer."""
+        fields: Body = {"TransactionalId": transactional_id, "TransactionTimeoutMs": FENCING_TIMEOUT_MS}
 
         def attempt() -> None:
             node_id = find_coordinator(self._cluster, TRANSACTION, transactional_id)
-            fields: Body = {"TransactionalId": transactional_id, "TransactionTimeoutMs": FENCING_TIMEOUT_MS}
-            response = self._cluster.request(INIT_PRODUCER_ID, fields, node_id=node_id)
-            check(response["ErrorCode"], f"transactional id {transactional_id!r}")
+            self._cluster.ask(INIT_PRODUCER_ID, fields, f"transactional id {transactional_id!r}", node_id=node_id)
 
         self._cluster.retry(attempt)
 

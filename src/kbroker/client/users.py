@@ -21,8 +21,7 @@ class Users:
 
     def list(self) -> Mapping[str, Mapping[str, int]]:
         """Return the iterations by mechanism of every user, by name."""
-        response = self._cluster.request(DESCRIBE_USER_SCRAM_CREDENTIALS, {"Users": None})
-        check(response["ErrorCode"], "describing users", response["ErrorMessage"])
+        response = self._cluster.ask(DESCRIBE_USER_SCRAM_CREDENTIALS, {"Users": None}, "describing users")
         found: dict[str, dict[str, int]] = {}
         for result in sorted(response["Results"], key=lambda result: str(result["User"])):
             check(result["ErrorCode"], f"user {result['User']!r}", result["ErrorMessage"])
