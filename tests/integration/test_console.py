@@ -17,13 +17,13 @@ import pytest
 
 from kbroker import console
 from kbroker.broker import Broker
-from kbroker.cli.topics import topic_id_text
 from kbroker.common.http_messages import HttpResponse
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import POLICY, Console
 from kbroker.console.sign_in import COOKIE
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group import membership as streams
+from kbroker.log.checkpoints import uuid_to_text
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicView
 from kbroker.observe.http_access import HttpAccess
@@ -292,7 +292,7 @@ def test_ids_of_topics_are_kafkas(pages: Console, broker: Broker) -> None:
     """A page shows the topic id in the format of Kafka's tools, with 22 characters."""
     view = broker.context.topics.get("orders")
     assert view is not None
-    assert f"Id <code>{topic_id_text(view.topic_id.bytes)}</code>" in text(ask(pages, "topic?topic=orders"))
+    assert f"Id <code>{uuid_to_text(view.topic_id)}</code>" in text(ask(pages, "topic?topic=orders"))
 
 
 def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

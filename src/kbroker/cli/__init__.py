@@ -158,6 +158,29 @@ def interruptible() -> Iterator[None]:
         sys.unraisablehook = unraisable_before
 
 
+@contextmanager
+def ended_by(*numbers: int) -> Iterator[None]:
+    """Let signals end the command like an exit; a second one ends the process at once.
+
+    No effect on signals that are ignored, or outside the main thread.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in numbers if is_main}
+    before = {number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import click
 
+from kbroker.cli import ended_by
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import Finite, bootstrap_option, connect, json_option
 from kbroker.cli.output import binary_stdout
@@ -147,7 +146,8 @@ def consume(
             member = GroupConsumer(
                 cluster, group, topics[0], start=start, read_committed=read_committed, max_wait_ms=max_wait_ms
             )
-            with _ended_by_sigterm(), member:
+            # a member that does not leave its group holds its partitions until its session times out
+            with ended_by(signal.SIGTERM), member:
                 member.join()  # a rebalance may take longer than --timeout
                 for batch in lines.of(member, timeout):
                     member.commit({(r.topic, r.partition): r.offset + 1 for r in batch})
@@ -235,27 +235,6 @@ class _Lines:
         finally:
             out.flush()
         return batch
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command like an exit, so that a member leaves its group: otherwise other members would wait
-    for its partitions until the session times out. No effect if SIGTERM is ignored, or outside the main thread.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-    if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _timestamp_ms(text: str, option: str) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from kbroker.cli.options import CommandGroup, json_option
-from kbroker.cli.output import print_json
+from kbroker.cli.output import print_done
 from kbroker.cli.pipeline_clients import clients
 from kbroker.cli.pipeline_jobs import archive, compact, ingest
 from kbroker.cli.pipeline_views import lag, throttles, usage
@@ -36,10 +36,7 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
     from kbroker.spark.setup.jars import CONNECTOR, DELTA, fetch_jars
 
     files = [str(file.absolute()) for file in fetch_jars([*CONNECTOR, *(DELTA if delta else ())], into)]
-    if as_json:
-        print_json({"jars": files})
-    else:
-        click.echo(",".join(files))
+    print_done({"jars": files}, ",".join(files), as_json)
 
 
 for command in (ingest, usage, throttles, clients, lag, archive, compact, replay, recommend, report, watch):

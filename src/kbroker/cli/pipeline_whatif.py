@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import command_config_option, connect
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.output import print_done, print_json, print_table
 from kbroker.cli.pipeline_options import (
     FILE,
     RESULT,
@@ -201,10 +201,8 @@ def report(
             dates=common["dates"] or None,
             windows=_windows(common),
         )
-    if common["as_json"]:
-        print_json({"report": str(output), "size_bytes": done, **json_brokers(brokers)})
-    else:
-        click.echo(f"{output} ({done:,} bytes)")
+    document = {"report": str(output), "size_bytes": done, **json_brokers(brokers)}
+    print_done(document, f"{output} ({done:,} bytes)", common["as_json"])
 
 
 def _in_force(path: Path | None, bootstrap_server: str | None) -> tuple[Quotas | None, int]:

@@ -12,7 +12,7 @@ import click
 
 from kbroker.cli.output import styled
 from kbroker.cli.plain_characters import BARS
-from kbroker.common.printable import columns_of, printable
+from kbroker.common.printable import beginning, columns_of, printable
 from kbroker.common.quota_limits import BYTE_RATES, PERCENTAGE, limit_text, number_text
 from kbroker.common.quotas import ENTITY_TYPES, shown_name
 from kbroker.common.units import counted, rounded_bytes, rounded_duration
@@ -270,19 +270,8 @@ def _fit(text: str, width: int = WIDTH) -> str:
     shown = printable(text[: 4 * WIDTH] + text[-4 * WIDTH :] if len(text) > 8 * WIDTH else text)
     if columns_of(shown) <= width:
         return shown
-    tail = _last(shown, width // 3)
-    head = _last(shown[::-1], width - 1 - columns_of(tail))[::-1]
-    return f"{head}…{tail}"
-
-
-def _last(text: str, width: int) -> str:
-    """Return the end of a text that fits the width."""
-    taken = 0
-    for index in range(len(text) - 1, -1, -1):
-        taken += columns_of(text[index])
-        if taken > width:
-            return text[index + 1 :]
-    return text
+    tail = beginning(shown[::-1], width // 3)[::-1]
+    return f"{beginning(shown, width - 1 - columns_of(tail))}…{tail}"
 
 
 def _wrapped(text: str) -> Iterable[str]:

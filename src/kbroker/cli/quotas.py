@@ -17,7 +17,7 @@ from kbroker.cli.options import (
     http_port,
     json_option,
 )
-from kbroker.cli.output import print_json
+from kbroker.cli.output import print_done, print_json
 from kbroker.cli.quota_explanation_view import show_explanation
 from kbroker.cli.quota_views import json_entry, print_differences, show, show_resolved, warn_of_brokers
 from kbroker.client.http_port import HttpPortError
@@ -251,10 +251,8 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
             raise click.BadParameter(str(error), param_hint="KEY=NUMBER") from None
     with _client(bootstrap_server) as (client, brokers):
         _alter(client, {entity: ops}, dry_run)
-        if as_json:
-            print_json({"altered": not dry_run, **json_entry(entity, ops, brokers)})
-        else:
-            click.echo(printable(f"{'could set' if dry_run else 'set'} {', '.join(ops)} of {entity}"))
+        document = {"altered": not dry_run, **json_entry(entity, ops, brokers)}
+        print_done(document, printable(f"{'could set' if dry_run else 'set'} {', '.join(ops)} of {entity}"), as_json)
 
 
 @quotas.command()
@@ -273,12 +271,11 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
         _check_keys(key for key in keys if key not in has)
         if removed:
             _alter(client, {entity: dict.fromkeys(removed)}, dry_run)
-    if as_json:
-        print_json({"altered": bool(removed) and not dry_run, **json_entry(entity, dict.fromkeys(removed))})
-    elif removed:
-        click.echo(printable(f"{'could remove' if dry_run else 'removed'} {', '.join(removed)} of {entity}"))
-    else:
-        click.echo(printable(f"{entity} has no such quota" if keys else f"{entity} has no quota"))
+    line = f"{entity} has no such quota" if keys else f"{entity} has no quota"
+    if removed:
+        line = f"{'could remove' if dry_run else 'removed'} {', '.join(removed)} of {entity}"
+    document = {"altered": bool(removed) and not dry_run, **json_entry(entity, dict.fromkeys(removed))}
+    print_done(document, printable(line), as_json)
 
 
 def _check_keys(keys: Iterable[str]) -> None:

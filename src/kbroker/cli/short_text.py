@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kbroker.common.printable import columns_of
+from kbroker.common.printable import beginning, columns_of
 from kbroker.common.printable import printable as escaped
 
 ELLIPSIS = "…"
@@ -17,10 +17,7 @@ def printable(text: object, most: int | None = None) -> str:
     shown = escaped(str(text)[: 10 * (most or 1000)])
     if most is None or columns_of(shown) <= most:
         return shown
-    shown = shown[: most - 1]
-    while columns_of(shown) > most - 1:
-        shown = shown[:-1]
-    return shown + ELLIPSIS
+    return beginning(shown, most - 1) + ELLIPSIS
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import CommandGroup, decorators, json_option, wall_clock
-from kbroker.cli.output import print_json
+from kbroker.cli.output import print_done, print_json
 
 if TYPE_CHECKING:
     from kbroker.common.configs.config_node import NodeConfig
@@ -300,10 +300,7 @@ def random_uuid(as_json: bool) -> None:
     from kbroker.log.checkpoints import random_uuid_text
 
     made = random_uuid_text()
-    if as_json:
-        print_json({"id": made})
-    else:
-        click.echo(made)
+    print_done({"id": made}, made, as_json)
 
 
 def _document(owner: MetaProperties) -> dict[str, Any]:

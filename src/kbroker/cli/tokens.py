@@ -84,11 +84,8 @@ def create(
     owners, others = _principals(() if owner is None else (owner,), "--owner"), _principals(renewers, "--renewer")
     with connect(bootstrap_server) as cluster:
         made = Tokens(cluster).create(owners[0] if owners else None, others, max_lifetime)
-    if as_json:
-        print_json(_document(made, True))
-        return
-    click.echo(f"created token {made.token.token_id} of {made.token.owner}, expires {_time(made.token.expiry_ms)}")
-    click.echo(f"hmac {made.secret}")
+    line = f"created token {made.token.token_id} of {made.token.owner}, expires {_time(made.token.expiry_ms)}"
+    print_done(_document(made, True), f"{line}\nhmac {made.secret}", as_json)
 
 
 def token_arguments(command: F) -> F:

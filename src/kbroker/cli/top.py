@@ -6,13 +6,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.cli import ended_by
 from kbroker.cli.keyboard import keyboard
 from kbroker.cli.options import Duration, bootstrap_option, connect, http_options, http_port, json_option, wall_clock
 from kbroker.cli.output import is_dumb_terminal, print_json
@@ -161,7 +161,7 @@ def _live(watch: UsageWatch, every_s: float, view: str, server: str) -> None:
 
     try:
         with (
-            _ended_in_order(),
+            ended_by(signal.SIGTERM, signal.SIGHUP),  # which restores the terminal
             keyboard() as keys,
             Live(screen(), console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live,
         ):
@@ -212,21 +212,3 @@ def after_key(state: State, key: str, usage: Usage | None, lines: int) -> State:
         last = max(0, len(sorted_rows(usage, state)) - page)
         return state._replace(first=min(last, max(0, state.first + steps[key])))
     return state
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the command like an exit, so that the terminal is restored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,6 +13,7 @@ from kbroker.cli.output import note, print_deleted, print_json, print_rows, prin
 from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.log.checkpoints import uuid_to_text
 
 T = TypeVar("T")
 
@@ -106,20 +107,13 @@ def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": t.name,
-                "id": topic_id_text(t.topic_id.bytes) if t.topic_id else None,
+                "id": uuid_to_text(t.topic_id) if t.topic_id else None,
                 "is_internal": t.is_internal,
                 "configs": configs,
                 "partitions": partitions,
             }
         )
     return found
-
-
-def topic_id_text(topic_id: bytes) -> str:
-    """Return a topic id as 22 characters, as in Kafka's tools."""
-    import base64
-
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 @topics.command()
@@ -202,7 +196,7 @@ def create(
                 rows.append({"name": name, "created": False})
                 text = f"{name} exists"
             else:
-                topic_id = topic_id_text(made.topic_id.bytes) if made.topic_id else None
+                topic_id = uuid_to_text(made.topic_id) if made.topic_id else None
                 count = made.partitions if made.partitions > 0 else None
                 rows.append({"name": name, "created": True, "partitions": count, "id": topic_id})
                 text = f"created {name}" + (f" with {counted(count, 'partition')}" if count else "")

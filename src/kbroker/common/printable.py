@@ -40,6 +40,15 @@ def columns_of(text: str) -> int:
     )
 
 
+def beginning(text: str, columns: int) -> str:
+    """Return the beginning of a printable text that fits into so many columns."""
+    for index, character in enumerate(text):
+        columns -= columns_of(character)
+        if columns < 0:
+            return text[:index]
+    return text
+
+
 def printable_json(document: str) -> str:
     """Return an equivalent JSON document whose strings contain no such characters."""
     if document.isascii() and "\x7f" not in document:

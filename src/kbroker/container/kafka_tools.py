@@ -123,14 +123,14 @@ def _topics(
 
 def _description(admin: Any, topic: Any) -> str:
     """Return a topic as ``kafka-topics --describe`` prints it."""
-    from kbroker.cli.topics import topic_id_text
     from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
+    from kbroker.log.checkpoints import uuid_to_text
 
     entries = admin.describe_configs(ConfigResourceType.TOPIC, topic.name)
     changed = [f"{e.name}={e.value}" for e in entries if e.source is ConfigSource.DYNAMIC_TOPIC_CONFIG]
     replicas = max((len(p.replicas) for p in topic.partitions), default=0)
     head = (
-        f"Topic: {topic.name}\tTopicId: {topic_id_text(topic.topic_id.bytes)}\tPartitionCount: {len(topic.partitions)}"
+        f"Topic: {topic.name}\tTopicId: {uuid_to_text(topic.topic_id)}\tPartitionCount: {len(topic.partitions)}"
         f"\tReplicationFactor: {replicas}\tConfigs: {','.join(changed)}"
     )
     rows = [

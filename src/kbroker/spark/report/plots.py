@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from kbroker.common.printable import columns_of
+from kbroker.common.printable import beginning, columns_of
 
 NO_QUOTA = "no quota"
 WIDE, NARROW = 920, 400  # of a page on a desktop, and on a phone
@@ -234,19 +234,8 @@ def paired_bars(
 
 def _name(name: str, maximum: int, x: float, y: float, anchor: str = "end") -> Mark:
     """Return a name, cut to the width of `maximum` characters."""
-    return text_mark(_cut(name, maximum), x, y, anchor)
-
-
-def _cut(name: str, maximum: int) -> str:
-    """Cut a name to the width of `maximum` characters; those of East Asia have width 2."""
-    if columns_of(name) <= maximum:
-        return name
-    taken = 0
-    for number, character in enumerate(name):
-        taken += columns_of(character)
-        if taken > maximum - 1:
-            return f"{name[:number]}…"
-    return name
+    shown = name if columns_of(name) <= maximum else f"{beginning(name, maximum - 1)}…"
+    return text_mark(shown, x, y, anchor)
 
 
 def for_both_widths(draw: Draw) -> list[Drawing]:
