@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from kbroker.cli import cli, pipeline_jobs, pipeline_views, pipeline_whatif
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, delta_jars, fetch_jars
-from kbroker.spark.setup.session import build_session, stop_session
+from kbroker.spark.setup.session import build_session
 from tests.spark.class_archive import JVM, LAUNCHER
 from tests.spark.source_support import WORKER_STARTS
 from tests.spark.standalone import NO_CODE, PYTHON_START
@@ -93,6 +93,22 @@ class Sessions:
             session, self._session = self._session, None
             stop_session(session)
             signal.signal(signal.SIGINT, self._interrupt)  # PySpark has replaced the handler
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop a session and the JVM behind it, and wait until that has ended; the next session starts a new one."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    running = SparkContext._gateway
+    if running is None:
+        return
+    process = getattr(running, "proc", None)
+    running.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    if process is not None:
+        process.stdin.close()  # the JVM ends when this closes
+        process.wait()
 
 
 _sessions = Sessions()

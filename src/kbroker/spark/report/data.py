@@ -101,7 +101,7 @@ def gather(
     clients = []
     for row in shown:
         own = [cell for cell in cells if (cell.principal, cell.client_id) == (row["principal"], row["client_id"])]
-        clients.append(Client(client_name(row["principal"], row["client_id"]), row, _over_time(own, count)))
+        clients.append(Client(client_name(row["principal"], row["client_id"]), row, over_time(own, count)))
     totals = {name: sum(row[name] for row in summed) for name in MEASURES}
     return ReportData(
         source,
@@ -111,7 +111,7 @@ def gather(
         clients,
         [(client_name(row["principal"], row["client_id"]), row) for row in ranked[top:LISTED]],
         max(0, len(summed) - max(top, LISTED)),
-        _over_time(everything, count),
+        over_time(everything, count),
         {**totals, "clients": len(summed)},
         throttles,
         [(one.name, one.over_time["logged_delay_ms"]) for one in clients if one.totals["logged_delay_ms"] > 0],
@@ -121,9 +121,10 @@ def gather(
     )
 
 
-def _over_time(rows: Sequence[Any], bins: int) -> dict[str, list[float]]:
-    found = {name: [0.0] * bins for name in MEASURES}
+def over_time(rows: Sequence[Any], bins: int, names: Sequence[str] = MEASURES) -> dict[str, list[float]]:
+    """Return measures over time, one value per bin. Args: `rows`: sums, each with the `place` of its bin."""
+    found = {name: [0.0] * bins for name in names}
     for row in rows:
-        for name in MEASURES:
+        for name in names:
             found[name][row["place"]] += float(row[name])
     return found

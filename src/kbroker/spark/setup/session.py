@@ -156,22 +156,6 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def stop_session(spark: SparkSession) -> None:
-    """Stop a session and the JVM behind it, and wait until that has ended; the next session starts a new one."""
-    from pyspark import SparkContext
-
-    spark.stop()
-    running = SparkContext._gateway
-    if running is None:
-        return
-    process = getattr(running, "proc", None)
-    running.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    if process is not None:
-        process.stdin.close()  # the JVM ends when this closes
-        process.wait()
-
-
 @contextlib.contextmanager
 def _environment(master: str, chosen: dict[str, str], properties_file: Path | None) -> Iterator[None]:
     """Set the environment of the JVM and its Python workers, where the user has not set it.

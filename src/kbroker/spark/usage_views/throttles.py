@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 COLUMNS = ("principal", "client_id", "throttle_time_ms", "verdicts")
 #: Tags of a quota's counter. A quota type of null: a delay whose cause is not in the log.
 KEYS = ("quota_type", "user", "client_id", "ip")
+COUNTED = ("verdicts", "refused", "delay_asked_ms", "delay_served_ms")
 
 
 def throttles(rows: DataFrame) -> DataFrame:
@@ -32,6 +33,12 @@ def throttles(rows: DataFrame) -> DataFrame:
             F.max("limit").alias("limit"),
         )
     )
+
+
+def added_up(parts: DataFrame, *keys: Column) -> DataFrame:
+    """Return the sums of `throttles` from those of parts, such as minutes. Args: ``keys``: beside KEYS."""
+    sums = [F.sum(name).alias(name) for name in COUNTED]
+    return parts.groupBy(*keys, *KEYS).agg(*sums, *(F.max(name).alias(name) for name in ("delay_max_ms", "limit")))
 
 
 def verdicts_of_row() -> Column:

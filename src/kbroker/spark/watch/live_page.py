@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.shown_names import client_name
-from kbroker.spark.report.data import BINS, LISTED, TOP, Client, ReportData
+from kbroker.spark.report.data import BINS, LISTED, TOP, Client, ReportData, over_time
 from kbroker.spark.report.page import render
 from kbroker.spark.report.throttled import gather_throttles
 from kbroker.spark.report.write import write_page
@@ -62,7 +62,7 @@ def gather_views(spark: SparkSession, table: TableName, span_ms: int, *, top: in
         start = int(oldest)
         bin_s = MINUTE_S * max(1, -(-(youngest - start) // MINUTE_S // BINS))
         bins = -(-(youngest - start) // bin_s)
-        place = F.floor((F.unix_seconds("time") - start) / bin_s).cast("int").alias("bin")
+        place = F.floor((F.unix_seconds("time") - start) / bin_s).cast("int").alias("place")
         return _gathered(rows, found, start, bin_s, bins, place, top)
     finally:
         rows.unpersist()
@@ -87,7 +87,9 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
         Client(
             client_name(*(row[name] for name in ENTITY)),
             row,
-            _over_time([cell for cell in by_client if all(cell[name] == row[name] for name in ENTITY)], bins),
+            over_time(
+                [cell for cell in by_client if all(cell[name] == row[name] for name in ENTITY)], bins, _OVER_TIME
+            ),
         )
         for row in ranked[:top]
     ]
@@ -96,7 +98,7 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
         values = [0.0] * bins
         for cell in by_quota:
             if tuple(cell[name] for name in throttles.KEYS) == key:
-                values[cell["bin"]] += cell["ms"]
+                values[cell["place"]] += cell["ms"]
         shown.append((f"{one.quota}: {one.who}", values))
     totals = {name: sum(row[name] for row in summed) for name in _OVER_TIME}
     return ReportData(
@@ -107,7 +109,7 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
         clients,
         [(client_name(*(row[name] for name in ENTITY)), row) for row in ranked[top:LISTED]],
         max(0, len(summed) - max(top, LISTED)),
-        _over_time(everything, bins),
+        over_time(everything, bins, _OVER_TIME),
         {**totals, "clients": len(summed)},
         held,
         shown,
@@ -127,14 +129,6 @@ def _joined(rows: DataFrame, names: Sequence[str], keys: Sequence[tuple[Any, ...
     for name in names:
         condition = condition & F.col(name).eqNullSafe(F.col(f"_{name}"))
     return rows.join(F.broadcast(wanted), condition, "left_semi")
-
-
-def _over_time(rows: Sequence[Any], bins: int) -> dict[str, list[float]]:
-    found = {name: [0.0] * bins for name in _OVER_TIME}
-    for row in rows:
-        for name in _OVER_TIME:
-            found[name][row["bin"]] += float(row[name])
-    return found
 
 
 def _days(start_s: int, end_s: int) -> list[str]:

@@ -29,11 +29,10 @@ _KEYS = {
     "user": "string",
     "ip": "string",
 }
-_COUNTED = ("verdicts", "refused", "delay_asked_ms", "delay_served_ms")
 _VALUES = {
     **dict.fromkeys(SUMMED, "double"),
     "first_second": "bigint",
-    **dict.fromkeys(_COUNTED, "bigint"),
+    **dict.fromkeys(throttles.COUNTED, "bigint"),
     "limit": "double",
 }
 _EVENT = "_event_time"
@@ -50,7 +49,7 @@ def open_minutes(rows: DataFrame, watermark_ms: int) -> DataFrame:
     found = timed.select(_EVENT, F.explode(_facts()).alias("fact")).select(_EVENT, "fact.*")
     minute = F.window(_EVENT, f"{MINUTE_S} seconds").alias("minute")
     return found.groupBy(minute, *_KEYS).agg(
-        *(F.sum(name).alias(name) for name in (*SUMMED, *_COUNTED)),
+        *(F.sum(name).alias(name) for name in (*SUMMED, *throttles.COUNTED)),
         F.min("first_second").alias("first_second"),
         F.max("delay_served_ms").alias("delay_max_ms"),
         F.max("limit").alias("limit"),
@@ -78,12 +77,7 @@ def connections_of(closed: DataFrame) -> DataFrame:
 
 def throttles_of(closed: DataFrame) -> DataFrame:
     """Return the sums of `throttles` of closed minutes, and the `minute` (seconds since 1970)."""
-    rows = closed.where(F.col("view") == THROTTLES)
-    return rows.groupBy(F.col("second").alias("minute"), *throttles.KEYS).agg(
-        *(F.sum(name).alias(name) for name in _COUNTED),
-        F.max("delay_max_ms").alias("delay_max_ms"),
-        F.max("limit").alias("limit"),
-    )
+    return throttles.added_up(closed.where(F.col("view") == THROTTLES), F.col("second").alias("minute"))
 
 
 def _facts() -> Column:

@@ -26,7 +26,7 @@ _COLUMNS = {
     **{f"{name}_peak": "bigint" for name in MEASURES},
     "connection": "string",
     **dict.fromkeys(("quota_type", "user", "ip"), "string"),
-    **dict.fromkeys(("verdicts", "refused", "delay_asked_ms", "delay_served_ms", "delay_max_ms"), "bigint"),
+    **dict.fromkeys((*throttles.COUNTED, "delay_max_ms"), "bigint"),
     "limit": "double",
 }
 
@@ -91,15 +91,7 @@ def usage_of(views: DataFrame, *keys: str) -> DataFrame:
 
 def throttles_of_views(views: DataFrame) -> DataFrame:
     """Return the rows of `throttles`."""
-    rows = views.where(F.col("view") == THROTTLES)
-    counted = ("verdicts", "refused", "delay_asked_ms", "delay_served_ms")
-    return throttles.with_share(
-        rows.groupBy(*throttles.KEYS).agg(
-            *(F.sum(name).alias(name) for name in counted),
-            F.max("delay_max_ms").alias("delay_max_ms"),
-            F.max("limit").alias("limit"),
-        )
-    )
+    return throttles.with_share(throttles.added_up(views.where(F.col("view") == THROTTLES)))
 
 
 def _time(second: str) -> Column:

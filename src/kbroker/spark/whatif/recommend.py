@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +85,6 @@ class Recommendation:
     outliers: list[Need]
     needs: list[Need]
     headroom: Headroom | None = None
-    notes: list[str] = field(default_factory=list)
 
     def quotas(self) -> dict[QuotaEntity, dict[str, float]]:
         """Return all quotas, as `kbroker quotas apply` takes them."""
@@ -165,7 +164,6 @@ def yaml_text(found: Recommendation) -> str:
         f"# Recommended quotas by {found.by}: each entity throttled in less than {found.share:.2%} of its seconds.",
         "# Found on a log by open-loop replay: clients that are throttled would have sent less.",
     ]
-    lines += [f"# {note}" for note in found.notes]
     costs = {(need.entity, KEY_OF[need.quota_type]): need for need in found.outliers}
     for entity, values in found.quotas().items():
         names = ", ".join(f"{kind}: {json.dumps(name)}" for kind, name in entity.parts)
