@@ -27,8 +27,6 @@ from kbroker.listeners.socket_options import network_threads
 from kbroker.log.manager import StartCancelled
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from kbroker.broker.storage import BrokerStorage
     from kbroker.metrics.exposition import Exposition
     from kbroker.network.request_channel import InboundRequest
@@ -89,9 +87,7 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.stop()
 
     # ------------------------------------------------------------ life

@@ -4,7 +4,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 from kbroker.client.cluster import Cluster, to_error
 from kbroker.client.connection import Body
@@ -119,9 +118,7 @@ class Producer:
     def __enter__(self) -> "Producer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *failure: object) -> None:
         if kind is None:
             self.flush()
 

@@ -8,7 +8,6 @@ with QuotaClient("kafka:9092") as quotas:
 
 import functools
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from kbroker.client.cluster import Closing, Cluster, to_error
@@ -388,9 +387,7 @@ class AsyncQuotaClient:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
     async def close(self) -> None:

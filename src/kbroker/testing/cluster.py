@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
 from kbroker.broker.storage import BrokerStorage
@@ -116,9 +116,7 @@ class EmbeddedCluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -11,7 +11,6 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -65,9 +64,7 @@ class ControlServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.stop()
 
     def start(self) -> None:

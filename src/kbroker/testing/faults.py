@@ -6,7 +6,6 @@ import fnmatch
 import itertools
 import threading
 from collections import Counter
-from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -62,9 +61,7 @@ class Fault:
     def __enter__(self) -> Fault:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *failure: object) -> None:
         self.remove()
         if kind is None:
             self.assert_hit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Any
 
 from kbroker.coordinator.transaction_service import PartitionMarkers
@@ -30,9 +29,7 @@ class HeldMarkers:
     def __enter__(self) -> HeldMarkers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.release()
 
     @property
