@@ -13,13 +13,7 @@ from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorat
 from kbroker.cli.output import note, print_difference, print_json, print_table
 from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster
 from kbroker.client.cluster_description import BrokerDescription, describe_cluster
-from kbroker.client.cluster_file import (
-    ACLS,
-    SECTIONS,
-    cluster_document,
-    read_cluster_file,
-    yaml_text,
-)
+from kbroker.client.cluster_file import ACLS, SECTIONS, cluster_document, read_cluster_file, yaml_text
 from kbroker.client.connection import format_address
 from kbroker.client.quorum_description import QuorumDescription
 from kbroker.common.errors import Errors, KafkaError

@@ -9,15 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from kbroker.cli.short_text import (
-    or_dash,
-    percent,
-    printable,
-    short_number,
-    short_time,
-    time_left,
-    why_muted,
-)
+from kbroker.cli.short_text import or_dash, percent, printable, short_number, short_time, time_left, why_muted
 from kbroker.client.usage import Usage
 from kbroker.common.printable import columns_of
 from kbroker.common.units import counted

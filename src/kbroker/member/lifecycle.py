@@ -14,11 +14,11 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
 from kbroker.common.limited_log import RepeatedFailures, cause_of
-from kbroker.common.listeners import PROTOCOLS, Listener
+from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.member.controller_channel import Complete, Outcome
-from kbroker.metadata.image.registrations import sorted_directories
+from kbroker.metadata.image.registrations import endpoint_rows, endpoints_of, feature_rows, sorted_directories
 from kbroker.protocol.codec import Body
 
 logger = get_logger(__name__)
@@ -230,19 +230,8 @@ class BrokerLifecycle:
             "BrokerId": registration.node_id,
             "ClusterId": registration.cluster_id,
             "IncarnationId": self.incarnation_id,
-            "Listeners": [
-                {
-                    "Name": one.name,
-                    "Host": one.host,
-                    "Port": one.port,
-                    "SecurityProtocol": PROTOCOLS.index(one.protocol),
-                }
-                for one in registration.listeners
-            ],
-            "Features": [
-                {"Name": name, "MinSupportedVersion": low, "MaxSupportedVersion": high}
-                for name, (low, high) in registration.features.items()
-            ],
+            "Listeners": endpoint_rows(endpoints_of(registration.listeners)),
+            "Features": feature_rows(registration.features),
             "Rack": registration.rack,
             "IsMigratingZkBroker": False,
             "LogDirs": list(sorted_directories(registration.directory_ids)),

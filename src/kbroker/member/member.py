@@ -227,8 +227,8 @@ class Member:
                 raise MemberStartError(self.lifecycle.failure or "the broker stops")
 
     def _check_trouble(self) -> None:
-        if self._fatal or self.loader.fault:
-            raise MemberStartError(self._fatal or self.loader.fault)
+        if self.fault:
+            raise MemberStartError(self.fault)
 
     # ------------------------------------------------------------ stop
 
@@ -311,7 +311,7 @@ class Member:
     @property
     def trouble(self) -> str:
         """The reason why this broker cannot follow or join its cluster, "" without one."""
-        return self._fatal or self.loader.fault or self.lifecycle.last_error or self.observer.last_error
+        return self.fault or self.lifecycle.last_error or self.observer.last_error
 
     @property
     def status(self) -> MemberStatus:

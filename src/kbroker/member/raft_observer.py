@@ -172,8 +172,10 @@ class RaftObserver:
     # ------------------------------------------------------------ responses
 
     def on_failure(self, sent: Send, reason: str, now_ms: int) -> None:
-        """Note a request without a response."""
-        self._failed(sent.address, reason, now_ms)
+        """Note a request without a response, or with one that is of no use."""
+        self.last_error = reason
+        self._backing_off = {one: until for one, until in self._backing_off.items() if until > now_ms}
+        self._backing_off[sent.address] = now_ms + max(1, self._settings.retry_backoff_ms)
 
     def on_response(self, sent: Send, response: Body, now_ms: int) -> None:
         """Apply a response. Raises: RaftFatalError; OSError, the log cannot be written."""
@@ -201,7 +203,7 @@ class RaftObserver:
             raise
         except ProtocolError as bad:
             self._abandon()
-            self._failed(sent.address, f"controller {format_address(sent.address)}: {bad.message}", now_ms)
+            self.on_failure(sent, f"controller {format_address(sent.address)}: {bad.message}", now_ms)
             return
         self.last_error = ""
         self.fetched_ms = now_ms
@@ -221,14 +223,14 @@ class RaftObserver:
     def _is_current(self, error: Errors, leader_id: int, epoch: int, sent: Send, now_ms: int) -> bool:
         """Apply leader and epoch of a response; return whether its content is from the current leader."""
         if epoch < self.epoch or error is Errors.UNKNOWN_LEADER_EPOCH:  # that node is behind
-            self._failed(sent.address, f"{format_address(sent.address)} is at leader epoch {epoch}", now_ms)
+            self.on_failure(sent, f"{format_address(sent.address)} is at leader epoch {epoch}", now_ms)
             return False
         stale = (Errors.FENCED_LEADER_EPOCH, Errors.NOT_LEADER_OR_FOLLOWER)
         if epoch > self.epoch or error in stale:
             is_news = epoch > self.epoch or (leader_id != NO_LEADER and self._leader != self._nodes.get(leader_id))
             self._follow(leader_id, epoch)
             if self._has_news or not is_news:  # an election runs, or the leader of this epoch does not respond
-                self._failed(sent.address, f"the quorum has no leader that responds in epoch {epoch}", now_ms)
+                self.on_failure(sent, f"the quorum has no leader that responds in epoch {epoch}", now_ms)
             self._has_news = True
             return False
         if leader_id != NO_LEADER and (self.leader_id == NO_LEADER or self._leader is None):
@@ -329,9 +331,4 @@ class RaftObserver:
         elif error is Errors.CLUSTER_AUTHORIZATION_FAILED:
             text += "; the principal of this broker needs the operation ClusterAction on the cluster"
         self._abandon()  # 4.3 fails on its own error response to FetchSnapshot: begin with Fetch
-        self._failed(sent.address, text, now_ms)
-
-    def _failed(self, address: Address, reason: str, now_ms: int) -> None:
-        self.last_error = reason
-        self._backing_off = {one: until for one, until in self._backing_off.items() if until > now_ms}
-        self._backing_off[address] = now_ms + max(1, self._settings.retry_backoff_ms)
+        self.on_failure(sent, text, now_ms)

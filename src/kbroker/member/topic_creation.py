@@ -11,23 +11,16 @@ from collections.abc import Collection, Iterable
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.member.client import Client
 from kbroker.member.controller_channel import ControllerChannel, Outcome
 from kbroker.member.forwarding import ForwardedResponse, ForwardingManager
-from kbroker.metadata.topic_rules import automatic_topic
+from kbroker.metadata.topic_rules import SETTING_PREFIXES, automatic_topic
 from kbroker.protocol import codec
 
 logger = get_logger(__name__)
 
 CREATE_TOPICS = 19
-#: Config of the replication factor of an internal topic, which is 3 unless it is set.
-_FACTORS = {
-    OFFSETS_TOPIC: "offsets.topic.replication.factor",
-    TRANSACTION_STATE_TOPIC: "transaction.state.log.replication.factor",
-    SHARE_STATE_TOPIC: "share.coordinator.state.topic.replication.factor",
-}
-_DEFAULT_FACTOR = 3
+_DEFAULT_FACTOR = 3  # of an internal topic, unless it is set
 
 
 class TopicCreation:
@@ -103,8 +96,11 @@ class TopicCreation:
             return config.integer(key) if config.is_set(key) else otherwise
 
         topic = automatic_topic(name, config)
-        if name in INTERNAL_TOPICS:
-            partitions, factor = topic.num_partitions, if_set(_FACTORS[name], _DEFAULT_FACTOR)
+        if name in SETTING_PREFIXES:
+            partitions, factor = (
+                topic.num_partitions,
+                if_set(f"{SETTING_PREFIXES[name]}.replication.factor", _DEFAULT_FACTOR),
+            )
         else:
             partitions, factor = if_set("num.partitions", -1), if_set("default.replication.factor", -1)
         configs = [{"Name": key, "Value": value} for key, value in topic.configs.items()]

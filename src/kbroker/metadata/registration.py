@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
-from kbroker.common.listeners import PROTOCOLS, Listener
+from kbroker.common.listeners import Listener
 from kbroker.metadata.features import SUPPORTED
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import RECOVERED, PartitionRegistration
-from kbroker.metadata.image.registrations import BrokerRegistration, Endpoint, VersionRange
+from kbroker.metadata.image.registrations import BrokerRegistration, VersionRange, endpoints_of
 from kbroker.metadata.leaders import started_records, stopped_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
@@ -37,12 +37,11 @@ def registration_records(
     single one has all partitions; ``is_alone``: it becomes the leader and only member of the ISR of every partition.
     Of several nodes it joins the ISR of its partitions, and leads those that have no leader.
     """
-    endpoints = {one.name: Endpoint(one.host, one.port, PROTOCOLS.index(one.protocol)) for one in listeners}
     broker = BrokerRegistration(
         node_id,
         broker_epoch,
         uuid.uuid4(),
-        endpoints,
+        endpoints_of(listeners),
         {name: VersionRange(*levels) for name, levels in SUPPORTED.items() if levels[1]},
         rack,
         FENCED,

@@ -209,7 +209,7 @@ def _check_assigned(topic: NewTopic, nodes: Mapping[int, bool]) -> Layout:
 
 
 #: Prefix of the settings of each internal topic.
-_PREFIXES = {
+SETTING_PREFIXES = {
     OFFSETS_TOPIC: "offsets.topic",
     TRANSACTION_STATE_TOPIC: "transaction.state.log",
     SHARE_STATE_TOPIC: "share.coordinator.state.topic",
@@ -221,7 +221,7 @@ def automatic_topic(name: str, config: BrokerConfig, node_count: int = 1) -> New
 
     An internal topic has no more replicas than there are nodes, as without them nothing could be coordinated.
     """
-    prefix = _PREFIXES.get(name)
+    prefix = SETTING_PREFIXES.get(name)
     if prefix is None:
         return NewTopic(name)
     configs = {

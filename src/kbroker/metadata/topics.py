@@ -15,11 +15,7 @@ from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import (
-    INTERNAL_TOPICS,
-    OFFSETS_TOPIC,
-    TopicPartition,
-)
+from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_scan import TopicLogs
@@ -33,12 +29,7 @@ from kbroker.metadata.partition_records import directory_records
 from kbroker.metadata.placement import registered_nodes
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_logs import Logs
-from kbroker.metadata.topic_rules import (
-    NewTopic,
-    TopicNames,
-    automatic_topic,
-    check_more_partitions,
-)
+from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic, check_more_partitions
 
 logger = get_logger(__name__)
 

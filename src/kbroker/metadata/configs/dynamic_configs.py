@@ -164,11 +164,9 @@ class DynamicConfigs:
         if kind == ConfigResourceType.BROKER:
             return self._checked_broker(image, name, base, changes)
         if kind == ConfigResourceType.GROUP:
-
-            def validate(configs: Mapping[str, str]) -> None:
-                validate_group_configs(configs, self._setting)
-
-            return _checked_stored("group", GROUP_TABLE, validate, name, base, changes)
+            return _checked_stored(
+                "group", GROUP_TABLE, lambda one: validate_group_configs(one, self._setting), name, base, changes
+            )
         if kind == ConfigResourceType.CLIENT_METRICS:
             return _checked_stored(
                 "client metrics", CLIENT_METRICS_TABLE, validate_client_metrics_configs, name, base, changes

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.mapping_delta import differences
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 
@@ -13,13 +14,10 @@ def config_records(
     resource_type: int, name: str, before: Mapping[str, str], after: Mapping[str, str]
 ) -> list[MetadataRecord]:
     """Return the records that change the configs of a resource from ``before`` to ``after``."""
-    changes: dict[str, str | None] = {key: value for key, value in after.items() if before.get(key) != value}
-    changes.update(dict.fromkeys(key for key in before if key not in after))
+    of_resource = {"ResourceType": resource_type, "ResourceName": name}
     return [
-        metadata_record(
-            "ConfigRecord", {"ResourceType": resource_type, "ResourceName": name, "Name": key, "Value": value}
-        )
-        for key, value in changes.items()
+        metadata_record("ConfigRecord", {**of_resource, "Name": key, "Value": value})
+        for key, value in differences(before, after).items()
     ]
 
 

@@ -1,9 +1,10 @@
 """Registrations of brokers and controllers. Source: ``BrokerRegistration``, ``ControllerRegistration``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from kbroker.common.listeners import PROTOCOLS, Listener
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.protocol.codec import Body
 
@@ -91,8 +92,8 @@ class BrokerRegistration(NamedTuple):
             "BrokerId": self.broker_id,
             "IncarnationId": self.incarnation_id,
             "BrokerEpoch": self.epoch,
-            "EndPoints": _endpoint_rows(self.listeners),
-            "Features": _feature_rows(self.supported_features),
+            "EndPoints": endpoint_rows(self.listeners),
+            "Features": feature_rows(self.supported_features),
             "Rack": self.rack,
             "Fenced": self.is_fenced,
             "InControlledShutdown": self.in_controlled_shutdown,
@@ -135,8 +136,8 @@ class ControllerRegistration(NamedTuple):
             "ControllerId": self.controller_id,
             "IncarnationId": self.incarnation_id,
             "ZkMigrationReady": self.is_zk_migration_ready,
-            "EndPoints": _endpoint_rows(self.listeners),
-            "Features": _feature_rows(self.supported_features),
+            "EndPoints": endpoint_rows(self.listeners),
+            "Features": feature_rows(self.supported_features),
         }
 
 
@@ -151,17 +152,24 @@ def _features(rows: Any) -> dict[str, VersionRange]:
     return {row["Name"]: VersionRange(row["MinSupportedVersion"], row["MaxSupportedVersion"]) for row in rows}
 
 
-def _endpoint_rows(listeners: Mapping[str, Endpoint]) -> list[Body]:
+def endpoints_of(listeners: Iterable[Listener]) -> dict[str, Endpoint]:
+    """Return the advertised addresses of a broker by listener name."""
+    return {one.name: Endpoint(one.host, one.port, PROTOCOLS.index(one.protocol)) for one in listeners}
+
+
+def endpoint_rows(listeners: Mapping[str, Endpoint]) -> list[Body]:
+    """Return addresses as the rows of a record or a request."""
     return [
         {"Name": name, "Host": one.host, "Port": one.port, "SecurityProtocol": one.security_protocol}
         for name, one in listeners.items()
     ]
 
 
-def _feature_rows(features: Mapping[str, VersionRange]) -> list[Body]:
+def feature_rows(features: Mapping[str, tuple[int, int]]) -> list[Body]:
+    """Return ranges of levels as the rows of a record or a request."""
     return [
-        {"Name": name, "MinSupportedVersion": one.minimum, "MaxSupportedVersion": one.maximum}
-        for name, one in features.items()
+        {"Name": name, "MinSupportedVersion": low, "MaxSupportedVersion": high}
+        for name, (low, high) in features.items()
     ]
 
 

@@ -19,7 +19,6 @@ from kbroker.common.java._string_hash import string_hash
 from kbroker.common.java.java_hash import hash_order, int_hash
 from kbroker.common.listeners import Listener
 from kbroker.log.checkpoints import (
-    META_PROPERTIES,
     CorruptFileError,
     MetaProperties,
     random_uuid_text,
@@ -153,7 +152,6 @@ def verify_owners(owners: Mapping[Path, MetaProperties], cluster_id: str, node_i
     """Check that all folders belong to a node, each with its own directory id. Raises: FormatError."""
     seen: dict[uuid.UUID, Path] = {}
     for folder, owner in owners.items():
-        path = folder / META_PROPERTIES
         try:
             owner.check(cluster_id, node_id, folder)
         except ValueError as error:
@@ -168,7 +166,7 @@ def verify_owners(owners: Mapping[Path, MetaProperties], cluster_id: str, node_i
             raise FormatError(
                 f"Duplicate directory ID {text} found. It was the ID of {seen[directory_id]}, but also of {folder}"
             )
-        seen[directory_id] = path.parent
+        seen[directory_id] = folder
 
 
 def feature_records(levels: Mapping[str, int]) -> list[MetadataRecord]:

@@ -11,6 +11,7 @@ import re
 from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.java.java_values import parse_long
 from kbroker.common.security.scram import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Credential, make_salt
+from kbroker.metadata.image.record_forms import credential_body
 from kbroker.metadata.log.formatter import FormatError
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
@@ -59,15 +60,7 @@ def credential_record(argument: str) -> MetadataRecord:
     if salted is None:
         salted = mechanism.salted_password(password or "", salt, iterations)
     credential = Credential.from_salted_password(mechanism, salted, salt, iterations)
-    body = {
-        "Name": name,
-        "Mechanism": mechanism.number,
-        "Salt": credential.salt,
-        "StoredKey": credential.stored_key,
-        "ServerKey": credential.server_key,
-        "Iterations": iterations,
-    }
-    return metadata_record("UserScramCredentialRecord", body)
+    return metadata_record("UserScramCredentialRecord", credential_body(name, mechanism.name, credential))
 
 
 def _components(text: str) -> dict[str, str]:
