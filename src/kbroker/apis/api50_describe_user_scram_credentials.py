@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.common.errors import Errors
+from kbroker.common.java.java_hash import hash_map_order
 from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.common.security import scram
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -21,11 +22,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe the named users, or all of them."""
     ctx.auth.require(request, checks.DESCRIBE_USER_SCRAM_CREDENTIALS)
     known = ctx.credentials.users()
-    asked = [replace_invalid_utf8(user["Name"]) for user in body["Users"] or ()] or list(known)
+    asked = Counter([replace_invalid_utf8(user["Name"]) for user in body["Users"] or ()] or known.keys())
     results = []
-    for name, times in Counter(asked).items():
+    for name in hash_map_order(asked):
         result: Body = {"User": name, "ErrorCode": 0, "ErrorMessage": "", "CredentialInfos": []}
-        if times > 1:
+        if asked[name] > 1:
             result.update(ErrorCode=int(Errors.DUPLICATE_RESOURCE), ErrorMessage=_TWICE + name)
         elif name not in known:
             result.update(ErrorCode=int(Errors.RESOURCE_NOT_FOUND), ErrorMessage=_UNKNOWN + name)

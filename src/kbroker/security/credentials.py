@@ -104,4 +104,6 @@ def _objection(change: Deletion | Upsertion, image: MetadataImage) -> KafkaError
         return KafkaError(Errors.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     elif change.iterations > scram.MAX_ITERATIONS:
         return KafkaError(Errors.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    elif not change.salted_password:  # Java has no HMAC with an empty key: the error is that of its exception
+        return KafkaError(Errors.UNKNOWN_SERVER_ERROR)
     return None
