@@ -15,21 +15,7 @@ from kbroker.common.units import counted, rounded_bytes, rounded_duration
 from kbroker.log.checkpoints import uuid_to_text
 
 FOLDER = Path(__file__).with_name("templates")
-MACROS = {
-    "parts.html": (
-        "named",
-        "scroll",
-        "pager",
-        "record_bytes",
-        "difference",
-        "line",
-        "hidden",
-        "change_button",
-        "field",
-        "choice",
-    ),
-    "explanation.html": ("explanation",),
-}
+MACROS = ("parts.html", "explanation.html")
 _LATEST_S = 253_402_300_799  # the end of the year 9999
 
 
@@ -59,9 +45,9 @@ class Renderer:
             time=_time,
             exact_time=exact_time,
         )
-        for file, macros in MACROS.items():  # a block rendered alone lacks the imports of its template
-            parts = self._environment.get_template(file).module
-            self._environment.globals.update({macro: getattr(parts, macro) for macro in macros})
+        for file in MACROS:  # a block rendered alone lacks the imports of its template
+            macros = vars(self._environment.get_template(file).module).items()
+            self._environment.globals.update({name: macro for name, macro in macros if not name.startswith("_")})
 
     def page(self, template: str, values: dict[str, object]) -> bytes:
         """Return a whole page."""

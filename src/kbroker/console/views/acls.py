@@ -150,7 +150,7 @@ def acl_form(site: Site, query: Query) -> View:
     """Return the form of a new rule."""
     given = {name: query.text(name, default) for name, default in Fields()._asdict().items()}
     fields = Fields(**given)
-    return View("Add an ACL", "acl_add.html", {"fields": fields._asdict(), "problem": "", **_choices(fields)})
+    return View("Add an ACL", "acl_add.html", {"fields": fields._asdict(), **_choices(fields)})
 
 
 def add(site: Site, form: Query) -> Change:

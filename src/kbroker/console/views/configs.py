@@ -196,7 +196,6 @@ def config(site: Site, query: Query) -> View:
         "origins": [(one.name, one.value, ORIGINS.get(one.source, "")) for one in entry.synonyms],
         "levels": LEVELS if resource.kind is ConfigResourceType.BROKER_LOGGER else (),
         "fields": Fields(value="" if entry.value is None else entry.value),
-        "problem": "",
     }
     return View("Config", "config.html", values, entry=resource.entry)
 
@@ -248,7 +247,7 @@ def edit_form(site: Site, query: Query) -> View:
     resource = resource_of(query)
     found = {entry.name: entry.value for entry in _entries(site, resource) if _is_line(resource, entry)}
     fields = Fields(configs="\n".join(f"{name}={value}" for name, value in found.items()), had=" ".join(found))
-    values = {"resource": resource, "fields": fields, "problem": ""}
+    values = {"resource": resource, "fields": fields}
     return View("Edit configs", "configs_edit.html", values, entry=resource.entry)
 
 

@@ -37,7 +37,7 @@ def reset_form(site: Site, query: Query) -> View:
     """Return the form to reset the offsets of a group."""
     described = described_group(site, query.needed("group"))
     fields = {"rule": ResetTo.EARLIEST.value, "value": "", "time": "", "topics": "", "rows": "", **query.values}
-    values = {"group": described, "rules": RULES, "fields": fields, "problem": ""}
+    values = {"group": described, "rules": RULES, "fields": fields}
     return View("Reset offsets", "group_reset.html", values)
 
 

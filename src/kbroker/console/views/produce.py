@@ -31,7 +31,7 @@ def form(site: Site, query: Query) -> View:
     """Return the form for a topic."""
     topic = found_topic(site, query)
     encodings = [name for name in NAMES if site.parts.registry is not None or name not in BY_SCHEMA]
-    values = {"topic": topic, "encodings": encodings, "fields": Fields(query.values), "problem": ""}
+    values = {"topic": topic, "encodings": encodings, "fields": Fields(query.values)}
     return View("Produce", "produce.html", values, entry="topics")
 
 

@@ -87,7 +87,6 @@ def quota(site: Site, query: Query) -> View:
         "keys": keys,
         "explained": _explained(site, entity) if site.has_broker else None,
         "fields": Fields(key=keys[0], effect="shadow"),
-        "problem": "",
     }
     return View("Quotas of one", "quota.html", shown)
 

@@ -45,7 +45,7 @@ def tokens(site: Site, query: Query) -> View:
     part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/tokens", query.values)
     now_ms = site.clock.epoch_ms()
     rows = [TokenRow(one, max(0, one.token.expiry_ms - now_ms)) for one in part.rows]
-    values = {"part": part, "rows": rows, "q": wanted, "refused": refused, "fields": {}, "problem": ""}
+    values = {"part": part, "rows": rows, "q": wanted, "refused": refused, "fields": {}}
     return View("Delegation tokens", "tokens.html", values)
 
 

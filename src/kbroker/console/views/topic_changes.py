@@ -21,7 +21,7 @@ _OFFSETS = re.compile(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19})*")  # 
 
 def new_topic(site: Site, query: Query) -> View:
     """Return the form of a new topic."""
-    return View("Create a topic", "topic_new.html", {"fields": Fields(query.values), "problem": ""})
+    return View("Create a topic", "topic_new.html", {"fields": Fields(query.values)})
 
 
 def create(site: Site, form: Query) -> Change:

@@ -32,7 +32,7 @@ def users(site: Site, query: Query) -> View:
     wanted = query.text("q").strip()
     kept = [row for row in _rows(site) if wanted.lower() in row.user.lower()]
     part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/users", query.values)
-    values = {"part": part, "q": wanted, "mechanisms": MECHANISMS, "fields": {}, "problem": ""}
+    values = {"part": part, "q": wanted, "mechanisms": MECHANISMS, "fields": {}}
     return View("Users", "users.html", values)
 
 
