@@ -22,6 +22,7 @@ from kbroker.common.quotas import (
 
 # As doubles, their form on the wire, in which the largest LONG is 2**63.
 _LARGEST = {ConfigType.INT: float(INT32_MAX), ConfigType.LONG: float(INT64_MAX)}
+_LARGE = {ConfigType.INT: "an INT", ConfigType.LONG: "a LONG"}
 _WHOLE_WITHIN = 1e-6
 
 # A shadow obeys the rules of its enforced quota: a value that cannot be enforced cannot be tried.
@@ -97,7 +98,7 @@ def _check_value(key: str, value: float, allowed: Mapping[str, ConfigType]) -> N
     if largest is None:
         return
     if value > largest:
-        raise _invalid(f"Proposed value for {key} is too large for a {kind.name}.")
+        raise _invalid(f"Proposed value for {key} is too large for {_LARGE[kind]}.")
     if math.fmod(value, 1.0) > _WHOLE_WITHIN:
         raise _invalid(f"{key} cannot be a fractional value.")
 

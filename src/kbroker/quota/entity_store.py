@@ -79,7 +79,7 @@ class QuotaEntityStore:
         """Change each entity, all of its keys or none, and store the changes of the request in one transaction.
 
         A duplicate entity is not changed at all.
-        Returns: the error or None of each entity, in the order of the request. If the changes cannot be stored, no
+        Returns: the error or None of each entity, in the order of Kafka's response. If the changes cannot be stored, no
         entity has changed, and all get KAFKA_STORAGE_ERROR.
         """
         times = Counter(alteration.entity for alteration in alterations)
@@ -111,7 +111,7 @@ class QuotaEntityStore:
                         self._found[host].remove(address)
                         if not self._found[host]:
                             del self._found[host]
-        return results
+        return {entity: results[entity] for entity in hash_order(results, _entity_hash)}
 
     @property
     def count(self) -> int:

@@ -102,7 +102,7 @@ def test_values_that_kafka_takes(bench: Bench, key: str, value: float) -> None:
     ("value", "text"),
     [
         (0.5, "connection_creation_rate cannot be a fractional value."),
-        (2.0**31, "Proposed value for connection_creation_rate is too large for a INT."),
+        (2.0**31, "Proposed value for connection_creation_rate is too large for an INT."),
         (0.0, "Quota connection_creation_rate must be greater than 0"),
         (2.0**31 - 1, None),
     ],
@@ -191,7 +191,7 @@ def test_all_or_nothing_per_entity(bench: Bench) -> None:
             Alteration(good, [QuotaOp("producer_byte_rate", 5.0)]),
         ]
     )
-    assert [(entity, refusal is None) for entity, refusal in results.items()] == [(bad, False), (good, True)]
+    assert {entity: refusal is None for entity, refusal in results.items()} == {bad: False, good: True}
     assert bench.all() == {"user good": {"producer_byte_rate": 5}}
     assert bench.changes == [("user good", "producer_byte_rate", 5.0)]
 
@@ -204,6 +204,18 @@ def test_an_entity_that_comes_twice_is_left_alone(bench: Bench) -> None:
     assert results[ALICE].message == "Ignoring duplicate entity user alice: give each once"
     assert results[ADDRESS] is None
     assert bench.all() == {}
+
+
+def test_results_are_in_kafkas_order(bench: Bench) -> None:
+    """The results of a request are in the order of a Java hash map."""
+    rate = [QuotaOp("producer_byte_rate", 1000.0)]
+    entities = [user(user=f"u{i}") for i in range(6)] + [user(client_id=f"c{i}") for i in range(4)]
+    entities += [user(user="u0", client_id="c0"), user(user=None), user(client_id=None)]
+    shown = bench.entities.alter([Alteration(entity, rate) for entity in entities])
+    assert "; ".join(map(str, shown)) == (
+        "user u1; user u3; user u2; user u4; user u0, client-id c0; client-id c3; client-id c0; client-id c2; "
+        "client-id c1; user u0; user u5; user <default>; client-id <default>"
+    )
 
 
 def test_a_key_that_comes_twice_is_refused(bench: Bench) -> None:
