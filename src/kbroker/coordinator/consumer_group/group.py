@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker.common.java.java_hash import hash_map_order
+from kbroker.common.java.java_hash import timeline_map_order
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Owned, Target
@@ -191,10 +191,16 @@ class ConsumerGroup(ModernGroup):
     def preferred_assignor(
         self, old: ConsumerGroupMember | None = None, new: ConsumerGroupMember | None = None
     ) -> str | None:
-        """Return the assignor most members select, with a changed member; at a tie the first in Kafka's hash map."""
+        """Return the assignor most members select, with a changed member; at a tie the first in Kafka's hash map.
+
+        The names of Kafka's assignors are in one slot of that map, whose first one is the name that the change adds.
+        """
         counts = dict(self.assignors)
-        _count(counts, old and old.server_assignor, new and new.server_assignor)
-        return max(hash_map_order(counts), key=counts.__getitem__, default=None)
+        _count(counts, old and old.server_assignor, None)
+        added = None if new is None or new.server_assignor in counts else new.server_assignor
+        _count(counts, None, new and new.server_assignor)
+        names = sorted(timeline_map_order(counts), key=lambda name: name != added)
+        return max(names, key=counts.__getitem__, default=None)
 
     # ------------------------------------------------------------ changes
 

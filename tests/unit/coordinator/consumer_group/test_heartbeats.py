@@ -257,6 +257,27 @@ def test_a_static_member_that_stays_away_is_removed(bench: ConsumerGroupBench) -
     assert bench.beat("b", 3).epoch == 4
 
 
+@pytest.mark.parametrize(
+    ("assignors", "targets"),
+    [
+        (["uniform", "range"], {"a": [2], "b": [0, 1]}),
+        (["range", "uniform"], {"a": [0, 1], "b": [2]}),
+        (["uniform", "range", None], {"a": [2], "b": [0], "c": [1]}),
+        (["range", "uniform", None], {"a": [0], "b": [2], "c": [1]}),
+        (["uniform", "range", "uniform", "range"], {"a": [2], "b": [0], "c": [1]}),
+        (["range", "uniform", "range", "uniform"], {"a": [1], "b": [0], "c": [2]}),
+    ],
+)
+def test_between_assignors_with_equally_many_members_the_added_one_counts(
+    assignors: list[str | None], targets: dict[str, list[int]]
+) -> None:
+    """The target assignments are those of Kafka 4.3.1, in whose hash map the assignor that a change adds is first."""
+    bench = ConsumerGroupBench(FakeImage(t=3))
+    for name, assignor in zip("abcd", assignors, strict=False):
+        bench.join(name, assignor=assignor, instance="i" if name == "b" else None)
+    assert {name: target["t"] for name, target in bench.targets().items() if target} == targets
+
+
 # ------------------------------------------------------------ restarts, partitions
 
 
