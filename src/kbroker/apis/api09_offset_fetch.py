@@ -88,7 +88,8 @@ def _topics(
         if name is not None and name in allowed
         for index in topic["PartitionIndexes"]
     ]
-    found = ctx.groups.offsets.fetch(group_id, places, require_stable, *member)
+    ids = {name: topic["TopicId"] for name, topic in named if name is not None} if by_id else {}
+    found = ctx.groups.offsets.fetch(group_id, places, require_stable, *member, topic_ids=ids)
     topics = []
     seen: set[TopicPartition] = set()
     for name, topic in named:

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import TopicRows, merged_topics
 from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Delete offsets per partition; partitions of unknown topics are UNKNOWN_TOPIC_OR_PARTITION.
 
-    A topic without partitions has no row.
+    A topic that exists has no row without partitions.
     """
     ctx.auth.require(request, checks.OFFSET_DELETE_GROUP, body["GroupId"])
     allowed = ctx.auth.allowed(request, checks.OFFSET_DELETE, (topic["Name"] for topic in body["Topics"]))
-    known: list[tuple[str, int]] = []
+    refused: TopicRows = []
+    passed: list[tuple[str, list[int]]] = []
     for topic in body["Topics"]:
-        view = ctx.topics.get(topic["Name"]) if topic["Name"] in allowed else None
+        name, indexes = topic["Name"], [row["PartitionIndex"] for row in topic["Partitions"]]
+        view = ctx.topics.get(name) if name in allowed else None
         count = 0 if view is None else len(view.partitions)
-        indexes = [row["PartitionIndex"] for row in topic["Partitions"]]
-        known.extend((topic["Name"], index) for index in indexes if 0 <= index < count)
-    results = ctx.groups.offsets.delete(body["GroupId"], known)
-    topics = []
-    for topic in body["Topics"]:
-        rows = []
-        for row in topic["Partitions"]:
-            index = row["PartitionIndex"]
-            error = results.get((topic["Name"], index), Errors.UNKNOWN_TOPIC_OR_PARTITION)
-            if topic["Name"] not in allowed:
-                error = checks.OFFSET_DELETE.error
-            rows.append({"PartitionIndex": index, "ErrorCode": int(error)})
-        if rows:
-            topics.append({"Name": topic["Name"], "Partitions": rows})
-    return {"ErrorCode": 0, "Topics": topics}
+        known = [index for index in indexes if 0 <= index < count]
+        if known:
+            passed.append((name, known))
+        if view is None or len(known) < len(indexes):
+            error = Errors.UNKNOWN_TOPIC_OR_PARTITION if name in allowed else checks.OFFSET_DELETE.error
+            unknown = [index for index in indexes if not 0 <= index < count]
+            refused.append(({"Name": name}, [_row(index, error) for index in unknown]))
+    places = [(name, index) for name, indexes in passed for index in indexes]
+    results = ctx.groups.offsets.delete(body["GroupId"], places)
+    executed: TopicRows = [
+        ({"Name": name}, [_row(index, results[name, index]) for index in indexes]) for name, indexes in passed
+    ]
+    return {"ErrorCode": 0, "Topics": merged_topics(refused, executed)}
+
+
+def _row(index: int, error: Errors) -> Body:
+    return {"PartitionIndex": index, "ErrorCode": int(error)}

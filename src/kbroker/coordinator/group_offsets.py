@@ -7,6 +7,7 @@ Source: ``OffsetMetadataManager``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from uuid import UUID
 
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.group_records import CommittedOffset
@@ -45,6 +46,13 @@ class GroupOffsets:
         for offsets in self._pending.values():
             found.update(dict.fromkeys(offsets))
         return list(found)
+
+    def of_topic(self, topic_id: UUID | None) -> set[TopicPartition]:
+        """Return the topic-partitions with a committed or a pending offset that names this topic's id."""
+        found = {place for place, value in self.committed.items() if value.topic_id == topic_id}
+        for offsets in self._pending.values():
+            found.update(place for place, (_, value) in offsets.items() if value.topic_id == topic_id)
+        return found
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], record_offset: int) -> None:
         """Commit outside a transaction.

@@ -11,14 +11,16 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
+from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
+from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
 
 OFFSET_COMMIT_KEY_VERSIONS = (0, 1)
 GROUP_METADATA_KEY_VERSION = 2
-OFFSET_VALUE_VERSION = 3
-OFFSET_VALUE_VERSION_WITH_EXPIRY = 1  # the only one that has an expiry, and no leader epoch
+OFFSET_VALUE_VERSION = 4
+OFFSET_VALUE_VERSION_WITH_EXPIRY = 1  # the only one that has an expiry; it lacks leader epoch and topic id
 GROUP_VALUE_VERSION = 3
 
 NO_TIMESTAMP = -1
@@ -40,13 +42,21 @@ class GroupKey(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """One committed offset. ``expire_timestamp_ms``: set by old clients only, else -1."""
+    """One committed offset.
+
+    ``expire_timestamp_ms``: set by old clients only, else -1; ``topic_id``: the zero id if it is not known.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP
+    topic_id: UUID = ZERO_ID
+
+    def is_of(self, topic_id: UUID) -> bool:
+        """Return whether the offset is of this topic, and not of a deleted one with the same name."""
+        return self.topic_id in (topic_id, ZERO_ID)
 
 
 _MEMBER_FIELDS = (  # in the order of StoredMember
@@ -130,6 +140,7 @@ def encode_offset(value: CommittedOffset) -> bytes:
         "Metadata": value.metadata,
         "CommitTimestamp": value.commit_timestamp_ms,
         "ExpireTimestamp": value.expire_timestamp_ms,
+        "TopicId": value.topic_id,
     }
     return codec.encode_versioned("OffsetCommitValue", version, body)
 
@@ -143,6 +154,7 @@ def decode_offset(value: bytes) -> CommittedOffset:
         body["Metadata"],
         body["CommitTimestamp"],
         body.get("ExpireTimestamp", NO_TIMESTAMP),
+        body.get("TopicId", ZERO_ID),
     )
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
@@ -29,7 +31,7 @@ from kbroker.coordinator.internal_topic import (
     error_for_client,
 )
 from kbroker.coordinator.modern_group.group import ModernGroup
-from kbroker.coordinator.modern_group.offset_commits import Commit
+from kbroker.coordinator.modern_group.offset_commits import FIRST_WITH_MEMBER_EPOCH, Commit
 from kbroker.coordinator.modern_groups import ModernGroups
 
 logger = get_logger(__name__)
@@ -79,13 +81,14 @@ class OffsetMetadataManager:
     ) -> None:
         """Commit offsets; when this returns they are in the log, and on disk if the topic's settings require it.
 
-        Raises: KafkaError, and nothing was committed (a failed wait for the disk excepted): GROUP_ID_NOT_FOUND for a
-        member of a group that does not exist.
+        Raises: KafkaError, and nothing was committed (a failed wait for the disk excepted): GROUP_ID_NOT_FOUND, before
+        version 9 ILLEGAL_GENERATION, for a member of a group that does not exist.
         """
         written = None
         with self._groups.locked(group_id, create=generation_id < 0) as group:
             if group is None:
-                raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
+                is_known = api_version >= FIRST_WITH_MEMBER_EPOCH
+                raise KafkaError(Errors.GROUP_ID_NOT_FOUND if is_known else Errors.ILLEGAL_GENERATION)
             self._check_commit(
                 group, member_id, group_instance_id, generation_id, offsets, api_version, is_transactional=False
             )
@@ -212,11 +215,13 @@ class OffsetMetadataManager:
         require_stable: bool = False,
         member_id: str | None = None,
         member_epoch: int = -1,
+        topic_ids: Mapping[str, UUID] = MappingProxyType({}),
     ) -> FetchedOffsets:
         """Return the committed offsets of these topic-partitions, of all for None; those without one are left out.
 
         Args: ``require_stable``: topic-partitions with a pending offset are in ``unstable`` instead; for None only
-        those with a committed one too. ``member_id``, ``member_epoch``: of the member that fetches.
+        those with a committed one too. ``member_id``, ``member_epoch``: of the member that fetches. ``topic_ids``:
+        expected ids by name: an offset of a deleted topic with that name is left out.
         Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
         """
         with self._groups.locked(group_id) as group:
@@ -232,6 +237,8 @@ class OffsetMetadataManager:
             else:
                 unstable = frozenset()
             found = {place: committed[place] for place in wanted if place in committed and place not in unstable}
+            if topic_ids:
+                found = {place: one for place, one in found.items() if one.is_of(topic_ids.get(place[0], one.topic_id))}
             return FetchedOffsets(found, unstable)
 
     # ------------------------------------------------------------ deletion
@@ -256,11 +263,17 @@ class OffsetMetadataManager:
             self._sensors.offset_deletions.record(count)
             return results
 
-    def delete_topic(self, group_id: str, topic: str) -> None:
-        """Delete a group's offsets of a topic. Raises: KafkaError."""
+    def delete_topic(self, group_id: str, name: str, present_id: UUID | None = None) -> None:
+        """Delete a group's offsets of a deleted topic.
+
+        Args: ``present_id``: of a new topic with the name, whose offsets stay.
+        Raises: KafkaError.
+        """
         with self._groups.locked(group_id) as group:
             if group is not None:
-                self._forget(group, [place for place in group.offsets.places if place[0] == topic])
+                kept = {place for place in group.offsets.of_topic(present_id) if place[0] == name}
+                gone = [place for place in group.offsets.places if place[0] == name and place not in kept]
+                self._forget(group, gone)
 
     def _forget(self, group: Group, places: Iterable[TopicPartition]) -> int:
         """Delete the offsets that exist; return their number."""

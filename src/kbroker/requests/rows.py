@@ -34,6 +34,23 @@ def each_partition(
     ]
 
 
+#: Fields that identify a topic, and rows of its partitions.
+TopicRows = list[tuple["Body", list["Body"]]]
+
+
+def merged_topics(refused: TopicRows, executed: TopicRows) -> list[Body]:
+    """Return the topics of a response: those of refused partitions first, then the others.
+
+    A topic that a request repeats has one row in a response with a refused partition or unknown topic, as in Kafka.
+    """
+    if not refused:
+        return [{**topic, "Partitions": rows} for topic, rows in executed]
+    merged: dict[tuple[object, ...], Body] = {}
+    for topic, rows in (*refused, *executed):
+        merged.setdefault(tuple(topic.values()), {**topic, "Partitions": []})["Partitions"].extend(rows)
+    return list(merged.values())
+
+
 def fenced_as_known(error: Errors, request: RequestContext, first_version: int) -> Errors:
     """Return the error as a code that the client supports: before ``first_version``, another than PRODUCER_FENCED."""
     is_unknown = error is Errors.PRODUCER_FENCED and request.api_version < first_version

@@ -150,6 +150,87 @@ def test_how_long_a_note_may_be() -> None:
     assert bench.groups.restart().coordinator.offsets.fetch("g").committed["t", 0].metadata == "n" * 32_767
 
 
+def test_a_group_refuses_a_commit_before_its_notes_are_measured(bench: Bench) -> None:
+    """As in Kafka, a note that is too long has the error of the group, also if no other offset is in the request."""
+    bench.ask("JoinGroup", 2, join("g"))
+    for body in (commit("g", 7, "n" * 5000), commit("unknown", 7, "n" * 5000)):
+        (row,) = bench.ask("OffsetCommit", 8, {**body, "MemberId": "m", "GenerationIdOrMemberEpoch": 5})["Topics"][0][
+            "Partitions"
+        ]
+        assert row["ErrorCode"] == (25 if body["GroupId"] == "g" else 22)
+
+
+def test_topics_that_a_commit_repeats_have_one_row(bench: Bench) -> None:
+    """With a refused partition or an unknown topic rows are merged, refused ones first; the rows are Kafka's."""
+
+    def topics(api: str, version: int, *rows: tuple[str, list[int]]) -> list[tuple[str, list[tuple[int, int]]]]:
+        offset = {} if api == "OffsetDelete" else {"CommittedOffset": 7, "CommittedMetadata": ""}
+        asked = [{"Name": name, "Partitions": [{"PartitionIndex": one, **offset} for one in of]} for name, of in rows]
+        found = bench.ask(
+            api,
+            version,
+            {"GroupId": "g", "MemberId": "", "Topics": asked} if offset else {"GroupId": "g", "Topics": asked},
+        )
+        return [
+            (one["Name"], [(row["PartitionIndex"], row["ErrorCode"]) for row in one["Partitions"]])
+            for one in found["Topics"]
+        ]
+
+    for api, version in (("OffsetCommit", 8), ("OffsetDelete", 0)):
+        assert topics(api, version, ("t", [0]), ("t", [1])) == [("t", [(0, 0)]), ("t", [(1, 0)])]
+        assert topics(api, version, ("t", [0, 9]), ("t", [1])) == [("t", [(9, 3), (0, 0), (1, 0)])]
+        assert topics(api, version, ("t", [0]), ("x", [0]), ("t", [1])) == [("x", [(0, 3)]), ("t", [(0, 0), (1, 0)])]
+        assert topics(api, version, ("x", []), ("t", [])) == [("x", [])]
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "expires_after_ms"), [(2**63 - 1, None), (5000, 5000), (0, 0), (-5, 0), (-(2**63), 0)]
+)
+def test_any_retention_time_of_an_old_client_is_stored(
+    bench: Bench, retention_ms: int, expires_after_ms: int | None
+) -> None:
+    """The longest one keeps the offset, and one that ends in the past lets it expire at once."""
+    (row,) = bench.ask("OffsetCommit", 3, {**commit("g", 7, "n"), "RetentionTimeMs": retention_ms})["Topics"][0][
+        "Partitions"
+    ]
+    assert row["ErrorCode"] == 0
+    if expires_after_ms:
+        bench.groups.clock.advance_ms(expires_after_ms - 1)
+        assert bench.groups.coordinator.offsets.expire() == 0
+        bench.groups.clock.advance_ms(1)
+    if expires_after_ms is None:
+        bench.groups.clock.advance_ms(10 * 365 * 24 * 3_600_000)
+    assert bench.groups.coordinator.offsets.expire() == (0 if expires_after_ms is None else 1)
+
+
+def test_offsets_are_those_of_a_topics_id(bench: Bench) -> None:
+    """OffsetFetch 10 leaves out an offset of a deleted topic with the same name; by name it is found, as in Kafka."""
+    stale = CommittedOffset(7, -1, "old", 5, topic_id=uuid.uuid4())
+    bench.groups.coordinator.offsets.commit("g", "", None, -1, {("t", 1): stale})
+    bench.ask("OffsetCommit", 8, commit("g", 3, "new"))
+
+    def fetched(version: int, topic: Body) -> list[int]:
+        asked = {"Groups": [{"GroupId": "g", "Topics": [{**topic, "PartitionIndexes": [0, 1]}]}]}
+        ((found,),) = (group["Topics"] for group in bench.ask("OffsetFetch", version, asked)["Groups"])
+        return [row["CommittedOffset"] for row in found["Partitions"]]
+
+    assert fetched(10, {"TopicId": bench.topic.topic_id}) == [3, -1]
+    assert fetched(9, {"Name": "t"}) == [3, 7]
+    committed = bench.groups.restart().coordinator.offsets.fetch("g").committed
+    assert [one.topic_id for _, one in sorted(committed.items())] == [bench.topic.topic_id, stale.topic_id]
+
+
+@pytest.mark.parametrize(
+    ("state", "is_listed"),
+    [(" Empty", True), ("\tEMPTY\r\n", True), ("e mpty", False), ("\u2003empty", False), ("em_pty", False)],
+)
+def test_space_around_a_state_does_not_count(bench: Bench, state: str, is_listed: bool) -> None:
+    """ListGroups removes what Java's trim removes."""
+    bench.ask("OffsetCommit", 8, commit("g", 7, "n"))
+    listed = bench.ask("ListGroups", 4, {"StatesFilter": [state]})["Groups"]
+    assert [one["GroupId"] for one in listed] == (["g"] if is_listed else [])
+
+
 @pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 10])
 def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> None:
     """From v7 a client that requires stable offsets gets code 88 per partition; other clients get the old offset."""

@@ -1,6 +1,7 @@
 """Committed offsets and stored groups: rules, Kafka's record bytes, restarts, damage, deletion and expiration."""
 
 import struct
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +15,10 @@ from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, S
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup, StoredMember
 from kbroker.coordinator.internal_topic import partition_of
+from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_records
+from tests.support.consumer_groups import FakeImage
 from tests.support.errors import error_of
 from tests.support.groups import RANGE, SESSION_MS, Groups, MemoryTopic
 
@@ -45,10 +48,14 @@ def commit(
 
 
 def test_records_are_kafkas_bytes() -> None:
-    """Keys and values equal bytes written by hand from Kafka's schemas: keys 1 and 2, values 3."""
+    """Keys and values equal bytes written by hand from Kafka's schemas: keys 1 and 2, offsets 4, groups 3."""
     assert group_records.offset_key("g", "t", 5) == bytes.fromhex("0001 0001 67 0001 74 00000005")
     assert group_records.encode_offset(value(7, "n", 3, 9)) == bytes.fromhex(
-        "0003 0000000000000007 00000003 0001 6e 0000000000000009"
+        "0004 0000000000000007 00000003 02 6e 0000000000000009 00"
+    )
+    topic_id = uuid.UUID(int=5)
+    assert group_records.encode_offset(value(7, "n", 3, 9)._replace(topic_id=topic_id)) == bytes.fromhex(
+        "0004 0000000000000007 00000003 02 6e 0000000000000009 01 00 10" + topic_id.hex
     )
     assert group_records.encode_offset(value(7, "n", 3, 9, 11)) == bytes.fromhex(
         "0001 0000000000000007 0001 6e 0000000000000009 000000000000000b"
@@ -74,10 +81,19 @@ def test_keys_of_long_group_ids_are_not_kept() -> None:
 
 def test_every_version_of_kafkas_values_can_be_read() -> None:
     """Values of versions 0 to 4 are decoded; a field that a version lacks has its default."""
-    body = {"Offset": 7, "LeaderEpoch": 3, "Metadata": "n", "CommitTimestamp": 9, "ExpireTimestamp": 11}
+    topic_id = uuid.UUID(int=5)
+    body = {
+        "Offset": 7,
+        "LeaderEpoch": 3,
+        "Metadata": "n",
+        "CommitTimestamp": 9,
+        "ExpireTimestamp": 11,
+        "TopicId": topic_id,
+    }
     for version, epoch, expires in ((0, -1, -1), (1, -1, 11), (2, -1, -1), (3, 3, -1), (4, 3, -1)):
         data = codec.encode_versioned("OffsetCommitValue", version, body)
-        assert group_records.decode_offset(data) == CommittedOffset(7, epoch, "n", 9, expires)
+        found = CommittedOffset(7, epoch, "n", 9, expires, topic_id if version == 4 else ZERO_ID)
+        assert group_records.decode_offset(data) == found
     member = StoredMember("m", "i", "c", "/h", 2, 1, b"s", b"a")
     newest = group_records.decode_group(group_records.encode_group(StoredGroup("x", 4, None, None, 6, [member])))
     assert newest == StoredGroup("x", 4, None, None, 6, [member])
@@ -415,6 +431,27 @@ def test_offsets_go_with_their_topic(groups: Groups) -> None:
     groups.coordinator.topic_deleted("__consumer_offsets")
     assert waiting.one.error is Errors.NOT_COORDINATOR
     assert groups.coordinator.list_groups() == []
+
+
+def test_offsets_of_a_topic_that_was_created_again_stay() -> None:
+    """The deletion of a topic leaves the offsets of a new topic with its name, also after a restart."""
+    image = FakeImage(t=2)
+    groups = Groups(image=image)
+    old, new = uuid.UUID(int=1), uuid.UUID(int=2)
+    image.delete("t")
+    image.create("t", 2)
+    rows = {("t", 0): value(1)._replace(topic_id=old), ("t", 1): value(2)._replace(topic_id=new)}
+    groups.coordinator.offsets.commit("g", "", None, -1, {**rows, ("u", 0): value(3)})
+    found = groups.coordinator.offsets.fetch("g", list(rows), topic_ids={"t": new})
+    assert found.committed == {("t", 1): rows["t", 1]}
+    assert set(groups.coordinator.offsets.fetch("g", list(rows)).committed) == set(rows)
+    again = groups.restart()
+    assert again.coordinator.offsets.fetch("g", list(rows), topic_ids={"t": new}) == found
+    again.coordinator.topic_deleted("t")
+    assert set(again.coordinator.offsets.fetch("g").committed) == {("t", 1), ("u", 0)}
+    image.delete("t")
+    again.coordinator.topic_deleted("t")
+    assert set(again.coordinator.offsets.fetch("g").committed) == {("u", 0)}
 
 
 def test_offsets_expire_when_the_group_has_been_empty_long_enough() -> None:

@@ -136,6 +136,7 @@ def test_the_kinds_of_groups_exclude_each_other(bench: ShareGroupBench) -> None:
     assert classic.join("known", group="g").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
     for run in (
         lambda: bench.coordinator.offsets.commit("g", "", None, -1, {}),
+        lambda: bench.coordinator.offsets.commit("g", "m", None, 1, {}, api_version=8),
         lambda: bench.coordinator.offsets.delete("g", [("t", 0)]),
         lambda: bench.coordinator.consumer_groups.describe("g"),
     ):
