@@ -18,6 +18,7 @@ STRICT_FROM = 5  # first version whose clients support error 89
 
 UNKNOWN_TOPIC = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
+ALREADY_SUPPLIED = "The provided topic name maps to an ID that was already supplied."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -41,6 +42,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     unique, repeated_names = _split(names)
     unique_names = dict.fromkeys(unique)
     unique_ids, repeated_ids = _split(ids)
+    refused_ids = frozenset(repeated_ids)
     for name in repeated_names:
         responses.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
     for topic_id in repeated_ids:
@@ -57,17 +59,18 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             responses.append(_unauthorized(shown, topic_id))
         elif view.name in unique_names:
             del unique_names[view.name]
-            text = "The provided topic name maps to an ID that was already supplied."
-            responses.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
+            responses.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, ALREADY_SUPPLIED))
         else:
             names.append(view.name)
     for name in unique_names:
         if name not in may.describe:
             responses.append(_unauthorized(name, ZERO_ID))
+        elif (view := ctx.topics.get(name)) is None:
+            responses.append(_row(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC))
+        elif name in may.delete and view.topic_id in refused_ids:
+            responses.append(_row(name, view.topic_id, Errors.INVALID_REQUEST, ALREADY_SUPPLIED))
         elif name in may.delete:
             names.append(name)
-        elif ctx.topics.get(name) is None:
-            responses.append(_row(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC))
         else:
             responses.append(_unauthorized(name, ZERO_ID))
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)

@@ -130,7 +130,7 @@ def _topic(ctx: ApiContext, name: str, wanted: Set[str] | None) -> list[Entry]:
 
 def _loggers() -> list[Entry]:
     source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
-    return [_plain(name, level, ConfigType.STRING, source) for name, level in levels().items()]
+    return [_plain(name, level, ConfigType.UNKNOWN, source) for name, level in levels().items()]
 
 
 def _plain(name: str, value: str, kind: ConfigType, source: ConfigSource) -> Entry:

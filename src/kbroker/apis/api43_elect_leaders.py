@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kbroker.common.errors import Errors
 from kbroker.metadata.partition_changes import PartitionChanges
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -14,7 +12,10 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Return a result for each named partition; for null each topic with the partitions that needed an election."""
+    """Return a result for each named partition; for null each topic with the partitions that needed an election.
+
+    Topics and partitions that the request repeats are repeated in the response, as in Kafka.
+    """
     ctx.auth.require(request, checks.ELECT_LEADERS)
     kind = body.get("ElectionType", PREFERRED)
     if body["TopicPartitions"] == []:  # nothing to elect: Kafka ignores the type
@@ -22,20 +23,24 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if kind not in (PREFERRED, UNCLEAN):
         return _failed(body, Errors.INVALID_REQUEST, f"Unknown election type {kind}", request)
     named = body["TopicPartitions"]
-    wanted = None if named is None else [(row["Topic"], index) for row in named for index in _once(row)]
+    wanted = None
+    if named is not None:
+        wanted = dict.fromkeys((row["Topic"], index) for row in named for index in row["Partitions"])
     room = ResponseRoom()  # for topic names, which are repeated by partition
-    names = [view.name for view in ctx.topics.all()] if named is None else [row["Topic"] for row in named]
-    topics: dict[str, list[Body]] = {name: [] for name in names}
+    found: dict[str, dict[int, Body]] = {}
     for one in PartitionChanges(ctx.controller, ctx.node_id).elect(wanted, is_unclean=kind == UNCLEAN):
-        rows = topics.setdefault(one.topic, [])
+        rows = found.setdefault(one.topic, {})
         if named is not None or one.error is not Errors.ELECTION_NOT_NEEDED:
-            rows.append(_response(one.partition, one.error, one.message and room.text(one.message)))
-    results = [{"Topic": name, "PartitionResult": rows} for name, rows in topics.items()]
+            rows[one.partition] = _response(one.partition, one.error, one.message and room.text(one.message))
+    if named is None:
+        names = dict.fromkeys((*(view.name for view in ctx.topics.all()), *found))
+        results = [{"Topic": name, "PartitionResult": list(found.get(name, {}).values())} for name in names]
+    else:
+        results = [
+            {"Topic": row["Topic"], "PartitionResult": [found[row["Topic"]][index] for index in row["Partitions"]]}
+            for row in named
+        ]
     return {"ErrorCode": 0, "ReplicaElectionResults": results}
-
-
-def _once(row: Body) -> Iterable[int]:
-    return dict.fromkeys(row["Partitions"])
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -13,6 +13,8 @@ from kbroker.security.authorizer import checks
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Respond for each partition: an assignment to nodes that serve is complete at once; null cancels one."""
     ctx.auth.require(request, checks.ALTER_PARTITION_REASSIGNMENTS)
+    if not body["Topics"]:
+        return _response({}, Errors.NONE, "", [])  # not null: as in Kafka
     room = ResponseRoom()  # for topic names, which are repeated by partition
     changes = PartitionChanges(ctx.controller, ctx.node_id)
     may_change_factor = body.get("AllowReplicationFactorChange", True)
@@ -33,7 +35,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return the error for the request and for every partition."""
     topics = each_partition(body, lambda index: _row(index, error, error.message))
-    return _response(body, error, error.message, topics)
+    return _response({}, error, error.message, topics)
 
 
 def _row(index: int, error: Errors, text: str | None) -> Body:
@@ -41,6 +43,7 @@ def _row(index: int, error: Errors, text: str | None) -> Body:
 
 
 def _response(body: Body, error: Errors, text: str | None, topics: list[Body]) -> Body:
+    """Return the response to a request, with its ``AllowReplicationFactorChange`` if it is read, as in Kafka."""
     return {
         "AllowReplicationFactorChange": body.get("AllowReplicationFactorChange", True),
         "ErrorCode": int(error),

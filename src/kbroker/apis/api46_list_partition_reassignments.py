@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kbroker.common.errors import Errors
 from kbroker.metadata.image.image import TopicImage
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
+
+_NO_REPLICAS: Body = {"Replicas": [], "AddingReplicas": [], "RemovingReplicas": []}
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -26,6 +29,18 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if rows:
             topics.append({"Name": name, "Partitions": rows})
     return {"ErrorCode": 0, "ErrorMessage": None, "Topics": topics}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Return the error for the request, and each named partition without replicas."""
+    topics = [
+        {
+            "Name": row["Name"],
+            "Partitions": [{"PartitionIndex": index, **_NO_REPLICAS} for index in row["PartitionIndexes"]],
+        }
+        for row in body["Topics"] or ()
+    ]
+    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Topics": topics}
 
 
 def _rows(topic: TopicImage, indexes: Iterable[int]) -> list[Body]:

@@ -16,24 +16,25 @@ NOT_HOSTED = "This server does not host this topic-partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe partition 0 of the metadata topic; other partitions return UNKNOWN_TOPIC_OR_PARTITION.
+    """Describe partition 0 of the metadata topic to a request for it alone.
 
-    Java requires exactly one topic with one partition (quirk 18).
+    Of any other request each partition is UNKNOWN_TOPIC_OR_PARTITION, and the response has no nodes, as in Kafka. Java
+    requires exactly one topic with one partition (quirk 18).
     """
     ctx.auth.require(request, checks.DESCRIBE_QUORUM)
-    topics = []
-    for topic in body["Topics"]:
-        rows = []
-        for asked in topic["Partitions"]:
-            index = asked["PartitionIndex"]
-            if (topic["TopicName"], index) == (CLUSTER_METADATA_TOPIC, 0):
-                rows.append(_quorum(ctx, request.api_version))
-            else:
-                rows.append(_unknown(index))
-        topics.append({"TopicName": topic["TopicName"], "Partitions": rows})
+    wanted = [(topic["TopicName"], [row["PartitionIndex"] for row in topic["Partitions"]]) for topic in body["Topics"]]
+    is_known = wanted == [(CLUSTER_METADATA_TOPIC, [0])]
+    topics = [
+        {
+            "TopicName": name,
+            "Partitions": [_quorum(ctx, request.api_version) if is_known else _unknown(index) for index in indexes],
+        }
+        for name, indexes in wanted
+    ]
     response: Body = {"ErrorCode": 0, "ErrorMessage": "", "Topics": topics}
     if request.api_version >= FIRST_WITH_NODES:
-        response["Nodes"] = [{"NodeId": node_id, "Listeners": rows} for node_id, rows in _serving(ctx).items()]
+        nodes = _serving(ctx) if is_known else {}
+        response["Nodes"] = [{"NodeId": node_id, "Listeners": rows} for node_id, rows in nodes.items()]
     return response
 
 

@@ -179,6 +179,14 @@ def test_append_to_a_broker_config_that_is_no_list(bench: Bench) -> None:
     assert step(bench, BROKER, "1", ("no.such.key", SUBTRACT, "1")) == (40, "Unknown config name: no.such.key")
 
 
+@pytest.mark.parametrize("number", [-1, 4])
+def test_an_unknown_operation_on_a_broker(bench: Bench, number: int) -> None:
+    """The broker refuses it itself; of other resources Kafka's controller does, with UNKNOWN_SERVER_ERROR."""
+    for name in ("", "1"):
+        assert step(bench, BROKER, name, ("no.such", number, "1")) == (42, f"Unknown operations type {number}")
+    assert step(bench, GROUP, "g", ("no.such", number, "1")) == (-1, None)
+
+
 def test_hooks_hear_what_changed(bench: Bench) -> None:
     """Listeners receive the names whose effective value has changed."""
     changes: list[frozenset[str]] = []

@@ -8,6 +8,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.apis import api21_delete_records as delete_records_api
 from kbroker.apis import api43_elect_leaders as elect_leaders_api
+from kbroker.apis import api46_list_partition_reassignments as list_reassignments_api
 from kbroker.apis.api23_offset_for_leader_epoch import end_of_epoch, epochs_from
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
@@ -19,6 +20,8 @@ from tests.support.closing import close_at_end
 from tests.support.compaction import keyed, marker
 from tests.support.log_files import NOW_MS
 from tests.support.server import Bench, make_bench
+
+QUORUM = "__cluster_metadata"
 
 
 @pytest.fixture
@@ -188,6 +191,51 @@ def test_nodes_of_the_quorum(bench: Bench, version: int) -> None:
     asked = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
     response = bench.ask("DescribeQuorum", version, {"Topics": asked})
     assert [one["NodeId"] for one in response["Nodes"]] == ([bench.ctx.node_id] if version >= 2 else [])
+
+
+@pytest.mark.parametrize(
+    "asked", [[], [("a", [0])], [(QUORUM, [0, 0])], [(QUORUM, [1])], [(QUORUM, [0]), ("a", [0])], [(QUORUM, [])]]
+)
+def test_the_quorum_is_described_alone(bench: Bench, asked: list[tuple[str, list[int]]]) -> None:
+    """A request for anything else besides it returns only errors, and no nodes."""
+    topics = [{"TopicName": name, "Partitions": [{"PartitionIndex": one} for one in rows]} for name, rows in asked]
+    response = bench.ask("DescribeQuorum", 2, {"Topics": topics})
+    found = [
+        (topic["TopicName"], [one["PartitionIndex"] for one in topic["Partitions"]]) for topic in response["Topics"]
+    ]
+    assert found == asked
+    assert {one["ErrorCode"] for topic in response["Topics"] for one in topic["Partitions"]} <= {3}
+    assert (response["ErrorCode"], response["Nodes"]) == (0, [])
+
+
+def test_an_election_repeats_what_the_request_repeats(bench: Bench) -> None:
+    """Topics and partitions have a row for each mention, in the order of the request."""
+    asked = [("t", [0, 7, 0]), ("missing", []), ("t", [1])]
+    rows = [{"Topic": name, "Partitions": indexes} for name, indexes in asked]
+    response = bench.ask("ElectLeaders", 2, {"ElectionType": 0, "TopicPartitions": rows, "TimeoutMs": 1})
+    found = [
+        (topic["Topic"], [(one["PartitionId"], one["ErrorCode"]) for one in topic["PartitionResult"]])
+        for topic in response["ReplicaElectionResults"]
+    ]
+    assert found == [("t", [(0, 84), (7, 3), (0, 84)]), ("missing", []), ("t", [(1, 84)])]
+
+
+def test_reassignments_of_no_topic(bench: Bench) -> None:
+    """A response without rows has an empty message and the default of AllowReplicationFactorChange, as in Kafka."""
+    response = bench.ask("AlterPartitionReassignments", 1, {"AllowReplicationFactorChange": False, "Topics": []})
+    shown = response["AllowReplicationFactorChange"], response["ErrorCode"], response["ErrorMessage"]
+    assert (*shown, response["Responses"]) == (True, 0, "", [])
+
+
+def test_refused_reassignments_are_named() -> None:
+    """The error of the whole request of ListPartitionReassignments has a row for each named partition."""
+    body = {"Topics": [{"Name": "t", "PartitionIndexes": [1, 1]}, {"Name": "u", "PartitionIndexes": []}]}
+    error, request = Errors.CLUSTER_AUTHORIZATION_FAILED, RequestContext(46, 0)
+    response = list_reassignments_api.failure(body, error, request)
+    row = {"PartitionIndex": 1, "Replicas": [], "AddingReplicas": [], "RemovingReplicas": []}
+    assert response["ErrorCode"] == error
+    assert response["Topics"] == [{"Name": "t", "Partitions": [row, row]}, {"Name": "u", "Partitions": []}]
+    assert list_reassignments_api.failure({"Topics": None}, error, request)["Topics"] == []
 
 
 def test_failures_name_every_partition() -> None:

@@ -125,6 +125,18 @@ def test_a_topic_id_named_twice_deletes_nothing(bench: Bench) -> None:
     assert bench.ctx.topics.get("t") is view
 
 
+def test_the_name_of_an_id_named_twice_deletes_nothing(bench: Bench) -> None:
+    """A topic is deleted once or not at all: its name beside a duplicate id of it is refused, too."""
+    view = bench.create("t")
+    body = {"Topics": [{"Name": None, "TopicId": view.topic_id}] * 2 + [{"Name": "t", "TopicId": ZERO}]}
+    rows = bench.ask("DeleteTopics", 6, body)["Responses"]
+    assert {(row["Name"], row["TopicId"], row["ErrorCode"], row["ErrorMessage"]) for row in rows} == {
+        (None, view.topic_id, 42, "Duplicate topic id."),
+        ("t", view.topic_id, 42, "The provided topic name maps to an ID that was already supplied."),
+    }
+    assert bench.ctx.topics.get("t") is view
+
+
 # ---------------------------------------------------------------- CreatePartitions
 
 

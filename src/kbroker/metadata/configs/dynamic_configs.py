@@ -196,6 +196,9 @@ class DynamicConfigs:
     ) -> Mapping[str, str]:
         if name:
             check_broker_id(name, self._config.node_id)
+        for change in changes:
+            if change.operation not in ConfigOperation._value2member_map_:
+                raise KafkaError(Errors.INVALID_REQUEST, f"Unknown operations type {change.operation}")
         configs = _applied(
             base,
             _without_authorizer(changes)[0],

@@ -49,6 +49,8 @@ def credential_record(argument: str) -> MetadataRecord:
         if salt is None:
             raise FormatError("You must supply 'salt' with 'saltedpassword' to add-scram")
         salted = _decoded(salted_text, "saltedPassword")
+        if not salted:
+            raise FormatError("The 'saltedpassword' value must not be empty for add-scram")
     if parts:
         raise FormatError(f"Unknown SCRAM configurations: {', '.join(sorted(parts))}")
     shown_mechanism = mechanism.name.replace("-", "_")

@@ -168,3 +168,9 @@ def test_folders_that_cannot_be_formatted(tmp_path: Path) -> None:
             [tmp_path / "file"], tmp_path / "file", cluster_id="c", node_id=1, now_ms=NOW_MS, report=lines.append
         )
     assert lines == [f"I/O error trying to read log directory {tmp_path / 'file'}. Ignoring..."]
+
+
+def test_a_salted_password_is_not_empty() -> None:
+    """Any client could log in with the keys of an empty one."""
+    with pytest.raises(FormatError, match="The 'saltedpassword' value must not be empty for add-scram"):
+        credential_record('SCRAM-SHA-256=[name=a,salt="N3E=",saltedpassword=""]')
