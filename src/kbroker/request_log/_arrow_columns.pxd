@@ -31,7 +31,7 @@ cdef struct ArrowCore:
     int32_t broker
     int32_t set_count
     RowSet *sets                # owned
-    char *api_names[KNOWN_APIS]     # owned; NULL: unknown
+    const char *api_names[KNOWN_APIS]   # NULL: unknown
     int64_t lost
 
 cdef class ArrowColumns(RecordFormat):

@@ -3,7 +3,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, strlen
+from libc.string cimport strlen
 
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put, buffer_reserve
@@ -330,6 +330,7 @@ cdef class ArrowColumns(RecordFormat):
         if core == NULL:
             raise MemoryError
         self.core = core
+        self.api_names = []
         core.sink.take = take
         core.sink.size_bytes = size_bytes
         core.broker = broker
@@ -344,10 +345,8 @@ cdef class ArrowColumns(RecordFormat):
             encoded = name.encode("ascii")
             if not 0 <= key < KNOWN_APIS:
                 raise ValueError(f"no API: {key} {name!r}")
-            core.api_names[key] = <char *>calloc(1, <size_t>len(encoded) + 1)
-            if core.api_names[key] == NULL:
-                raise MemoryError
-            memcpy(core.api_names[key], <const char *>encoded, <size_t>len(encoded))
+            self.api_names.append(encoded)
+            core.api_names[key] = encoded
         self.sink = &core.sink
 
     def __dealloc__(self):
@@ -360,8 +359,6 @@ cdef class ArrowColumns(RecordFormat):
                 buffer_free(&core.sets[i].columns[k].values)
                 buffer_free(&core.sets[i].columns[k].offsets)
                 buffer_free(&core.sets[i].columns[k].is_valid)
-        for i in range(KNOWN_APIS):
-            free(core.api_names[i])
         free(core.sets)
         free(core)
 

@@ -27,6 +27,7 @@ cdef class RecordDrain:
 
 cdef class RecordFormat:        # base of classes with a sink
     cdef RecordSink *sink       # set by the subclass
+    cdef list api_names         # into which the sink points
 
 cdef enum:
     BATCH_BYTES = 262144        # below message.max.bytes; a batch of this size is complete

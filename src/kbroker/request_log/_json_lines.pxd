@@ -120,7 +120,7 @@ cdef struct JsonCore:
     int64_t second              # since 1970: second of ``begun``
     Words begun                 # an object up to the fraction of its second
     Words numbered              # the text between its time and its number
-    char *api_names[KNOWN_APIS]     # owned, in JSON; NULL: unknown
+    const char *api_names[KNOWN_APIS]   # in JSON; NULL: unknown
     int64_t api_name_bytes[KNOWN_APIS]
     Buffer lines
     Buffer object               # the current object

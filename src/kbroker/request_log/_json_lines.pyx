@@ -501,6 +501,7 @@ cdef class JsonLines(RecordFormat):
         if core == NULL:
             raise MemoryError
         self.core = core
+        self.api_names = []
         core.sink.take = take
         core.sink.size_bytes = size_bytes
         core.second = INT64_MIN
@@ -513,24 +514,19 @@ cdef class JsonLines(RecordFormat):
             if not 0 <= key < KNOWN_APIS or len(name) > 64:
                 raise ValueError(f"no API: {key} {name!r}")
             encoded = b',"requestApiKeyName":"%s"}' % name.encode("ascii")
+            self.api_names.append(encoded)
+            core.api_names[key] = encoded
             core.api_name_bytes[key] = len(encoded)
-            core.api_names[key] = <char *>calloc(1, <size_t>len(encoded))
-            if core.api_names[key] == NULL:
-                raise MemoryError
-            memcpy(core.api_names[key], <const char *>encoded, <size_t>len(encoded))
         self.sink = &core.sink
 
     def __dealloc__(self):
         cdef JsonCore *core = self.core
-        cdef int i
         if core == NULL:
             return
         buffer_free(&core.lines)
         buffer_free(&core.object)
         buffer_free(&core.key)
         batches_destroy(&core.batches)
-        for i in range(KNOWN_APIS):
-            free(core.api_names[i])
         free(core)
 
     def take_lines(self) -> bytes:

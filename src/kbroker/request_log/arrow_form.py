@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from kbroker.common.errors import Errors
 from kbroker.common.request_log import COLUMNS, LIST, VERSION, VERSION_KEY, Column
 from kbroker.common.request_log_names import ARROW_END
@@ -17,8 +19,6 @@ HEADERS = (("format", b"arrow"),)
 
 def arrow_schema() -> Any:
     """Return the columns of a record as a ``pyarrow.Schema``, with the version in its metadata."""
-    import pyarrow as pa
-
     types = {
         "timestamp_us": pa.timestamp("us", tz="UTC"), "string": pa.string(), "bool": pa.bool_(), "int16": pa.int16(),
         "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(),
@@ -44,8 +44,6 @@ class ArrowForm:
     def __init__(
         self, broker: int, api_names: Mapping[int, str], *, partitions: int, compression: str, wants_lines: bool
     ) -> None:
-        import pyarrow as pa
-
         self.columns = ArrowColumns(broker, dict(api_names), sets=max(partitions, 1))
         self.budget_bytes = SET_BYTES
         self.schema = arrow_schema()
@@ -102,8 +100,6 @@ class ArrowForm:
 
     def _message(self, rows: int, buffers: Sequence[Any]) -> bytes:
         """Return a record batch as an encapsulated IPC message."""
-        import pyarrow as pa
-
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.schema, options=self._options) as stream:
             stream.write_batch(self._batch(rows, buffers))
@@ -111,17 +107,14 @@ class ArrowForm:
         return whole[len(self.begin) : -len(ARROW_END)]
 
     def _batch(self, rows: int, buffers: Sequence[Any]) -> Any:
-        import pyarrow as pa
-
-        left = list(buffers)
-        plain = [self._array(field.type, left.pop(0)) if not _is_list(field) else left.pop(0) for field in self.schema]
+        of_lists = iter(buffers[len(self.schema) :])
         arrays = []
-        for field, made in zip(self.schema, plain, strict=True):
-            if not _is_list(field):
-                arrays.append(made)
+        for field, made in zip(self.schema, buffers, strict=False):
+            if not pa.types.is_list(field.type):
+                arrays.append(self._array(field.type, made))
                 continue
             struct = field.type.value_type
-            children = [self._array(child.type, left.pop(0)) for child in struct]
+            children = [self._array(child.type, next(of_lists)) for child in struct]
             length, nulls, valid, offsets, _ = made
             values = pa.StructArray.from_arrays(children, fields=list(struct))
             parts = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(offsets)]
@@ -130,20 +123,12 @@ class ArrowForm:
 
     @staticmethod
     def _array(kind: Any, made: tuple[int, int, bytes | None, bytes | None, bytes | None]) -> Any:
-        import pyarrow as pa
-
         length, nulls, valid, offsets, values = made
         buffers = [None if valid is None else pa.py_buffer(valid)]
         if offsets is not None:
             buffers.append(pa.py_buffer(offsets))
         buffers.append(pa.py_buffer(values))
         return pa.Array.from_buffers(kind, length, buffers, nulls)
-
-
-def _is_list(field: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(field.type))
 
 
 def _append(log: Any, data: bytes) -> str | None:
