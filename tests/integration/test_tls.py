@@ -133,6 +133,28 @@ def test_a_certificate_may_be_demanded_and_mapped(certificates: Certificates, cl
             assert plain.ask(header(API_VERSIONS, 0))
 
 
+@pytest.mark.parametrize("is_pinned", [False, True], ids=["its authority", "itself"])
+def test_any_certificate_may_be_trusted(
+    certificates: Certificates, client: Path, tmp_path: Path, is_pinned: bool
+) -> None:
+    """An authority below the root, and a certificate itself, are trusted without the root, on both sides."""
+    authority, leaf = Certificates(tmp_path).make_child("below")
+    trusted = str(leaf.with_suffix(".crt") if is_pinned else authority)
+    changes = {
+        "listener.name.tls.ssl.client.auth": "required",
+        "listener.name.tls.ssl.truststore.location": trusted,
+        "listener.name.tls.ssl.keystore.location": str(leaf),
+    }
+    with SecuredBroker(certificates, changes) as secured, principals(secured) as seen:
+        trust = {"ssl.truststore.location": trusted}
+        secured.cluster("TLS", {"ssl.keystore.location": str(leaf), **trust}).close()
+        assert seen[0].startswith("User:CN=below")
+        with pytest.raises(BrokerConnectionError):
+            secured.cluster("TLS", {"ssl.keystore.location": str(client), **trust})
+        with pytest.raises(BrokerConnectionError):
+            secured.cluster("TLS", {"ssl.keystore.location": str(leaf)})
+
+
 def test_client_auth_of_all_listeners_leaves_out_sasl(
     certificates: Certificates, client: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

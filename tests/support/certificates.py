@@ -37,6 +37,13 @@ class Certificates:
         )
         return self._write(name, leaf)
 
+    def make_child(self, name: str) -> tuple[Path, Path]:
+        """Return the PEM files of an authority that ``ca`` has signed, and of a key with a certificate of that authority."""
+        authority = self._authority.create_child_ca()
+        place = self.folder / f"{name}-ca.pem"
+        authority.cert_pem.write_to_path(str(place))
+        return place, self._write(name, authority.issue_cert(f"{name}.test", "127.0.0.1", common_name=name))
+
     def _write(self, name: str, leaf: trustme.LeafCert) -> Path:
         key, certificate, both = (self.folder / f"{name}.{kind}" for kind in ("key", "crt", "pem"))
         parsed = load_pem_private_key(leaf.private_key_pem.bytes(), None)

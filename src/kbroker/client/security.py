@@ -175,6 +175,7 @@ def _context(properties: Mapping[str, str]) -> ssl.SSLContext:
 def _trust(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     location = properties.get("ssl.truststore.location") or properties.get("ssl.ca.location")
     given = properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem")
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Java: the roots of trusted certificates may be absent
     try:
         if location:
             context.load_verify_locations(cafile=location)

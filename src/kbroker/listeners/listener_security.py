@@ -224,6 +224,7 @@ def _load_trust(context: ssl.SSLContext, text: Callable[[str], str]) -> None:
     if location and given:
         reason = "Both a file and the certificates themselves are given"
         raise ConfigError("ssl.truststore.location", location, reason, "one of them")
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Java: the roots of trusted certificates may be absent
     try:
         if location:
             context.load_verify_locations(cafile=location)
