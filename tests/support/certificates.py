@@ -38,7 +38,7 @@ class Certificates:
         return self._write(name, leaf)
 
     def make_child(self, name: str) -> tuple[Path, Path]:
-        """Return the PEM files of an authority that ``ca`` has signed, and of a key with a certificate of that authority."""
+        """Return the PEM files of an authority signed by ``ca``, and of a key with a certificate of that authority."""
         authority = self._authority.create_child_ca()
         place = self.folder / f"{name}-ca.pem"
         authority.cert_pem.write_to_path(str(place))
