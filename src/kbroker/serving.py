@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import kbroker
 from kbroker.common import loggers
+from kbroker.common.addresses import wrong_host_port
 from kbroker.common.open_files import more_open_files
 from kbroker.stop_signals import StopSignals
 
@@ -162,7 +163,7 @@ def _listener(word: str) -> str:
     address = word if "://" in word else f"PLAINTEXT://{word}"
     host, colon, port = address.partition("://")[2].rpartition(":")
     if not colon or not port.isdigit() or (":" in host and not host.startswith("[")):
-        raise OptionError(f"expected host:port, got {word!r}", "--listener")
+        raise OptionError(wrong_host_port(word), "--listener")
     return address
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -54,6 +55,14 @@ def test_two_brokers_know_nothing_of_each_other() -> None:
     assert broker_threads() == before
     with pytest.raises(OSError):
         Client(address)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_the_ready_line_has_addresses_for_clients() -> None:
+    """An IPv6 address is in brackets, the form that clients take."""
+    with Broker({"listeners": "PLAINTEXT://[::1]:0", "kbroker.in.memory": True}) as broker:
+        port = broker.bootstrap_servers.removeprefix("[::1]:")
+        assert broker.describe().startswith(f"PLAINTEXT://[::1]:{port}, node 1, ")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors in /proc")

@@ -90,6 +90,14 @@ def test_it_is_at_the_http_port(broker: Broker) -> None:
     assert get(broker, "/consoles")[0] == 404
 
 
+def test_the_overview_counts_no_internal_topics(broker: Broker, pages: Console) -> None:
+    """The partitions are those of the counted topics."""
+    views = [view for view in broker.context.topics.all() if not view.is_internal]
+    partitions = sum(len(view.partitions) for view in views)
+    page = ask(pages, "").body.decode()
+    assert re.search(rf">{len(views)}</a></dd></div>\s*<div><dt>partitions</dt><dd>{partitions}</dd>", page)
+
+
 @pytest.mark.parametrize(
     ("target", "headers", "status"),
     [

@@ -73,6 +73,14 @@ def test_the_list_and_a_group(pages: Console, cluster: Cluster) -> None:
     assert ask(pages, "group?group=none").status == 404
 
 
+def test_an_offset_beyond_the_end_has_no_bar(pages: Console, cluster: Cluster) -> None:
+    """The lag of a topic that was created again can be negative; the width of a bar cannot."""
+    Groups(cluster).commit("ahead", {("orders", 0): 2, ("payments", 0): 4})
+    page = ask(pages, "group?group=ahead").body.decode()
+    assert re.search(r"payments , 0 -4 4 0", text_of(ask(pages, "group?group=ahead")))
+    assert re.findall(r'class="heat" width="([^"]+)"', page) == ["100.0"]
+
+
 def test_lags_of_many_groups_take_few_requests(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = Groups(cluster)
     for number in range(20):

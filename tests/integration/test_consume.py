@@ -3,6 +3,8 @@
 import json
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -127,6 +129,20 @@ def test_a_group_commits_what_does_not_match_too(bootstrap: str) -> None:
     member = ("--group", "readers", "--from-beginning", "--timeout", "0.3")
     assert sorted(ids(bootstrap, *member, "--filter", "value.id < `2`")) == [0, 1]
     assert ids(bootstrap, *member) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a closed pipe is found by poll")
+@pytest.mark.parametrize("group", [[], ["--group", "closed"]])
+def test_a_closed_pipe_ends_the_wait_for_records(bootstrap: str, group: list[str]) -> None:
+    """`kbroker consume TOPIC --from-beginning | head -1` ends without a further record."""
+    command = [sys.executable, "-m", "kbroker", "consume", "order-lines", "--from-beginning", "-b", bootstrap, *group]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        assert reader.stdout.readline() == b"\x81\xa1a\x01\n"
+        reader.stdout.close()
+        assert reader.wait(30) == 1
+        assert reader.stderr.read() == b""
 
 
 def test_the_help_names_every_decoder_and_encoder() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.broker.runtime import BrokerRuntime, Interception, Interceptor
+from kbroker.common.addresses import host_port
 from kbroker.common.configs.config import BrokerConfig, misspelled_key
 from kbroker.common.configs.config_accepted import FIXED_NAMES, REPLICA_SELECTOR
 from kbroker.common.configs.config_def import ConfigError
@@ -215,8 +216,7 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """Address for clients: host:port of the first listener."""
-        host, port = next(iter(self._running().ctx.endpoints.values()))
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return host_port(*next(iter(self._running().ctx.endpoints.values())))
 
     @property
     def bound_listeners(self) -> list[str]:
@@ -291,7 +291,7 @@ class Broker:
     def describe(self) -> str:
         """Describe the broker in one line: addresses, node, cluster, place of the data."""
         parts = self._running()
-        addresses = ", ".join(f"{name}://{host}:{port}" for name, (host, port) in parts.ctx.endpoints.items())
+        addresses = ", ".join(f"{name}://{host_port(*address)}" for name, address in parts.ctx.endpoints.items())
         folders = ", ".join(map(os.path.abspath, self.config.log_dirs))
         data = "in memory" if parts.in_memory else f"data in {folders}"
         metrics = f", metrics at {parts.metrics.url}/metrics" if parts.metrics.url is not None else ""

@@ -11,6 +11,7 @@ from kbroker.cli.output import fields, print_json, print_table
 from kbroker.client.admin import Admin
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.printable import printable
 
 RESOURCES = {
     "topic": ConfigResourceType.TOPIC,
@@ -72,7 +73,7 @@ def describe(
     for number, one in enumerate(found):
         if number:
             click.echo()
-        click.echo(f"{one['type']} {one['name']}")
+        click.echo(printable(f"{one['type']} {one['name']}"))
         cells = [[c["name"], _shown(c), c["source"]] for c in one["configs"]]
         print_table(["NAME", "VALUE", "SOURCE"], cells)
 

@@ -13,7 +13,7 @@ import click
 from kbroker.cli import ended_by
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import Finite, bootstrap_option, connect, json_option
-from kbroker.cli.output import binary_stdout
+from kbroker.cli.output import binary_stdout, is_output_closed
 from kbroker.cli.record_options import DecodeOptions, decode_options, expression_of, pattern_of
 from kbroker.cli.record_output import Format, RecordPrinter
 from kbroker.cli.reset import datetime_ms
@@ -211,6 +211,7 @@ class _Lines:
         """Print records as they arrive; yield the ones that were printed or do not match.
 
         Ends after the number of records, when none has arrived for ``timeout_s``, and at the end of a range.
+        Raises: BrokenPipeError if nothing reads the output any more.
         """
         last = time.monotonic()
         while (self._left is None or self._left > 0) and not (isinstance(source, RecordRange) and source.is_ended):
@@ -218,6 +219,8 @@ class _Lines:
             if batch:
                 yield self.print(batch)
                 last = time.monotonic()
+            elif is_output_closed():  # a write would report it, but there may be none for hours
+                raise BrokenPipeError
             elif timeout_s is not None and time.monotonic() - last >= timeout_s:
                 return
 

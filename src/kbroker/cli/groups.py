@@ -22,6 +22,7 @@ from kbroker.client.groups import (
     Tasks,
 )
 from kbroker.common.errors import Errors
+from kbroker.common.printable import printable
 from kbroker.common.topic_names import TopicPartition
 
 ROLES = ("active", "standby", "warmup")
@@ -95,10 +96,11 @@ def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_js
     for number, group in enumerate(found):
         if number:
             click.echo()
-        click.echo(
+        head = (
             f"{group['group']}  state {group['state']}  type {group['type']}  assignor {group['assignor'] or '-'}  "
             f"coordinator {group['coordinator']}  members {len(group['members'])}{_epochs(group)}"
         )
+        click.echo(printable(head))
         if members:
             _print_members(group)
         else:

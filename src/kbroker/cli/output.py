@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -119,6 +120,18 @@ def json_line(value: object) -> bytes:
 def binary_stdout() -> BinaryIO:
     """Return standard output for bytes."""
     return sys.stdout.buffer
+
+
+def is_output_closed() -> bool:
+    """Return whether nothing can read standard output any more, as after `| head`."""
+    if not hasattr(select, "poll"):
+        return False
+    poller = select.poll()
+    try:
+        poller.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # not a descriptor
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
 
 
 def note(message: str) -> None:

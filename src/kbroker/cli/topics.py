@@ -13,6 +13,7 @@ from kbroker.cli.output import note, print_deleted, print_json, print_rows, prin
 from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.printable import printable
 from kbroker.log.checkpoints import uuid_to_text
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> No
         if number:
             click.echo()
         configs = " ".join(f"{name}={value}" for name, value in topic["configs"].items()) or "-"
-        click.echo(f"{topic['name']}  id {topic['id'] or '-'}  configs {configs}")
+        click.echo(printable(f"{topic['name']}  id {topic['id'] or '-'}  configs {configs}"))
         columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "start_offset", "end_offset"]
         header = ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"]
         print_table(header, [[p[c] for c in columns] for p in topic["partitions"]])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kbroker.common.addresses import host_port, wrong_host_port
 from kbroker.common.errors import ProtocolError, UserError
 from kbroker.protocol import codec
 
@@ -42,9 +43,8 @@ class BrokerTimeoutError(BrokerConnectionError):
 
 
 def format_address(address: Address) -> str:
-    """`host:port`, an IPv6 host in brackets."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    """Return `host:port`, an IPv6 host in brackets."""
+    return host_port(*address)
 
 
 def parse_bootstrap(text: str) -> list[Address]:
@@ -65,7 +65,7 @@ def parse_bootstrap(text: str) -> list[Address]:
             valid = not colon or bool(port_text)
         port = 9092 if not port_text else int(port_text) if port_text.isascii() and port_text.isdigit() else -1
         if not valid or not host or not 0 < port < 65536:
-            raise ValueError(f"expected host:port, got {entry!r}")
+            raise ValueError(wrong_host_port(entry))
         addresses.append((host, port))
     if not addresses:
         raise ValueError("expected host:port[,host:port...], got no address")

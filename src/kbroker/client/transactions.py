@@ -243,7 +243,11 @@ class Transactions:
         raise KafkaError(Errors.INVALID_TXN_STATE, text)
 
     def force_terminate(self, transactional_id: str) -> None:
-        """Abort the open transaction of a transactional id, and fence its producer."""
+        """Abort the open transaction of a transactional id, and fence its producer.
+
+        Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND.
+        """
+        self.describe(transactional_id)  # InitProducerId would create an id that does not exist
         fields: Body = {"TransactionalId": transactional_id, "TransactionTimeoutMs": FENCING_TIMEOUT_MS}
 
         def attempt() -> None:

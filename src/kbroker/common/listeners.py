@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kbroker.common.addresses import host_port, wrong_host_port
 from kbroker.common.configs.config_def import ConfigError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -29,8 +30,7 @@ class Listener(NamedTuple):
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{self.name}://{host_port(self.host, self.port)}"
 
 
 def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str]) -> list[Listener]:
@@ -47,6 +47,8 @@ def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str])
                 key, word, "Not an address of the form NAME://host:port", "NAME://host:port, with commas between"
             )
         name, host, port = match[1].upper(), match[2].strip("[]"), int(match[3])
+        if host == "*":  # the C library takes it for the loopback interface, and no client can resolve it
+            raise ConfigError(key, word, "The host * is not an address", "an empty host or 0.0.0.0 for all interfaces")
         if not 0 <= port <= 65535:
             raise ConfigError(key, word, f"Port {port} is out of range", "ports 0 to 65535")
         if name not in protocols:
@@ -98,7 +100,7 @@ def parse_http_address(text: str) -> tuple[str, int]:
     """
     host, colon, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit()) or int(port) > 65535 or (colon and not host):
-        raise ValueError(f"expected host:port, got {text!r}")
+        raise ValueError(wrong_host_port(text))
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -109,7 +111,7 @@ def parse_loopback(text: str) -> tuple[str, int]:
     """
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"expected host:port, got {text!r}")
+        raise ValueError(wrong_host_port(text))
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
     import ipaddress
 

@@ -12,6 +12,7 @@ from kbroker._core.clock import SystemClock
 from kbroker.client.connection import parse_bootstrap
 from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.client.security import ClientSecurity
+from kbroker.common.addresses import host_port
 from kbroker.common.http_messages import PLAIN
 from kbroker.common.http_server import HttpServer
 from kbroker.console import ROOT
@@ -70,7 +71,7 @@ class ConsoleServer:
         self._mounted = MountedPages(
             ROOT, lambda: Console(parts, access, user, users if users.have_passwords else None)
         )
-        self._address = f"{host}:{port}"
+        self._address = host_port(host, port)
         self._server = HttpServer(
             host, port, _Handler, _Served((self._mounted,)), name="console", max_connections=MAX_WITH_PAGES, clock=clock
         )

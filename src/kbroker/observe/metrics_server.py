@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from kbroker.common.addresses import host_port
 from kbroker.common.http_messages import PLAIN, QueryError, parameters
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpServer
 from kbroker.common.loggers import get_logger
@@ -61,7 +62,7 @@ class MetricsServer:
         fault: Callable[[], str] = str,
     ) -> None:
         self._exposition = exposition
-        self._address = f"{host}:{port}"
+        self._address = host_port(host, port)
         served = _Served(
             exposition,
             obstacle,

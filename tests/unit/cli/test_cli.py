@@ -162,7 +162,10 @@ def test_version() -> None:
          "Invalid value for --api: expected an API such as Fetch, got 'Fech'; did you mean Fetch?"),
         ("requests tail --api nonsense", "Invalid value for --api: expected an API such as Fetch, got 'nonsense'"),
         ("serve --listener x", "Invalid value for --listener: expected host:port, got 'x'"),
-        ("serve --listener ::1:2", "Invalid value for --listener: expected host:port, got '::1:2'"),
+        (
+            "serve --listener ::1:2",
+            "Invalid value for --listener: expected host:port, got '::1:2'; an IPv6 host needs brackets: [::1]:9092",
+        ),
         ("serve --set x", "Invalid value for --set: expected NAME=VALUE, got 'x'"),
         ("serve --set num.partitons=4",
          "Invalid value for --set: unknown config num.partitons; did you mean num.partitions?"),

@@ -115,6 +115,12 @@ def test_lag_is_the_end_minus_the_committed_offset(broker: GroupBroker) -> None:
     ]
 
 
+def test_names_cannot_control_the_terminal(broker: GroupBroker) -> None:
+    """Clients choose names of groups: control characters are escaped above the table too."""
+    broker.committed["\x1b[31mred"] = {("t", 0): 50}
+    assert printed(broker, "groups", "describe", "\x1b[31mred").startswith("\\u001b[31mred  state ")
+
+
 def test_groups_of_the_new_protocol_are_described(broker: GroupBroker) -> None:
     """A group that DescribeGroups does not find is described by ConsumerGroupDescribe."""
     (found,) = json.loads(printed(broker, "groups", "describe", "newer", "--json"))

@@ -263,6 +263,13 @@ def test_force_terminate(broker: TransactionBroker) -> None:
     assert parsed(broker, "force-terminate", "busy") == {"transactional_id": "busy", "terminated": True}
 
 
+def test_a_misspelled_id_is_not_terminated(broker: TransactionBroker) -> None:
+    """An id that does not exist is an error; it was created, and reported as terminated."""
+    found = run(broker, "force-terminate", "bussy")
+    assert (found.exit_code, "TRANSACTIONAL_ID_NOT_FOUND" in found.stderr) == (1, True)
+    assert broker.asked(INIT_PRODUCER_ID) == []
+
+
 def test_coordinators_that_load_are_asked_again(broker: TransactionBroker) -> None:
     """A coordinator that loads is retried, so that the list includes its transactions."""
     broker.codes[LIST_TRANSACTIONS] = [14, 0]

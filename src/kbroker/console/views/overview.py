@@ -35,7 +35,7 @@ def overview(site: Site, query: Query) -> View:
         "now_ms": site.clock.epoch_ms(),
         "latest": site.local.history.latest,
         "topics": sum(not view.is_internal for view in views),
-        "partitions": len(logs),
+        "partitions": sum(len(view.partitions) for view in views if not view.is_internal),
         "size_bytes": sum(log.size_bytes for log in logs if log is not None),
         "has_groups": groups is not None,
         "waiting_fetches": parts.native_apis.waiting_fetches,

@@ -251,6 +251,10 @@ def test_listeners_with_names_of_their_own() -> None:
         ({"listeners": "127.0.0.1:9092"}, "NAME://host:port"),
         ({"listeners": ""}, "At least one"),
         ({"listeners": "PLAINTEXT://x:70000"}, "out of range"),
+        (
+            {"listeners": "PLAINTEXT://*:9092"},
+            "not an address",
+        ),  # it would be the loopback interface, with * advertised
         ({"listeners": "OTHER://x:1"}, "does not name OTHER"),
         ({"listeners": "PLAINTEXT://x:1,PLAINTEXT://x:2"}, "used twice"),
         ({"advertised.listeners": "SSL://x:1"}, "listeners does not name SSL"),

@@ -1,0 +1,12 @@
+"""Addresses as text: `host:port`, an IPv6 host in brackets."""
+
+
+def host_port(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def wrong_host_port(text: str) -> str:
+    """Return the message that refuses a text instead of an address."""
+    is_bare_ipv6 = text.count(":") > 1 and "[" not in text
+    return f"expected host:port, got {text!r}" + ("; an IPv6 host needs brackets: [::1]:9092" if is_bare_ipv6 else "")
