@@ -114,8 +114,7 @@ class Membership:
             self._join_new(group, request, on_joined)
         else:
             self._join_known(group, request, on_joined)
-        if group.state is GroupState.PREPARING_REBALANCE:
-            self._joins.check_and_complete(_join_key(group))
+        self._check_join(group)
 
     def _join_new(self, group: ClassicGroup, request: JoinRequest, on_joined: JoinCallback) -> None:
         prefix = request.client_id if request.group_instance_id is None else request.group_instance_id
@@ -393,8 +392,14 @@ class Membership:
     # ------------------------------------------------------------ leave
 
     def leave(self, group: ClassicGroup, leaving: Sequence[LeavingMember]) -> list[Errors]:
-        """Remove members; return one error code each, in order."""
-        return [self._leave(group, one) for one in leaving]
+        """Remove members; return one error code each, in order. The group changes once, after the last one."""
+        count = len(group.members)
+        errors = [self._leave(group, one) for one in leaving]
+        if len(group.members) < count:
+            self._follow_removal(group)
+        else:
+            self._check_join(group)
+        return errors
 
     def _leave(self, group: ClassicGroup, leaving: LeavingMember) -> Errors:
         member_id, instance_id = leaving
@@ -403,7 +408,7 @@ class Membership:
             if not member_id:
                 return Errors.UNKNOWN_MEMBER_ID
         elif member_id in group.pending_joins:
-            self._remove_pending(group, member_id)
+            group.pending_joins.discard(member_id)
             self._heartbeat_over(group, member_id)
             return Errors.NONE
         else:
@@ -411,19 +416,26 @@ class Membership:
             if error is not Errors.NONE:
                 return error
         logger.info("group %s: %s left", group.group_id, member_id)
-        self._remove(group, member_id)
+        group.remove(member_id)
         self._heartbeat_over(group, member_id)
         return Errors.NONE
 
     def _remove(self, group: ClassicGroup, member_id: str) -> None:
         group.remove(member_id)
+        self._follow_removal(group)
+
+    def _follow_removal(self, group: ClassicGroup) -> None:
+        """Complete the rebalance that waited for removed members, or start another one."""
         if group.state is GroupState.PREPARING_REBALANCE:
-            self._joins.check_and_complete(_join_key(group))
+            self._check_join(group)
         else:
             self.start_rebalance(group)
 
     def _remove_pending(self, group: ClassicGroup, member_id: str) -> None:
         group.pending_joins.discard(member_id)
+        self._check_join(group)
+
+    def _check_join(self, group: ClassicGroup) -> None:
         if group.state is GroupState.PREPARING_REBALANCE:
             self._joins.check_and_complete(_join_key(group))
 

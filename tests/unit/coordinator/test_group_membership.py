@@ -329,6 +329,20 @@ def test_leaving_rebalances_at_once(groups: Groups) -> None:
     assert groups.leave(leader.member_id) == [Errors.UNKNOWN_MEMBER_ID]
 
 
+@pytest.mark.parametrize("waiting_leaves_last", [True, False])
+def test_members_that_leave_together_are_removed_before_the_rebalance_goes_on(
+    groups: Groups, waiting_leaves_last: bool
+) -> None:
+    """A waiting join is not completed by the removal of another member in the same request, as in Kafka."""
+    leader, other = groups.pair()
+    waiting = groups.join(leader.member_id)
+    leaving = [other.member_id, leader.member_id]
+    assert groups.leave(*(leaving if waiting_leaves_last else leaving[::-1])) == [NONE, NONE]
+    assert waiting.one.error is Errors.UNKNOWN_MEMBER_ID
+    assert groups.state() == "Empty"
+    assert groups.lone().generation_id == leader.generation_id + 2
+
+
 def test_a_leaving_members_delayed_requests_complete(groups: Groups) -> None:
     """The waiting join of a member that leaves completes with UNKNOWN_MEMBER_ID."""
     groups.pair()
