@@ -163,19 +163,11 @@ _PROPERTY = click.option("--property", "properties", multiple=True, metavar="NAM
     _PROPERTY,
     click.option("--reader-property", "properties", multiple=True, metavar="NAME=VALUE"),
     click.option("--request-required-acks", "acks", type=click.Choice(["0", "1", "all", "-1"]), default="all"),
-    click.option("--timeout", hidden=True),
-    click.option("--sync", is_flag=True, hidden=True),
+    click.option("--timeout", hidden=True, expose_value=False),
+    click.option("--sync", is_flag=True, hidden=True, expose_value=False),
     config="--producer.config",
 )
-def _producer(
-    servers: str,
-    command_config: Path | None,
-    topic: str,
-    properties: tuple[str, ...],
-    acks: str,
-    timeout: str | None,
-    sync: bool,
-) -> None:
+def _producer(servers: str, command_config: Path | None, topic: str, properties: tuple[str, ...], acks: str) -> None:
     """Send each line of standard input to a topic."""
     from kbroker.cli.produce import produce
 

@@ -54,19 +54,14 @@ cdef bint fold(DrainCore *drain, RecordSink *sink, const Record *record) noexcep
     """Add an idle poll to those of the same second; false: out of memory."""
     cdef Facts *facts = record.facts
     cdef Record *kept = facts.folded
+    cdef Record earlier
     if kept != NULL and is_same_poll(kept, record):
-        kept.repeated += 1
-        kept.request_bytes += record.request_bytes
-        kept.response_bytes += record.response_bytes
-        kept.network_us += record.network_us
-        kept.time_us = record.time_us
-        kept.correlation_id = record.correlation_id
-        kept.queue_us = record.queue_us
-        kept.local_us = record.local_us
-        kept.remote_us = record.remote_us
-        kept.response_queue_us = record.response_queue_us
-        kept.send_us = record.send_us
-        kept.total_us = record.total_us
+        earlier = kept[0]
+        kept[0] = record[0]             # what is behind it is the same
+        kept.repeated += earlier.repeated
+        kept.request_bytes += earlier.request_bytes
+        kept.response_bytes += earlier.response_bytes
+        kept.network_us += earlier.network_us
         return True
     if kept != NULL:
         unfold(drain, sink, facts)      # the record holds its own count
