@@ -112,6 +112,10 @@ class RateLimitedLogger:
         """Write a line, or count it."""
         self._limit(self._logger.info, message, args)
 
+    def warning(self, message: str, *args: object) -> None:
+        """Write a warning, or count it."""
+        self._limit(self._logger.warning, message, args)
+
     def _limit(self, log: Callable[..., None], message: str, args: tuple[object, ...]) -> None:
         def write(times: int) -> None:
             if times > 1:

@@ -214,7 +214,8 @@ class SaslAuthenticator:
             return self._failed(str(error))
         except SaslError as error:
             logger.debug("%s of %s: %s", self._what, self._client, error)
-            return self._closed(f"invalid credentials with SASL mechanism {self._name}")
+            self._failed(f"invalid credentials with SASL mechanism {self._name}")
+            return Step(Outcome.CLOSE)
         if principal:
             self._complete(principal)
         return self._continued(response, principal)
@@ -281,14 +282,17 @@ class SaslAuthenticator:
         }
         return self._failed(text, _encode(header.api_key, header.api_version, header.correlation_id, body))
 
-    def _failed(self, text: str, response: bytes | None = None, outcome: Outcome = Outcome.FAILED) -> Step:
+    def _failed(self, text: str, response: bytes | None = None) -> Step:
         self._listener.log.info("failed %s with %s (%s)", self._what, self._client, text)
         self._state = _State.FAILED
         self._exchange = None
-        return Step(outcome, response)
+        return Step(Outcome.FAILED, response)
 
     def _closed(self, text: str) -> Step:
-        return self._failed(text, outcome=Outcome.CLOSE)
+        self._listener.log.warning("closing the connection of %s: %s", self._client, text)
+        self._state = _State.FAILED
+        self._exchange = None
+        return Step(Outcome.CLOSE)
 
 
 def error_body(find: Callable[[int, int], Callable[[Body, Errors, RequestContext], Body] | None]) -> ErrorBody:
