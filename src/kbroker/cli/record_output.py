@@ -87,11 +87,9 @@ def _literal(data: bytes) -> Part:
 
 
 def _headers(shown: Shown) -> bytes:
-    return b",".join(b"%s=%s" % (name.encode(), _or_null(value)) for name, value in shown.record.headers)
-
-
-def _or_null(data: bytes | None) -> bytes:
-    return b"NULL" if data is None else data
+    return b",".join(
+        b"%s=%s" % (name.encode(), b"NULL" if value is None else value) for name, value in shown.record.headers
+    )
 
 
 def _number(value: int) -> bytes:

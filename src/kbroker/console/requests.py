@@ -82,8 +82,4 @@ class Query(NamedTuple):
             moment = datetime.fromisoformat(text.removesuffix("Z"))
         except ValueError:
             raise PageError(400, f"{name} is {text[:40]!r}; expected a time such as 2026-01-31T12:30:05.") from None
-        return int(moment.replace(tzinfo=timezone.utc).timestamp() * 1000) if moment.tzinfo is None else _utc(moment)
-
-
-def _utc(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1000)

@@ -102,7 +102,8 @@ class Member:
         self.log = FollowerLog(home.path, config, clock)
         _check_follower(self.log, home.path, node_id)
         self.metadata = RemoteMetadata(node_id, home.owner.cluster_id, home.directory_id, self.log)
-        self.loader = MetadataLoader(self.log, self.metadata, self._on_fault)
+        # after a fault the broker is fenced: its image does not change any more
+        self.loader = MetadataLoader(self.log, self.metadata, lambda reason: self.lifecycle.fence())
         servers, voters = quorum_addresses(config)
         self._has_static_voters = bool(voters)
         settings = QuorumSettings(
@@ -337,10 +338,6 @@ class Member:
     def _write_quorum_state(self, state: QuorumState) -> None:
         # before the first control record is read, only static voters imply kraft.version 0
         self.log.write_quorum_state(state, max(self.loader.kraft_version, 0 if self._has_static_voters else 1))
-
-    def _on_fault(self, reason: str) -> None:
-        """Fence this broker: its image does not change any more."""
-        self.lifecycle.fence()
 
     def _on_fatal(self, reason: str) -> None:
         self._fatal = reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from kbroker.common.errors import UserError
@@ -21,7 +21,6 @@ from kbroker.metadata.log.folder_check import LogFolders, read_folders
 from kbroker.metadata.log.formatter import write_bootstrap, write_voters
 from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.records.control_records import Voter
-from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 
 KRAFT_LEVEL = 1  # of a quorum whose voters are in its log
@@ -43,7 +42,8 @@ def separate(folders: Sequence[Path], voters: Sequence[Voter], output: Path, now
     found = read_folders(folders)
     image = _checked(found, voters, output)
     owner = next(iter(found.owners.values()))
-    records = list(_first_records(image))
+    # without the registration of this node as a controller
+    records = [record for record in records_of(image, image.level) if record.name != _CONTROLLER_RECORD]
     made = []
     for voter in voters:
         folder = output / f"controller-{voter.id}"
@@ -104,8 +104,3 @@ def _epoch_of_mark(folder: Path) -> int | None:
     except (ValueError, KeyError, TypeError):
         return None
     return epoch if isinstance(epoch, int) else None
-
-
-def _first_records(image: MetadataImage) -> Iterable[MetadataRecord]:
-    """Return the records that create the image, but without the registration of this node as a controller."""
-    return (record for record in records_of(image, image.level) if record.name != _CONTROLLER_RECORD)

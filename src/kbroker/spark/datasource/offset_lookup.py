@@ -118,7 +118,8 @@ class Lookup:
 
     def ends(self, *, fresh: bool = False) -> Found:
         """Ends of all partitions, at most as old as the options allow."""
-        if self._ends is not None and not fresh and self._age_s() < self._options.end_offsets_age_s:
+        age_s = self.cluster.clock() - self._ends_at_s
+        if self._ends is not None and not fresh and age_s < self._options.end_offsets_age_s:
             return self._ends
         if fresh:
             self._topics_at_s = None
@@ -176,9 +177,6 @@ class Lookup:
     def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         found = self._admin.list_offsets(wanted, read_committed=self._options.fetch.read_committed)
         return {tp: found[tp].offset for tp in sorted(found)}
-
-    def _age_s(self) -> float:
-        return self.cluster.clock() - self._ends_at_s
 
 
 def _names(topics: Topics) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -193,7 +193,7 @@ def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
     if format == JSON:
         reason = F.when(F.col("arrow"), F.lit("an Arrow batch, although the format is json"))
         return _parse_json(raw.select(F.col("value").cast("string").alias("text"), reason.alias("reason"), *_ORIGIN))
-    decoded = raw.mapInArrow(_decode, message_schema())
+    decoded = raw.mapInArrow(decode_messages, message_schema())
     if format == ARROW:
         no_batch = F.when(F.col("text").isNotNull(), F.lit("not an Arrow batch (no header names the format)"))
         reason = F.coalesce("reason", no_batch, _impossible())
@@ -204,10 +204,6 @@ def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
 
 
 _ORIGIN = ("source", "position", "stamp")
-
-
-def _decode(batches: Iterable[object]) -> Iterator[object]:
-    return decode_messages(batches)
 
 
 def _renamed() -> list[Column]:

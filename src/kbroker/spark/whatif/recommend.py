@@ -135,7 +135,8 @@ def needs_of_table(
     Raises: TableError; PipelineError for impossible arguments.
     """
     _check(share, by)
-    return _collected(work_on_table(spark, table, _sharing(by), _work(share, by, windows), NEED_SCHEMA, dates))
+    sharing = Sharing(ALONE if by == BY[0] else by, _shared(by))
+    return _collected(work_on_table(spark, table, sharing, _work(share, by, windows), NEED_SCHEMA, dates))
 
 
 def recommend(needs: Sequence[Need], *, share: float, by: str = BY[0], top: int = 5) -> Recommendation:
@@ -239,10 +240,6 @@ def _shared(by: str) -> Shared:
         return [] if entity is None else [entity]
 
     return shared
-
-
-def _sharing(by: str) -> Sharing:
-    return Sharing(ALONE if by == BY[0] else by, _shared(by))
 
 
 def _work(share: float, by: str, windows: Windows | None) -> Work:
