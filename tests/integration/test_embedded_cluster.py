@@ -258,6 +258,10 @@ def test_stop_drop_and_start(cluster: EmbeddedCluster) -> None:
         0: [2],
         1: [2],
     }
+    (oldest,) = ask(cluster, 1, "Metadata", 0, {"Topics": [{"Name": "stops"}]})["Topics"]
+    shown = [(row["ErrorCode"], row["LeaderId"], row["ReplicaNodes"], row["IsrNodes"]) for row in oldest["Partitions"]]
+    incomplete = int(Errors.REPLICA_NOT_AVAILABLE)  # in version 0, which names only nodes that serve
+    assert shown == [(incomplete, 1, [1], [1]), (incomplete, 3, [3], [3])]
     with pytest.raises(OSError), closing(socket.create_connection(parse_bootstrap(address)[0], 5)):
         pass
     cluster.drop_node(3)

@@ -162,16 +162,20 @@ class _Answer:
 
     def _partition(self, view: TopicView, index: int) -> Body:
         state = partition_state(self._ctx, view, index, self._live)
-        error = state.error
+        error, replicas, isr = state.error, state.replicas, state.isr
         if error is Errors.LISTENER_NOT_FOUND and self._request.api_version < FIRST_WITH_LISTENER_ERROR:
             error = Errors.LEADER_NOT_AVAILABLE
+        if self._request.api_version == 0:  # its clients expect an address for each replica
+            replicas, isr = ([one for one in nodes if one in self._live] for nodes in (replicas, isr))
+            if error is Errors.NONE and (len(replicas), len(isr)) != (len(state.replicas), len(state.isr)):
+                error = Errors.REPLICA_NOT_AVAILABLE
         return {
             "ErrorCode": int(error),
             "PartitionIndex": index,
             "LeaderId": state.leader,
             "LeaderEpoch": state.leader_epoch,
-            "ReplicaNodes": state.replicas,
-            "IsrNodes": state.isr,
+            "ReplicaNodes": replicas,
+            "IsrNodes": isr,
             "OfflineReplicas": state.offline,
         }
 

@@ -85,7 +85,14 @@ def _new_topic(row: Body) -> NewTopic:
 
 
 def _entries(ctx: ApiContext, created: Created) -> list[Entry]:
-    return [{field: entry[field] for field in CONFIG_FIELDS} for entry in topic_entries(ctx.config, created.configs)]
+    """Return the configs of a topic; the values of the request are as it has them, as in Kafka."""
+    return [
+        {
+            **{field: entry[field] for field in CONFIG_FIELDS},
+            "Value": created.configs.get(entry["Name"], entry["Value"]),
+        }
+        for entry in topic_entries(ctx.config, created.configs)
+    ]
 
 
 def _created(name: str, created: Created, configs: list[Entry] | None) -> Body:

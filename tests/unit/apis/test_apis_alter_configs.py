@@ -234,6 +234,15 @@ def test_client_metrics_configs(bench: Bench) -> None:
     assert step(bench, CLIENT_METRICS, "m", ("interval.ms", SET, "99"))[0] == 42
 
 
+@pytest.mark.parametrize("name", ["", "m"])
+def test_no_list_of_client_metrics_or_groups_grows(bench: Bench, name: str) -> None:
+    """Kafka's controller knows the lists of topics and brokers only, and refuses others before it reads the name."""
+    for kind, key in ((CLIENT_METRICS, "metrics"), (CLIENT_METRICS, "match"), (GROUP, "share.isolation.level")):
+        for operation, word in ((APPEND, "APPEND"), (SUBTRACT, "SUBTRACT")):
+            text = f"Can't {word} to key {key} because its type is not LIST."
+            assert step(bench, kind, name, (key, operation, "a")) == (40, text)
+
+
 def test_loggers(bench: Bench) -> None:
     """Logger levels change at run time; unknown names and levels are rejected and leave every level unchanged."""
     logger = logging.getLogger("kbroker.metadata.configs.dynamic_configs")

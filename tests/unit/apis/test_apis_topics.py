@@ -54,6 +54,15 @@ def test_create_with_defaults_and_assignments() -> None:
     assert rows["a"]["TopicId"] == bench.ctx.topics.get("a").topic_id != ZERO
 
 
+def test_a_created_topic_shows_the_values_of_the_request(bench: Bench) -> None:
+    """Spaces and case of the values are kept in the response, as in Kafka; DescribeConfigs shows what they mean."""
+    given = {"cleanup.policy": " compact , delete", "preallocate": " TRUE", "retention.ms": " 1000 "}
+    topic = {**new("t"), "Configs": [{"Name": name, "Value": value} for name, value in given.items()]}
+    row = create(bench, topic)["t"]
+    assert {one["Name"]: one["Value"] for one in row["Configs"] if one["Name"] in given} == given
+    assert row["ErrorCode"] == 0
+
+
 def test_default_partitions_count_too() -> None:
     """A request creates at most 10,000 partitions, where -1 counts as the broker's default, as in Kafka."""
     bench = make_bench(num_partitions=3)

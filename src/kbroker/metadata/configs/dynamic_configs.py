@@ -22,8 +22,6 @@ from kbroker.common.configs.config_accepted import AUTHORIZER_NAMES, FIXED_NAMES
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, ConfigType, Dynamic, to_text
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, check_broker_id
 from kbroker.common.configs.config_resources import (
-    CLIENT_METRICS_TABLE,
-    GROUP_TABLE,
     validate_client_metrics_configs,
     validate_group_configs,
 )
@@ -164,13 +162,9 @@ class DynamicConfigs:
         if kind == ConfigResourceType.BROKER:
             return self._checked_broker(image, name, base, changes)
         if kind == ConfigResourceType.GROUP:
-            return _checked_stored(
-                "group", GROUP_TABLE, lambda one: validate_group_configs(one, self._setting), name, base, changes
-            )
+            return _checked_stored("group", lambda one: validate_group_configs(one, self._setting), name, base, changes)
         if kind == ConfigResourceType.CLIENT_METRICS:
-            return _checked_stored(
-                "client metrics", CLIENT_METRICS_TABLE, validate_client_metrics_configs, name, base, changes
-            )
+            return _checked_stored("client metrics", validate_client_metrics_configs, name, base, changes)
         raise _unknown_type(kind)
 
     def _checked_topic(
@@ -263,16 +257,18 @@ class DynamicConfigs:
 
 def _checked_stored(
     word: str,
-    table: Mapping[str, ConfigKey],
     validate: Callable[[Mapping[str, str]], None],
     name: str,
     base: Mapping[str, str],
     changes: Sequence[ConfigChange],
 ) -> Mapping[str, str]:
-    """Return the configs, after the changes, of a resource of which the broker keeps nothing else."""
+    """Return the configs, after the changes, of a resource of which the broker keeps nothing else.
+
+    Their lists cannot be appended to, as in Kafka, whose controller knows only those of topics and brokers.
+    """
+    configs = _applied(base, changes, {}, lambda key: "", _not_a_list)
     if not name:
         raise KafkaError(Errors.INVALID_REQUEST, f"Default {word} resources are not allowed.")
-    configs = _applied(base, changes, table, lambda key: to_text(key.default) or "", _not_a_list)
     try:
         validate(configs)
     except ConfigError as error:
