@@ -11,6 +11,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.log_dirs import LogDirView
+from kbroker.log.log_types import OffsetAndTimestamp
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.topic_logs import Logs
@@ -18,11 +19,6 @@ from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, Endpoint, RequestContext
 from tests.support.metadata import DIRECTORY_ID, FailingStorage, MemoryController, StoredTopic, following, stored_topics
-
-
-class Found(NamedTuple):
-    offset: int
-    timestamp_ms: int
 
 
 @dataclass
@@ -47,13 +43,21 @@ class FakeLog:
 
     fail: Exception | None = None
 
-    def offset_for_timestamp(self, timestamp: int, *, isolation: int = 0) -> Found:
+    def offset_for_timestamp(self, timestamp: int, *, isolation: int = 0) -> OffsetAndTimestamp:
         if self.fail is not None:
             raise self.fail
         found = [(s, o) for s, o in self.records if s >= timestamp and o >= self.log_start_offset]
         if timestamp == -3:
             found = sorted(self.records, key=lambda record: (-record[0], record[1]))
-        return Found(found[0][1], found[0][0]) if found else Found(-1, -1)
+        stamp, offset = found[0] if found else (-1, -1)
+        return OffsetAndTimestamp(offset, stamp, self.leader_epoch if found else -1)
+
+    def leader_epochs(self) -> list[tuple[int, int]]:
+        return []
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.high_watermark
 
 
 class FakeLogs:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.common.errors import Errors
+from kbroker.apis.api23_offset_for_leader_epoch import epoch_of_start
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -24,14 +25,17 @@ FIRST_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+CONSUMER = -1  # replica id; others are brokers, and -2 a debugging consumer
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Look up each partition separately; a duplicate one gets INVALID_REQUEST once (as in 4.3.1).
 
-    A topic without partitions has no response.
+    A topic without partitions has no response. Raises: KafkaError for an unknown isolation level.
     """
+    if body["IsolationLevel"] not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise KafkaError(Errors.UNKNOWN_SERVER_ERROR)
     seen: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
     for topic in body["Topics"]:
@@ -50,7 +54,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 rows[index] = _response(index, Errors.INVALID_REQUEST)
             else:
                 found = led_partition(ctx, topic["Name"], index, row["CurrentLeaderEpoch"])
-                rows[index] = _lookup(*found, row, body["IsolationLevel"], request.api_version)
+                rows[index] = _lookup(*found, row, body, request.api_version)
     return {"Topics": [{"Name": name, "Partitions": list(rows.values())} for name, rows in topics.items() if rows]}
 
 
@@ -59,21 +63,23 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Topics": each_partition(body, lambda index: _response(index, error))}
 
 
-def _lookup(log: Any, error: Errors, row: Body, isolation_level: int, version: int) -> Body:
+def _lookup(log: Any, error: Errors, row: Body, body: Body, version: int) -> Body:
+    """Look up a partition. Clients that are not consumers have no isolation level, and read to the end."""
     index, timestamp = row["PartitionIndex"], row["Timestamp"]
     if timestamp < 0 and version < FIRST_VERSION.get(timestamp, 1 << 15):
         return _response(index, Errors.UNSUPPORTED_VERSION)
     if error is not Errors.NONE:
         return _response(index, error)
-    end = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
+    is_committed = body["ReplicaId"] == CONSUMER and body["IsolationLevel"] == READ_COMMITTED
+    end = log.last_stable_offset if is_committed else log.high_watermark
     if timestamp == LATEST:
-        return _found(log, index, -1, end, version)
+        return _found(index, -1, end, log.leader_epoch, version)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _found(log, index, -1, log.log_start_offset, version)
+        return _earliest(log, index, version)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _response(index, Errors.NONE)  # nothing is tiered
     try:
-        found = log.offset_for_timestamp(timestamp, isolation=1 if isolation_level == READ_COMMITTED else 0)
+        found = log.offset_for_timestamp(timestamp, isolation=1 if is_committed else 0)
     except OSError as error:
         logger.warning("cannot look up a time in partition %d: %s", index, error)
         return _response(index, Errors.KAFKA_STORAGE_ERROR)
@@ -81,14 +87,21 @@ def _lookup(log: Any, error: Errors, row: Body, isolation_level: int, version: i
         return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     if found.offset < 0 or found.offset >= end:
         return _response(index, Errors.NONE)
-    return _found(log, index, found.timestamp_ms, found.offset, version)
+    return _found(index, found.timestamp_ms, found.offset, found.leader_epoch, version)
 
 
-def _found(log: Any, index: int, timestamp: int, offset: int, version: int) -> Body:
+def _earliest(log: Any, index: int, version: int) -> Body:
+    """Return the start of the log, with the epoch of the first record: clients check by it whether it was truncated."""
+    start = log.log_start_offset
+    epoch = epoch_of_start(log.leader_epochs(), log.leader_epoch, start, log.log_end_offset)
+    return _found(index, -1, start, epoch, version)
+
+
+def _found(index: int, timestamp: int, offset: int, leader_epoch: int, version: int) -> Body:
     response = _response(index, Errors.NONE)
     response.update(Timestamp=timestamp, Offset=offset)
     if version >= 4:
-        response["LeaderEpoch"] = log.leader_epoch
+        response["LeaderEpoch"] = leader_epoch
     return response
 
 

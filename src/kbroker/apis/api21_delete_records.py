@@ -16,23 +16,20 @@ TO_THE_END = -1
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Move the log starts and respond for each partition at once, since there are no replicas to wait for.
 
-    A topic without partitions has no response. The starts are on disk before the response. Kafka writes them once a
+    A topic without partitions has no response, and of a partition that is named twice the last offset counts, as in
+    Kafka. The starts are on disk before the response. Kafka writes them once a
     minute and relies on replicas.
     """
     allowed = ctx.auth.allowed(request, checks.DELETE_RECORDS, (topic["Name"] for topic in body["Topics"]))
-    topics: list[Body] = []
+    wanted: dict[str, dict[int, int]] = {}
     for topic in body["Topics"]:
-        name = topic["Name"]
-        refused = _refused(ctx, name) if name in allowed else checks.DELETE_RECORDS.error
-        rows = []
         for row in topic["Partitions"]:
-            index = row["PartitionIndex"]
-            if refused is not None:
-                rows.append(_response(index, refused))
-            else:
-                rows.append(_cut(*led_partition(ctx, name, index), index, row["Offset"]))
-        if rows:
-            topics.append({"Name": name, "Partitions": rows})
+            wanted.setdefault(topic["Name"], {})[row["PartitionIndex"]] = row["Offset"]
+    topics: list[Body] = []
+    for name, offsets in wanted.items():
+        refused = _refused(ctx, name) if name in allowed else checks.DELETE_RECORDS.error
+        rows = [_cut(*_found(ctx, name, index, refused), index, offset) for index, offset in offsets.items()]
+        topics.append({"Name": name, "Partitions": rows})
     cut = [(topic["Name"], row) for topic in topics for row in topic["Partitions"] if row["LowWatermark"] > 0]
     unwritten = ctx.topics.write_log_starts() if cut else ()
     for name, row in cut:
@@ -57,6 +54,14 @@ def _refused(ctx: ApiContext, name: str) -> Errors | None:
     if isinstance(policy, tuple) and "delete" not in policy:
         return Errors.POLICY_VIOLATION
     return None
+
+
+def _found(ctx: ApiContext, name: str, index: int, refused: Errors | None) -> tuple[Any, Errors]:
+    """Return the log of a partition, or None and the error; ``refused``: of all partitions of the topic that exist."""
+    log, error = led_partition(ctx, name, index)
+    if refused is None or (error is Errors.UNKNOWN_TOPIC_OR_PARTITION and refused is not checks.DELETE_RECORDS.error):
+        return log, error
+    return None, refused
 
 
 def _cut(log: Any, error: Errors, index: int, offset: int) -> Body:

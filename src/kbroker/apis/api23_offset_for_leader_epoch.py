@@ -59,12 +59,26 @@ def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, w
     """
     if wanted == latest:
         return latest, log_end
-    if not epochs or epochs[-1][0] < latest:
-        epochs = [*epochs, (latest, log_end)]
+    epochs = _with_latest(epochs, latest, log_end)
     above = bisect_right(epochs, wanted, key=lambda entry: entry[0])
-    if wanted < 0 or above == len(epochs):
+    if wanted == UNKNOWN or above == len(epochs):
         return UNKNOWN, UNKNOWN
     return (epochs[above - 1][0] if above > 0 else wanted), epochs[above][1]
+
+
+def epoch_of_start(epochs: Sequence[tuple[int, int]], latest: int, log_start: int, log_end: int) -> int:
+    """Return the epoch of the first record, or of the next one in a log without records; -1: unknown.
+
+    Args: as of ``end_of_epoch``.
+    Source: ``UnifiedLog.fetchOffsetByTimestamp``.
+    """
+    epoch, start = epochs_from(_with_latest(epochs, latest, log_end), log_start)[0]
+    return epoch if start <= log_start else UNKNOWN
+
+
+def _with_latest(epochs: Sequence[tuple[int, int]], latest: int, log_end: int) -> Sequence[tuple[int, int]]:
+    """Add the leader's epoch if it has no records yet, as Kafka does at the election."""
+    return epochs if epochs and epochs[-1][0] >= latest else [*epochs, (latest, log_end)]
 
 
 def _look_up(log: Any, error: Errors, row: Body) -> Body:

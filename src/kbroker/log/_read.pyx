@@ -348,15 +348,18 @@ cdef int32_t search_view(Partition *partition, int64_t target_ms, int64_t start,
     cdef LogSegment *best = NULL
     cdef int64_t largest = -1
     cdef int32_t slot, rc = 0
-    for slot in range(max(segment_list_floor(view, start), 0), view.count):
+    cdef int32_t first = max(segment_list_floor(view, start), 0) if target_ms != MAX_TIMESTAMP else 0
+    for slot in range(first, view.count):
         if target_ms == MAX_TIMESTAMP:
-            if atomic_load(&view.segments[slot].max_timestamp_ms) > largest:
+            if atomic_load(&view.segments[slot].size_bytes) > 0 and (
+                    best is NULL or atomic_load(&view.segments[slot].max_timestamp_ms) > largest):
                 best = view.segments[slot]
                 largest = atomic_load(&best.max_timestamp_ms)
         elif rc == 0 and atomic_load(&view.segments[slot].max_timestamp_ms) >= target_ms:
             rc = search_segment(partition, view.segments[slot], target_ms, start, out)
     if best is not NULL:
-        rc = search_segment(partition, best, largest, start, out)
+        # Kafka counts deleted records too, until retention deletes their segment.
+        rc = search_segment(partition, best, largest, best.base_offset, out)
     segment_list_release(view)
     return rc
 

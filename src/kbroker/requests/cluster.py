@@ -104,7 +104,7 @@ def current_leader(ctx: ApiContext, name: str, index: int) -> tuple[int, int]:
 def led_partition(ctx: ApiContext, name: str, index: int, epoch: int = -1) -> tuple[Any, Errors]:
     """Return the log of a partition that this node leads, or None and the error for the client.
 
-    Args: ``epoch``: of the leader, as the client knows it; below 0 if it sends none.
+    Args: ``epoch``: of the leader, as the client knows it; -1 if it sends none.
     """
     view = ctx.topics.get(name)
     if view is None or not 0 <= index < len(view.partitions):
@@ -116,7 +116,7 @@ def led_partition(ctx: ApiContext, name: str, index: int, epoch: int = -1) -> tu
         return None, Errors.KAFKA_STORAGE_ERROR
     if log.is_closed:
         return None, Errors.UNKNOWN_TOPIC_OR_PARTITION
-    if epoch >= 0 and epoch != log.leader_epoch:
+    if epoch not in (-1, log.leader_epoch):
         is_newer = epoch > log.leader_epoch
         return None, Errors.UNKNOWN_LEADER_EPOCH if is_newer else Errors.FENCED_LEADER_EPOCH
     return log, Errors.NONE

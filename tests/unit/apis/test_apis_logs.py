@@ -9,6 +9,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.apis import api21_delete_records as delete_records_api
 from kbroker.apis import api43_elect_leaders as elect_leaders_api
 from kbroker.apis import api46_list_partition_reassignments as list_reassignments_api
+from kbroker.apis.api02_list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP
 from kbroker.apis.api23_offset_for_leader_epoch import end_of_epoch, epochs_from
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
@@ -77,6 +78,18 @@ def test_delete_records_refusals(bench: Bench) -> None:
     assert cut(bench, "__consumer_offsets", (0, 0)) == [(0, -1, 3)]
 
 
+def test_delete_records_of_a_partition_that_is_named_twice(bench: Bench) -> None:
+    """It has one row, and the last offset counts."""
+    assert cut(bench, "t", (0, 9), (0, 1)) == [(0, 1, 0)]
+
+
+def test_delete_records_of_unknown_partitions(bench: Bench) -> None:
+    """A partition that does not exist is unknown also if no record of its topic can be deleted."""
+    assert cut(bench, "c", (0, 0), (9, 0)) == [(0, -1, Errors.POLICY_VIOLATION), (9, -1, 3)]
+    bench.create("__transaction_state")
+    assert cut(bench, "__transaction_state", (0, 0), (9, 0)) == [(0, -1, 17), (9, -1, 3)]
+
+
 def test_delete_records_of_both_policies(bench: Bench) -> None:
     """Records of a topic with the policy compact,delete can be deleted."""
     bench.create("both", cleanup_policy="compact,delete")
@@ -91,7 +104,16 @@ def test_delete_records_of_a_closed_log(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "response"),
-    [(-1, (-1, -1)), (0, (0, 10)), (1, (1, 10)), (2, (2, 30)), (3, (2, 30)), (4, (4, 50)), (5, (-1, -1))],
+    [
+        (-2, (-2, 10)),
+        (-1, (-1, -1)),
+        (0, (0, 10)),
+        (1, (1, 10)),
+        (2, (2, 30)),
+        (3, (2, 30)),
+        (4, (4, 50)),
+        (5, (-1, -1)),
+    ],
 )
 def test_end_of_epoch(wanted: int, response: tuple[int, int]) -> None:
     """The largest epoch at or below the requested epoch ends where the next begins; the leader's ends with the log."""
@@ -118,6 +140,49 @@ def test_end_of_epoch_before_the_leader_has_written(wanted: int, response: tuple
     """Epochs with records end where the leader's epoch, still without records, begins: an election loses no record."""
     assert end_of_epoch([(2, 10), (4, 30)], 6, 50, wanted) == response
     assert end_of_epoch([], 2, 0, 0) == (0, 0)  # an empty partition
+
+
+def listed(bench: Bench, timestamp: int, *, epoch: int = -1, isolation: int = 0, replica: int = -1) -> tuple[int, ...]:
+    """Return error, offset and leader epoch of partition 0."""
+    rows = [{"PartitionIndex": 0, "Timestamp": timestamp, "CurrentLeaderEpoch": epoch}]
+    body = {"ReplicaId": replica, "IsolationLevel": isolation, "Topics": [{"Name": "t", "Partitions": rows}]}
+    (row,) = bench.ask("ListOffsets", 8, body)["Topics"][0]["Partitions"]
+    return row["ErrorCode"], row["Offset"], row["LeaderEpoch"]
+
+
+def test_listed_offsets_have_the_epochs_of_their_records(bench: Bench) -> None:
+    """The start has the epoch of the first record, a time that of the record found, the end that of the leader."""
+    log = bench.ctx.topics.partition("t", 0)
+    log.set_leader_epoch(2)
+    assert log.append(keyed((b"k", b"v"), time_ms=NOW_MS + 9)).error == 0
+    log.set_leader_epoch(4)
+    times = (EARLIEST, EARLIEST_LOCAL, NOW_MS, NOW_MS + 9, MAX_TIMESTAMP, LATEST)
+    assert [listed(bench, time)[1:] for time in times] == [(0, 0), (0, 0), (0, 0), (5, 2), (5, 2), (6, 4)]
+    log.delete_records(5)
+    assert listed(bench, EARLIEST) == (0, 5, 2)
+    log.delete_records(6)
+    assert listed(bench, EARLIEST) == (0, 6, 4)
+
+
+def test_listed_offsets_of_unusual_requests(bench: Bench) -> None:
+    """An unknown isolation level is an error, epoch -2 is an old one, and only consumers have an isolation level."""
+    log = bench.ctx.topics.partition("t", 0)
+    open_batch = keyed((b"k", b"v"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    assert log.append(open_batch).error == 0
+    assert listed(bench, LATEST, isolation=2) == (Errors.UNKNOWN_SERVER_ERROR, -1, -1)
+    assert listed(bench, LATEST, epoch=-2) == (Errors.FENCED_LEADER_EPOCH, -1, -1)
+    assert [listed(bench, LATEST, isolation=1, replica=one) for one in (-1, -2, 1)] == [(0, 5, 0), (0, 6, 0), (0, 6, 0)]
+
+
+def test_largest_time_counts_deleted_records(bench: Bench) -> None:
+    """As in Kafka, until their segment is deleted; a record without a time has the largest one if all have none."""
+    log = bench.ctx.topics.partition("t", 0)
+    log.delete_records(3)
+    assert listed(bench, MAX_TIMESTAMP) == (0, 0, 0)
+    untimed = bench.ctx.topics.partition("t", 1)
+    assert untimed.offset_for_timestamp(MAX_TIMESTAMP) == (-1, -1, -1)
+    assert untimed.append(keyed((b"k", b"v"), time_ms=-1)).error == 0
+    assert untimed.offset_for_timestamp(MAX_TIMESTAMP) == (0, -1, 0)
 
 
 def test_volume_of_a_log_dir(tmp_path: Any) -> None:
