@@ -242,6 +242,27 @@ def test_partitions_that_are_not_there_are_not_asked_about(broker: VirtualBroker
     assert coordinator.asked[0][1][3] == (("t", 0),)
 
 
+def test_malformed_batches_are_not_asked_about(broker: VirtualBroker, connection: Connection) -> None:
+    """Two batches for a partition are refused before the transaction is verified."""
+    coordinator = use(broker, Coordinator(Errors.TRANSACTION_ABORTABLE))
+    rows = rows_of(
+        12, connection.ask(request(broker, 12, {0: of_transaction() + of_transaction(1), 1: of_transaction()}))
+    )
+    assert [row["ErrorCode"] for row in rows] == [87, 120]
+    assert coordinator.asked[0][1][3] == (("t", 1),)
+
+
+def test_bytes_that_are_not_a_batch_refuse_the_request(broker: VirtualBroker, connection: Connection) -> None:
+    """As in Kafka, which looks for the first transactional batch; partitions behind that one have their own errors."""
+    use(broker, Coordinator(Errors.NONE))
+    garbage = of_transaction(magic=3)
+    rows = rows_of(12, connection.ask(request(broker, 12, {0: batch([b"v"]), 9: batch([b"v"]), 1: garbage})))
+    assert [(row["ErrorCode"], row["LogStartOffset"]) for row in rows] == [(2, -1)] * 3
+    rows = rows_of(12, connection.ask(request(broker, 12, {0: of_transaction(), 1: garbage})))
+    assert [row["ErrorCode"] for row in rows] == [0, 2]
+    assert put(broker, connection, 12, garbage, name=None)["ErrorCode"] == 2
+
+
 def test_older_epoch_is_refused_without_a_question(broker: VirtualBroker, connection: Connection) -> None:
     coordinator = use(broker, Coordinator(Errors.NONE))
     put(broker, connection, 12, of_transaction(epoch=2))

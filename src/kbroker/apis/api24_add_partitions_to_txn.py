@@ -20,10 +20,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if request.api_version < FIRST_OF_BROKERS:
         ctx.auth.require(request, checks.ADD_PARTITIONS_TO_TXN_TRANSACTIONAL_ID, body["V3AndBelowTransactionalId"])
         transaction = _transaction(body)
-        return {"ResultsByTopicV3AndBelow": _results(transaction, _added(ctx, transaction, request))}
+        return {"ResultsByTopicV3AndBelow": _added(ctx, transaction, request)}
     ctx.auth.require(request, checks.ADD_PARTITIONS_TO_TXN_BROKERS)
     rows = [
-        {"TransactionalId": one["TransactionalId"], "TopicResults": _results(one, _added(ctx, one, request))}
+        {"TransactionalId": one["TransactionalId"], "TopicResults": _added(ctx, one, request)}
         for one in body["Transactions"]
     ]
     return {"ErrorCode": 0, "ResultsByTransaction": rows}
@@ -51,7 +51,7 @@ def _places(transaction: Body) -> list[TopicPartition]:
     return [(topic["Name"], index) for topic in transaction["Topics"] for index in topic["Partitions"]]
 
 
-def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mapping[TopicPartition, Errors]:
+def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> list[Body]:
     places = _places(transaction)
     allowed: Collection[str] = {topic for topic, _ in places}
     if request.api_version < FIRST_OF_BROKERS:
@@ -59,16 +59,17 @@ def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mappi
         allowed = ctx.auth.allowed(request, checks.ADD_PARTITIONS_TO_TXN, others)
     errors = {place: _refusal(ctx, place, allowed) for place in places}
     if any(error is not Errors.NONE for error in errors.values()):
-        return {place: error or Errors.OPERATION_NOT_ATTEMPTED for place, error in errors.items()}
+        return _grouped({place: error or Errors.OPERATION_NOT_ATTEMPTED for place, error in errors.items()})
     who = transaction["TransactionalId"], transaction["ProducerId"], transaction["ProducerEpoch"]
     try:
         if transaction["VerifyOnly"]:
-            return ctx.transactions.verify_partitions(*who, places)
+            return _grouped(ctx.transactions.verify_partitions(*who, places))
         version = TV_2 if request.api_version >= FIRST_OF_BROKERS else TV_0
         added = ctx.transactions.add_partitions(*who, places, version)
     except KafkaError as error:
         added = dict.fromkeys(places, error.error)
-    return {place: fenced_as_known(error, request, FIRST_WITH_PRODUCER_FENCED) for place, error in added.items()}
+    known = {place: fenced_as_known(error, request, FIRST_WITH_PRODUCER_FENCED) for place, error in added.items()}
+    return _results(transaction, known)
 
 
 def _refusal(ctx: ApiContext, place: TopicPartition, allowed: Collection[str]) -> Errors:
@@ -81,7 +82,16 @@ def _refusal(ctx: ApiContext, place: TopicPartition, allowed: Collection[str]) -
     return Errors.NONE if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def _grouped(errors: Mapping[TopicPartition, Errors]) -> list[Body]:
+    """Return each partition once, and no topic without partitions, as Kafka where partitions differ in their errors."""
+    topics: dict[str, list[Body]] = {}
+    for (topic, index), error in errors.items():
+        topics.setdefault(topic, []).append({"PartitionIndex": index, "PartitionErrorCode": int(error)})
+    return [{"Name": name, "ResultsByPartition": rows} for name, rows in topics.items()]
+
+
 def _results(transaction: Body, errors: Mapping[TopicPartition, Errors]) -> list[Body]:
+    """Return the topics and partitions as they were requested."""
     return [
         {
             "Name": topic["Name"],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import EndMarker
 from kbroker.requests.cluster import led_partition
@@ -13,24 +16,12 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Write each marker to each of its partitions; the markers of a producer id share one row."""
     if not ctx.auth.allows(request, checks.WRITE_TXN_MARKERS_ADMIN):
         ctx.auth.require(request, checks.WRITE_TXN_MARKERS)
-    rows: dict[int, dict[str, dict[int, Errors]]] = {}
-    for marker in body["Markers"]:
-        topics = rows.setdefault(marker["ProducerId"], {})
-        for topic in marker["Topics"]:
-            results = topics.setdefault(topic["Name"], {})
-            for index in topic["PartitionIndexes"]:
-                results[index] = _write(ctx, marker, topic["Name"], index)
-    return _response(rows)
+    return _response(body, partial(_write, ctx))
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every partition with the same error."""
-    rows: dict[int, dict[str, dict[int, Errors]]] = {}
-    for marker in body["Markers"]:
-        topics = rows.setdefault(marker["ProducerId"], {})
-        for topic in marker["Topics"]:
-            topics.setdefault(topic["Name"], {}).update(dict.fromkeys(topic["PartitionIndexes"], error))
-    return _response(rows)
+    return _response(body, lambda marker, topic, index: error)
 
 
 def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
@@ -61,7 +52,14 @@ def _impossible(marker: Body) -> Errors:
     return Errors.TRANSACTION_COORDINATOR_FENCED if marker["CoordinatorEpoch"] < -1 else Errors.NONE
 
 
-def _response(rows: dict[int, dict[str, dict[int, Errors]]]) -> Body:
+def _response(body: Body, result: Callable[[Body, str, int], Errors]) -> Body:
+    """Return the results of all partitions; a topic without partitions, and a producer id without topics, has none."""
+    rows: dict[int, dict[str, dict[int, Errors]]] = {}
+    for marker in body["Markers"]:
+        for topic in marker["Topics"]:
+            for index in topic["PartitionIndexes"]:
+                topics = rows.setdefault(marker["ProducerId"], {})
+                topics.setdefault(topic["Name"], {})[index] = result(marker, topic["Name"], index)
     markers = []
     for producer_id, topics in rows.items():
         found = [

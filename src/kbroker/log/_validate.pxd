@@ -33,3 +33,5 @@ cdef void accept_prevalidated_batch(
 cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil
 # Return the size of the whole batch at data, 0 when the bytes end too early, -1 when they are not a batch.
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil
+# Return whether a client's bytes for a partition are refused as a request, before any other check of the partition.
+cdef bint is_refused_before_log(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil

@@ -127,6 +127,9 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
                     or (timestamp > now_ms and timestamp - config.timestamp_after_max_ms > now_ms)):
                 bad_time = True
                 note_bad_record(out, slot)
+        elif stamped:                           # only the broker may stamp records
+            bad_time = True
+            note_bad_record(out, slot)
     if position != size_bytes:
         forget_bad_records(out)
         refuse(out, INVALID_RECORD, b"Bytes are left after the last record of the batch")
@@ -212,6 +215,13 @@ cdef void check_request(const char *data, int64_t size_bytes, int64_t total, int
             refuse(out, CORRUPT_MESSAGE, b"Not a record batch after the first one")
         elif after > 0:
             refuse(out, INVALID_RECORD, b"Produce requests must contain exactly one record batch per partition")
+
+
+cdef bint is_refused_before_log(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil:
+    cdef BatchCheck check
+    memset(&check, 0, sizeof(BatchCheck))
+    check_request(data, size_bytes, whole_batch_bytes(data, size_bytes), api_version, True, &check)
+    return check.error != 0
 
 
 cdef void check_header(const char *data, int64_t total, const LogConfig *config, bint is_client, BatchHeader *header,

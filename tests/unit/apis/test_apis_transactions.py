@@ -125,6 +125,27 @@ def test_partitions_of_brokers(ask: Asked) -> None:
     assert rows == {"x": {0: 0}, "y": {0: Errors.TRANSACTION_ABORTABLE}, "z": {1: Errors.INVALID_PRODUCER_ID_MAPPING}}
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_partitions_as_they_were_requested(ask: Asked, version: int) -> None:
+    """One result for all partitions repeats the request, and results that may differ have each partition once."""
+    ask.init()
+
+    def results(*indexes: int, verify: bool = False) -> list[tuple[str, list[int]]]:
+        if version < 4:
+            rows = ask("AddPartitionsToTxn", version, classic(who(), *indexes))["ResultsByTopicV3AndBelow"]
+        else:
+            body = {"Transactions": [batched(who(), *indexes, verify=verify)]}
+            rows = ask("AddPartitionsToTxn", version, body)["ResultsByTransaction"][0]["TopicResults"]
+        return [(row["Name"], [one["PartitionIndex"] for one in row["ResultsByPartition"]]) for row in rows]
+
+    assert results(0, 0) == [("t", [0, 0])]
+    assert results() == [("t", [])]
+    assert results(9, 0, 9) == [("t", [9, 0])]
+    if version >= 4:
+        assert results(0, 1, 0, verify=True) == [("t", [0, 1])]
+        assert results(verify=True) == []
+
+
 def test_a_group_is_added(ask: Asked) -> None:
     """The partition that holds the group's offsets is added to the transaction."""
     groups = Groups()
@@ -154,6 +175,8 @@ def test_markers(ask: Asked, version: int) -> None:
     assert found == {("t", 0): 0, ("t", 1): 47, ("u", 0): 0}
     assert ask.service.markers.written[0] == (("t", 0), 7, 2, 3, False, 2 if version == 2 else 0)
     assert ask("WriteTxnMarkers", version, {"Markers": []}) == {"Markers": []}
+    nowhere = {**marker, "Topics": [{"Name": "t", "PartitionIndexes": []}]}
+    assert ask("WriteTxnMarkers", version, {"Markers": [nowhere]}) == {"Markers": []}
 
 
 @pytest.mark.parametrize(

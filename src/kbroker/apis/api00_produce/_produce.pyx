@@ -23,7 +23,7 @@ from kbroker._core.timer.purgatory cimport (
 )
 from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_store
 from kbroker.common._errors cimport (
-    INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER,
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER,
     REQUEST_TIMED_OUT, TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
@@ -355,7 +355,7 @@ cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceReques
     if not parse_produce(request, parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
         return NULL
     if (parsed.topic_count != 1 or parsed.part_count != 1 or parsed.acks == 0 or parsed.transactional_id != NULL
-            or parsed.has_transactional_records):
+            or parsed.has_transactional_records or parsed.is_corrupt):
         return NULL
     if is_left_to_handlers(handler, parsed) or atomic_load(&handler.native_apis.refuses_produce):
         return NULL
@@ -404,7 +404,9 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
             return OUTCOME_LEFT
         if parsed.transactional_id != NULL:
             kafka_note_transactional_id(request, parsed.transactional_id, parsed.transactional_id_bytes, False)
-        if parsed.has_transactional_records and not may_use_transactional_id(handler, request, &parsed):
+        if parsed.is_corrupt:
+            error = CORRUPT_MESSAGE
+        elif parsed.has_transactional_records and not may_use_transactional_id(handler, request, &parsed):
             verification = VERIFY_REFUSED
             error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif parsed.has_transactional_records:

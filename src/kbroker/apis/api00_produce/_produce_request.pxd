@@ -24,6 +24,7 @@ cdef struct ProduceRequest:
     const char *transactional_id    # NULL: null
     int64_t transactional_id_bytes
     bint has_transactional_records
+    bint is_corrupt             # bytes that are not a batch, before a transactional one: Kafka refuses all
     int32_t topic_count
     int32_t part_count
     ProduceTopic *topics

@@ -15,6 +15,7 @@ from kbroker.common._errors cimport (
 )
 from kbroker.log._append cimport partition_start_verification
 from kbroker.log._partition cimport partition_is_closed
+from kbroker.log._validate cimport is_refused_before_log
 from kbroker.log.producers._producer_table cimport NOT_VERIFIED, NO_GUARD
 from kbroker.network._kafka_request cimport kafka_request
 from kbroker.network.processor._inbound cimport InboundRequest
@@ -130,7 +131,7 @@ cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *re
                 continue
             if topic.partitions[part.index] == NULL or partition_is_closed(topic.partitions[part.index]):
                 continue
-            if not is_transactional(part):
+            if not is_transactional(part) or is_refused_before_log(part.records, part.size_bytes, verdicts.version):
                 continue
             error = note_producer(verdicts, part.records)
             if error != NONE:

@@ -16,6 +16,9 @@ from kbroker.log.producers._producer_table cimport (
 )
 
 
+cdef enum:
+    NO_EPOCH = -1               # of a producer that the partition does not know
+
 cdef int32_t INT32_MAX = 0x7FFFFFFF
 cdef int64_t LATE_TRANSACTION_MS = 300000    # longer than any time-out that a producer can request
 
@@ -94,7 +97,7 @@ cdef int32_t check_lowest_sequence(ProducerState *state, const Entry *entry, con
 
 cdef int32_t check_sequence(const Entry *entry, const BatchFacts *facts) noexcept nogil:
     cdef int32_t last
-    if entry == NULL or entry.epoch == -1:      # unknown producer: any sequence is accepted
+    if entry == NULL or entry.epoch == NO_EPOCH:      # unknown producer: any sequence is accepted
         return 0
     if facts.producer_epoch != entry.epoch:
         return 0 if facts.base_sequence == 0 else OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -122,7 +125,7 @@ cdef int32_t producer_state_check(ProducerState *state, const BatchFacts *facts,
                     return PRODUCER_CHECK_DUPLICATE
         if facts.is_transactional:
             error = check_verified(state, entry, facts)
-        if error == 0 and entry != NULL and facts.producer_epoch < entry.epoch:
+        if error == 0 and facts.producer_epoch < (entry.epoch if entry != NULL else NO_EPOCH):
             error = INVALID_PRODUCER_EPOCH
         if error == 0 and facts.from_client and state.verifications.count > 0:
             error = check_lowest_sequence(state, entry, facts)

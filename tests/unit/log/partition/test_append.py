@@ -159,6 +159,24 @@ def test_log_append_time(tmp_path: Path) -> None:
     assert log.append(gzip_batch(b"x", timestamp_ms=5)).error == 0
 
 
+def test_negative_epoch_of_an_unknown_producer(log: PartitionLog) -> None:
+    """Epoch -1 is that of a producer that the partition does not know, so that -2 is older."""
+    first = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=0)
+    assert log.append(with_field(first, 51, 2, -2)).error == 47
+    assert log.append(with_field(first, 51, 2, -1)).error == 0
+
+
+def test_only_the_broker_stamps_records(tmp_path: Path) -> None:
+    """A producer's batch with the attribute of LogAppendTime is refused unless its records have times to check."""
+    stamped = with_field(batch(b"x"), 21, 2, 8)
+    log = open_log(tmp_path / "t-0", config={"message.timestamp.type": "LogAppendTime"})
+    result = log.append(stamped)
+    assert (result.error, result.bad_record) == (32, 0)
+    log = open_log(tmp_path / "t-1")
+    assert log.append(stamped).error == 0
+    assert log.append(with_field(batch(b"x", timestamp_ms=-1), 21, 2, 8)).error == 32
+
+
 def test_stored_batch(tmp_path: Path) -> None:
     """Only base offset and leader epoch are changed; other bytes, the checksum included, are the client's."""
     log = open_log(tmp_path / "t-0", leader_epoch=3)
