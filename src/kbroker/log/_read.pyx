@@ -348,8 +348,7 @@ cdef int32_t search_view(Partition *partition, int64_t target_ms, int64_t start,
     cdef LogSegment *best = NULL
     cdef int64_t largest = -1
     cdef int32_t slot, rc = 0
-    cdef int32_t first = max(segment_list_floor(view, start), 0) if target_ms != MAX_TIMESTAMP else 0
-    for slot in range(first, view.count):
+    for slot in range(max(segment_list_floor(view, start), 0), view.count):
         if target_ms == MAX_TIMESTAMP:
             if atomic_load(&view.segments[slot].size_bytes) > 0 and (
                     best is NULL or atomic_load(&view.segments[slot].max_timestamp_ms) > largest):
@@ -358,7 +357,7 @@ cdef int32_t search_view(Partition *partition, int64_t target_ms, int64_t start,
         elif rc == 0 and atomic_load(&view.segments[slot].max_timestamp_ms) >= target_ms:
             rc = search_segment(partition, view.segments[slot], target_ms, start, out)
     if best is not NULL:
-        # Kafka counts deleted records too, until retention deletes their segment.
+        # As in Kafka, deleted records count as long as their segment has records that are not deleted.
         rc = search_segment(partition, best, largest, best.base_offset, out)
     segment_list_release(view)
     return rc

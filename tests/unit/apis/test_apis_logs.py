@@ -175,7 +175,7 @@ def test_listed_offsets_of_unusual_requests(bench: Bench) -> None:
 
 
 def test_largest_time_counts_deleted_records(bench: Bench) -> None:
-    """As in Kafka, until their segment is deleted; a record without a time has the largest one if all have none."""
+    """As in Kafka, while their segment has others; a record without a time has the largest one if all have none."""
     log = bench.ctx.topics.partition("t", 0)
     log.delete_records(3)
     assert listed(bench, MAX_TIMESTAMP) == (0, 0, 0)

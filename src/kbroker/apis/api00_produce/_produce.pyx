@@ -23,9 +23,9 @@ from kbroker._core.timer.purgatory cimport (
 )
 from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_store
 from kbroker.common._errors cimport (
-    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER,
-    REQUEST_TIMED_OUT, TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE,
+    NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._append cimport AppendPart, partition_append
 from kbroker.log._partition cimport (
@@ -481,6 +481,8 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
                 continue
             if error != NONE:
                 refuse(&result, error)
+                if error == CORRUPT_MESSAGE:
+                    result.message = b"Not a record batch"
                 partition = NULL
             elif appended != NULL:
                 result = appended.result
