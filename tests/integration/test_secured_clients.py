@@ -118,6 +118,15 @@ def test_no_login_at_a_listener_that_requires_one(secured: SecuredBroker) -> Non
         assert cluster.connection_to(None).closed_hint == ""
 
 
+def test_no_tls_at_a_listener_that_requires_it(secured: SecuredBroker) -> None:
+    """A plaintext client gets no response from a TLS listener: the error asks whether it is one."""
+    with (
+        pytest.raises(BrokerConnectionError, match=r"closed the connection \(does this listener require TLS\?\)"),
+        Cluster(secured.address("TLS"), retry_timeout_s=0) as cluster,
+    ):
+        cluster.fetch_metadata([])
+
+
 def test_confluent_kafka(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:
     """confluent-kafka produces and consumes."""
     topic = make_topic(secured, "confluent", way)

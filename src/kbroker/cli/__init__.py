@@ -116,7 +116,9 @@ class OneLineErrors(CommandGroup):
             if isinstance(error, click.MissingParameter | click.NoSuchOption) and error.ctx is not None:
                 click.echo(error.ctx.get_usage(), err=True)
             return status
-        except (click.Abort, KeyboardInterrupt):
+        except (click.Abort, KeyboardInterrupt) as error:
+            if isinstance(error.__context__, EOFError):  # at a question of `click.confirm` or `click.prompt`
+                return failed("expected a line, got the end of standard input; nothing was changed", EXIT_FAILURE)
             return EXIT_INTERRUPTED
         except Exception as error:
             return status_after(error)

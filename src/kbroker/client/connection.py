@@ -146,6 +146,8 @@ class Connection:
             raise BrokerConnectionError(address, _reason(error)) from None
         except UnicodeError:  # from the resolver's IDNA encoding
             raise BrokerConnectionError(address, "not a host name") from None
+        if not hasattr(self._sock, "read"):  # without TLS: a TLS listener closes the connection at the first request
+            self.closed_hint = " (does this listener require TLS?)"
 
     @property
     def closed(self) -> bool:

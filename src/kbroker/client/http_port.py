@@ -93,7 +93,9 @@ class HttpPort:
     def _refusal(self, status: int, body: bytes, path: str) -> HttpPortError:
         text = " ".join(body[: 4 * MAX_SENTENCE].decode("utf-8", "replace").split())
         sentence = "".join(c for c in text if c.isprintable())[:MAX_SENTENCE]
-        hint = "; the commands take it from KBROKER_CONSOLE_TOKEN" if status == 401 and self._token is None else ""
+        hint = (
+            "; the commands take it from KBROKER_CONSOLE_TOKEN" if status in (401, 403) and self._token is None else ""
+        )
         message = f"{self.url}{path}: {status}{f': {sentence}' if sentence else ''}{hint}"
         return NoSuchPathError(message, status) if status == 404 else HttpPortError(message, status)
 

@@ -43,6 +43,7 @@ def test_json_of_a_path_with_query_and_token(script: dict[str, object]) -> None:
     ("status", "body", "headers", "error", "text"),
     [
         (404, b"there are /metrics\n", (), NoSuchPathError, "404: there are /metrics"),
+        (403, b"send it", (), HttpPortError, "403: send it; the commands take it from KBROKER_CONSOLE_TOKEN$"),
         (401, b"a token is needed\n", (), HttpPortError, "401: a token is needed; .* from KBROKER_CONSOLE_TOKEN$"),
         (500, b"\x1b[2Jgone\n\n\x00x", (), HttpPortError, r"500: \[2Jgone x"),
         (302, b"", (("Location", "http://192.0.2.1/steal"),), HttpPortError, "302"),
