@@ -154,8 +154,8 @@ class GroupCoordinator:
             sensors=sensors,
         )
         self._groups = GroupMap(self.runtime)
-        self._image = NoTopics() if image is None else image
-        common = clock, self._groups, self.heartbeats, self._membership, self._image
+        topics = NoTopics() if image is None else image
+        common = clock, self._groups, self.heartbeats, self._membership, topics
         consumer = replace(self._settings.consumer, classic_max_size=self._settings.max_size)
         self.consumer_groups = ConsumerGroups(*common, consumer, sensors)
         self.share_groups = ShareGroups(*common, self._settings.share, sensors.share_rebalances, share_coordinator_of)
@@ -172,6 +172,7 @@ class GroupCoordinator:
             self._settings.offsets_retention_ms,
             self._kinds,
             sensors,
+            image,
         )
 
     def _dismiss(self, group: Group, error: Errors) -> None:
@@ -208,6 +209,7 @@ class GroupCoordinator:
                     self._kinds[group.KIND].resume(group)
                 else:
                     self._membership.resume(group)
+                self.offsets.resume(group)
 
     def run_heartbeat_reaper(self) -> None:
         """Expire sessions until closed; blocks, so it needs its own thread."""
@@ -319,14 +321,12 @@ class GroupCoordinator:
         if name == OFFSETS_TOPIC:
             self.runtime.topic_deleted()
             return
-        present = self._image.get(name)  # created again meanwhile, perhaps with offsets
-        present_id = None if present is None else present.topic_id
         for group_id in self._groups.ids():
             try:
                 with self._groups.locked(group_id) as group:
                     if isinstance(group, ShareGroup):
                         self.share_groups.topics_deleted(group)
-                self.offsets.delete_topic(group_id, name, present_id)
+                self.offsets.delete_topic(group_id, name)
             except KafkaError as error:
                 logger.warning("group %s: cannot delete the offsets of the deleted topic %s: %s", group_id, name, error)
 

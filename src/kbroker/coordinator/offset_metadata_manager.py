@@ -32,7 +32,9 @@ from kbroker.coordinator.internal_topic import (
 )
 from kbroker.coordinator.modern_group.group import ModernGroup
 from kbroker.coordinator.modern_group.offset_commits import FIRST_WITH_MEMBER_EPOCH, Commit
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import ModernGroups
+from kbroker.metadata.topics import ZERO_ID
 
 logger = get_logger(__name__)
 
@@ -48,7 +50,7 @@ class OffsetMetadataManager:
     """The offsets of the groups in a map.
 
     Args: ``touch`` extends the session of a member that commits, under its group's lock; ``kinds``: the groups of the
-    newer protocols, by kind.
+    newer protocols, by kind; ``image``: the topics, None if they are not known.
     Threads: any.
     """
 
@@ -60,7 +62,9 @@ class OffsetMetadataManager:
         retention_ms: int,
         kinds: Mapping[str, ModernGroups[Any]],
         sensors: GroupSensors,
+        image: TopicsImage | None = None,
     ) -> None:
+        self._image = image
         self._clock = clock
         self._kinds = kinds
         self._groups = groups
@@ -263,17 +267,31 @@ class OffsetMetadataManager:
             self._sensors.offset_deletions.record(count)
             return results
 
-    def delete_topic(self, group_id: str, name: str, present_id: UUID | None = None) -> None:
-        """Delete a group's offsets of a deleted topic.
-
-        Args: ``present_id``: of a new topic with the name, whose offsets stay.
-        Raises: KafkaError.
-        """
+    def delete_topic(self, group_id: str, name: str) -> None:
+        """Delete a group's offsets of a deleted topic, not those of a new one with its name. Raises: KafkaError."""
+        present = None if self._image is None else self._image.get(name)
+        present_id = None if present is None else present.topic_id
         with self._groups.locked(group_id) as group:
             if group is not None:
                 kept = {place for place in group.offsets.of_topic(present_id) if place[0] == name}
                 gone = [place for place in group.offsets.places if place[0] == name and place not in kept]
                 self._forget(group, gone)
+
+    def resume(self, group: Group) -> None:
+        """Delete offsets of topics that were deleted before the group was loaded. The caller holds its lock.
+
+        A broker that is killed after it has deleted a topic has not deleted the offsets.
+        """
+        image = self._image
+        if image is None:
+            return
+        ids = {value.topic_id for value in group.offsets.committed.values()} - {ZERO_ID}
+        gone = {topic_id for topic_id in ids if image.get_by_id(topic_id) is None}
+        try:
+            self._forget(group, [place for topic_id in gone for place in group.offsets.of_topic(topic_id)])
+        except KafkaError as error:
+            text = "group %s: cannot delete the offsets of topics that were deleted: %s"
+            logger.warning(text, group.group_id, error)
 
     def _forget(self, group: Group, places: Iterable[TopicPartition]) -> int:
         """Delete the offsets that exist; return their number."""
