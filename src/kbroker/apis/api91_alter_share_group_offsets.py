@@ -40,6 +40,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         code, text = (0, None) if error is None else (int(error.error), error.message or error.error.message)
         row = {"PartitionIndex": index, "ErrorCode": code, "ErrorMessage": text}
         topics.setdefault(name, []).append(row)
+    for topic in body["Topics"]:
+        if topic["TopicName"] in allowed and ctx.topics.get(topic["TopicName"]) is not None:
+            topics.setdefault(topic["TopicName"], [])  # a topic without partitions has a row, as in Kafka
     return {
         "ErrorCode": 0,
         "ErrorMessage": None,

@@ -14,6 +14,7 @@ from kbroker.requests.context import Body
 from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench
 from tests.support.groups import RANGE, Groups
 from tests.support.server import make_bench
+from tests.support.share_groups import ShareGroupBench
 
 UNKNOWN_ID = uuid.UUID(int=0x1234)
 
@@ -229,6 +230,17 @@ def test_space_around_a_state_does_not_count(bench: Bench, state: str, is_listed
     bench.ask("OffsetCommit", 8, commit("g", 7, "n"))
     listed = bench.ask("ListGroups", 4, {"StatesFilter": [state]})["Groups"]
     assert [one["GroupId"] for one in listed] == (["g"] if is_listed else [])
+
+
+def test_a_share_groups_topic_without_partitions_has_a_row(bench: Bench) -> None:
+    """AlterShareGroupOffsets has a row without partitions for a topic that exists, none for an unknown one."""
+    shared = ShareGroupBench()
+    bench.bench.ctx.group_coordinator = shared.coordinator
+    rows = [{"TopicName": "t", "Partitions": []}, {"TopicName": "x", "Partitions": []}]
+    found = bench.bench.ask("AlterShareGroupOffsets", 0, {"GroupId": "g", "Topics": rows})
+    assert [(row["TopicName"], row["TopicId"], row["Partitions"]) for row in found["Responses"]] == [
+        ("t", bench.topic.topic_id, [])
+    ]
 
 
 @pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 10])
