@@ -15,10 +15,12 @@ from kbroker.common.java._string_hash import string_hash
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol._batch_builder import key_value_batch
+from kbroker.protocol.batch_format import BATCH_HEADER_BYTES
 
 logger = get_logger(__name__)
 
-BATCH_BYTES = 512 * 1024  # below message.max.bytes; more records make several batches of one append
+BATCH_BYTES = 512 * 1024  # more records, or more than max.message.bytes, make several batches of one append
+MAX_RECORD_OVERHEAD = 32  # of a record without headers
 READ_BYTES = 4 * 1024 * 1024
 
 # error of the log -> error of the coordinator
@@ -208,7 +210,8 @@ def append(
     Args: ``producer``: the records belong to its transaction.
     Raises: KafkaError with the coordinator's code for the client; then nothing was written.
     """
-    data = b"".join(batches(records, now_ms, producer))
+    owner = (-1, -1) if producer is None else (producer.producer_id, producer.producer_epoch)
+    data = b"".join(key_value_batch(part, now_ms, *owner) for part in parts(log, records))
     guard = -1 if producer is None else producer.verification_guard
     try:
         info = log.append(data, acks=-1, is_client=False, verification_guard=guard)
@@ -233,21 +236,21 @@ def append_end_marker(log: Any, marker: EndMarker) -> Written:
     return Written(log, info.flush_offset, info.base_offset)
 
 
-def batches(records: Sequence[KeyValue], now_ms: int, producer: TransactionalProducer | None = None) -> Iterator[bytes]:
-    """Yield batches of these records, none much larger than ``BATCH_BYTES``."""
-    owner = (-1, -1) if producer is None else (producer.producer_id, producer.producer_epoch)
+def parts(log: Any, records: Sequence[KeyValue]) -> Iterator[list[KeyValue]]:
+    """Yield the records in parts that are a batch each, which the log takes unless one record is too large for it."""
+    limit = min(BATCH_BYTES, log.max_message_bytes)
     part: list[KeyValue] = []
-    size_bytes = 0
+    size_bytes = BATCH_HEADER_BYTES
     for record in records:
         key, value = record
-        length = len(key) + len(value or b"") + 32
-        if part and size_bytes + length > BATCH_BYTES:
-            yield key_value_batch(part, now_ms, *owner)
-            part, size_bytes = [], 0
+        length = len(key) + len(value or b"") + MAX_RECORD_OVERHEAD
+        if part and size_bytes + length > limit:
+            yield part
+            part, size_bytes = [], BATCH_HEADER_BYTES
         part.append(record)
         size_bytes += length
     if part:
-        yield key_value_batch(part, now_ms, *owner)
+        yield part
 
 
 def read_to_end(log: Any, take: Callable[[bytes, int], int], read_bytes: int = READ_BYTES) -> None:

@@ -153,6 +153,9 @@ class PartitionLog:
     @property
     def flushed_offset(self) -> int: ...
     @property
+    def max_message_bytes(self) -> int:
+        """Limit of a batch, ``max.message.bytes`` of the topic."""
+    @property
     def leader_epoch(self) -> int: ...
     @property
     def is_closed(self) -> bool: ...

@@ -430,6 +430,15 @@ cdef class PartitionLog:
         return atomic_load(&self.partition.flushed)
 
     @property
+    def max_message_bytes(self):
+        cdef int64_t value
+        with nogil:
+            mutex_lock(&self.partition.view_lock)
+            value = self.partition.config.max_message_bytes
+            mutex_unlock(&self.partition.view_lock)
+        return value
+
+    @property
     def leader_epoch(self):
         return atomic_load(&self.partition.leader_epoch)
 

@@ -359,12 +359,7 @@ class TransactionCoordinator:
                     continue
                 for one in expired:
                     one.prepare_dead()
-                try:
-                    partition.append_tombstones(expired)
-                except KafkaError as error:
-                    logger.warning("cannot expire %d transactional ids: %s", len(expired), error)
-                else:
-                    count += len(expired)
+                count += partition.append_tombstones(expired)
         if count:
             logger.info("%d transactional ids expired", count)
         return count

@@ -13,7 +13,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC
-from kbroker.coordinator.internal_topic import InternalTopic, KeyValue, UnreadableError, report_strangers
+from kbroker.coordinator.internal_topic import InternalTopic, KeyValue, UnreadableError, parts, report_strangers
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorShard
 from kbroker.coordinator.transaction import transaction_records
@@ -68,19 +68,27 @@ class StatePartition(CoordinatorShard):
         metadata.complete(move)
         self.completed(metadata)
 
-    def append_tombstones(self, expired: Sequence[TransactionMetadata]) -> None:
+    def append_tombstones(self, expired: Sequence[TransactionMetadata]) -> int:
         """Remove ids whose move to Dead is pending; the caller holds the lock, as for ``append_move``.
 
-        Raises: KafkaError; the ids stay.
+        One append has one batch: a segment takes it, and ids that it does not take do not keep the others.
+
+        Returns: the number of removed ids, all unless an append failed; the others stay.
         """
+        by_key = {transaction_records.encode_key(one.transactional_id): one for one in expired}
+        removed = 0
         try:
-            self._write([(transaction_records.encode_key(one.transactional_id), None) for one in expired])
-        except BaseException:
-            for one in expired:
+            for part in parts(self.log, [(key, None) for key in by_key]):
+                self._write(part)
+                for key, _ in part:
+                    del self.transactions[by_key.pop(key).transactional_id]
+                removed += len(part)
+        except KafkaError as error:
+            logger.warning("cannot expire %d transactional ids: %s", len(by_key), error)
+        finally:
+            for one in by_key.values():
                 one.cancel()
-            raise
-        for one in expired:
-            del self.transactions[one.transactional_id]
+        return removed
 
     def _write(self, records: Sequence[KeyValue]) -> None:
         written = self.append(records)

@@ -85,6 +85,7 @@ def test_no_lock_is_held_while_a_disk_is_waited_for() -> None:
             self.seen: list[Errors] = []
 
         flushed_offset = 0
+        max_message_bytes = 1 << 20
 
         def append(self, data: bytes, **how: object) -> object:
             return self.log.append(data, **how)._replace(flush_offset=1)  # type: ignore[attr-defined]
@@ -113,3 +114,17 @@ def test_an_id_whose_tombstone_cannot_be_written_stays() -> None:
     log._inject_fault()
     assert tx.coordinator.expire_ids() == 1
     assert error_of(tx.see) is Errors.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def test_ids_expire_in_batches_that_the_topic_takes() -> None:
+    """Their tombstones together are larger than max.message.bytes, and than a segment."""
+    clock = VirtualClock()
+    topic = MemoryTopic(clock, **{"max.message.bytes": 500, "segment.bytes": 600})
+    topic.created = True
+    tx = Transactions(TransactionSettings(id_expiration_ms=1000), clock=clock, topic=topic)
+    names = [f"{'x' * 200}-{number}" for number in range(150)]
+    for name in names:
+        tx.init(name)
+    clock.advance_ms(1000)
+    assert tx.coordinator.expire_ids() == len(names)
+    assert tx.coordinator.counts() == tx.restart().coordinator.counts() == (0, 0)
