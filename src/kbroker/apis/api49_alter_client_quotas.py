@@ -26,9 +26,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return every entity with the same error."""
-    entities = dict.fromkeys(_entity(row) for row in body["Entries"])
-    return {"Entries": [_response(entity, KafkaError(error)) for entity in entities]}
+    """Return the entity of every entry with the same error."""
+    return {"Entries": [_response(_entity(row), KafkaError(error)) for row in body["Entries"]]}
 
 
 def _entity(row: Body) -> QuotaEntity:

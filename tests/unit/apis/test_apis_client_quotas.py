@@ -171,11 +171,11 @@ def test_names_that_need_escaping(bench: Bench) -> None:
 
 
 def test_failures_have_the_form_of_responses() -> None:
-    """A request that fails as a whole has its error code once for each entity."""
+    """A request that fails as a whole has its error code for each entry, as in Kafka."""
     request = RequestContext(49, 1)
     row = entry(entity(user="u"), ("producer_byte_rate", 1.0))
     response = api49_alter_client_quotas.failure({"Entries": [row, row]}, Errors.UNKNOWN_SERVER_ERROR, request)
-    assert [(one["ErrorCode"], one["Entity"]) for one in response["Entries"]] == [(-1, entity(user="u"))]
+    assert [(one["ErrorCode"], one["Entity"]) for one in response["Entries"]] == [(-1, entity(user="u"))] * 2
     failed = api48_describe_client_quotas.failure({}, Errors.UNKNOWN_SERVER_ERROR, request)
     assert (failed["ErrorCode"], failed["Entries"]) == (-1, None)
 
