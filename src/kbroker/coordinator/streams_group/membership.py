@@ -102,7 +102,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
     def heartbeat(self, group: StreamsGroup, request: HeartbeatRequest) -> HeartbeatResult:
         """Add a member, or reconcile its tasks. Raises: KafkaError; the records of the group are then unchanged."""
         group_id, member_id = group.group_id, request.member_id
-        is_new_group = not group.is_stored and group.predecessor is None
+        is_new_group, is_converted = not group.is_stored, group.predecessor is not None
         joins = request.member_epoch == JOIN_EPOCH
         if joins:
             self.check_room(group, member_id)
@@ -151,7 +151,11 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         self.await_heartbeat(group, member_id)
         if request.shuts_down:
             group.request_shutdown(member_id)
-        return self._result(group, request, member, updated, configured, statuses, is_new_group)
+        result = self._result(group, request, member, updated, configured, statuses)
+        if not is_new_group:
+            return result
+        group.endpoint_epoch = 0  # as Kafka, whose group exists once its records are written
+        return result if is_converted else result._replace(endpoint_epoch=0)
 
     def _result(
         self,
@@ -161,7 +165,6 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         updated: StreamsGroupMember,
         configured: ConfiguredTopology,
         statuses: list[TopicProblem],
-        is_new_group: bool,
     ) -> HeartbeatResult:
         """Return the response after the changes of a heartbeat."""
         has_changed = request.member_epoch == JOIN_EPOCH or member.assigned != updated.assigned
@@ -181,8 +184,6 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
                 "for the entire application."
             )
             statuses.append(TopicProblem(Status.SHUTDOWN_APPLICATION, text))
-        if is_new_group:
-            group.endpoint_epoch = 0  # as Kafka, whose group exists once its records are written
         return HeartbeatResult(
             updated.member_id,
             updated.member_epoch,

@@ -244,6 +244,20 @@ def test_an_empty_group_changes_its_kind(bench: StreamsGroupBench) -> None:
     assert set(again.coordinator.offsets.fetch("g").committed) == {("t", 0), ("t", 1)}
 
 
+@pytest.mark.parametrize(("is_converted", "epochs"), [(False, [0, 0, 1]), (True, [1, 0, 1])])
+def test_endpoints_are_numbered_anew_in_a_converted_group(
+    bench: StreamsGroupBench, is_converted: bool, epochs: list[int]
+) -> None:
+    """The numbers in the responses are those of Apache Kafka 4.3.1; each member learns the endpoints of the others."""
+    if is_converted:
+        bench.coordinator.offsets.commit("g", "", None, -1, {("t", 0): CommittedOffset(5, -1, "", 1)})
+    found = []
+    for name, endpoint, known in (("a", "host-a", -1), ("b", None, 1), ("c", "host-c", 1)):
+        bench.join(name, endpoint=endpoint, endpoint_epoch=known)
+        found.append((bench.endpoint_epoch, bench.endpoints is not None))
+    assert found == list(zip(epochs, [True, True, False], strict=True))
+
+
 def test_commits_of_an_older_epoch_count_for_tasks_the_member_had_then(bench: StreamsGroupBench) -> None:
     bench.join("a")
     bench.join("b")
