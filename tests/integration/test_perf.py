@@ -99,3 +99,18 @@ def test_security_of_librdkafka(tmp_path: Path) -> None:
     properties = {**properties, "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": token}
     with pytest.raises(ValueError, match="--client kbroker"):
         librdkafka_config("h:1", properties)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("produce refused -n 2 --record-size 2000000", "MESSAGE_TOO_LARGE: a record of 2000000 bytes exceeds"),
+        ("produce refused -n 2 -X nosuch=1", 'librdkafka: No such configuration property: "nosuch"'),
+        ("consume refused -n 2 -X fetch.min.bytes=many", "librdkafka: Invalid value"),
+    ],
+)
+def test_what_librdkafka_refuses_is_one_line(broker: BrokerProcess, words: str, text: str) -> None:
+    result = run(None, "perf", *words.split(), "--client", LIBRDKAFKA, "--bootstrap-server", broker.bootstrap)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"kbroker: {text}")

@@ -50,7 +50,8 @@ operation_option = click.option(
     "operations",
     multiple=True,
     type=click.Choice(list(OPERATIONS), case_sensitive=False),
-    help="An operation. Repeatable.",
+    metavar="NAME",
+    help=f"Operation: {', '.join(OPERATIONS)}. Repeatable.",
 )
 pattern_option = click.option(
     "--prefixed",

@@ -16,7 +16,7 @@ from kbroker.client.admin import EARLIEST, LATEST
 from kbroker.client.cluster import to_error
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, UserError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -84,15 +84,17 @@ def librdkafka_config(bootstrap: str, properties: Mapping[str, str]) -> dict[str
 
 
 class LibrdkafkaProducer:
-    """Producer of confluent-kafka. Args: ``config``: of librdkafka."""
+    """Producer of confluent-kafka. Args: ``config``: of librdkafka. Raises: UserError if it refuses the config."""
 
     def __init__(self, config: Mapping[str, Any], topic: str, on_acknowledged: OnAcknowledged) -> None:
+        from confluent_kafka import KafkaException
         from confluent_kafka import Producer as TheirProducer
 
+        self._refusal = KafkaException
         self._on_acknowledged = on_acknowledged
         self._topic = topic
         self._failure: KafkaError | None = None
-        self._producer = TheirProducer({"queue.buffering.max.messages": 100_000, **config})
+        self._producer = _client(TheirProducer, {"queue.buffering.max.messages": 100_000, **config})
 
     def send(self, value: bytes) -> None:
         """Add a record, waiting while the queue is full."""
@@ -102,6 +104,8 @@ class LibrdkafkaProducer:
                 break
             except BufferError:
                 self._producer.poll(0.1)
+            except self._refusal as refusal:
+                raise _refused_record(refusal.args[0], len(value)) from None
         self._producer.poll(0)
         self._check()
 
@@ -154,6 +158,7 @@ class LibrdkafkaConsumer:
     """Consumer of confluent-kafka: in a group from the beginning or the end, or without one from the end.
 
     Args: ``config``: of librdkafka; ``partitions``: read them from their end, without a group.
+    Raises: UserError if librdkafka refuses the config.
     """
 
     def __init__(
@@ -176,7 +181,7 @@ class LibrdkafkaConsumer:
             "auto.offset.reset": "latest" if from_latest else "earliest",
             "check.crcs": False,
         }
-        self._consumer = TheirConsumer({**settings, **config})
+        self._consumer = _client(TheirConsumer, {**settings, **config})
         if partitions:
             places = [TopicPartition(topic, number) for number in range(partitions)]
             ends = [self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in places]
@@ -230,6 +235,25 @@ class OwnConsumer:
 def _record_bytes(key: bytes | None, value: bytes | None) -> bytes:
     """Return key and value together: the bytes that Kafka's tool counts."""
     return (key or b"") + (value or b"")
+
+
+def _client(kind: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Any:
+    """Return a client of confluent-kafka. Raises: UserError if librdkafka refuses the config."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return kind(config)
+    except KafkaException as refusal:
+        raise UserError(f"librdkafka: {refusal.args[0].str()}") from None
+
+
+def _refused_record(error: Any, size_bytes: int) -> KafkaError:
+    """Return the error of a record that librdkafka does not send."""
+    failure = _failure(error)
+    if failure.error is not Errors.MESSAGE_TOO_LARGE:
+        return failure
+    text = f"a record of {size_bytes} bytes exceeds message.max.bytes of librdkafka, which --client-property sets"
+    return KafkaError(failure.error, text)
 
 
 def _failure(error: Any) -> KafkaError:
