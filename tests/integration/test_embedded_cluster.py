@@ -116,6 +116,14 @@ def test_each_node_describes_the_same_cluster(cluster: EmbeddedCluster) -> None:
     assert found[0]["ControllerId"] == cluster.controller_id == 1
 
 
+def test_nodes_stay_registered(cluster: EmbeddedCluster) -> None:
+    """UnregisterBroker refuses each node by itself, and an unknown one as unknown."""
+    refused = [ask(cluster, 1, "UnregisterBroker", 0, {"BrokerId": node}) for node in (1, 3, 4)]
+    codes = [Errors.INVALID_REQUEST, Errors.INVALID_REQUEST, Errors.BROKER_ID_NOT_REGISTERED]
+    assert [row["ErrorCode"] for row in refused] == codes
+    assert refused[1]["ErrorMessage"] == "Broker 3 is a node of this embedded cluster and stays registered"
+
+
 def test_another_node_is_named_as_the_controller(cluster: EmbeddedCluster) -> None:
     cluster.move_controller(3)
     try:
