@@ -77,18 +77,14 @@ def test_a_fetch_that_needs_no_stable_offsets_has_the_committed_ones(restarts: b
 
 
 def test_the_records_are_those_of_kafka() -> None:
-    """Records have the producer id and epoch, no sequence and the transactional flag, and the marker follows."""
+    """Records have the producer id and epoch, sequence 0 and the transactional flag; the marker has no sequence."""
     groups = single()
     add(groups, 7, by=TransactionalProducer(41, 3))
     end(groups, by=TransactionalProducer(41, 3))
     data, marker = iter_batches(groups.topic.logs[0].read(0).records)
     for batch in (data, marker):
-        assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (
-            41,
-            3,
-            -1,
-            True,
-        )
+        assert (batch.producer_id, batch.producer_epoch, batch.is_transactional) == (41, 3, True)
+    assert (data.base_sequence, marker.base_sequence) == (0, -1)
     assert (data.is_control, marker.is_control) == (False, True)
     ((_, _, key, value, _),) = data.records()
     assert key == group_records.offset_key("g", *PLACE)

@@ -421,7 +421,7 @@ def test_keys_and_values_are_the_batch_that_the_builder_makes() -> None:
     pairs = [(b"key", b"value"), (b"gone", None), (None, memoryview(b"x")), (b"", b"")]
     records = [Record(key, None if value is None else bytes(value), 1000) for key, value in pairs]
     assert key_value_batch(pairs, 1000) == build_batch(records)
-    owned = build_batch(records, producer_id=7, producer_epoch=3, transactional=True)
+    owned = build_batch(records, producer_id=7, producer_epoch=3, base_sequence=0, transactional=True)
     assert key_value_batch(pairs, 1000, 7, 3) == owned
     with pytest.raises(TypeError):
         key_value_batch([(b"key", "text")], 1000)  # type: ignore[list-item]
