@@ -65,12 +65,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for name in unique_names:
         if name not in may.describe:
             responses.append(_unauthorized(name, ZERO_ID))
-        elif (view := ctx.topics.get(name)) is None:
-            responses.append(_row(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC))
-        elif name in may.delete and view.topic_id in refused_ids:
-            responses.append(_row(name, view.topic_id, Errors.INVALID_REQUEST, ALREADY_SUPPLIED))
         elif name in may.delete:
-            names.append(name)
+            view = ctx.topics.get(name)
+            if view is not None and view.topic_id in refused_ids:
+                responses.append(_row(name, view.topic_id, Errors.INVALID_REQUEST, ALREADY_SUPPLIED))
+            else:
+                names.append(name)
+        elif ctx.topics.get(name) is None:
+            responses.append(_row(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC))
         else:
             responses.append(_unauthorized(name, ZERO_ID))
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
