@@ -83,8 +83,8 @@ WHERE = {
 #: The first rows are valid and cannot be stored; the other rows are invalid.
 CODES = {
     "CreateTopics": [STORAGE, STORAGE, 17], "DeleteTopics": [STORAGE, 3], "CreatePartitions": [STORAGE, 3],
-    "AlterConfigs": [STORAGE, 3], "IncrementalAlterConfigs": [STORAGE, 3], "AlterClientQuotas": [STORAGE, 42],
-    "AlterUserScramCredentials": [91, STORAGE],
+    "AlterConfigs": [STORAGE, 3], "IncrementalAlterConfigs": [STORAGE, 3], "AlterClientQuotas": [42, STORAGE],
+    "AlterUserScramCredentials": [STORAGE, 91],
 }  # fmt: skip
 
 
