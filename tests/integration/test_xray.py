@@ -275,6 +275,7 @@ def test_threads_queues_and_the_route() -> None:
         names = [thread["name"] for thread in found["threads"]]
         assert any("network-thread" in name for name in names)
         assert any("request-handler" in name for name in names)
+        assert "metrics-request" in names  # the one that responds
         for wrong in ("limit=0", "limit=10001", "limit=x", "depth=3"):
             with pytest.raises(HttpPortError, match="400"):
                 port.get(f"/xray?{wrong}")

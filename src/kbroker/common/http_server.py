@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.common.addresses import host_port
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
 
@@ -101,7 +102,7 @@ class HttpServer:
             raise RuntimeError(f"the {self._name} port is not open")
         host, port = self._server.server_address[:2]
         name = host.decode() if isinstance(host, bytes) else str(host)
-        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+        return f"http://{host_port(name, port)}"
 
 
 class _Server(ThreadingHTTPServer):
@@ -196,6 +197,7 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        threading.current_thread().name = f"{self.name}-request"
         try:
             super().process_request_thread(request, client_address)
         finally:
