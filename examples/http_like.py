@@ -83,7 +83,11 @@ class HttpLikeServer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("port", type=int, nargs="?", default=8008, help="0 picks a free one (default: 8008)")
-    server = HttpLikeServer(parser.parse_args().port).start()
+    server = HttpLikeServer(parser.parse_args().port)
+    try:
+        server.start()
+    except (OSError, OverflowError) as why:  # the port is in use, or is none
+        parser.exit(1, f"{parser.prog}: {getattr(why, 'strerror', None) or why}\n")
     print(f"listening on http://127.0.0.1:{server.port}; Ctrl-C stops", flush=True)
     try:
         threading.Event().wait()

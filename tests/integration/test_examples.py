@@ -78,6 +78,17 @@ def test_http_like() -> None:
         server.stop()
 
 
+@pytest.mark.parametrize("name", ["line_server", "http_like"])
+def test_a_port_in_use_is_one_line(name: str) -> None:
+    """A server whose port is in use ends with one line that names the port."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"127.0.0.1:{port}: Address already in use" in done.stderr
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads memory from /proc")
 def test_line_load() -> None:
     """The load program runs with 300 connections; the documentation has its figures with 10,000."""

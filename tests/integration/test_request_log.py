@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,24 @@ def test_produced_records_are_decoded_below_their_request() -> None:
             Admin(cluster).delete_records({("t", 1): 13})
         lines, problems = tail(broker, "--decode", "json", "-n", "2")
         assert "t-1 offsets 0 to 12: OFFSET_OUT_OF_RANGE" in lines
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a closed pipe is found by poll")
+@pytest.mark.parametrize("place", ["topic", "folder"])
+def test_a_closed_pipe_ends_the_wait_for_requests(place: str, tmp_path: Path) -> None:
+    """`kbroker requests tail -f | head -1` ends without a further request."""
+    with EmbeddedBroker({**SETTINGS, "kbroker.request.log.dir": str(tmp_path)}) as broker:
+        with Connection(broker.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 1))
+        words = ["-b", broker.bootstrap_servers] if place == "topic" else [str(tmp_path)]
+        command = [sys.executable, "-m", "kbroker", "requests", "tail", "--follow", *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+            assert reader.stdout is not None
+            assert reader.stderr is not None
+            assert reader.stdout.readline().startswith(b"TIME (UTC)")
+            reader.stdout.close()
+            assert reader.wait(30) == 1
+            assert reader.stderr.read() == b""
 
 
 def test_a_deleted_topic_costs_ten_lines_of_a_request() -> None:

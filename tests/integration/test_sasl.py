@@ -1,6 +1,8 @@
 """SASL listeners: logins, refused logins, limits before authentication, sessions and their renewal, users."""
 
 import logging
+import re
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -13,11 +15,11 @@ from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol import codec
 from tests.support import wire
-from tests.support.broker import wait_for
+from tests.support.broker import BrokerProcess, wait_for
 from tests.support.certificates import Certificates
 from tests.support.client import Body, Client
 from tests.support.descriptors import socket_count
-from tests.support.secured import PASSWORDS, SecuredBroker, is_closed
+from tests.support.secured import PASSWORDS, SecuredBroker, is_closed, settings
 from tests.support.wire import Closed
 
 HANDSHAKE, API_VERSIONS, METADATA, AUTHENTICATE = 17, 18, 3, 36
@@ -364,6 +366,7 @@ def test_scram_users_come_and_go(certificates: Certificates, tmp_path: Path) -> 
 
 def test_no_secret_is_in_the_log(certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Neither log messages of any level nor files of the broker contain a password."""
+    caplog.set_level(logging.DEBUG, "kbroker.listeners.sasl_authenticator")
     with caplog.at_level(logging.DEBUG), SecuredBroker(certificates, {"log.dirs": str(tmp_path / "data")}) as secured:
         secured.add_scram_users()
         for mechanism in ("PLAIN", "SCRAM-SHA-256"):
@@ -409,3 +412,20 @@ def test_a_plaintext_client_on_a_secured_port(secured: SecuredBroker) -> None:
 
     with pytest.raises(BrokerConnectionError), Cluster(secured.address("SASL"), retry_timeout_s=0) as cluster:
         cluster.fetch_metadata([])
+
+
+def test_failures_have_lines_in_the_log_of_a_process(certificates: Certificates, tmp_path: Path) -> None:
+    """`kbroker serve` writes failed logins and handshakes at its default level, as Kafka does."""
+    with BrokerProcess(tmp_path, {key: str(value) for key, value in settings(certificates).items()}) as broker:
+        port = {name: int(found) for name, found in re.findall(r"(\w+)://127\.0\.0\.1:(\d+)", broker.tail())}
+        with Client(f"127.0.0.1:{port['SASL']}") as client:
+            assert log_in(client, b"\0alice\0wrong")["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
+            wait_for("the login", lambda: login(client.socket.getsockname()[1]) in broker.tail())
+        with socket.create_connection(("127.0.0.1", port["TLS"]), 20) as plain:
+            plain.sendall(bytes(64))
+            start = f"INFO failed authentication with 127.0.0.1:{plain.getsockname()[1]} (SSL handshake failed: "
+            wait_for("the handshake", lambda: start in broker.tail())
+
+
+def login(port: int) -> str:
+    return f"INFO failed authentication with 127.0.0.1:{port} (Authentication failed: Invalid username or password)"

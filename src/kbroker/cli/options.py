@@ -1,7 +1,7 @@
 """Options of several commands, and the connection that they describe."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,11 +21,42 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 COMMAND_CONFIG = "kbroker.command_config"
+_NO_BREAK_HYPHEN = "\u2011"  # click breaks lines after the other one
 FIND_TIMEOUT_S = 10.0  # to find the HTTP port: it may respond while the broker takes no requests
 
 
+class _WholeWords(click.HelpFormatter):
+    """Formatter of help whose lines end at spaces, not at hyphens: the name of an option is one word."""
+
+    def write(self, string: str) -> None:
+        """Append text to the help, with its hyphens."""
+        super().write(string.replace(_NO_BREAK_HYPHEN, "-"))
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Append a usage line."""
+        super().write_usage(prog, _unbroken(args), prefix)
+
+    def write_text(self, text: str) -> None:
+        """Append paragraphs."""
+        super().write_text(_unbroken(text))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Append a list of terms and their meanings."""
+        super().write_dl([(term, _unbroken(meaning)) for term, meaning in rows], col_max, col_spacing)
+
+
+def _unbroken(text: str) -> str:
+    return text.replace("-", _NO_BREAK_HYPHEN)
+
+
+class _Context(click.Context):
+    formatter_class = _WholeWords
+
+
 class CommandGroup(click.Group):
-    """A click group whose "No such command" names the most similar one."""
+    """A click group whose "No such command" names the most similar one, and whose help keeps names of options whole."""
+
+    context_class = _Context
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -37,7 +68,10 @@ class CommandGroup(click.Group):
             similar = similar_name(args[0], self.list_commands(ctx))
             if similar is not None:
                 ctx.fail(f"No such command '{args[0]}'. Did you mean '{similar}'?")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            command.context_class = _Context
+        return name, command, rest
 
 
 class Finite(click.FloatRange):

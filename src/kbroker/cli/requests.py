@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import CommandGroup, Duration, bootstrap_option, connect
-from kbroker.cli.output import note, styled
+from kbroker.cli.output import is_output_closed, note, styled
 from kbroker.cli.record_options import DecodeOptions, decode_options
 from kbroker.cli.short_text import or_dash, padded, printable, short_number, short_time
 from kbroker.client.cluster import to_error
@@ -107,12 +107,17 @@ def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines) -> None:
-    """Collect the latest existing records and print the last ones; then print each record as it arrives."""
+    """Collect the latest existing records and print the last ones; then print each record as it arrives.
+
+    Raises: BrokenPipeError if nothing reads the output any more.
+    """
     held: deque[Row] | None = deque(maxlen=last)
     seen = fit = 0
     for rows in batches:
         taken = [row for row in rows if wanted.takes(row)]
         if held is None:
+            if not rows and is_output_closed():  # a write would report it, but there may be none for hours
+                raise BrokenPipeError
             show.all(taken)
             continue
         seen, fit = seen + len(rows), fit + len(taken)

@@ -167,7 +167,8 @@ def plain_name(name: str) -> str:
 def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterator[list[Row]]:
     """Yield records of the log's topic in order of arrival, from at most ``back`` records before each partition's end.
 
-    Yields lists, of which one is empty: that at the initial end. Without ``follow``, the iteration ends there.
+    Yields lists; the first empty one is at the initial end, where the iteration ends without ``follow``. Further ones
+    mean that no record arrived for half a second.
     Raises: RequestLogError if the topic does not exist; KafkaError, BrokerConnectionError.
     """
     try:
@@ -190,7 +191,7 @@ def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterato
         for record in consumer.poll():
             if follow or record.offset < ends[record.topic, record.partition]:
                 rows.extend(_rows_of(record.value or b"", dict(record.headers).get(FORMAT_HEADER)))
-        if rows:
+        if rows or is_at_end:
             yield rows
         if not is_at_end and is_read():
             is_at_end = True

@@ -12,11 +12,12 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError, ConfigValue
 from kbroker.common.limited_log import RateLimitedLogger, RepeatedFailures
 from kbroker.common.listeners import Listener
-from kbroker.common.loggers import get_logger
+from kbroker.common.loggers import get_logger, log_from_info
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
 from kbroker.common.security.pem import normal_pem, pem_file
 from kbroker.handlers.api_table import KafkaApis
+from kbroker.listeners import sasl_authenticator
 from kbroker.listeners.sasl_authenticator import SaslListener, error_body
 from kbroker.metadata.features import Features
 from kbroker.network.transport._security import TlsServer
@@ -48,6 +49,9 @@ def listener_security(
     Raises: ConfigError for settings that are missing, contradictory or unreadable.
     """
     found = {}
+    if any(listener.has_tls or listener.has_sasl for listener in config.listeners):
+        for name in (__name__, sasl_authenticator.__name__):
+            log_from_info(name)  # Kafka's Selector reports failed authentications at INFO, its default level
     log = RateLimitedLogger(logger, clock)
     broken = RateLimitedLogger(get_logger("kbroker.network.tls"), clock)
     failures = RepeatedFailures(clock)

@@ -34,6 +34,18 @@ def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
     assert (result.exit_code, result.stderr) == (2, f"kbroker: {expected}\n")
 
 
+@pytest.mark.parametrize("words", [(), ("consume",), ("groups", "reset"), ("pipeline", "recommend")])
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_help_breaks_no_name_of_an_option(
+    words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line of a help ends in the middle of a word with hyphens, at any width."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = run(*words, "--help").stdout.splitlines()
+    assert [line for line in lines if line.endswith("-")] == []
+    assert "\u2011" not in "".join(lines)
+
+
 @pytest.mark.parametrize("command", ["produce", "latency"])
 def test_the_size_of_measured_records_is_limited(command: str) -> None:
     """A record size above the limit is wrong usage, not a MemoryError."""
