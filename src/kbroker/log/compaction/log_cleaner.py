@@ -321,6 +321,7 @@ class LogCleaner:
         """Return the dirtiest due partition, reserved for this thread; None when none is due."""
         now_ms = self._clock.wall_ms()
         due: list[tuple[float, Compacted, Dirt]] = []
+        resets: list[tuple[TopicPartition, int, int]] = []
         for partition in self._partitions():
             key, log = partition.key, partition.log
             with self._lock:
@@ -328,21 +329,38 @@ class LogCleaner:
                     continue
             if log.is_closed or log.is_failed or log.damage_offset is not None:
                 continue
+            cleaned = self.cleaned_offset(key)
             try:
-                dirt = measure(log, partition.config, self.cleaned_offset(key), now_ms)
+                dirt = measure(log, partition.config, cleaned, now_ms)
             except ValueError:
                 continue  # deleted meanwhile
             except OSError as e:
                 self._failed(key, "compaction", e)
                 continue
+            if cleaned is not None and cleaned != dirt.first_dirty:
+                resets.append((key, cleaned, dirt.first_dirty))
             if dirt.is_due(partition.config):
                 due.append((dirt.ratio, partition, dirt))
+        self._reset(resets)
         for _, partition, dirt in sorted(due, key=lambda row: row[0], reverse=True):
             with self._lock:
                 if partition.key not in self._busy:
                     self._busy.add(partition.key)
                     return partition, dirt
         return None
+
+    def _reset(self, resets: Iterable[tuple[TopicPartition, int, int]]) -> None:
+        """Replace ends of rounds that are outside the log's range; each row: partition, the end, and the new one.
+
+        A log that lost its tail grows beyond the former end, which would then exclude dirty records.
+        """
+        with self._lock:
+            valid = [row for row in resets if self._cleaned.get(row[0]) == row[1] and row[0] not in self._busy]
+            for key, former, offset in valid:
+                self._cleaned[key] = offset
+                logger.debug("the first dirty offset of %s-%d is %d; %d is outside the log", *key, offset, former)
+        if valid:
+            self.write_offsets()
 
     def _note_first(self, key: TopicPartition, offset: int) -> bool:
         """Write to disk that the partition is compacted, before its offsets get gaps. False: this failed."""

@@ -163,6 +163,22 @@ def test_dirtiest_first_and_checkpoint(bench: Bench, tmp_path: Path) -> None:
     assert bench.manager.cleaner.run_once() == []
 
 
+def test_an_end_outside_the_log_is_replaced(bench: Bench, tmp_path: Path) -> None:
+    """The end of a round that is beyond the log, which lost its tail, does not hide the records appended later."""
+    path = tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT
+    bench.manager.close()
+    checkpoints.offset_checkpoint(path).write({("few", 0): 3, ("many", 0): 0})
+    bench.start()
+    bench.log("few").append(keyed((b"a", b"x")))
+    bench.log("many").append(keyed((b"a", b"x")))
+    bench.log("many").delete_records(1)
+    assert bench.manager.cleaner.run_once() == []
+    assert checkpoints.offset_checkpoint(path).read() == {("few", 0): 0, ("many", 0): 1}
+    fill(bench.log("few"), *[NOW_MS] * 4)
+    assert bench.manager.cleaner.run_once() == [("few", 0)]
+    assert [row[0] for row in records(bench.log("few"))] == [4]
+
+
 def test_deleted_topic_is_forgotten(bench: Bench, tmp_path: Path) -> None:
     """The checkpoint entry of a deleted topic is removed, so that a new topic of the name is dirty."""
     fill(bench.log("few"), NOW_MS, NOW_MS)
