@@ -130,12 +130,14 @@ cdef int64_t largest_timestamp(LogSegment *segment, int64_t now_ms) noexcept nog
 
 
 cdef int32_t deletable_count(Partition *partition, int64_t now_ms) noexcept nogil:
-    """Return the number of oldest segments to delete: the maximum over the rules (start offset, size, age)."""
+    """Return the number of oldest segments to delete: each rule (start offset, size, age) begins where the one before
+    it ended.
+    """
     cdef SegmentList *view = partition.view
     cdef LogConfig *config = &partition.config
     cdef int64_t mark = atomic_load(&partition.high_watermark), start = atomic_load(&partition.log_start)
-    cdef int64_t total = 0, diff, end, size
-    cdef int32_t slot, rule, best = 0
+    cdef int64_t total = 0, end, size
+    cdef int32_t slot, rule, count = 0
     cdef bint last
     for slot in range(view.count):
         total += atomic_load(&view.segments[slot].size_bytes)
@@ -144,25 +146,23 @@ cdef int32_t deletable_count(Partition *partition, int64_t now_ms) noexcept nogi
             break
         if (rule == 1 and config.retention_bytes < 0) or (rule == 2 and config.retention_ms < 0):
             continue
-        diff = total - config.retention_bytes
-        for slot in range(view.count):
-            last = slot == view.count - 1
-            end = atomic_load(&partition.log_end) if last else view.segments[slot + 1].base_offset
-            size = atomic_load(&view.segments[slot].size_bytes)
+        while count < view.count:
+            last = count == view.count - 1
+            end = atomic_load(&partition.log_end) if last else view.segments[count + 1].base_offset
+            size = atomic_load(&view.segments[count].size_bytes)
             if mark < end or (last and size == 0):
                 break
             if rule == 0:
                 if last or end > start:
                     break
             elif rule == 1:
-                if diff - size < 0:
+                if total - config.retention_bytes - size < 0:
                     break
-                diff -= size
-            elif not now_ms - largest_timestamp(view.segments[slot], now_ms) > config.retention_ms:
+            elif not now_ms - largest_timestamp(view.segments[count], now_ms) > config.retention_ms:
                 break
-            if slot + 1 > best:
-                best = slot + 1
-    return best
+            total -= size
+            count += 1
+    return count
 
 
 cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogil:

@@ -98,6 +98,20 @@ def test_retention_by_time(tmp_path: Path) -> None:
     assert log.append(batch(b"x")).base_offset == 2
 
 
+def test_rules_of_retention_follow_each_other(tmp_path: Path) -> None:
+    """The rule of age begins at the first segment that the log start offset and the size keep, as in Kafka: a young
+    segment below the log start offset does not protect the old one after it.
+    """
+    size = len(batch(b"x"))
+    config = {"segment.bytes": size, "retention.ms": 1000, "retention.bytes": 3 * size}
+    log = open_log(tmp_path / "t-0", config=config)
+    for stamp in (9000, 9000, 0, 9000, 0):
+        log.append(batch(b"x", timestamp_ms=NOW_MS + stamp))
+    log.delete_records(1)
+    assert log.apply_retention(NOW_MS + 2000) == 3
+    assert log.log_start_offset == 3
+
+
 def test_delete_records(tmp_path: Path) -> None:
     """The log start offset only rises, up to the high watermark, and retention deletes whole segments below it."""
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 75})
