@@ -123,9 +123,7 @@ def test_configs_of_a_subscription(broker: EmbeddedBroker) -> None:
     """`configs alter` sets the configs of a subscription, with Kafka's error messages."""
     server = ("--bootstrap-server", broker.bootstrap_servers)
     change = ("configs", "alter", "client-metrics", "s", *server)
-    assert (
-        printed(None, *change, "--set", "match=client_id=a.*", "--append", "metrics=x") == "altered client-metrics s\n"
-    )
+    assert printed(None, *change, "--set", "match=client_id=a.*", "--set", "metrics=x") == "altered client-metrics s\n"
     shown = printed(None, "configs", "describe", "client-metrics", "s", *server)
     assert "match    client_id=a.*  DYNAMIC_CLIENT_METRICS_CONFIG" in shown
     assert [one.name for one in broker.context.telemetry.manager.subscriptions] == ["all", "s"]

@@ -209,7 +209,6 @@ class GroupCoordinator:
                     self._kinds[group.KIND].resume(group)
                 else:
                     self._membership.resume(group)
-                self.offsets.resume(group)
 
     def run_heartbeat_reaper(self) -> None:
         """Expire sessions until closed; blocks, so it needs its own thread."""

@@ -238,6 +238,9 @@ def append_end_marker(log: Any, marker: EndMarker) -> Written:
 
 def parts(log: Any, records: Sequence[KeyValue]) -> Iterator[list[KeyValue]]:
     """Yield the records in parts that are a batch each, which the log takes unless one record is too large for it."""
+    if len(records) == 1:
+        yield list(records)  # most appends; reading the limit releases the GIL
+        return
     limit = min(BATCH_BYTES, log.max_message_bytes)
     part: list[KeyValue] = []
     size_bytes = BATCH_HEADER_BYTES

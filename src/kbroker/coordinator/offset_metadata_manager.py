@@ -34,7 +34,6 @@ from kbroker.coordinator.modern_group.group import ModernGroup
 from kbroker.coordinator.modern_group.offset_commits import FIRST_WITH_MEMBER_EPOCH, Commit
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import ModernGroups
-from kbroker.metadata.topics import ZERO_ID
 
 logger = get_logger(__name__)
 
@@ -276,22 +275,6 @@ class OffsetMetadataManager:
                 kept = {place for place in group.offsets.of_topic(present_id) if place[0] == name}
                 gone = [place for place in group.offsets.places if place[0] == name and place not in kept]
                 self._forget(group, gone)
-
-    def resume(self, group: Group) -> None:
-        """Delete offsets of topics that were deleted before the group was loaded. The caller holds its lock.
-
-        A broker that is killed after it has deleted a topic has not deleted the offsets.
-        """
-        image = self._image
-        if image is None:
-            return
-        ids = {value.topic_id for value in group.offsets.committed.values()} - {ZERO_ID}
-        gone = {topic_id for topic_id in ids if image.get_by_id(topic_id) is None}
-        try:
-            self._forget(group, [place for topic_id in gone for place in group.offsets.of_topic(topic_id)])
-        except KafkaError as error:
-            text = "group %s: cannot delete the offsets of topics that were deleted: %s"
-            logger.warning(text, group.group_id, error)
 
     def _forget(self, group: Group, places: Iterable[TopicPartition]) -> int:
         """Delete the offsets that exist; return their number."""

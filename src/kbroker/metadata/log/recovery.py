@@ -24,7 +24,7 @@ from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import UserError
 from kbroker.common.feature_versions import METADATA_VERSION, SERVED_LEVELS
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, OFFSETS_TOPIC
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, OFFSETS_TOPIC
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import MetaProperties
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
@@ -406,7 +406,11 @@ def _id_of(name: str, partitions: Mapping[int, uuid.UUID | None], folder: Path, 
         )
     if by_id:
         return next(iter(by_id))
-    notes.append(f"no folder of topic {name} has its topic id: a new id was chosen")
+    note = f"no folder of topic {name} has its topic id: a new id was chosen"
+    if name not in INTERNAL_TOPICS:
+        note += "; committed offsets name the earlier id, and consumers that fetch by id begin without them until "
+        note += f"`kbroker groups reset GROUP --topic {name} --to-current --execute`"
+    notes.append(note)
     return uuid.uuid4()
 
 
