@@ -13,7 +13,14 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup import spark_settings
 from kbroker.spark.setup.reachable import require_reachable
 from kbroker.spark.setup.session import _environment
-from kbroker.spark.setup.spark_settings import TASK_PYTHON, chosen_settings, is_local, properties, shipped
+from kbroker.spark.setup.spark_settings import (
+    TASK_PYTHON,
+    chosen_settings,
+    is_local,
+    properties,
+    require_master,
+    shipped,
+)
 
 
 def chosen(
@@ -206,3 +213,28 @@ def test_other_masters_are_not_checked(url: str, monkeypatch: pytest.MonkeyPatch
     """Kubernetes behind a proxy is not checked either."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     require_reachable(url)
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local",
+        "local[*]",
+        "local[4]",
+        "local[2, 3]",
+        "local-cluster[2,1,1024]",
+        "spark://a:7077,b:7077",
+        "yarn",
+        "k8s://a",
+    ],
+)
+def test_masters_of_spark(master: str) -> None:
+    require_master(master)
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[x]", "local[0]", "spark:/a:7077", "a:7077", "YARN", "k8s://"])
+def test_what_is_no_master_is_refused_before_spark_starts(master: str) -> None:
+    """Spark itself refuses it when its JVM has started."""
+    with pytest.raises(PipelineError) as refused:
+        require_master(master)
+    assert str(refused.value).endswith(f", got {master!r}")

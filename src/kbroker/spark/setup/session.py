@@ -31,6 +31,7 @@ from kbroker.spark.setup.spark_settings import (
     chosen_settings,
     is_local,
     properties,
+    require_master,
     shipped,
     spark_defaults,
 )
@@ -115,6 +116,7 @@ def build_session(
         given.setdefault(DRIVER_MEMORY, driver_memory)
     defaults = _submitted() if "PYSPARK_GATEWAY_PORT" in os.environ else spark_defaults(properties_file)
     place = given.get(MASTER) or master or defaults.get(MASTER) or ALL_CORES
+    require_master(place)
     logging = (
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         f"-Dkbroker.log.level={log_level}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,10 @@ from kbroker.spark.errors import PipelineError
 
 MASTER, REMOTE = "spark.master", "spark.remote"
 ALL_CORES = "local[*]"
+#: Masters of Spark. Source: SparkMasterRegex, and the cluster managers that spark-submit accepts.
+_MASTERS = re.compile(
+    r"local(\[(0*[1-9]\d*|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|(spark|k8s)://.+"
+)
 PYTHON = "spark.pyspark.python"
 TASK_PYTHON = "spark.sql.execution.pyspark.python"  # of tasks only; on the driver Spark runs PYSPARK_PYTHON
 ARCHIVES, YARN_ARCHIVES = "spark.archives", "spark.yarn.dist.archives"
@@ -35,6 +40,16 @@ PREFERRED = {
 def is_local(master: str) -> bool:
     """Return whether the executors of a master run on this machine: `local`, `local[N]`, `local-cluster[...]`."""
     return master.startswith("local")
+
+
+def require_master(master: str) -> None:
+    """Check the form of a master, which Spark refuses only once it has started: 15 s later.
+
+    Raises: PipelineError with the forms that Spark accepts.
+    """
+    if _MASTERS.fullmatch(master) is None:
+        forms = "local, local[4], local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
+        raise PipelineError(f"expected a Spark master such as {forms}, got {master!r}")
 
 
 def spark_defaults(file: Path | None = None) -> dict[str, str]:
