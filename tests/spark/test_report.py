@@ -6,24 +6,27 @@ import re
 from datetime import datetime, timezone
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.report import write
 from kbroker.spark.report.data import MEASURES, Client, ReportData
 from kbroker.spark.report.document import render_page
 from kbroker.spark.report.page import render
 from kbroker.spark.report.plots import Line, Mark, Plot, byte_ticks, heat_map, paired_bars, ticks, time_ticks
 from kbroker.spark.report.throttled import Throttles
 from kbroker.spark.report.write import write_report
+from kbroker.spark.tables.delta_table import describe_table
 from kbroker.spark.tables.table import write_table
 from kbroker.spark.whatif.recommend import Need, Recommendation, needs_of_table, recommend
+from kbroker.spark.whatif.replay import replay_bins
 from tests.spark.logged import logged, traffic
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 NOW = datetime(2026, 1, 3, tzinfo=timezone.utc)
 NASTY = '<script>alert("x")</script>'
@@ -77,6 +80,24 @@ def test_the_page_stands_alone(spark: SparkSession, tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in text
     with pytest.raises(PipelineError, match="no requests"):
         write_report(spark, tmp_path / "t", page, found.quotas(), NOW, dates=["2001-01-01"])
+
+
+def test_the_page_is_about_one_version(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that `ingest` adds while the page is made are in none of its parts."""
+    quotas = {QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 2_000.0}}
+    rows = spark.createDataFrame(logged(traffic(300, 31, ("ann",), ("a",)), quotas).table())
+    write_table(rows, tmp_path / "t", buckets=1)
+    pages = [tmp_path / "alone.html", tmp_path / "beside.html"]
+    write_report(spark, tmp_path / "t", pages[0], quotas, NOW)
+
+    def beside(*of: Any, **given: Any) -> DataFrame:
+        write_table(rows, tmp_path / "t")
+        return replay_bins(*of, **given)
+
+    monkeypatch.setattr(write, "replay_bins", beside)
+    write_report(spark, tmp_path / "t", pages[1], quotas, NOW)
+    assert describe_table(tmp_path / "t")["rows"] == 2 * rows.count()
+    assert pages[1].read_text() == pages[0].read_text()
 
 
 def test_scales() -> None:

@@ -7,8 +7,9 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,18 +19,22 @@ from kbroker.cli import cli
 from kbroker.cli.pipeline_watch import default_limit
 from kbroker.spark import shared_folder
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.delta_table import VIEWS, TableError, TableInfo, describe_table
 from kbroker.spark.tables.delta_table import Table as DeltaTable
-from kbroker.spark.tables.delta_table import TableError, TableInfo, describe_table
 from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.table import read_table, write_rows
 from kbroker.spark.tables.table_stream import StreamOptions
+from kbroker.spark.usage_views.usage import MEASURES
+from kbroker.spark.watch import live_page, views
 from kbroker.spark.watch.live_page import write_live_page
+from kbroker.spark.watch.minutes import USAGE
 from kbroker.spark.watch.watch import Watched, watch
 from kbroker.testing import EmbeddedBroker
 from tests.spark.day import START_US, make_day
 from tests.spark.watching import WATERMARK_MS, assert_equal_to_the_batch_jobs, closing_line, follow, future_line, put
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 OPTIONS = StreamOptions(buckets=1, watermark_ms=WATERMARK_MS)
 pytestmark = pytest.mark.slow
@@ -116,6 +121,32 @@ def test_views_are_those_of_the_batch_jobs(spark: SparkSession, tmp_path: Path, 
 
 
 @pytest.mark.soak
+def test_the_page_is_about_one_version(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minutes that a batch adds while the page is made are in none of its parts."""
+    table = DeltaTable(tmp_path / "t")
+    schema = views.views_schema()
+    info = table.open(TableInfo(VIEWS, 1, views.SCHEMA_VERSION, schema.jsonValue()))
+
+    def add(minute: int) -> None:
+        row = {"view": USAGE, "time": datetime.fromtimestamp(60 * minute, timezone.utc), **dict.fromkeys(MEASURES, 1)}
+        rows = spark.createDataFrame([row], schema)
+        table.commit(write_rows(rows, table.place, info, f"minute-{minute}"))
+
+    def beside(*of: Any, **given: Any) -> DataFrame:
+        add(600)
+        return read_table(*of, **given)
+
+    add(0)
+    monkeypatch.setattr(live_page, "read_table", beside)
+    found = live_page.gather_views(spark, table.place, 24 * 3_600_000)
+    assert found is not None
+    assert (found.start_s, found.end_s, found.totals["requests"]) == (0, 60, 1)
+    assert found.all_over_time["requests"] == [1]
+    found = live_page.gather_views(spark, table.place, 24 * 3_600_000)
+    assert found is not None
+    assert (found.start_s, sum(found.all_over_time["requests"])) == (0, 2)
+
+
 def test_the_command_follows_a_brokers_log(tmp_path: Path) -> None:
     """Ctrl-C ends it after the current batch with a summary, and leaves no process."""
     with EmbeddedBroker({"kbroker.request.log.topic": "__request_log"}) as broker:

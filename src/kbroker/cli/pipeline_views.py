@@ -210,11 +210,11 @@ def request_rows(
     from kbroker.spark.tables.log_store import require_logs
 
     places = [place_of(log, common) for log in logs]
-    tables = [place for place in places if Table(place).exists()]
+    tables = [table for table in map(Table, places) if table.exists()]
     if tables and len(logs) > 1:
         raise click.UsageError("name one TABLE, or LOGs only")
     say = progress(common)
-    kind = Table(tables[0]).info().kind if tables else REQUEST_LOG
+    kind = tables[0].info().kind if tables else REQUEST_LOG
     if kind not in (REQUEST_LOG, VIEWS):
         raise TableError(f"{tables[0]} is an archive of a topic, not a request log")
     if not tables and common["as_of"] is not None:
@@ -227,10 +227,11 @@ def request_rows(
         from kbroker.spark.tables.table import read_table
 
         if source is None:
-            known = describe_table(tables[0], dates or None)
+            place = tables[0].at_version  # a running `ingest` or `watch` adds rows
+            known = describe_table(place, dates or None)
             rows_text, hours, files = (jobs.counted(known[f"{one}s"], one) for one in ("row", "hour", "file"))
             say(f"reading {rows_text} of {hours} in {files}")
-            yield read_table(spark, tables[0], dates=dates or None), kind == VIEWS
+            yield read_table(spark, place, dates=dates or None), kind == VIEWS
         else:
             say.doing = "reading"
             parsed = read_log(spark, source).cache()

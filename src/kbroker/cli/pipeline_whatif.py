@@ -229,17 +229,18 @@ def _windows(common: dict[str, Any]) -> Windows:
 
 @contextmanager
 def _spark(table: str, common: dict[str, Any], doing: str) -> Iterator[tuple[SparkSession, TablePlace]]:
-    """Yield a session and the place of a table of `ingest`."""
+    """Yield a session and the place of a table of `ingest`, at one version for all that is read of it."""
     from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC, Table, TableError
 
     place = place_of(table, common)
-    kind = Table(place).info().kind
+    found = Table(place)
+    kind = found.info().kind
     if kind != REQUEST_LOG:
         held = "an archive of a topic" if kind == TOPIC else "a table of `watch`"
         raise TableError(f"{place} is {held}: a table of `kbroker pipeline ingest` is needed")
     progress(common).doing = doing
     with running(common, session) as spark:
-        yield spark, place
+        yield spark, found.at_version
 
 
 def _recommended(spark: SparkSession, table: TablePlace, common: dict[str, Any]) -> Recommendation:

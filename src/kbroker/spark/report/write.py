@@ -37,14 +37,16 @@ def write_report(
     dates: Sequence[str] | None = None,
     windows: Windows | None = None,
 ) -> int:
-    """Replay a request log's table under `proposed` and write the page. Args: `made_at`: the time stated on the page.
+    """Replay a request log's table under `proposed` and write the page, which is about one version of the table.
 
+    Args: `made_at`: the time stated on the page.
     Returns: its size in bytes.
     Raises: PipelineError when the table has no requests (of those days).
     """
-    bin_s = _bin_seconds(Table(table).files(dates))
-    bins = replay_bins(spark, table, QuotaSet(proposed), bin_s=bin_s, dates=dates, windows=windows)
-    held = gather_throttles(throttles(read_table(spark, table, COLUMNS, dates)))
+    found = Table(table)
+    bin_s, place = _bin_seconds(found.files(dates)), found.at_version
+    bins = replay_bins(spark, place, QuotaSet(proposed), bin_s=bin_s, dates=dates, windows=windows)
+    held = gather_throttles(throttles(read_table(spark, place, COLUMNS, dates)))
     data = gather(bins, bin_s, f"table {table}", proposed, held, recommendation=recommendation, current=current)
     if data is None:
         raise PipelineError(f"{table} has no requests to report on")

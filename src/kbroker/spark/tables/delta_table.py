@@ -19,7 +19,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,6 +178,11 @@ class Table:
     def version(self) -> int:
         """The version of the table."""
         return int(self.delta.version())
+
+    @property
+    def at_version(self) -> TablePlace:
+        """The place as of this version: several readings of it have the same rows while others write."""
+        return replace(self.place, as_of=self.version)
 
     def refresh(self) -> None:
         """Move to the newest version.
@@ -483,6 +488,8 @@ def _open(place: TablePlace) -> DeltaTable:
         return found
     newest = found.version()
     wanted = _version_or_time(place.as_of)
+    if wanted == newest:
+        return found
     try:
         found.load_as_version(wanted)
     except (DeltaError, ValueError, OSError):

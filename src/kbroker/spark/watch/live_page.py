@@ -52,7 +52,7 @@ def gather_views(spark: SparkSession, table: TableName, span_ms: int, *, top: in
         return None
     youngest = max(times) // 1_000_000 // MINUTE_S * MINUTE_S + MINUTE_S
     span_s = max(MINUTE_S, span_ms // 1000)
-    rows = read_table(spark, table, dates=_days(youngest - span_s, youngest))
+    rows = read_table(spark, found.at_version, dates=_days(youngest - span_s, youngest))
     second = F.unix_seconds("time")
     rows = rows.where((second >= youngest - span_s) & F.col("view").isin(USAGE, THROTTLES)).cache()
     try:
