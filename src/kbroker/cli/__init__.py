@@ -161,8 +161,10 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def ended_by(*numbers: int) -> Iterator[None]:
-    """Let signals end the command like an exit; a second one ends the process at once.
+def ended_by(*numbers: int, again: signal.Handlers = signal.SIG_DFL) -> Iterator[None]:
+    """Let signals end the command like an exit.
+
+    Args: `again`: action on further ones during the clean-up: the process ends at once, or they are ignored.
 
     No effect on signals that are ignored, or outside the main thread.
     """
@@ -171,7 +173,8 @@ def ended_by(*numbers: int) -> Iterator[None]:
     before = {number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
 
     def end(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
+        for each in before:
+            signal.signal(each, again)
         raise SystemExit(128 + number)
 
     for number in before:

@@ -161,7 +161,7 @@ def _live(watch: UsageWatch, every_s: float, view: str, server: str) -> None:
 
     try:
         with (
-            ended_by(signal.SIGTERM, signal.SIGHUP),  # which restores the terminal
+            ended_by(signal.SIGTERM, signal.SIGHUP, again=signal.SIG_IGN),  # the clean-up restores the terminal
             keyboard() as keys,
             Live(screen(), console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live,
         ):

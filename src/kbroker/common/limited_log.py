@@ -95,7 +95,9 @@ class RepeatedFailures:
 
 
 class RateLimitedLogger:
-    """Logger of at most ``LINES_PER_SECOND`` lines a second; the next line reports the number left out.
+    """Logger of at most ``LINES_PER_SECOND`` lines a second with each message, so that one hides no other.
+
+    A message is the text before its arguments. The next line with it reports the number left out.
 
     Threads: any.
     """
@@ -122,7 +124,7 @@ class RateLimitedLogger:
                 log("%d lines like the next were left out", times - 1)
             log(message, *args)
 
-        self._lines.note(None, write)
+        self._lines.note(message, write)
 
 
 def cause_of(message: str) -> str:

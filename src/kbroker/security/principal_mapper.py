@@ -30,6 +30,9 @@ _ESCAPED = re.compile(r'([,=+<>#;"\\])')
 _RULE = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _SPLIT = re.compile(rf"\s*({_RULE})\s*(?:,\s*|$)")
 _PARSE = re.compile(_RULE)
+_CLASS = re.compile(r"\\.|\[\^?(\]?(?:\\.|[^\\\]])*)\]", re.DOTALL)
+#: Class in a class, union or intersection: Java has them, while Python reads their signs as characters.
+_OF_CLASSES = re.compile(r"^(?:\\.|[^\\])*?(?:\[|&&)", re.DOTALL)
 _JAVA_REFERENCE = re.compile(r"\\(.)|\$(\d+)", re.DOTALL)
 
 
@@ -75,10 +78,12 @@ class PrincipalMapper:
 def _rule(pattern: str, replacement: str, case: str) -> Callable[[str], str | None]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # classes within classes, which Python reads as characters
+            warnings.simplefilter("ignore", FutureWarning)  # `||`, `--` and `~~` in a class: characters, as in Java
             compiled = re.compile(pattern, re.ASCII)  # as Java: \w, \d and \s are ASCII
-    except (re.error, FutureWarning) as error:
+    except re.error as error:
         raise ValueError(f"Invalid rule: {pattern}: {error}") from None
+    if any(_OF_CLASSES.search(found[1] or "") for found in _CLASS.finditer(pattern)):
+        raise ValueError(f"Invalid rule: {pattern}: a character class in another (`[` or `&&`) is not supported")
     parts = list(_replacement(replacement, compiled.groups))
 
     def expand(match: re.Match[str]) -> str:

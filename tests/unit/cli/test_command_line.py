@@ -3,6 +3,7 @@
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from kbroker.cli import ended_by
 from kbroker.cli.output import print_table, styled
 from kbroker.common.quota_limits import limit_text, parse_limit
 from tests.support import cli as cli_support
@@ -223,3 +225,25 @@ def test_the_other_shells_are_answered(shell: str) -> None:
     """The program answers the requests of the shells' scripts, without the shell."""
     typed = "1" if shell == "zsh" else "to"
     assert completed(shell, "kbroker to", typed) == ["tokens", "top", "topics"]
+
+
+def test_signals_during_the_clean_up_are_ignored() -> None:
+    """The clean-up that restores a terminal ends, whatever is sent meanwhile; later signals have their own action."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    done = []
+
+    def command() -> None:
+        with ended_by(*numbers, again=signal.SIG_IGN):
+            try:
+                signal.raise_signal(signal.SIGHUP)
+            finally:
+                for number in numbers:
+                    signal.raise_signal(number)
+                    done.append(number)
+
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert done == [*numbers]
+    assert ended.value.code == 128 + signal.SIGHUP
+    assert [signal.getsignal(number) for number in numbers] == before

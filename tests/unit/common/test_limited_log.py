@@ -94,14 +94,22 @@ def test_the_end_of_the_line() -> None:
 
 
 def test_so_many_lines_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    """At most ten lines a second are written; the next line reports the number left out."""
+    """At most ten lines a second are written of each message; its next line reports the number left out."""
     clock = VirtualClock()
     log = RateLimitedLogger(logging.getLogger("bounded"), clock)
     with caplog.at_level(logging.INFO):
         for number in range(1000):
             log.info("line %d", number)
         assert caplog.messages == [f"line {number}" for number in range(10)]
+        log.info("other %d", 1)
         clock.advance_ms(1000)
-        log.info("later")
-        log.info("again")
-    assert caplog.messages[10:] == ["990 lines like the next were left out", "later", "again"]
+        log.info("line %d", 1000)
+        log.info("line %d", 1001)
+        log.info("other %d", 2)
+    assert caplog.messages[10:] == [
+        "other 1",
+        "990 lines like the next were left out",
+        "line 1000",
+        "line 1001",
+        "other 2",
+    ]

@@ -94,6 +94,9 @@ def test_what_is_no_certificate(data: bytes) -> None:
         ("RULE:(.*)/$1@x/", "CN=a", "CN=a@x@x"),
         ("RULE:CN=(.*?)/$1-user/", "CN=a", "-usera"),
         ("RULE:CN=(\\w+)/$1/,DEFAULT", "CN=Zoë", "CN=Zoë"),
+        ("RULE:CN=([a||b~~]+)/$1/", "CN=a|b~", "a|b~"),
+        ("RULE:CN=([a-z--b]+)/$1/", "CN=x.A", "x.A"),
+        ("RULE:CN=([]a\\[&]+)\\[&&/$1/", "CN=a&[][&&", "a&[]"),
     ],
 )
 def test_rules(rules: str, name: str, user: str) -> None:
@@ -109,7 +112,11 @@ def test_no_rule_and_no_certificate() -> None:
     assert PrincipalMapper().principal_of(certificate(attribute(CN, "alice"))) == "User:CN=alice"
 
 
-@pytest.mark.parametrize("rules", ["default", "RULE:^CN=(.*$/$1/", "RULE:x", "RULE:x/y/z,oops", "RULE:[a-z&&[^x]]*/y/"])
+@pytest.mark.parametrize(
+    "rules",
+    ["default", "RULE:^CN=(.*$/$1/", "RULE:x", "RULE:x/y/z,oops", "RULE:[a-z&&b]*/y/",
+     "RULE:[[a]b]*/y/", "RULE:[]a[b]c]*/y/"],
+)  # fmt: skip
 def test_wrong_rules(rules: str) -> None:
     """Invalid rules are refused at the start."""
     with pytest.raises(ValueError, match="Invalid rule"):
