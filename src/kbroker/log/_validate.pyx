@@ -2,12 +2,13 @@
 
 Source: ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords, LogValidator.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i16, load_i32
 from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.containers.array cimport array_reserve
+from kbroker._core.containers.buffer cimport Buffer, buffer_free
 from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_COMPRESSION_TYPE,
@@ -21,14 +22,20 @@ from kbroker.protocol._batch_format cimport (
 )
 from kbroker.protocol._compression_type cimport ZSTD
 from kbroker.protocol._records cimport (
-    BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, batch_put_header, batch_recompress,
-    record_next,
+    PUT_OK, BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, batch_put_header, batch_recompress,
+    record_next, record_put,
 )
 
 cdef enum:
     LEGACY_OVERHEAD = 14        # smallest size field of any format
     UP_TO_MAGIC = 17
     MAX_BAD_RECORDS = 8192      # Kafka reports all; a response must not be many times larger than its request
+
+cdef struct RecordsForm:        # of sound records, for a batch that is rebuilt
+    int64_t largest_ms          # time stamp; -1: none is above it
+    int64_t first_ms            # time stamp of the first record
+    bint is_consecutive         # their offsets count from the base offset
+    bint is_below_zero          # a time stamp is below -1, which represents none
 
 
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil:
@@ -100,10 +107,9 @@ cdef void forget_bad_records(BatchCheck *out) noexcept nogil:
 
 
 cdef void check_records(const char *records, int64_t size_bytes, const BatchHeader *header, int64_t now_ms,
-                        const LogConfig *config, bint is_compressed, int64_t *max_timestamp,
-                        BatchCheck *out) noexcept nogil:
+                        const LogConfig *config, RecordsForm *form, BatchCheck *out) noexcept nogil:
     cdef RecordView record
-    cdef int64_t position = 0, timestamp, largest = -1
+    cdef int64_t position = 0, timestamp
     cdef int32_t slot
     cdef bint stamped = (header.attributes & LOG_APPEND_TIME_BIT) != 0
     cdef bint bad_time = False
@@ -112,13 +118,13 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
             forget_bad_records(out)
             refuse(out, INVALID_RECORD, b"A record of the batch is malformed or past its end")
             return
-        if is_compressed and record.offset - header.base_offset != slot:
-            forget_bad_records(out)
-            refuse(out, UNKNOWN_SERVER_ERROR, b"Inner offsets of a compressed batch are not consecutive")
-            return
         timestamp = header.max_timestamp_ms if stamped else record.timestamp_ms
-        if timestamp > largest:
-            largest = timestamp
+        if slot == 0:
+            form.first_ms = timestamp
+        if timestamp > form.largest_ms:
+            form.largest_ms = timestamp
+        form.is_consecutive = form.is_consecutive and record.offset - header.base_offset == slot
+        form.is_below_zero = form.is_below_zero or timestamp < -1
         if config.compacted and record.key_bytes < 0:
             note_bad_record(out, slot)          # Kafka checks the time stamp only of records with a key
         elif not config.log_append_time and timestamp != -1:
@@ -133,32 +139,71 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
     if position != size_bytes:
         forget_bad_records(out)
         refuse(out, INVALID_RECORD, b"Bytes are left after the last record of the batch")
-        return
-    if out.bad_record >= 0:
-        if bad_time:
-            refuse(out, INVALID_TIMESTAMP, b"One or more records have been rejected due to invalid timestamp")
-        else:
-            refuse(out, INVALID_RECORD,
-                   b"One or more records have been rejected: a compacted topic needs a key in each record")
-        return
-    max_timestamp[0] = largest
+    elif out.bad_record >= 0 and bad_time:
+        refuse(out, INVALID_TIMESTAMP, b"One or more records have been rejected due to invalid timestamp")
+    elif out.bad_record >= 0:
+        refuse(out, INVALID_RECORD,
+               b"One or more records have been rejected: a compacted topic needs a key in each record")
+
+
+cdef bint renumber(const char *records, int64_t records_bytes, const BatchHeader *header, int64_t first_ms,
+                   Buffer *to) noexcept nogil:
+    """Write the records with consecutive offsets and time stamps relative to the first one. False: out of memory."""
+    cdef RecordView record
+    cdef int64_t position = 0, later_ms
+    cdef int32_t slot
+    for slot in range(header.record_count):
+        if record_next(records, records_bytes, &position, header, &record) != 0:
+            return False
+        later_ms = <int64_t>(<uint64_t>record.timestamp_ms - <uint64_t>first_ms)
+        if record_put(to, later_ms, slot, record.key, record.key_bytes, record.value, record.value_bytes,
+                      record.header_count, record.headers, records + position - record.headers) != PUT_OK:
+            return False
+    return True
+
+
+cdef void check_rebuild(const BatchHeader *header, const RecordsForm *form, BatchCheck *out) noexcept nogil:
+    """Refuse what Kafka cannot write into a new batch, although it stores such a batch as it is."""
+    if form.is_below_zero:
+        refuse(out, UNKNOWN_SERVER_ERROR, b"A time stamp below -1 cannot be written in the topic's codec")
+    elif header.attributes & TRANSACTIONAL_BIT and header.producer_id == -1:
+        refuse(out, UNKNOWN_SERVER_ERROR, b"A transactional batch needs a producer id in the topic's codec")
+    elif header.producer_id != -1 and (header.producer_epoch == -1 or header.base_sequence < 0):
+        refuse(out, UNKNOWN_SERVER_ERROR, b"A producer id needs an epoch and a sequence number in the topic's codec")
 
 
 cdef void recompress(const char *data, const char *unpacked, int64_t unpacked_bytes, const BatchHeader *header,
-                     Clock *clock, const LogConfig *config, BatchCheck *out) noexcept nogil:
+                     const RecordsForm *form, Clock *clock, const LogConfig *config, BatchCheck *out) noexcept nogil:
     """Rebuild the batch in the topic's codec and check its size again. unpacked is NULL if data is not compressed."""
     cdef const char *records = unpacked
     cdef int64_t records_bytes = unpacked_bytes, started_ns = clock_now_ns(clock)
+    cdef BatchHeader made = header[0]
+    cdef Buffer renumbered
     if unpacked is NULL:
         records = data + BATCH_HEADER_BYTES
         records_bytes = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
-    if batch_recompress(header, records, records_bytes, config.target_codec, config.compression_level, &out.rebuilt,
-                        &out.size_bytes) != 0:
+    check_rebuild(header, form, out)
+    if out.error != 0:
+        return
+    memset(&renumbered, 0, sizeof(Buffer))
+    made.attributes &= TRANSACTIONAL_BIT
+    if form.first_ms != header.base_timestamp_ms or not form.is_consecutive or (
+            header.attributes & LOG_APPEND_TIME_BIT):
+        made.base_timestamp_ms = form.first_ms
+        if not renumber(records, records_bytes, header, form.first_ms, &renumbered):
+            refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be written in the topic's codec")
+        records = renumbered.data
+        records_bytes = renumbered.size
+    if out.error != 0:
+        pass
+    elif batch_recompress(&made, records, records_bytes, config.target_codec, config.compression_level, &out.rebuilt,
+                          &out.size_bytes) != 0:
         refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be compressed as compression.type says")
     elif out.size_bytes > config.max_message_bytes:
         free(out.rebuilt)
         out.rebuilt = NULL
         refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes in the topic's codec")
+    buffer_free(&renumbered)
     out.conversion_ns = clock_now_ns(clock) - started_ns
 
 
@@ -170,12 +215,13 @@ cdef inline int32_t codec_in_log(const BatchHeader *header, const LogConfig *con
 
 
 cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, int64_t unpacked_bytes,
-                        int64_t max_timestamp, Clock *clock, int64_t now_ms, const LogConfig *config,
+                        const RecordsForm *form, Clock *clock, int64_t now_ms, const LogConfig *config,
                         bint is_client, BatchCheck *out) noexcept nogil:
     """Apply the topic's codec and time stamps to a valid batch; return its facts."""
     cdef int16_t attributes
+    cdef int64_t max_timestamp = form.largest_ms
     if codec_in_log(header, config) != header.attributes & CODEC_MASK:
-        recompress(data, unpacked, unpacked_bytes, header, clock, config, out)
+        recompress(data, unpacked, unpacked_bytes, header, form, clock, config, out)
         if out.error != 0:
             return
     out.data = data
@@ -244,17 +290,27 @@ cdef void check_header(const char *data, int64_t total, const LogConfig *config,
         refuse(out, INVALID_RECORD, b"A batch with a producer id needs a sequence number")
 
 
+cdef inline void note_header(const BatchHeader *header, int64_t largest_ms, RecordsForm *out) noexcept nogil:
+    """Note the form of records that agree with their header."""
+    out.largest_ms = largest_ms
+    out.first_ms = header.base_timestamp_ms
+    out.is_consecutive = True
+    out.is_below_zero = False
+
+
 cdef void check_body(char *data, BatchHeader *header, Clock *clock, int64_t now_ms, const LogConfig *config,
                      bint is_client, BatchCheck *out) noexcept nogil:
     """Check the records of a batch with a sound header, and make it storable."""
-    cdef int64_t unpacked_bytes = 0, max_timestamp = -1
-    cdef int32_t rc
+    cdef int64_t unpacked_bytes = 0
+    cdef int32_t rc, codec = header.attributes & CODEC_MASK
     cdef char *unpacked = NULL
+    cdef RecordsForm form
+    note_header(header, -1, &form)
     if header.attributes & CONTROL_BIT:
-        max_timestamp = header.max_timestamp_ms
-    elif header.attributes & CODEC_MASK == 0:
-        check_records(data + BATCH_HEADER_BYTES, out.size_bytes - BATCH_HEADER_BYTES, header, now_ms, config,
-                      codec_in_log(header, config) != 0, &max_timestamp, out)
+        form.largest_ms = header.max_timestamp_ms
+    elif codec == 0:
+        check_records(data + BATCH_HEADER_BYTES, out.size_bytes - BATCH_HEADER_BYTES, header, now_ms, config, &form,
+                      out)
     else:
         rc = batch_decompress(data, header, config.decompress_cap_bytes, &unpacked, &unpacked_bytes)
         if rc == -2:
@@ -262,9 +318,12 @@ cdef void check_body(char *data, BatchHeader *header, Clock *clock, int64_t now_
         elif rc != 0:
             refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be decompressed")
         else:
-            check_records(unpacked, unpacked_bytes, header, now_ms, config, True, &max_timestamp, out)
+            check_records(unpacked, unpacked_bytes, header, now_ms, config, &form, out)
+    if out.error == 0 and codec != 0 and not form.is_consecutive and codec_in_log(header, config) == codec:
+        # In another codec the records get the right offsets. In its own codec, Kafka has not kept them.
+        refuse(out, UNKNOWN_SERVER_ERROR, b"Inner offsets of a compressed batch are not consecutive")
     if out.error == 0:
-        make_storable(data, header, unpacked, unpacked_bytes, max_timestamp, clock, now_ms, config, is_client, out)
+        make_storable(data, header, unpacked, unpacked_bytes, &form, clock, now_ms, config, is_client, out)
     free(unpacked)
 
 
@@ -289,10 +348,12 @@ cdef void accept_prevalidated_batch(
     char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config, BatchCheck *out
 ) noexcept nogil:
     cdef BatchHeader header
+    cdef RecordsForm form
     memset(out, 0, sizeof(BatchCheck))
     out.bad_record = -1
     out.taken_bytes = out.size_bytes = size_bytes
     if size_bytes > config.max_message_bytes or not batch_parse(data, size_bytes, &header):
         refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes")
         return
-    make_storable(data, &header, NULL, 0, header.max_timestamp_ms, clock, now_ms, config, False, out)
+    note_header(&header, header.max_timestamp_ms, &form)
+    make_storable(data, &header, NULL, 0, &form, clock, now_ms, config, False, out)

@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import CompressionType, Record, build_batch, iter_batches
+from tests.support import wire
 from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, with_field
 
 CODECS = list(CompressionType)
@@ -104,12 +106,56 @@ def test_a_batch_above_the_limit_is_refused_even_if_it_would_shrink(tmp_path: Pa
     assert log.append(batch(b"x" * 5000)).error == 10
 
 
-def test_wrong_inner_offsets_are_refused_where_the_batch_is_packed(tmp_path: Path) -> None:
-    """Kafka stores a gap between inner offsets, but refuses it when it compresses the batch."""
-    crooked = build_batch([Record(None, b"a", NOW_MS, (), 0), Record(None, b"b", NOW_MS, (), 7)])
-    crooked = with_field(crooked, 23, 4, 1)
-    assert of_type(tmp_path / "t-0", "producer").append(crooked).error == 0
-    assert of_type(tmp_path / "t-1", "gzip").append(crooked).error == -1
+def crooked(**how: Any) -> bytes:
+    """Return two records with the offsets 0 and 7."""
+    rows = [Record(None, b"a", NOW_MS, (), 0), Record(b"k", b"b", NOW_MS + 4, [("h", None)], 7)]
+    return with_field(build_batch(rows, **how), 23, 4, 1)
+
+
+def late_records(base_ms: int, *deltas_ms: int) -> bytes:
+    rows = b"".join(wire.record(n, b"v", timestamp_delta=delta) for n, delta in enumerate(deltas_ms))
+    count = len(deltas_ms)
+    return wire.batch(records=rows, count=count, last_offset_delta=count - 1, timestamp_ms=base_ms)
+
+
+def test_wrong_inner_offsets_are_corrected_in_another_codec(tmp_path: Path) -> None:
+    """Kafka stores a gap between the offsets of plain records, and none in a batch that it builds in another codec."""
+    log = of_type(tmp_path / "t-0", "producer")
+    assert log.append(crooked()).error == 0
+    assert [row[0] for row in next(iter_batches(stored(log))).records()] == [0, 7]
+    for source, target in ((0, "gzip"), (1, "uncompressed"), (1, "zstd")):
+        log = of_type(tmp_path / f"{source}-{target}-0", target)
+        assert log.append(crooked(compression=CompressionType(source))).error == 0
+        (there,) = iter_batches(stored(log))
+        assert there.is_crc_valid
+        assert there.records() == [(0, NOW_MS, None, b"a", []), (1, NOW_MS + 4, b"k", b"b", [("h", None)])]
+
+
+@pytest.mark.parametrize("kind", ["gzip", "producer"])
+def test_wrong_inner_offsets_are_refused_in_the_same_codec(tmp_path: Path, kind: str) -> None:
+    """Kafka has read only offsets and times of such records, and cannot build the batch anew."""
+    log = of_type(tmp_path / "t-0", kind)
+    assert (log.append(crooked(compression=CompressionType.GZIP)).error, log.log_end_offset) == (-1, 0)
+
+
+def test_base_timestamp_is_that_of_the_first_record(tmp_path: Path) -> None:
+    """A batch that is built in another codec begins with the time of its first record, as Kafka builds it."""
+    log = of_type(tmp_path / "t-0", "gzip")
+    assert log.append(late_records(NOW_MS, 5, 3)).error == 0
+    (there,) = iter_batches(stored(log))
+    assert (there.base_timestamp_ms, there.max_timestamp_ms) == (NOW_MS + 5, NOW_MS + 5)
+    assert [row[:2] for row in there.records()] == [(0, NOW_MS + 5), (1, NOW_MS + 3)]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [late_records(0, -9, 0), with_field(batch(b"a"), 21, 2, 16)],
+    ids=["time below -1", "transaction without a producer"],
+)
+def test_what_kafka_cannot_build_is_refused_only_in_another_codec(tmp_path: Path, sent: bytes) -> None:
+    """A time below -1, and a transaction without a producer, can be stored only as they are."""
+    assert of_type(tmp_path / "t-0", "producer").append(sent).error == 0
+    assert of_type(tmp_path / "t-1", "gzip").append(sent).error == -1
 
 
 def test_internal_appends_of_several_batches(tmp_path: Path) -> None:
