@@ -32,6 +32,7 @@ from kbroker.log._partition cimport (
     AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_recodes, partition_retain,
     partition_release,
 )
+from kbroker.log._validate cimport is_refused_before_log
 from kbroker.log.producers._producer_table cimport NOT_VERIFIED
 from kbroker.network._kafka_request cimport (
     RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_note_transactional_id, kafka_request, kafka_release_payload,
@@ -267,7 +268,7 @@ cdef inline bint may_use_transactional_id(Handler *handler, Request *request,
 
 
 cdef Partition *writable_partition(const Handler *handler, const ProduceRequest *parsed, const Topic *topic,
-                                   bint by_id, bint is_allowed, const ProducePart *part,
+                                   bint by_id, bint is_allowed, const ProducePart *part, int16_t version,
                                    AppendResult *result) noexcept nogil:
     """Return the partition of a part; NULL: the request itself is wrong, and result has its error.
 
@@ -288,10 +289,9 @@ cdef Partition *writable_partition(const Handler *handler, const ProduceRequest 
         refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
     elif part.size_bytes <= 0:
         refuse(result, INVALID_RECORD)
-    elif parsed.acks < -1 or parsed.acks > 1:
-        refuse(result, INVALID_REQUIRED_ACKS)
-    elif topic.is_internal:
-        refuse(result, INVALID_TOPIC_EXCEPTION)
+    elif (parsed.acks < -1 or parsed.acks > 1 or topic.is_internal) and not is_refused_before_log(
+            part.records, part.size_bytes, version):
+        refuse(result, INVALID_TOPIC_EXCEPTION if -1 <= parsed.acks <= 1 else INVALID_REQUIRED_ACKS)
     else:
         return topic.partitions[part.index]
     return NULL
@@ -300,7 +300,7 @@ cdef Partition *writable_partition(const Handler *handler, const ProduceRequest 
 cdef void append_one(const Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed,
                      ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
                      Partition **partition) noexcept nogil:
-    partition[0] = writable_partition(handler, parsed, topic, by_id, is_allowed, part, result)
+    partition[0] = writable_partition(handler, parsed, topic, by_id, is_allowed, part, version, result)
     if partition[0] == NULL:
         return
     if verified != NULL and verified.error != NONE:
@@ -375,7 +375,7 @@ cdef bint begin_gathered(Handler *handler, Request *request, ProduceRequest *par
     part.acks = parsed.acks
     part.api_version = kafka_request(request).api_version
     return writable_partition(handler, parsed, topic, data.id != NULL, may_write(handler, request, data, topic),
-                              &parsed.parts[0], &part.result) != NULL
+                              &parsed.parts[0], part.api_version, &part.result) != NULL
 
 
 cdef Outcome finish_gathered(Handler *handler, Request *request, ProduceRequest *parsed, Partition *partition,
