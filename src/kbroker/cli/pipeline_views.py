@@ -177,6 +177,9 @@ def lag(
         found = group_lag(cluster, names) if names or not folders else []
         for folder in folders:
             found += checkpoint_lag(cluster, folder)
+    if not found and not as_json:
+        click.echo("no offsets are committed")
+        return
     if as_json or partitions:
         header = ["KIND", "READER", "TOPIC", "PARTITION", "OFFSET", "END", "LAG"]
         rows = [fields(one, "kind reader topic partition offset end_offset lag") for one in found]

@@ -34,18 +34,17 @@ class TopicNames:
     """The names of existing topics, also by their spelling in metrics. Threads: one at a time."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names: set[str] = set()
+        self._names = set(names)
         self._by_metric: dict[str, str] = {}
-        for name in names:
-            self.add(name)
+        for name in self._names:
+            self._by_metric.setdefault(name.replace(".", "_"), name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
     def add(self, name: str) -> None:
-        """Add a name."""
+        """Add a name of the same request, with which others may collide: Kafka compares with those before it."""
         self._names.add(name)
-        self._by_metric.setdefault(name.replace(".", "_"), name)
 
     def colliding(self, name: str) -> str | None:
         """Return an existing name that differs only by dots and underscores, so that their metrics would be equal."""

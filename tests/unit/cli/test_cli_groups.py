@@ -480,3 +480,10 @@ def test_topics_are_altered(broker: GroupBroker) -> None:
     grown = [(b["Topics"][0]["Count"], b["ValidateOnly"]) for _, b in broker.asked(CREATE_PARTITIONS)]
     assert grown == [(6, False), (6, True)]
     assert [b["ValidateOnly"] for _, b in broker.asked(INCREMENTAL_ALTER_CONFIGS)] == [False, True]
+
+
+def test_no_lag_is_one_line(broker: GroupBroker) -> None:
+    """`pipeline lag` of groups without offsets prints a line instead of a header alone; --json prints a list."""
+    broker.committed = {"g": {}}
+    assert printed(broker, "pipeline", "lag", "g") == "no offsets are committed\n"
+    assert json.loads(printed(broker, "pipeline", "lag", "g", "--json")) == []
