@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # in the interpreter; `signal` takes milliseconds to load its enums
+import os
 import sys
 
 TYPE_CHECKING = False  # that of `typing`, which takes milliseconds to load
@@ -15,8 +16,6 @@ def _leave(number: int, frame: object) -> None:
     """End by the signal's default action; process 1 of a container, which ignores it, exits with the same status."""
     _signal.signal(number, _signal.SIG_DFL)
     _signal.raise_signal(number)
-    import os
-
     os._exit(128 + number)
 
 
@@ -34,11 +33,22 @@ def main() -> None:
     """Run the command line."""
     leave_on(_signal.SIGINT)
     leave_on(_signal.SIGTERM)
+    _open_closed_streams()
     if sys.argv[1:2] == ["serve"]:
         _serve(sys.argv[2:])
     from kbroker.cli import cli  # takes longer than all before
 
     cli(prog_name="kbroker")
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of standard streams that are closed (`>&-`).
+
+    They are None, and the next files and connections would get their descriptors.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the end of the process
 
 
 def _serve(words: list[str]) -> None:

@@ -171,6 +171,22 @@ def test_a_reader_that_leaves_is_no_error(served: Served) -> None:
     assert (done.stdout, done.stderr) == ("x" * 100 + "\n", "")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors of a shell")
+def test_closed_streams_are_no_bug(served: Served) -> None:
+    """Commands write to closed streams as to the null device: a daemon may have been started with none."""
+    served.run("topics", "create", "t", "-p", "1")
+    served.run("produce", "t", stdin="line\n")
+    for words in (
+        "topics list >&-",
+        "consume t --from-beginning -n 1 >&-",
+        "produce t <&-",
+        "topics list <&- >&- 2>&-",
+    ):
+        command = f"'{sys.executable}' -m kbroker {words} -b {served.address}"
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), words
+
+
 def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """After kill -9, every acknowledged record is served from the same folder, and the offsets continue."""
     first = Served("--data-dir", str(tmp_path))

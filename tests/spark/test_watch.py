@@ -120,7 +120,6 @@ def test_views_are_those_of_the_batch_jobs(spark: SparkSession, tmp_path: Path, 
     assert sum(row["delay_served_ms"] for row in held["quotas"]) > 0
 
 
-@pytest.mark.soak
 def test_the_page_is_about_one_version(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes that a batch adds while the page is made are in none of its parts."""
     table = DeltaTable(tmp_path / "t")
@@ -147,6 +146,7 @@ def test_the_page_is_about_one_version(spark: SparkSession, tmp_path: Path, monk
     assert (found.start_s, sum(found.all_over_time["requests"])) == (0, 2)
 
 
+@pytest.mark.soak
 def test_the_command_follows_a_brokers_log(tmp_path: Path) -> None:
     """Ctrl-C ends it after the current batch with a summary, and leaves no process."""
     with EmbeddedBroker({"kbroker.request.log.topic": "__request_log"}) as broker:
