@@ -162,6 +162,9 @@ cdef SegmentList *view_acquire(Partition *partition) noexcept nogil
 # Publish segments (takes the list's count); the last one is the active one. Under the append lock.
 cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nogil
 
+# Find the epoch at or below the wanted one, and the offset after its last record. False: the wanted one is not of
+# the log.
+cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *epoch, int64_t *end) noexcept nogil
 # Remember the start of an epoch; under the append lock. 1: new, 0: known, or -ENOMEM.
 cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil
 # Write leader-epoch-checkpoint; under the append lock. 0 or -errno.

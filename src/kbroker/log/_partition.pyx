@@ -159,6 +159,31 @@ cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
     return rc
 
 
+cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *epoch, int64_t *end) noexcept nogil:
+    """Source: ``LeaderEpochFileCache.endOffsetFor``, which knows the leader's epoch from its election on."""
+    cdef int32_t latest = <int32_t>atomic_load(&partition.leader_epoch), first = 0, above
+    cdef int64_t log_start
+    if wanted < 0 or wanted > latest:
+        return False
+    mutex_lock(&partition.append_lock)
+    log_start = atomic_load(&partition.log_start)
+    # Epochs before that of the first record are forgotten.
+    while first + 1 < partition.epoch_count and partition.epoch_starts[first + 1] <= log_start:
+        first += 1
+    above = first
+    while above < partition.epoch_count and partition.epochs[above] <= wanted:
+        above += 1
+    epoch[0] = partition.epochs[above - 1] if above > first and wanted != latest else wanted
+    if above < partition.epoch_count and wanted != latest:
+        end[0] = partition.epoch_starts[above]
+        if end[0] < log_start:
+            end[0] = log_start
+    else:
+        end[0] = atomic_load(&partition.log_end)
+    mutex_unlock(&partition.append_lock)
+    return True
+
+
 cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil:
     """Remember the start of an epoch, under the append lock. Later files are written from this list."""
     cdef int32_t count = partition.epoch_count

@@ -203,7 +203,9 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
         if min_one and size < place.batch_bytes:
             size = place.batch_bytes
         elif size < place.batch_bytes:
-            size = 0                            # the first batch does not fit: like Kafka, send none rather than a part
+            # The first batch does not fit: like Kafka, send none rather than a part, and no list of transactions.
+            out.aborted_count = -(size > 0)
+            size = 0
         if size > place.limit - place.position:
             size = place.limit - place.position
         if size > 0:

@@ -187,6 +187,35 @@ def last_fetched_epochs(talk: Talk) -> None:
         talk.ask(body, note)
 
 
+@situation("Fetch", "12-18")
+def records_after_an_epoch(talk: Talk) -> None:
+    """Send the present epoch with an offset after its end, where the logs diverge, without a session and in one."""
+    topic = talk.topic()
+    fill(talk, topic, batches=2)
+    session = 0
+    for note, offset, epoch in (("one after", 3, 0), ("far after", 99, 0), ("at the end", 2, 0), ("below zero", -1, 0)):
+        body = fetch((topic, 0, offset), MinBytes=1, MaxWaitMs=50)
+        body["Topics"][0]["Partitions"][0] |= {"LastFetchedEpoch": epoch, "CurrentLeaderEpoch": -1}
+        talk.ask(body, note)
+    for epoch in (0, 1, 2):
+        body = fetch((topic, 0, 3), SessionId=session, SessionEpoch=epoch, MinBytes=1, MaxWaitMs=50)
+        body["Topics"][0]["Partitions"][0] |= {"LastFetchedEpoch": 0, "CurrentLeaderEpoch": 0}
+        if epoch == 2:
+            body["Topics"] = []
+        session = talk.ask(body, f"session epoch {epoch}")["SessionId"]
+
+
+@situation("Fetch", "9-18")
+def epochs_of_replica_nobody_knows(talk: Talk) -> None:
+    """Fetch as replica 7, which does not exist, with the present leader epoch, a later one, and one below zero."""
+    topic = talk.topic()
+    fill(talk, topic)
+    for epoch in (0, 9, -1, -2):
+        body = fetch((topic, 0, 0), ReplicaId=7, ReplicaState={"ReplicaId": 7, "ReplicaEpoch": 1})
+        body["Topics"][0]["Partitions"][0]["CurrentLeaderEpoch"] = epoch
+        talk.ask(body, f"epoch {epoch}")
+
+
 @situation("Fetch", "4,12,14,15,18")
 def replica_nobody_knows(talk: Talk) -> None:
     """Fetch as replica 7, which does not exist."""
@@ -228,6 +257,19 @@ def isolation_levels(talk: Talk) -> None:
         if state == "open":
             end_transaction(talk, mine, is_commit=False)
             talk.until("the marker", lambda: stable_offset() == 3)
+
+
+@situation("Fetch", "4,11,12,18", needs=TRANSACTIONS)
+def no_room_in_read_committed(talk: Talk) -> None:
+    """Fetch two partitions in read_committed with room for the records of one, and for none."""
+    topic = talk.topic(partitions=2)
+    for partition in range(2):
+        put(talk, topic, batch("a", time_ms=talk.at()), partition=partition)
+    for limit in (1, 75):
+        body = fetch((topic, 0, 0), (topic, 1, 0), MaxBytes=limit, IsolationLevel=1)
+        talk.ask(body, f"{limit} bytes")
+    talk.ask(fetch((topic, 0, 0), partition_bytes=0, IsolationLevel=1), "none of a partition")
+    talk.ask(fetch((topic, 0, 0), (topic, 1, 0), partition_bytes=10, IsolationLevel=1), "few of each")
 
 
 @situation("Fetch", "4,9,10,11,12,16")

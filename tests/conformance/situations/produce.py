@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.conformance.batches import CONTROL, LOG_APPEND_TIME, Record, batch, old_message
+from tests.conformance.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Record, batch, old_message
 from tests.conformance.bodies import (
     LATEST,
     STRANGE_ID,
@@ -100,6 +100,25 @@ def acks_of_two(talk: Talk) -> None:
     topic = talk.topic()
     talk.ask(produce((topic, 0, batch("a", time_ms=talk.at())), acks=2))
     talk.ask(produce((topic, 0, batch("a", time_ms=talk.at())), acks=-2), "-2")
+
+
+@situation("Produce", "3-13", over=("acks", "internal"))
+def forms_are_judged_first(talk: Talk, what: str) -> None:
+    """Send records that are not one batch of the version to an internal topic or with acks of two."""
+    internal = what == "internal"
+    topic = talk.topic()
+    if internal:
+        talk.quietly("FindCoordinator", 2, {"Key": topic.name, "KeyType": 0})
+        topic = talk.ready("__consumer_offsets", 50)
+    whole = batch("a", time_ms=talk.at())
+    forms = {
+        "magic 1": old_message(b"a", 1, talk.at()),
+        "two batches": whole + whole,
+        "zstd": batch("a", time_ms=talk.at(), codec="zstd"),
+        "wrong checksum": whole[:-1] + b"\x7f",
+    }
+    for note, records in forms.items():
+        talk.ask(produce((topic, 0, records), acks=1 if internal else 2), note)
 
 
 @situation("Produce", ALL)
@@ -249,6 +268,31 @@ def compression_type(talk: Talk, kind: str) -> None:
 
 
 # ---- configs of topics
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "gaps in offsets": {"offset_deltas": (0, 7)},
+    "one offset twice": {"offset_deltas": (0, 0)},
+    "base time of no record": {"rows": (Record(b"a", later_ms=5), Record(b"b", later_ms=3))},
+    "mark of append time": {"attributes": LOG_APPEND_TIME},
+    "time below -1": {"rows": (Record(b"a", later_ms=-9), Record(b"b")), "time_ms": 0},
+    "time -1": {"rows": (Record(b"a", later_ms=-1), Record(b"b")), "time_ms": 0},
+    "transaction without a producer": {"attributes": TRANSACTIONAL},
+    "unused bit": {"attributes": 128},
+}
+
+
+@situation("Produce", "9-13", over=FORMS)
+def recompressed(talk: Talk, form: str) -> None:
+    """Send unusual records in another codec than the topic's, and in the topic's, and fetch what is stored."""
+    how = {"time_ms": talk.at(), "rows": (Record(b"a"), Record(b"b")), **FORMS[form]}
+    for kind, codecs in (("uncompressed", ("gzip", "lz4")), ("gzip", ("none", "gzip"))):
+        configs = {"compression.type": kind, "message.timestamp.before.max.ms": str(2**63 - 1)}
+        topic = talk.topic(kind, 1, **configs)
+        for codec in codecs:
+            fields = {name: value for name, value in how.items() if name != "rows"}
+            talk.ask(produce((topic, 0, batch(*how["rows"], codec=codec, **fields))), f"{codec} to {kind}")
+        read_back(talk, topic, kind)
 
 
 @situation("Produce", ALL, over=("none", "gzip"))

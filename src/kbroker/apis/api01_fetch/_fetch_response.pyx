@@ -21,7 +21,8 @@ from kbroker.common._errors cimport (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._partition cimport (
-    Partition, ReadProbe, partition_is_closed, partition_leader_epoch, partition_release, partition_retain,
+    Partition, ReadProbe, partition_end_of_epoch, partition_is_closed, partition_leader_epoch, partition_release,
+    partition_retain,
 )
 from kbroker.log._posix cimport io_read
 from kbroker.log._read cimport partition_probe, partition_read
@@ -177,8 +178,12 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
             part.error = UNKNOWN_TOPIC_OR_PARTITION
         elif find_partition(state, part, topic) == NULL:
             pass
-        elif state.replica_id >= 0:
-            part.error = NOT_LEADER_OR_FOLLOWER         # no broker replicates from this one
+        elif state.replica_id >= 0:                     # no broker replicates from this one
+            epoch = partition_leader_epoch(find_partition(state, part, topic))
+            if 0 <= part.leader_epoch < epoch:
+                part.error = FENCED_LEADER_EPOCH
+            else:
+                part.error = UNKNOWN_LEADER_EPOCH if part.leader_epoch >= 0 else NOT_LEADER_OR_FOLLOWER
         elif part.max_bytes < 0 or state.max_bytes < 0:
             part.error = UNKNOWN_SERVER_ERROR
         else:
@@ -188,8 +193,13 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
                 part.error = UNKNOWN_LEADER_EPOCH
             elif 0 <= part.leader_epoch < epoch:
                 part.error = FENCED_LEADER_EPOCH
-            elif part.last_fetched_epoch > epoch:
-                part.error = OFFSET_OUT_OF_RANGE
+            elif part.last_fetched_epoch >= 0:
+                if not partition_end_of_epoch(part.partition, part.last_fetched_epoch, &part.diverging_epoch,
+                                              &part.diverging_end):
+                    part.error = OFFSET_OUT_OF_RANGE
+                else:
+                    part.is_diverging = (
+                        part.diverging_epoch < part.last_fetched_epoch or part.diverging_end < part.offset)
     if unrecorded > 0 and unrecorded == state.part_count:
         kafka_request(state.request).record_flags |= RECORD_SKIP
     return supersede(state)
@@ -227,6 +237,14 @@ cdef void ask_again(FetchState *state) noexcept nogil:
     topic_table_release(topics)
 
 
+cdef void read_diverging(FetchPart *part) noexcept nogil:
+    """Note the offsets of a log from which the client's records differ: it gets no records, even out of range."""
+    part.read.high_watermark = atomic_load(&part.partition.high_watermark)
+    part.read.last_stable_offset = atomic_load(&part.partition.last_stable)
+    part.read.log_start_offset = atomic_load(&part.partition.log_start)
+    part.read.aborted_count = -1
+
+
 cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil:
     cdef int64_t limit = state.max_bytes, total = 0, room
     cdef bint min_one = True
@@ -251,6 +269,10 @@ cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readab
             part.read.error = FENCED_LEADER_EPOCH if part.leader_epoch >= 0 else NOT_LEADER_OR_FOLLOWER
         else:
             room = limit - total
+            if part.is_diverging:
+                read_diverging(part)
+                any_error[0] = True         # it is sent at once
+                continue
             if room < 0 or part.has_preferred:
                 room = 0
             partition_read(part.partition, part.offset, part.max_bytes if part.max_bytes < room else room,
@@ -409,7 +431,7 @@ cdef inline bint has_other_leader(const FetchState *state, const FetchPart *part
 
 cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *splits, int32_t *split_count) noexcept nogil:
     cdef int16_t version = state.version
-    cdef bint flexible = version >= 12, ok
+    cdef bint flexible = version >= 12, ok, diverges = part.is_diverging and part.read.error == NONE
     kafka_mark_error(state.request, part.read.error, 1)
     write_i32(w, part.index)
     write_i16(w, part.read.error)
@@ -421,7 +443,14 @@ cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *split
     if version >= 11:
         write_i32(w, part.preferred if part.has_preferred and part.read.error == NONE else -1)
     ok = write_records(w, part, flexible, splits, split_count)
-    if has_other_leader(state, part):
+    if flexible and diverges:
+        write_uvarint(w, 1)
+        write_uvarint(w, 0)     # DivergingEpoch: epoch, end offset, no tags
+        write_uvarint(w, 13)
+        write_i32(w, part.diverging_epoch)
+        write_i64(w, part.diverging_end)
+        write_uvarint(w, 0)
+    elif has_other_leader(state, part):
         write_uvarint(w, 1)
         write_uvarint(w, 1)     # CurrentLeader: id, epoch, no tags
         write_uvarint(w, 9)

@@ -459,7 +459,7 @@ cdef void select_parts(FetchState *state, bint is_sent) noexcept nogil:
     for i in range(state.part_count):
         asked = &state.parts[i]
         part = find_part(session, asked.name, asked.name_bytes, asked.id, asked.index)
-        must = asked.read.size_bytes > 0 or asked.read.error != 0 or asked.has_preferred
+        must = asked.read.size_bytes > 0 or asked.read.error != 0 or asked.has_preferred or asked.is_diverging
         if part != NULL:
             part.was_known = part.was_known or asked.was_known
             must = must or part.reported_high_watermark != asked.read.high_watermark

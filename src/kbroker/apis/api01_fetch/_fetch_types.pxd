@@ -21,6 +21,9 @@ cdef struct FetchPart:
     int32_t current_leader      # of the response; -1: unknown
     int32_t current_epoch
     int16_t error               # found before reading
+    bint is_diverging           # the client has records after the end of its epoch, which is in the response (KIP-595)
+    int32_t diverging_epoch
+    int64_t diverging_end
     bint was_known              # its topic exists, or did during an earlier request of the session
     bint is_unread              # unknown topic or partition: its log was not read
     bint is_included            # is in the response
