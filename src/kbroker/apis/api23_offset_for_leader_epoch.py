@@ -50,26 +50,11 @@ def epochs_from(epochs: Sequence[tuple[int, int]], log_start: int) -> Sequence[t
     return [(epochs[below - 1][0], log_start), *epochs[below:]] if below > 0 else epochs
 
 
-def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, wanted: int) -> tuple[int, int]:
-    """Return the epoch at or below the wanted one, and the offset after its last record; -1 and -1 for a later epoch.
-
-    Args: ``epochs``: pairs of epoch and first offset, rising; ``latest``: the leader's epoch, which is among them once
-    it has records; ``log_end``: its end offset.
-    Source: ``LeaderEpochFileCache.endOffsetFor``.
-    """
-    if wanted == latest:
-        return latest, log_end
-    epochs = _with_latest(epochs, latest, log_end)
-    above = bisect_right(epochs, wanted, key=lambda entry: entry[0])
-    if wanted == UNKNOWN or above == len(epochs):
-        return UNKNOWN, UNKNOWN
-    return (epochs[above - 1][0] if above > 0 else wanted), epochs[above][1]
-
-
 def epoch_of_start(epochs: Sequence[tuple[int, int]], latest: int, log_start: int, log_end: int) -> int:
     """Return the epoch of the first record, or of the next one in a log without records; -1: unknown.
 
-    Args: as of ``end_of_epoch``.
+    Args: ``epochs``: pairs of epoch and first offset, rising; ``latest``: the leader's epoch, which is among them once
+    it has records; ``log_end``: its end offset.
     Source: ``UnifiedLog.fetchOffsetByTimestamp``.
     """
     epoch, start = epochs_from(_with_latest(epochs, latest, log_end), log_start)[0]
@@ -86,11 +71,9 @@ def _look_up(log: Any, error: Errors, row: Body) -> Body:
     if error is not Errors.NONE:
         return _response(index, error)
     try:
-        epochs = log.leader_epochs()
+        epoch, end = log.end_of_epoch(row["LeaderEpoch"])
     except ValueError:  # deleted just now
         return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
-    epochs = epochs_from(epochs, log.log_start_offset)
-    epoch, end = end_of_epoch(epochs, log.leader_epoch, log.log_end_offset, row["LeaderEpoch"])
     return {"ErrorCode": 0, "Partition": index, "LeaderEpoch": epoch, "EndOffset": end}
 
 

@@ -163,7 +163,7 @@ cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *
     """Source: ``LeaderEpochFileCache.endOffsetFor``, which knows the leader's epoch from its election on."""
     cdef int32_t latest = <int32_t>atomic_load(&partition.leader_epoch), first = 0, above
     cdef int64_t log_start
-    if wanted < 0 or wanted > latest:
+    if wanted == -1 or wanted > latest:
         return False
     mutex_lock(&partition.append_lock)
     log_start = atomic_load(&partition.log_start)

@@ -10,8 +10,8 @@ from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init
 from kbroker.log._append cimport partition_append, partition_append_end_marker, partition_start_verification
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_FOLDER, AppendResult, LogConfig, Partition, ReadProbe, ReadResult, advance_watermarks, call_hook,
-    flush_log, hold_flushes, parse_config, partition_flush, partition_release, partition_set_high_watermark_hook,
-    release_flushes, view_acquire, write_txn_checkpoint,
+    flush_log, hold_flushes, parse_config, partition_end_of_epoch, partition_flush, partition_release,
+    partition_set_high_watermark_hook, release_flushes, view_acquire, write_txn_checkpoint,
 )
 from kbroker.log._posix cimport ENOENT, io_read, io_yield
 from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
@@ -560,6 +560,13 @@ cdef class PartitionLog:
         result = [(pairs[2 * slot], pairs[2 * slot + 1]) for slot in range(count)]
         free(pairs)
         return result
+
+    def end_of_epoch(self, int32_t wanted):
+        cdef int32_t epoch = -1
+        cdef int64_t end = -1
+        with nogil:
+            partition_end_of_epoch(self.partition, wanted, &epoch, &end)
+        return epoch, end
 
 
 cdef object append_info(AppendResult *result):

@@ -10,7 +10,7 @@ from kbroker.apis import api21_delete_records as delete_records_api
 from kbroker.apis import api43_elect_leaders as elect_leaders_api
 from kbroker.apis import api46_list_partition_reassignments as list_reassignments_api
 from kbroker.apis.api02_list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP
-from kbroker.apis.api23_offset_for_leader_epoch import end_of_epoch, epochs_from
+from kbroker.apis.api23_offset_for_leader_epoch import epochs_from
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import offset_checkpoint
@@ -102,25 +102,6 @@ def test_delete_records_of_a_closed_log(bench: Bench) -> None:
     assert cut(bench, "t", (0, 1)) == [(0, -1, 3)]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "response"),
-    [
-        (-2, (-2, 10)),
-        (-1, (-1, -1)),
-        (0, (0, 10)),
-        (1, (1, 10)),
-        (2, (2, 30)),
-        (3, (2, 30)),
-        (4, (4, 50)),
-        (5, (-1, -1)),
-    ],
-)
-def test_end_of_epoch(wanted: int, response: tuple[int, int]) -> None:
-    """The largest epoch at or below the requested epoch ends where the next begins; the leader's ends with the log."""
-    assert end_of_epoch([(2, 10), (4, 30)], 4, 50, wanted) == response
-    assert end_of_epoch([], 0, 0, 0) == (0, 0)  # an empty partition
-
-
 def test_epochs_of_deleted_records() -> None:
     """Epochs end at or after the log start offset, where the first remaining epoch begins."""
     epochs = [(0, 0), (2, 40), (4, 80)]
@@ -129,17 +110,6 @@ def test_epochs_of_deleted_records() -> None:
     ]  # fmt: skip
     assert epochs_from([], 5) == []
     assert epochs_from([(2, 10)], 5) == [(2, 10)]
-    assert end_of_epoch(epochs_from(epochs, 60), 4, 100, 0) == (0, 60)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "response"),
-    [(0, (0, 10)), (2, (2, 30)), (3, (2, 30)), (4, (4, 50)), (5, (4, 50)), (6, (6, 50)), (7, (-1, -1))],
-)
-def test_end_of_epoch_before_the_leader_has_written(wanted: int, response: tuple[int, int]) -> None:
-    """Epochs with records end where the leader's epoch, still without records, begins: an election loses no record."""
-    assert end_of_epoch([(2, 10), (4, 30)], 6, 50, wanted) == response
-    assert end_of_epoch([], 2, 0, 0) == (0, 0)  # an empty partition
 
 
 def listed(bench: Bench, timestamp: int, *, epoch: int = -1, isolation: int = 0, replica: int = -1) -> tuple[int, ...]:
