@@ -226,6 +226,7 @@ def test_other_masters_are_not_checked(url: str, monkeypatch: pytest.MonkeyPatch
         "spark://a:7077,b:7077",
         "yarn",
         "k8s://a",
+        "armada://a:50051",
     ],
 )
 def test_masters_of_spark(master: str) -> None:

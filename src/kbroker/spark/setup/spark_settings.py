@@ -14,9 +14,9 @@ from kbroker.spark.errors import PipelineError
 
 MASTER, REMOTE = "spark.master", "spark.remote"
 ALL_CORES = "local[*]"
-#: Masters of Spark. Source: SparkMasterRegex, and the cluster managers that spark-submit accepts.
+#: Masters of Spark, and URLs, which belong to cluster managers that are loaded as a service. Source: SparkMasterRegex.
 _MASTERS = re.compile(
-    r"local(\[(0*[1-9]\d*|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|(spark|k8s)://.+"
+    r"local(\[(0*[1-9]\d*|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|[a-z][a-z0-9+.-]*://.+"
 )
 PYTHON = "spark.pyspark.python"
 TASK_PYTHON = "spark.sql.execution.pyspark.python"  # of tasks only; on the driver Spark runs PYSPARK_PYTHON
