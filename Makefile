@@ -209,7 +209,8 @@ $(VENV)/.bench: $(VENV)/.locked bench/requirements.txt
 	-$(BIN)/python -m pip install -q -c $(LOCK) -r bench/requirements.txt
 	@touch $@
 
-# Byte code of the modules that are imported only: pip would compile all 1.6 GB of packages on one core
+# Byte code of the modules that are imported only: pip would compile all 1.6 GB of packages on one core.
+# Tests install packages elsewhere by pip's option --python, which that of Python 3.10 lacks.
 $(VENV)/.locked: $(VENV)/.tools $(LOCK)
-	$(BIN)/python -m pip install -q --no-compile -r $(LOCK)
+	$(BIN)/python -m pip install -q --no-compile "pip>=22.3" -r $(LOCK)
 	@touch $@

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pip as pip_package
-
 from tests.clients.python_clients import AioKafka, Client, Confluent, KafkaPython, Record
 from tests.support import need
 from tests.support.broker import run_to_end
@@ -120,8 +118,7 @@ def python_with(name: str) -> str:
 
     def install(folder: Path) -> None:
         run_to_end([sys.executable, "-m", "venv", "--without-pip", str(folder)], seconds=120)
-        # The suite's own pip runs there by its folder; its option --python is newer than that of Python 3.10
-        pip = [str(folder / "bin" / "python"), str(Path(pip_package.__file__).parent), "--disable-pip-version-check"]
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
         run_to_end([*pip, "install", "-q", "--no-compile", "-r", str(requirements)], seconds=600)
 
     folder = made(name, [requirements.read_bytes(), sys.version.encode()], install)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,6 +105,8 @@ class BrokerProcess:
     def start(self, seconds: float = 30.0) -> float:
         """Start, wait for the ready line, and return the seconds that it took."""
         begun = time.monotonic()
+        if self.port == 0 and "listeners" not in self.settings and sys.platform == "linux":
+            self._hold_port()
         self._ready.clear()
         self.process = subprocess.Popen(
             self.command(),
@@ -123,6 +127,14 @@ class BrokerProcess:
                 self.kill()
                 raise AssertionError(f"no ready line within {seconds:g} s:\n{self.tail()}")
         return time.monotonic() - begun
+
+    def _hold_port(self) -> None:
+        """Choose a port that no other program is given while the broker does not run; the broker may listen at it."""
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        self.port = held.getsockname()[1]
+        weakref.finalize(self, held.close)
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None

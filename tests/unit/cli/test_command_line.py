@@ -229,14 +229,14 @@ def test_the_other_shells_are_answered(shell: str) -> None:
 
 def test_signals_during_the_clean_up_are_ignored() -> None:
     """The clean-up that restores a terminal ends, whatever is sent meanwhile; later signals have their own action."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     done = []
 
     def command() -> None:
         with ended_by(*numbers, again=signal.SIG_IGN):
             try:
-                signal.raise_signal(signal.SIGHUP)
+                signal.raise_signal(signal.SIGUSR1)
             finally:
                 for number in numbers:
                     signal.raise_signal(number)
@@ -245,5 +245,5 @@ def test_signals_during_the_clean_up_are_ignored() -> None:
     with pytest.raises(SystemExit) as ended:
         command()
     assert done == [*numbers]
-    assert ended.value.code == 128 + signal.SIGHUP
+    assert ended.value.code == 128 + signal.SIGUSR1
     assert [signal.getsignal(number) for number in numbers] == before
