@@ -165,6 +165,10 @@ cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *
     cdef int64_t log_start
     if wanted == -1 or wanted > latest:
         return False
+    if wanted == latest:        # without the lock, which an append to a slow disk holds
+        epoch[0] = wanted
+        end[0] = atomic_load(&partition.log_end)
+        return True
     mutex_lock(&partition.append_lock)
     log_start = atomic_load(&partition.log_start)
     # Epochs before that of the first record are forgotten.
@@ -173,8 +177,8 @@ cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *
     above = first
     while above < partition.epoch_count and partition.epochs[above] <= wanted:
         above += 1
-    epoch[0] = partition.epochs[above - 1] if above > first and wanted != latest else wanted
-    if above < partition.epoch_count and wanted != latest:
+    epoch[0] = partition.epochs[above - 1] if above > first else wanted
+    if above < partition.epoch_count:
         end[0] = partition.epoch_starts[above]
         if end[0] < log_start:
             end[0] = log_start

@@ -336,6 +336,15 @@ def test_an_id_that_no_folder_has(folder: Path) -> None:
     assert "no folder of topic __consumer_offsets has its topic id: a new id was chosen" in found.notes
 
 
+def test_offsets_of_a_topic_with_a_new_id_are_noted(folder: Path) -> None:
+    """Consumers that fetch offsets by id begin without those of the earlier id until they are committed again."""
+    lose(folder)
+    for path in folder.glob("orders-*/partition.metadata"):
+        path.unlink()
+    (note,) = (one for one in recover(folder).notes if "has its topic id" in one)
+    assert note.endswith("until `kbroker groups reset GROUP --topic orders --to-current --execute`")
+
+
 def test_missing_partitions_are_reported(folder: Path) -> None:
     """A missing partition is recreated empty and noted."""
     lose(folder)
