@@ -108,7 +108,7 @@ class Scene:
         client.phase, client.waits = "joins", self.groups.join(known=True)
 
     def sync(self, client: Client) -> None:
-        shares = {one: PARTITIONS[at :: len(client.others)].encode() for at, one in enumerate(sorted(client.others))}
+        shares = {one: PARTITIONS[at :: len(client.others)].encode() for at, one in enumerate(client.others)}
         client.phase, client.waits = "syncs", self.groups.sync(client.member_id, client.generation, shares)
 
     def beat(self, client: Client) -> None:
