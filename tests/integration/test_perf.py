@@ -107,6 +107,7 @@ def test_security_of_librdkafka(tmp_path: Path) -> None:
         ("produce refused -n 2 --record-size 2000000", "MESSAGE_TOO_LARGE: a record of 2000000 bytes exceeds"),
         ("produce refused -n 2 -X nosuch=1", 'librdkafka: No such configuration property: "nosuch"'),
         ("consume refused -n 2 -X fetch.min.bytes=many", "librdkafka: Invalid value"),
+        ("produce refused -n 2 -X error_cb=x", "confluent-kafka: expected error_cb property as a callable function"),
     ],
 )
 def test_what_librdkafka_refuses_is_one_line(broker: BrokerProcess, words: str, text: str) -> None:
@@ -114,3 +115,17 @@ def test_what_librdkafka_refuses_is_one_line(broker: BrokerProcess, words: str, 
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"kbroker: {text}")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("produce t -X transactional.id=x", "transactional.id: the records of a measurement are in no transaction"),
+        ("consume t -X group.id=", "group.id: expected the name of a group, got an empty one"),
+        ("consume t -X enable.partition.eof=true", "enable.partition.eof: the end of a partition is not counted"),
+    ],
+)
+def test_properties_with_which_nothing_can_be_measured(words: str, text: str) -> None:
+    result = run(None, "perf", *words.split(), "--client", LIBRDKAFKA, "--bootstrap-server", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert text in result.stderr

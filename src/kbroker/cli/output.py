@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -123,15 +124,35 @@ def binary_stdout() -> BinaryIO:
 
 
 def is_output_closed() -> bool:
-    """Return whether nothing can read standard output any more, as after `| head`."""
+    """Return whether nothing can read standard output any more, as after `| head`.
+
+    A FIFO of the file system may get another reader: only a write finds that it has none, as with Kafka's console
+    consumer and kcat.
+    """
     if not hasattr(select, "poll"):
         return False
     poller = select.poll()
     try:
-        poller.register(sys.stdout.fileno(), 0)
+        number = sys.stdout.fileno()
+        poller.register(number, 0)
+        if _is_named_pipe(number):
+            return False
     except (OSError, ValueError):  # not a descriptor
         return False
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
+
+
+def _is_named_pipe(number: int) -> bool:
+    """Return whether a descriptor is a FIFO of a file system: pipes without a name are on another device."""
+    status = os.fstat(number)
+    if not stat.S_ISFIFO(status.st_mode):
+        return False
+    ends = os.pipe()
+    try:
+        return status.st_dev != os.fstat(ends[0]).st_dev
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 def note(message: str) -> None:

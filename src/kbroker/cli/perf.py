@@ -354,7 +354,10 @@ def _chosen(client_name: str | None, words: tuple[str, ...]) -> tuple[str, dict[
     name = client_name or (LIBRDKAFKA if perf_clients.has_librdkafka() else OWN)
     if name == OWN and words:
         raise click.UsageError("--client-property is a property of librdkafka, which is not the client here")
-    return name, key_values(words, "--client-property")
+    properties = key_values(words, "--client-property")
+    for problem in perf_clients.impossible_properties(properties):
+        raise click.BadParameter(problem, param_hint="--client-property")
+    return name, properties
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from kbroker.client.connection import (
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol import codec
 
-METADATA = 3
+METADATA, BROKER_REGISTRATION = 3, 62  # the latter is served by controllers only
 FIRST_API_VERSIONS = 4  # first version that the Java 4.3 client tries; v5 only adds the cluster id
 UNKNOWN_TOPIC_PATIENCE_S = 1.0  # a topic just created may not be known to every broker yet
 #: Body of every ApiVersions request, ignorable below v3. A broker counts connections by the latest client information.
@@ -429,6 +429,8 @@ def shared_version(connection: Connection, api_key: int, max_version: int | None
         offered = f"versions {their_low}-{their_high}" if their_high >= 0 else "no version"
         name, who = codec.api(api_key).name, format_address(connection.address)
         message = f"{who} supports {offered} of {name}, this client versions {low}-{high}"
+        if METADATA not in connection.versions and BROKER_REGISTRATION in connection.versions:
+            message = f"{who} is the listener of a controller, without {name}: give the address of a broker"
         raise KafkaError(Errors.UNSUPPORTED_VERSION, message)
     return version
 

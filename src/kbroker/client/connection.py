@@ -19,6 +19,8 @@ MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, used as
 RECEIVE_BYTES = 1 << 16
 LATE_S = 0.01  # tolerated lateness of a time-out: setting the socket's costs a system call
 API_VERSIONS = 18
+TLS_ALERT = 0x1503  # first two bytes of a TLS record: an alert, and the major version 3
+WITH_TLS = "expected a listener without TLS, got one with TLS: change security.protocol or the port"
 
 Address = tuple[str, int]
 Body = dict[str, Any]
@@ -133,6 +135,7 @@ class Connection:
         self.max_frame_bytes = max_frame_bytes
         self.versions: dict[int, tuple[int, int]] = {}  # filled by Cluster's negotiation: api key -> broker's range
         self.closed_hint = ""  # end of the error if the broker closes the connection before the next response
+        self._is_answered = False
         self.throttled_until_s = 0.0  # by this connection's clock: the broker does not read until then
         self._renew_at_s: float | None = None
         self._clock = clock
@@ -146,8 +149,6 @@ class Connection:
             raise BrokerConnectionError(address, _reason(error)) from None
         except UnicodeError:  # from the resolver's IDNA encoding
             raise BrokerConnectionError(address, "not a host name") from None
-        if not hasattr(self._sock, "read"):  # without TLS: a TLS listener closes the connection at the first request
-            self.closed_hint = " (does this listener require TLS?)"
 
     @property
     def closed(self) -> bool:
@@ -252,10 +253,12 @@ class Connection:
         with self._closed_by_failure(timeout_s):
             (size_bytes,) = struct.unpack(">i", self._receive(4, deadline))
             if not 4 <= size_bytes <= self.max_frame_bytes:
+                if size_bytes >> 16 == TLS_ALERT:
+                    raise BrokerConnectionError(self.address, WITH_TLS)
                 raise BrokerConnectionError(
                     self.address,
                     f"expected a response of 4 to {self.max_frame_bytes} bytes, got {size_bytes} "
-                    "(is this a Kafka port, without TLS?)",
+                    "(is this a Kafka port?)",
                 )
             frame = self._receive(size_bytes, deadline, memory)
             (correlation_id,) = struct.unpack_from(">i", frame)
@@ -280,6 +283,7 @@ class Connection:
     def decode(self, api_key: int, api_version: int, frame: bytearray | memoryview) -> Body:
         """Decode the frame of a response; record the throttle time, during which the broker does not read."""
         self.closed_hint = ""
+        self._is_answered = True
         try:
             _, response = codec.decode_response_frame(api_key, api_version, frame)
         except ProtocolError as error:
@@ -321,8 +325,18 @@ class Connection:
             self._arm(deadline)
             received = self._sock.recv_into(view) if read is None else read(len(view), view)
             if not received:
-                raise BrokerConnectionError(self.address, f"the broker closed the connection{self.closed_hint}")
+                raise BrokerConnectionError(self.address, self._closed_text())
             view = view[received:]
+
+    def _closed_text(self) -> str:
+        """Return the reason for which the broker has closed the connection, as far as it can be known."""
+        sock = self._sock
+        if not self._is_answered and not hasattr(sock, "read") and sock is not None:  # the first request, without TLS
+            from kbroker.client.security import requires_tls
+
+            if requires_tls(sock):
+                return WITH_TLS
+        return f"the broker closed the connection{self.closed_hint}"
 
     def _arm(self, deadline: float) -> None:
         left = deadline - self._clock()

@@ -83,6 +83,18 @@ def librdkafka_config(bootstrap: str, properties: Mapping[str, str]) -> dict[str
     return config
 
 
+def impossible_properties(properties: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each property of librdkafka with which nothing can be measured."""
+    found = []
+    if "transactional.id" in properties:
+        found.append("transactional.id: the records of a measurement are in no transaction")
+    if properties.get("group.id") == "":  # librdkafka ends the process by an assertion
+        found.append("group.id: expected the name of a group, got an empty one")
+    if properties.get("enable.partition.eof", "false").lower() == "true":
+        found.append("enable.partition.eof: the end of a partition is not counted as a record")
+    return found
+
+
 class LibrdkafkaProducer:
     """Producer of confluent-kafka. Args: ``config``: of librdkafka. Raises: UserError if it refuses the config."""
 
@@ -245,6 +257,8 @@ def _client(kind: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> An
         return kind(config)
     except KafkaException as refusal:
         raise UserError(f"librdkafka: {refusal.args[0].str()}") from None
+    except TypeError as refusal:  # a property of confluent-kafka with another type than text
+        raise UserError(f"confluent-kafka: {refusal}") from None
 
 
 def _refused_record(error: Any, size_bytes: int) -> KafkaError:

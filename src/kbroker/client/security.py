@@ -30,6 +30,7 @@ PROPERTIES = (
     *("ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
     *("ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification"),
 )
+PROBE_TIMEOUT_S = 2.0
 #: Properties of other clients without effect here, whose names are similar to these.
 OTHER_PROPERTIES = ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.pem", "ssl.certificate.pem")
 
@@ -134,6 +135,25 @@ def _is_without_tls(error: BaseException) -> bool:
     if isinstance(error, ssl.SSLError):
         return isinstance(error, ssl.SSLEOFError) or error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
     return isinstance(error, ConnectionResetError)
+
+
+def requires_tls(sock: socket.socket) -> bool:
+    """Return whether the peer of a connected socket takes part in a TLS handshake, on another connection."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection(sock.getpeername()[:2], PROBE_TIMEOUT_S) as other,
+            context.wrap_socket(other),
+        ):
+            return True
+    except ssl.SSLError as error:  # a refusal of the handshake, such as of the version, is one of a TLS listener
+        return not _is_without_tls(error)
+    except OSError:  # also of a broker that stops
+        return False
 
 
 def _sasl(properties: Mapping[str, str]) -> Sasl:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import itertools
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 from kbroker._core.timer.timing_wheel import Timer
@@ -165,6 +166,7 @@ class FaultRules:
         execute: bool = False,
         count: int = 1,
         skip: int = 0,
+        **unknown: NoReturn,
     ) -> Fault:
         """Add a rule: let requests fail from now on.
 
@@ -181,8 +183,11 @@ class FaultRules:
                 client repeats it.
             count: number of requests, -1 for all until the rule is removed.
             skip: number of matching requests that pass first.
-        Raises: ValueError for an invalid combination.
+        Raises: ValueError for an invalid combination; TypeError for an unknown argument.
         """
+        for name in unknown:
+            hint = did_you_mean(name, inspect.signature(self.add).parameters)
+            raise TypeError(f"add() got an unexpected keyword argument {name!r}{hint}")
         wanted = () if api is None else api if isinstance(api, tuple) else (api,)
         keys = frozenset(_key(one) for one in wanted)
         served = self._broker.apis.entries

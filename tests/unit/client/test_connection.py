@@ -21,7 +21,7 @@ from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_log import FakeTime
 
-METADATA, API_VERSIONS = 3, 18
+METADATA, API_VERSIONS, BROKER_REGISTRATION = 3, 18, 62
 
 
 def test_bootstrap_lists() -> None:
@@ -135,7 +135,8 @@ def test_the_time_out_of_the_socket_is_not_set_for_each_read() -> None:
         (struct.pack(">i", -1), "expected a response of 4 to 1000 bytes, got -1"),
         (struct.pack(">i", 3), "expected a response of 4 to 1000 bytes, got 3"),
         (struct.pack(">i", 1001), "expected a response of 4 to 1000 bytes, got 1001"),
-        (b"HTTP/1.1 400 Bad Request", "is this a Kafka port, without TLS?"),
+        (b"HTTP/1.1 400 Bad Request", "is this a Kafka port?"),
+        (b"\x15\3\3\0\2\2\x46", "expected a listener without TLS, got one with TLS: change security.protocol"),
         (struct.pack(">ii", 4, 99), "correlation id mismatch: expected 1, got 99"),
         (struct.pack(">ii", 4, 1), "cannot decode the response to Metadata version 9"),
         (struct.pack(">iiB", 5, 1, 0xFF), "cannot decode the response to Metadata version 9"),
@@ -192,12 +193,28 @@ def test_api_versions_refused_for_good(broker: FakeBroker) -> None:
 @pytest.mark.parametrize("theirs", [(99, 100), None])
 def test_no_common_version_is_named(broker: FakeBroker, cluster: Cluster, theirs: tuple[int, int] | None) -> None:
     """An API that the broker lacks, or shares no version of, is UNSUPPORTED_VERSION with the API's name."""
-    broker.ranges.pop(METADATA)
+    del broker.ranges[METADATA], broker.ranges[BROKER_REGISTRATION]
     if theirs is not None:
         broker.ranges[METADATA] = theirs
     with Cluster(broker.bootstrap) as fresh, pytest.raises(KafkaError, match="of Metadata, this client") as caught:
         fresh.fetch_metadata(None)
     assert Errors.UNSUPPORTED_VERSION is caught.value.error
+
+
+def test_the_listener_of_a_controller_is_named(broker: FakeBroker) -> None:
+    """A controller, which serves BrokerRegistration and not Metadata, cannot be a bootstrap server, which is the text of the error."""
+    broker.ranges = {API_VERSIONS: (0, 4), BROKER_REGISTRATION: (0, 4)}
+    with Cluster(broker.bootstrap) as fresh, pytest.raises(KafkaError) as caught:
+        fresh.fetch_metadata(None)
+    assert f"{broker.bootstrap} is the listener of a controller, without Metadata" in str(caught.value)
+
+
+def test_a_broker_that_stops_is_not_taken_for_a_listener_with_tls(broker: FakeBroker) -> None:
+    """A connection that is closed at the first request is that of a TLS listener only if a TLS handshake succeeds."""
+    broker.handlers[API_VERSIONS] = lambda version, body: broker.listener.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(BrokerConnectionError) as caught:
+        Cluster(broker.bootstrap)
+    assert caught.value.message == "the broker closed the connection"
 
 
 def test_unknown_error_code_counts_as_unknown_server_error() -> None:

@@ -98,6 +98,14 @@ def test_a_rule_that_cannot_be(broker: QuietBroker, rules: FaultRules, arguments
     assert (rules.all(), broker.shown) == ([], None)
 
 
+def test_a_misspelled_argument_is_named(broker: QuietBroker, rules: FaultRules) -> None:
+    """An unknown argument is refused with the one that was probably meant."""
+    misspelled: dict[str, Any] = {"topics": "orders"}
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'topics'; did you mean topic\?"):
+        rules.add("Produce", drop=True, **misspelled)
+    assert (rules.all(), broker.shown) == ([], None)
+
+
 def test_the_next_n_and_no_more(rules: FaultRules) -> None:
     """A rule with count=2 matches two requests; a rule with count=-1 has no limit."""
     twice = rules.add("Fetch", drop=True, count=2)
