@@ -9,7 +9,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kbroker._core.metrics.sensor import QuotaViolationError
+from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.errors import Errors, KafkaError
+
+LONGEST_THROTTLE_MS = INT32_MAX  # of a response's field; Kafka truncates longer times, which may then be negative
 
 
 class ThrottlingQuotaExceededError(KafkaError):
@@ -80,7 +83,8 @@ class ChargedMutationQuota(MutationQuota):
         try:
             self._charge(mutations, time_ms)
         except QuotaViolationError as violation:
-            self._throttle_time_ms, self._found_ms = violation.throttle_time_ms or 0, time_ms
+            self._throttle_time_ms = min(violation.throttle_time_ms or 0, LONGEST_THROTTLE_MS)
+            self._found_ms = time_ms
             if self._is_strict:
                 raise ThrottlingQuotaExceededError(self._throttle_time_ms) from None
 

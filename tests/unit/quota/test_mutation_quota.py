@@ -279,6 +279,16 @@ def test_a_refused_deletion_names_its_topic(broker: Limited, by_id: bool) -> Non
     assert (row["Name"], row["TopicId"], row["ErrorCode"], row["ErrorMessage"]) == ("a", topic_id, 89, None)
 
 
+@pytest.mark.parametrize("rate", [1e-6, 1e-300, 5e-324])
+def test_a_delay_beyond_the_field_is_the_longest_one(rate: float) -> None:
+    """A tiny rate refuses newer clients and throttles older ones for 2^31 - 1 ms; both get a response."""
+    broker = Limited.of(rate)
+    assert broker.create(5, ("a", 3)) == (2**31 - 1, [OK])
+    assert broker.create(6, ("b", 1)) == (2**31 - 1, [REFUSED])
+    assert broker.grow(2, ("a", 4)) == (2**31 - 1, [OK])
+    assert broker.delete(4, "a") == (2**31 - 1, [OK])
+
+
 def test_only_what_passed_its_own_checks_is_charged(broker: Limited) -> None:
     """Invalid names, counts and configs, existing, unknown and duplicate topics are not charged."""
     broker.create(7, ("a", 1))
