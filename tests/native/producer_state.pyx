@@ -111,7 +111,7 @@ cdef class ProducerStateManager:
                         transaction_version=0):
         """Check and apply an end marker of the coordinator at ``offset``.
 
-        Returns: (error 0, 47, 52 or 56; the entry (producer id, first, last, last stable offset) for the transaction
+        Returns: (error 0, 47, 52, 56 or -1; the entry (producer id, first, last, last stable offset) for the transaction
         index if a transaction was aborted, else None).
         """
         cdef BatchFacts facts
@@ -120,14 +120,14 @@ cdef class ProducerStateManager:
         cdef int32_t code
         memset(&facts, 0, sizeof(facts))
         facts.producer_id = checked(producer_id, "producer_id", 0, INT64_MAX)
-        facts.producer_epoch = <int16_t>checked(producer_epoch, "producer_epoch", 0, 32767)
+        facts.producer_epoch = <int16_t>checked(producer_epoch, "producer_epoch", -32768, 32767)
         facts.base_offset = facts.last_offset = checked_offset(offset, "offset")
         facts.base_sequence = facts.last_sequence = -1
-        facts.coordinator_epoch = <int32_t>checked(coordinator_epoch, "coordinator_epoch", 0, INT32_MAX)
+        facts.coordinator_epoch = <int32_t>checked(coordinator_epoch, "coordinator_epoch", -INT32_MAX, INT32_MAX)
         facts.max_timestamp_ms = checked(timestamp_ms, "timestamp_ms", -1, INT64_MAX)
         facts.is_transactional = facts.is_control = True
         facts.control_type = 1 if commit else 0
-        facts.transaction_version = <int16_t>checked(transaction_version, "transaction_version", 0, 32767)
+        facts.transaction_version = <int16_t>checked(transaction_version, "transaction_version", -1, 32767)
         code = producer_state_check(self.state, &facts, &duplicate)
         if code != 0:
             return code, None

@@ -25,11 +25,10 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
-    error = _impossible(marker)
-    if error is not Errors.NONE:
+    if _is_impossible(marker):
         view = ctx.topics.get(topic)
         is_there = view is not None and 0 <= index < len(view.partitions)
-        return error if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION
+        return Errors.UNKNOWN_SERVER_ERROR if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION
     _, unserved = led_partition(ctx, topic, index)
     if unserved is Errors.NOT_LEADER_OR_FOLLOWER:
         return unserved
@@ -43,13 +42,9 @@ def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
     return ctx.markers.write((topic, index), found)
 
 
-def _impossible(marker: Body) -> Errors:
-    """Return Kafka's error for impossible producer or coordinator numbers, or NONE. Clients do not retry them."""
-    if marker["ProducerId"] < 0 or marker["ProducerEpoch"] == -1 or marker.get("TransactionVersion", 0) < 0:
-        return Errors.UNKNOWN_SERVER_ERROR
-    if marker["ProducerEpoch"] < 0:
-        return Errors.INVALID_PRODUCER_EPOCH
-    return Errors.TRANSACTION_COORDINATOR_FENCED if marker["CoordinatorEpoch"] < -1 else Errors.NONE
+def _is_impossible(marker: Body) -> bool:
+    """Return whether no batch of these numbers exists."""
+    return bool(marker["ProducerId"] < 0 or marker["ProducerEpoch"] == -1)
 
 
 def _response(body: Body, result: Callable[[Body, str, int], Errors]) -> Body:

@@ -75,9 +75,10 @@ class PartitionLog:
 
         Args:
             transaction_version: of the transaction. From 2 on the epoch must be above that of the records, except for
-            the repeat of the marker that ended it; below 2 it must not be lower.
+            the repeat of the marker that ended it and for the largest epoch; below 2 it must not be lower. -1: unknown.
 
-        Returns: `error` 0, 47 (an older epoch), 52 (an older coordinator), 56 or 3; `flush_offset` as for `append`.
+        Returns: `error` 0, 47 (an older epoch), 52 (an older coordinator), 56, 3 or -1 (an unknown transaction
+        version); `flush_offset` as for `append`.
         Delayed fetches are checked before it returns.
         Raises: TypeError, ValueError for a number out of range.
         """

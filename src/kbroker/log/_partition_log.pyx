@@ -164,9 +164,9 @@ cdef class PartitionLog:
     def append_end_marker(self, producer_id, producer_epoch, coordinator_epoch, bint commit, *, transaction_version=0):
         cdef Partition *state = self.partition
         cdef int64_t id_ = integer(producer_id, "producer_id", 0, INT64_MAX)
-        cdef int16_t epoch = <int16_t>integer(producer_epoch, "producer_epoch", 0, 32767)
-        cdef int32_t coordinator = <int32_t>integer(coordinator_epoch, "coordinator_epoch", -1, 2147483647)
-        cdef int16_t version = <int16_t>integer(transaction_version, "transaction_version", 0, 32767)
+        cdef int16_t epoch = <int16_t>integer(producer_epoch, "producer_epoch", -32768, 32767)
+        cdef int32_t coordinator = <int32_t>integer(coordinator_epoch, "coordinator_epoch", -2147483648, 2147483647)
+        cdef int16_t version = <int16_t>integer(transaction_version, "transaction_version", -32768, 32767)
         cdef AppendResult result
         with nogil:
             partition_append_end_marker(state, id_, epoch, coordinator, commit, version, &result)

@@ -61,7 +61,9 @@ class LogTasks:
         self._every("log-retention", self.apply_retention, integer("log.retention.check.interval.ms"))
         purge_ms = min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS)
         self._every("segment-deletion", self.purge_deleted, purge_ms)
-        self._every("producer-expiration", self.expire_producers, integer("producer.id.expiration.check.interval.ms"))
+        check_ms = integer("producer.id.expiration.check.interval.ms")
+        # not soon after the start, when producers whose records have old time stamps may send batches again
+        self._scheduler.schedule("producer-expiration", self.expire_producers, delay_ms=check_ms, period_ms=check_ms)
         self.schedule_flusher()
         if self._dirs:
             self._every("failed-io", self.failed_io.look, LOOK_PERIOD_MS)

@@ -184,9 +184,6 @@ def test_markers(ask: Asked, version: int) -> None:
     [
         ({"ProducerId": -1}, Errors.UNKNOWN_SERVER_ERROR),
         ({"ProducerEpoch": -1}, Errors.UNKNOWN_SERVER_ERROR),
-        ({"ProducerEpoch": -5}, Errors.INVALID_PRODUCER_EPOCH),
-        ({"CoordinatorEpoch": -5}, Errors.TRANSACTION_COORDINATOR_FENCED),
-        ({"TransactionVersion": -1}, Errors.UNKNOWN_SERVER_ERROR),
         ({"CoordinatorEpoch": -1}, Errors.NONE),
     ],
 )

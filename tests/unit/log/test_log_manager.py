@@ -416,6 +416,19 @@ def test_producers_expire_by_the_clock(brokers: Brokers, clock: VirtualClock) ->
     assert log.producer_count == 0
 
 
+def test_old_time_stamps_keep_their_producer_for_one_check_interval(brokers: Brokers, clock: VirtualClock) -> None:
+    """The first check is an interval after the start, so that a batch with old records that is sent again before is a
+    duplicate.
+    """
+    manager, _ = brokers.start()
+    day_ago = NOW_MS - 86_400_000
+    append(manager, time=day_ago, producer_id=7, producer_epoch=0, base_sequence=0)
+    pass_time(manager, clock, 599_000)
+    assert append(manager, time=day_ago, producer_id=7, producer_epoch=0, base_sequence=0).is_duplicate
+    pass_time(manager, clock, 1010)
+    assert manager.partition("orders", 0).producer_count == 0
+
+
 def test_producers_survive_a_restart(manager: LogManager, brokers: Brokers) -> None:
     """A duplicate is detected after a clean restart and after a kill."""
     append(manager, producer_id=7, producer_epoch=0, base_sequence=0)

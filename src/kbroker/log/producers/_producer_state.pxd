@@ -23,7 +23,7 @@ cdef struct BatchFacts:         # header fields of a v2 batch, parsed once by th
     int32_t coordinator_epoch   # of an end marker
     bint from_client            # a client's batch: sequence rules apply; else (coordinator, recovery) they do not
     int64_t guard               # of a transactional batch: NO_GUARD, NOT_VERIFIED, or the guard of its verification
-    int16_t transaction_version     # of an end marker; from 2 on its epoch is above that of the transaction
+    int16_t transaction_version     # of an end marker: -1 unknown; from 2 on its epoch is above that of the transaction
 
 cdef struct Duplicate:          # the remembered batch that a repeat matches
     int64_t base_offset
@@ -50,7 +50,7 @@ cdef void producer_state_free(ProducerState *state) noexcept nogil
 cdef void producer_state_clear(ProducerState *state) noexcept nogil
 # 0: may be written (not yet applied); -100: duplicate, *duplicate is filled; else the Kafka error code (45, 47, 48, 52;
 # 56 when memory is exhausted). This reserves the memory for the apply, which therefore cannot fail after a successful
-# check. An end marker is checked as the coordinator's (47, 52); recovery applies without a check.
+# check. An end marker is checked as the coordinator's (47, 52, -1); recovery applies without a check.
 cdef int32_t producer_state_check(ProducerState *state, const BatchFacts *facts, Duplicate *duplicate) noexcept nogil
 # Apply a batch after the write. True when a marker aborted a transaction: *aborted is then its .txnindex entry.
 cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil

@@ -7,7 +7,7 @@ from libc.stdlib cimport calloc
 from kbroker._core.containers.linked_list cimport chain_remove
 from kbroker.common._errors cimport (
     INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OUT_OF_ORDER_SEQUENCE_NUMBER,
-    TRANSACTION_COORDINATOR_FENCED,
+    TRANSACTION_COORDINATOR_FENCED, UNKNOWN_SERVER_ERROR,
 )
 from kbroker.log.producers._producer_table cimport (
     NOT_VERIFIED, NO_GUARD, Entry, ProducerState, RememberedBatch, Txn, Verification, add_entry, find, is_expired,
@@ -18,6 +18,8 @@ from kbroker.log.producers._producer_table cimport (
 
 cdef enum:
     NO_EPOCH = -1               # of a producer that the partition does not know
+    MAX_EPOCH = 32767
+    UNKNOWN_TRANSACTION_VERSION = -1
 
 cdef int32_t INT32_MAX = 0x7FFFFFFF
 cdef int64_t LATE_TRANSACTION_MS = 300000    # longer than any time-out that a producer can request
@@ -53,15 +55,19 @@ cdef inline bint in_sequence(int32_t last, int32_t first) noexcept nogil:
 
 
 cdef int32_t check_marker(const Entry *entry, const BatchFacts *facts) noexcept nogil:
-    if entry == NULL:
-        return 0
-    if facts.producer_epoch < entry.epoch:
+    if entry != NULL and facts.producer_epoch < entry.epoch:
         return INVALID_PRODUCER_EPOCH
-    if facts.transaction_version >= 2 and facts.producer_epoch == entry.epoch and entry.txn != NULL:
+    if facts.transaction_version == UNKNOWN_TRANSACTION_VERSION:
+        return UNKNOWN_SERVER_ERROR
+    if facts.producer_epoch < NO_EPOCH:
+        return INVALID_PRODUCER_EPOCH
+    if (facts.transaction_version >= 2 and entry != NULL and entry.txn != NULL
+            and facts.producer_epoch == entry.epoch and entry.epoch != MAX_EPOCH):
         # The coordinator raises the epoch for each marker, so this one is late and belongs to a transaction that has
         # ended. Without an open transaction it repeats the marker that ended the last one, which may be written again.
+        # The largest epoch cannot be raised: a transaction that was begun with it must be able to end.
         return INVALID_PRODUCER_EPOCH
-    if facts.coordinator_epoch < entry.coordinator_epoch:
+    if facts.coordinator_epoch < (entry.coordinator_epoch if entry != NULL else -1):
         return TRANSACTION_COORDINATOR_FENCED
     return 0
 
@@ -173,6 +179,17 @@ cdef bint apply_marker(ProducerState *state, Entry *entry, const BatchFacts *fac
     return aborts
 
 
+cdef bint begins_next(ProducerState *state, const BatchFacts *facts) noexcept nogil:
+    """Return whether the producer's verification is of the transaction that follows the one which a marker ends: with
+    transaction version 2 the client may begin it, with the marker's epoch, before the marker is written.
+    """
+    cdef Verification *verification
+    if not facts.is_control or state.verifications.count == 0:
+        return False
+    verification = verification_find(state, facts.producer_id)
+    return verification != NULL and verification.bumps_epochs and verification.epoch == facts.producer_epoch
+
+
 cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil:
     cdef Entry *entry
     if facts.producer_id < 0:
@@ -183,7 +200,7 @@ cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, Ab
     entry = find(state, facts.producer_id)
     if entry == NULL:
         entry = add_entry(state, facts.producer_id)
-    if facts.is_transactional:
+    if facts.is_transactional and not begins_next(state, facts):
         verification_end(state, facts.producer_id)
     if facts.is_control:
         return apply_marker(state, entry, facts, aborted)

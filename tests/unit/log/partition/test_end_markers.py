@@ -14,7 +14,7 @@ from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, w
 from tests.support.wire import split
 
 PID = 7
-BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 47, 48, 52
+BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED, UNKNOWN_SERVER_ERROR = 47, 48, 52, -1
 
 
 def test_marker_is_kafkas(log: PartitionLog) -> None:
@@ -33,6 +33,14 @@ def test_marker_is_kafkas(log: PartitionLog) -> None:
     assert log.append_end_marker(PID, 3, 9, False).error == 0
     (record,) = next(iter(iter_batches(read_all(log)[2]))).records()
     assert record[2] == b"\0\0\0\0"
+
+
+def test_negative_numbers_have_kafkas_errors(log: PartitionLog) -> None:
+    """An epoch below every other one is an older one; an unknown transaction version is an error of the request."""
+    assert log.append_end_marker(PID, -2, 0, True).error == BAD_EPOCH
+    assert log.append_end_marker(PID, 0, -2, True).error == COORDINATOR_FENCED
+    assert log.append_end_marker(PID, 0, 0, True, transaction_version=-1).error == UNKNOWN_SERVER_ERROR
+    assert log.append_end_marker(PID, 0, -1, True, transaction_version=-2).base_offset == 0
 
 
 def test_last_stable_offset(log: PartitionLog) -> None:

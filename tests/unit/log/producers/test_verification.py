@@ -5,6 +5,7 @@ import pytest
 from tests.native.producer_state import ProducerStateManager
 
 OUT_OF_ORDER, BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 45, 47, 48, 52
+UNKNOWN_SERVER_ERROR = -1
 PID = 7
 
 
@@ -50,6 +51,24 @@ def test_marker_forgets_the_guard(state: ProducerStateManager) -> None:
     assert state.end_transaction(PID, 0, 5, commit=False) == (0, None)
     assert state.verifications == 0
     assert state.append(PID, 0, 0, 6, transactional=True, guard=guard)[0] == BAD_TXN_STATE
+
+
+def test_marker_keeps_the_guard_of_the_next_transaction(state: ProducerStateManager) -> None:
+    """With version 2 the next transaction may begin, with the marker's epoch, before the marker is written."""
+    begin(state, epoch=3)
+    guard = state.verify(PID, 4, 0, bumps_epochs=True)[1]
+    assert state.end_transaction(PID, 4, 1, commit=True, transaction_version=2) == (0, None)
+    assert state.verify(PID, 4, 0, bumps_epochs=True) == (0, guard)
+    assert state.append(PID, 4, 0, 2, transactional=True, guard=guard) == (0, 2, 0)
+    assert state.verifications == 0
+
+
+def test_marker_keeps_the_lowest_sequence_of_a_refused_batch(state: ProducerStateManager) -> None:
+    """As in Kafka, a batch that was verified and then refused keeps later sequences out after the marker too."""
+    state.verify(PID, 0, -1, bumps_epochs=True)
+    assert state.end_transaction(PID, 0, 0, commit=False) == (0, None)
+    guard = state.verify(PID, 0, 0)[1]
+    assert state.append(PID, 0, 0, 1, transactional=True, guard=guard)[0] == OUT_OF_ORDER
 
 
 def test_repeat_is_known_before_its_transaction_is_asked_for(state: ProducerStateManager) -> None:
@@ -150,10 +169,29 @@ def test_repeated_marker_of_version_2(state: ProducerStateManager) -> None:
     assert state.end_transaction(PID, 3, 3, commit=True, transaction_version=2)[0] == BAD_EPOCH
 
 
+def test_transaction_of_the_largest_epoch_can_end(state: ProducerStateManager) -> None:
+    """The epoch of the marker cannot be above the largest one, so that the same epoch is accepted."""
+    begin(state, epoch=32767)
+    assert state.end_transaction(PID, 32767, 1, commit=False, transaction_version=2) == (0, (PID, 0, 1, 2))
+
+
+def test_marker_of_an_unknown_version(state: ProducerStateManager) -> None:
+    """The error of an older epoch precedes that of the version, which precedes that of an older coordinator."""
+    assert state.end_transaction(PID, -2, 0, commit=True, transaction_version=-1)[0] == UNKNOWN_SERVER_ERROR
+    assert state.end_transaction(PID, -2, 0, commit=True)[0] == BAD_EPOCH
+    begin(state, epoch=1)
+    assert state.end_transaction(PID, 0, 1, commit=True, transaction_version=-1)[0] == BAD_EPOCH
+    assert state.end_transaction(PID, 0, 1, commit=True, coordinator_epoch=-2)[0] == BAD_EPOCH
+    found = state.end_transaction(PID, 1, 1, commit=True, coordinator_epoch=-2, transaction_version=-1)
+    assert found == (UNKNOWN_SERVER_ERROR, None)
+
+
 def test_marker_of_an_older_coordinator(state: ProducerStateManager) -> None:
     begin(state)
     assert state.end_transaction(PID, 0, 1, commit=True, coordinator_epoch=5)[0] == 0
     assert state.end_transaction(PID, 0, 2, commit=True, coordinator_epoch=4)[0] == COORDINATOR_FENCED
+    assert state.end_transaction(PID + 1, 0, 2, commit=True, coordinator_epoch=-1)[0] == 0
+    assert state.end_transaction(PID + 2, 0, 3, commit=True, coordinator_epoch=-2)[0] == COORDINATOR_FENCED
 
 
 # ---- late transactions
