@@ -10,7 +10,7 @@ import enum
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.java.java_hash import hash_map_order
@@ -115,6 +115,7 @@ class Member:
 class ClassicGroup:
     """A group and its offsets."""
 
+    KIND: ClassVar[str] = "classic"  # in ListGroups
     group_id: str
     state: GroupState = GroupState.EMPTY
     state_timestamp_ms: int = -1

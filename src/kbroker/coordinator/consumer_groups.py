@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from kbroker._core.clock import BaseClock
-from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
@@ -17,12 +15,8 @@ from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.consumer_group import migration, records
 from kbroker.coordinator.consumer_group.classic_members import ClassicMembers
-from kbroker.coordinator.consumer_group.group import ConsumerGroup, ConsumerGroupState
-from kbroker.coordinator.consumer_group.member import (
-    NO_TARGET,
-    ConsumerGroupMember,
-    Target,
-)
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
+from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Target
 from kbroker.coordinator.consumer_group.membership import (
     ConsumerGroupMembership,
     HeartbeatRequest,
@@ -31,11 +25,11 @@ from kbroker.coordinator.consumer_group.membership import (
 from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_map import GroupMap
-from kbroker.coordinator.group_sensors import GroupSensors
+from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from kbroker.coordinator.modern_group.membership import GroupParts
 from kbroker.coordinator.modern_group.offset_commits import Assigned, Commit, check_commit, check_fetch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
-from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import ModernGroups, encoded
 
 logger = get_logger(__name__)
@@ -53,35 +47,23 @@ class DescribedConsumerGroup(NamedTuple):
     """Description of a consumer group."""
 
     group_id: str
-    state: ConsumerGroupState
+    state: ModernGroupState
     epoch: int
     target_epoch: int
     assignor: str
     members: Sequence[DescribedConsumerMember]
 
 
-class ConsumerGroups(ModernGroups[ConsumerGroup]):
+class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
     """Consumer groups. Threads: any; a group's lock guards everything of it."""
 
     membership: ConsumerGroupMembership
 
     def __init__(
-        self,
-        clock: BaseClock,
-        groups: GroupMap,
-        purgatory: Purgatory,
-        classic: Membership,
-        image: TopicsImage,
-        settings: ConsumerGroupSettings,
-        sensors: GroupSensors,
+        self, parts: GroupParts, settings: ConsumerGroupSettings, groups: GroupMap, classic: Membership
     ) -> None:
-        super().__init__(ConsumerGroup, groups, classic)
-        self._clock = clock
-        self.image = image
-        self.settings = settings
-        self.membership = ConsumerGroupMembership(
-            clock, self.write, self.downgrade, purgatory, image, settings, sensors
-        )
+        super().__init__(ConsumerGroup, parts, settings, groups, classic)
+        self.membership = ConsumerGroupMembership(parts, self.write, settings, self.downgrade)
         self.classic_members = ClassicMembers(self.membership)
 
     # ------------------------------------------------------------ requests

@@ -8,6 +8,7 @@ Source: ``GroupCoordinator``, ``GroupCoordinatorService``.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,7 @@ from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.internal_topic import InternalTopic
 from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.membership import GroupParts
 from kbroker.coordinator.modern_group.topics_image import NoTopics, TopicsImage
 from kbroker.coordinator.modern_groups import ModernGroups
 from kbroker.coordinator.offset_metadata_manager import OffsetMetadataManager
@@ -110,9 +112,9 @@ class ListedGroup(NamedTuple):
 
 
 class GroupCensus(NamedTuple):
-    """Number of groups in each state of each kind, and of their committed offsets."""
+    """Number of groups by type and state, and of their committed offsets."""
 
-    states: Mapping[enum.Enum, int]
+    states: Mapping[tuple[str, enum.Enum], int]
     offsets: int
 
 
@@ -155,24 +157,19 @@ class GroupCoordinator:
         )
         self._groups = GroupMap(self.runtime)
         topics = NoTopics() if image is None else image
-        common = clock, self._groups, self.heartbeats, self._membership, topics
+        parts, known = GroupParts(clock, self.heartbeats, topics, sensors), (self._groups, self._membership)
         consumer = replace(self._settings.consumer, classic_max_size=self._settings.max_size)
-        self.consumer_groups = ConsumerGroups(*common, consumer, sensors)
-        self.share_groups = ShareGroups(*common, self._settings.share, sensors.share_rebalances, share_coordinator_of)
-        self.streams_groups = StreamsGroups(*common, self._settings.streams, sensors)
-        self._kinds: Mapping[str, ModernGroups[Any]] = {
+        self.consumer_groups = ConsumerGroups(parts, consumer, *known)
+        self.share_groups = ShareGroups(parts, self._settings.share, *known, share_coordinator_of)
+        self.streams_groups = StreamsGroups(parts, self._settings.streams, *known)
+        self._kinds: Mapping[str, ModernGroups[Any, Any]] = {
             ConsumerGroup.KIND: self.consumer_groups,
             ShareGroup.KIND: self.share_groups,
             StreamsGroup.KIND: self.streams_groups,
         }
+        retention_ms = self._settings.offsets_retention_ms
         self.offsets = OffsetMetadataManager(
-            clock,
-            self._groups,
-            self._membership.touch,
-            self._settings.offsets_retention_ms,
-            self._kinds,
-            sensors,
-            image,
+            clock, self._groups, self._membership.touch, retention_ms, self._kinds, sensors, image
         )
 
     def _dismiss(self, group: Group, error: Errors) -> None:
@@ -361,8 +358,7 @@ class GroupCoordinator:
             try:
                 with self._groups.locked(group_id) as group:
                     if group is not None:
-                        kind = group.KIND if isinstance(group, ModernGroup) else "classic"
-                        found.append(ListedGroup(group_id, group.protocol_type or "", group.state, kind))
+                        found.append(ListedGroup(group_id, group.protocol_type or "", group.state, group.KIND))
             except KafkaError as error:
                 if error.error is not Errors.NOT_COORDINATOR:  # another broker lists those
                     raise
@@ -370,14 +366,14 @@ class GroupCoordinator:
 
     def census(self) -> GroupCensus:
         """Count the groups in each state. It visits each member."""
-        states: dict[enum.Enum, int] = {}
+        states: Counter[tuple[str, enum.Enum]] = Counter()
         offsets = 0
         for group in self._groups.all():
             with group.lock:
                 if group.is_dead:
                     continue
                 offsets += len(group.offsets.committed)
-                states[group.state] = states.get(group.state, 0) + 1
+                states[group.KIND, group.state] += 1
         return GroupCensus(states, offsets)
 
     def delete(self, group_id: str) -> None:

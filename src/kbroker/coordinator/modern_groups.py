@@ -8,7 +8,7 @@ Source: ``GroupMetadataManager``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
@@ -19,29 +19,34 @@ from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_shard import Group
 from kbroker.coordinator.internal_topic import KeyValue
 from kbroker.coordinator.modern_group.group import ModernGroup
-from kbroker.coordinator.modern_group.membership import ModernMembership
+from kbroker.coordinator.modern_group.membership import GroupParts, ModernMembership
 from kbroker.coordinator.modern_group.offset_commits import Commit
 from kbroker.coordinator.modern_group.records import Formats, GroupRecord, encode
+from kbroker.coordinator.modern_group.settings import ModernGroupSettings
 
 logger = get_logger(__name__)
 
 
 G = TypeVar("G", bound=ModernGroup)
+S = TypeVar("S", bound=ModernGroupSettings)
 
 
-class ModernGroups(Generic[G]):
+class ModernGroups(Generic[G, S]):
     """Groups of one kind, in a map with those of the others. Base class; a subclass sets ``membership``.
 
     Args: ``classic``: the members of the classic groups that such groups become, or were.
     Threads: any; the caller holds the lock of the group that it passes.
     """
 
-    membership: ModernMembership[G, Any]
+    membership: ModernMembership[G, S]
 
-    def __init__(self, make: type[G], groups: GroupMap, classic: Membership) -> None:
+    def __init__(self, make: type[G], parts: GroupParts, settings: S, groups: GroupMap, classic: Membership) -> None:
         self._make = make
+        self._clock = parts.clock
         self._groups = groups
         self._classic = classic
+        self.image = parts.image
+        self.settings = settings
 
     def found(self, group_id: str, group: Group | None) -> G:
         """Return the group if it is of this kind. Raises: KafkaError GROUP_ID_NOT_FOUND."""

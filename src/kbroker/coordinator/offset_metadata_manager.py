@@ -59,7 +59,7 @@ class OffsetMetadataManager:
         groups: GroupMap,
         touch: Callable[[ClassicGroup, str], None],
         retention_ms: int,
-        kinds: Mapping[str, ModernGroups[Any]],
+        kinds: Mapping[str, ModernGroups[Any, Any]],
         sensors: GroupSensors,
         image: TopicsImage | None = None,
     ) -> None:

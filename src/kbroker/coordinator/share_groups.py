@@ -13,29 +13,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from kbroker._core.clock import BaseClock
-from kbroker._core.metrics.sensor import Sensor
-from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH
+from kbroker.coordinator.modern_group.membership import GroupParts
 from kbroker.coordinator.modern_group.offset_commits import Commit
 from kbroker.coordinator.modern_group.records import Partitions
-from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import ModernGroups
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group import records
-from kbroker.coordinator.share_group.group import ShareGroup, ShareGroupState
+from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.share_group.member import ShareGroupMember
-from kbroker.coordinator.share_group.membership import (
-    HeartbeatRequest,
-    HeartbeatResult,
-    ShareGroupMembership,
-    combined,
-)
+from kbroker.coordinator.share_group.membership import HeartbeatRequest, HeartbeatResult, ShareGroupMembership, combined
 from kbroker.coordinator.share_group.records import StatePartitions, TopicPartitions
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 
@@ -54,34 +47,28 @@ class DescribedShareGroup(NamedTuple):
     """Description of a share group."""
 
     group_id: str
-    state: ShareGroupState
+    state: ModernGroupState
     epoch: int
     target_epoch: int
     members: Sequence[ShareGroupMember]
 
 
-class ShareGroups(ModernGroups[ShareGroup]):
+class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
     """Share groups. Threads: any; a group's lock guards everything of it."""
 
     membership: ShareGroupMembership
 
     def __init__(
         self,
-        clock: BaseClock,
-        groups: GroupMap,
-        purgatory: Purgatory,
-        classic: Membership,
-        image: TopicsImage,
+        parts: GroupParts,
         settings: ShareGroupSettings,
-        rebalances: Sensor,
+        groups: GroupMap,
+        classic: Membership,
         coordinator_of: CoordinatorOf,
     ) -> None:
-        super().__init__(ShareGroup, groups, classic)
-        self._clock = clock
+        super().__init__(ShareGroup, parts, settings, groups, classic)
         self._coordinator_of = coordinator_of
-        self.image = image
-        self.settings = settings
-        self.membership = ShareGroupMembership(clock, self.write, purgatory, image, settings, rebalances)
+        self.membership = ShareGroupMembership(parts, self.write, settings, parts.sensors.share_rebalances)
 
     # ------------------------------------------------------------ members
 

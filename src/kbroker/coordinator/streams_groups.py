@@ -8,25 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbroker._core.clock import BaseClock
-from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_map import GroupMap
-from kbroker.coordinator.group_sensors import GroupSensors
+from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH
+from kbroker.coordinator.modern_group.membership import GroupParts
 from kbroker.coordinator.modern_group.offset_commits import Assigned, Commit, check_commit, check_fetch
-from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import ModernGroups
 from kbroker.coordinator.streams_group.creation_errors import CreationErrors
-from kbroker.coordinator.streams_group.group import StreamsGroup, StreamsGroupState
+from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.member import StreamsGroupMember
-from kbroker.coordinator.streams_group.membership import (
-    HeartbeatRequest,
-    HeartbeatResult,
-    StreamsGroupMembership,
-)
+from kbroker.coordinator.streams_group.membership import HeartbeatRequest, HeartbeatResult, StreamsGroupMembership
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.coordinator.streams_group.tasks import TargetTasks
 from kbroker.coordinator.streams_group.topology import Subtopology
@@ -43,7 +37,7 @@ class DescribedStreamsGroup(NamedTuple):
     """Description of a streams group. ``subtopologies``: configured ones, if all topics exist as they must."""
 
     group_id: str
-    state: StreamsGroupState
+    state: ModernGroupState
     epoch: int
     target_epoch: int
     topology_epoch: int
@@ -51,25 +45,17 @@ class DescribedStreamsGroup(NamedTuple):
     members: Sequence[DescribedStreamsMember]
 
 
-class StreamsGroups(ModernGroups[StreamsGroup]):
+class StreamsGroups(ModernGroups[StreamsGroup, StreamsGroupSettings]):
     """Streams groups. Threads: any; a group's lock guards everything of it."""
 
     membership: StreamsGroupMembership
 
     def __init__(
-        self,
-        clock: BaseClock,
-        groups: GroupMap,
-        purgatory: Purgatory,
-        classic: Membership,
-        image: TopicsImage,
-        settings: StreamsGroupSettings,
-        sensors: GroupSensors,
+        self, parts: GroupParts, settings: StreamsGroupSettings, groups: GroupMap, classic: Membership
     ) -> None:
-        super().__init__(StreamsGroup, groups, classic)
-        self.settings = settings
-        self.creation_errors = CreationErrors(clock)
-        self.membership = StreamsGroupMembership(clock, self.write, purgatory, image, settings, sensors)
+        super().__init__(StreamsGroup, parts, settings, groups, classic)
+        self.creation_errors = CreationErrors(parts.clock)
+        self.membership = StreamsGroupMembership(parts, self.write, settings, parts.sensors.streams_rebalances)
 
     # ------------------------------------------------------------ requests
 

@@ -6,27 +6,24 @@ Source: ``GroupCoordinatorMetrics``, ``CoordinatorRuntimeMetricsImpl``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.coordinator.classic_group import GroupState
-from kbroker.coordinator.consumer_group.group import ConsumerGroupState
+from kbroker.coordinator.classic_group import ClassicGroup, GroupState
 from kbroker.coordinator.group_sensors import GROUP
-from kbroker.coordinator.share_group.group import ShareGroupState
-from kbroker.coordinator.streams_group.group import StreamsGroupState
+from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.observe.metric_table import Row, Series
 
 if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
 
-CLASSIC = "classic"
 #: The states of each kind of group.
-_KINDS: Mapping[str, type[enum.Enum]] = {
-    CLASSIC: GroupState,
-    "consumer": ConsumerGroupState,
-    "share": ShareGroupState,
-    "streams": StreamsGroupState,
+_KINDS: Mapping[str, Sequence[enum.Enum]] = {
+    ClassicGroup.KIND: tuple(GroupState),
+    "consumer": [state for state in ModernGroupState if state is not ModernGroupState.NOT_READY],
+    "share": (ModernGroupState.EMPTY, ModernGroupState.STABLE, ModernGroupState.DEAD),
+    "streams": tuple(ModernGroupState),
 }
 
 MANAGER = "kafka.coordinator.group:GroupMetadataManager"
@@ -39,16 +36,16 @@ def _partitions(groups: GroupCoordinator) -> Series:
 
 def _by_protocol(groups: GroupCoordinator) -> Series:
     census = groups.census().states
-    return [((kind,), sum(census.get(state, 0) for state in states)) for kind, states in _KINDS.items()]
+    return [((kind,), sum(census.get((kind, state), 0) for state in states)) for kind, states in _KINDS.items()]
 
 
 def _by_state(groups: GroupCoordinator, kind: str) -> Series:
     census = groups.census().states
-    return [((state.value,), census.get(state, 0)) for state in _KINDS[kind]]
+    return [((state.value,), census.get((kind, state), 0)) for state in _KINDS[kind]]
 
 
 def _in_state(groups: GroupCoordinator, state: GroupState) -> float:
-    return groups.census().states.get(state, 0)
+    return groups.census().states.get((ClassicGroup.KIND, state), 0)
 
 
 ROWS: tuple[Row[GroupCoordinator], ...] = (
@@ -57,7 +54,7 @@ ROWS: tuple[Row[GroupCoordinator], ...] = (
         _partitions, ("state",)),
     Row(GROUP, "group-count", "groups of each protocol", _by_protocol, ("protocol",)),
     *(Row(GROUP, f"{kind}-group-count", f"groups of the {kind} protocol", partial(_by_state, kind=kind), ("state",))
-      for kind in _KINDS if kind != CLASSIC),
+      for kind in _KINDS if kind != ClassicGroup.KIND),
     Row(MANAGER, "NumOffsets", "committed offsets", lambda groups: groups.census().offsets),
     Row(MANAGER, "NumGroups", "classic groups", lambda groups: sum(_in_state(groups, state) for state in GroupState)),
     *(Row(MANAGER, f"NumGroups{state.value}", f"classic groups in the state {state.value}",

@@ -22,8 +22,8 @@ from kbroker.coordinator.consumer_group.member import (
     new_member_id,
 )
 from kbroker.coordinator.consumer_group.membership import ConsumerGroupMembership, check_instance
-from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
 from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.group import TargetAssignment
 from kbroker.coordinator.modern_group.records import GroupRecord
 
 

@@ -7,7 +7,6 @@ Source: ``ConsumerGroup``, ``ModernGroup``, ``GroupMetadataManager.replay``.
 
 from __future__ import annotations
 
-import enum
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -27,16 +26,6 @@ logger = get_logger(__name__)
 
 CONSUMER = "consumer"
 NOT_OWNED = -1
-
-
-class ConsumerGroupState(enum.Enum):
-    """States of a consumer group, by the names in responses."""
-
-    EMPTY = "Empty"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class Subscribers(NamedTuple):
@@ -92,19 +81,6 @@ class ConsumerGroup(ModernGroup):
         self._latest_names: frozenset[str] = frozenset()  # most members have the same topics: they share the set
 
     # ------------------------------------------------------------ properties
-
-    @property
-    def state(self) -> ConsumerGroupState:
-        """The state, as in responses."""
-        if self.is_dead:
-            return ConsumerGroupState.DEAD
-        if not self.members:
-            return ConsumerGroupState.EMPTY
-        if self.epoch > self.target_epoch:
-            return ConsumerGroupState.ASSIGNING
-        if any(not member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
-            return ConsumerGroupState.RECONCILING
-        return ConsumerGroupState.STABLE
 
     def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
         """Return the member of an instance id, if there is one."""

@@ -11,31 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from kbroker._core.clock import BaseClock
-from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records, target_assignment
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
-from kbroker.coordinator.consumer_group.member import (
-    NO_TARGET,
-    ConsumerGroupMember,
-    MemberState,
-    Owned,
-    new_member_id,
-)
+from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, MemberState, Owned, new_member_id
 from kbroker.coordinator.consumer_group.migration import NotDowngradedError
 from kbroker.coordinator.consumer_group.reconciliation import Reconciliation, Reported, reconcile
 from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.consumer_group.regexes import Regexes, RegexStatus, Visible
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
-from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
-from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.group import TargetAssignment
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, is_subset
-from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
+from kbroker.coordinator.modern_group.membership import GroupParts, ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord, tombstone
-from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 logger = get_logger(__name__)
 
@@ -107,26 +97,14 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
 
     def __init__(
         self,
-        clock: BaseClock,
+        parts: GroupParts,
         write: Callable[[ConsumerGroup, Sequence[GroupRecord]], None],
-        downgrade: Downgrade,
-        purgatory: Purgatory,
-        image: TopicsImage,
         settings: ConsumerGroupSettings,
-        sensors: GroupSensors,
+        downgrade: Downgrade,
     ) -> None:
-        super().__init__(clock, write, purgatory, image, settings)
+        super().__init__(parts, write, settings, parts.sensors.consumer_rebalances)
         self.downgrade = downgrade
-        self._rebalances = sensors.consumer_rebalances
-        self.regexes = Regexes(
-            clock,
-            write,
-            self.timers,
-            image,
-            self.hashes,
-            settings.regex_refresh_interval_ms,
-            self._rebalances.record,
-        )
+        self.regexes = Regexes(self)
 
     # ------------------------------------------------------------ heartbeat
 
@@ -229,30 +207,10 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         epoch = group.epoch
         is_refreshed = bumps or self.is_refresh_due(group)
         if is_refreshed:
-            epoch = self._refresh(group, bumps, member, updated, changes)
+            epoch = self.refresh(group, group.topics_with(member, updated), bumps, changes)
+            if group.has_partition_metadata:
+                changes.append(tombstone(records.PARTITION_METADATA, group_id))
         return epoch, is_refreshed, names_changed or status is not RegexStatus.UNCHANGED
-
-    def _refresh(
-        self,
-        group: ConsumerGroup,
-        bumps: bool,
-        member: ConsumerGroupMember,
-        updated: ConsumerGroupMember,
-        changes: list[GroupRecord],
-    ) -> int:
-        """Read the topics again; return the group epoch, which rises if they or the subscriptions have changed."""
-        version = self.image.version
-        value = self.refreshed_hash(group, group.topics_with(member, updated))
-        epoch = group.epoch
-        if bumps or value != group.metadata_hash:
-            epoch += 1
-            changes.append(RECORDS.epoch(group.group_id, GroupEpoch(epoch, value)))
-            self._rebalances.record()
-            logger.info("group %s: epoch %d", group.group_id, epoch)
-        self.note_refresh(group, epoch, version)
-        if group.has_partition_metadata:
-            changes.append(tombstone(records.PARTITION_METADATA, group.group_id))
-        return epoch
 
     def _target(
         self,

@@ -11,7 +11,6 @@ import enum
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
@@ -19,10 +18,11 @@ from kbroker.coordinator.consumer_group.background import BackgroundTasks
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import ConsumerGroupMember
 from kbroker.coordinator.consumer_group.records import RECORDS, ResolvedRegex
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.membership import ModernMembership
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord, tombstone
-from kbroker.coordinator.modern_group.timers import MemberTimers
-from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 if TYPE_CHECKING:  # loaded with the first expression
     from kbroker.common.java.linear_pattern import LinearPattern
@@ -54,23 +54,10 @@ class Regexes:
     ``background`` runs the matching, without the group's lock.
     """
 
-    def __init__(
-        self,
-        clock: BaseClock,
-        write: Callable[[ConsumerGroup, Sequence[GroupRecord]], None],
-        member_timers: MemberTimers,
-        image: TopicsImage,
-        hashes: TopicHashes,
-        refresh_interval_ms: int,
-        on_rebalance: Callable[[], object],
-    ) -> None:
-        self._clock = clock
-        self._write = write
-        self._timers = member_timers
-        self._image = image
-        self._hashes = hashes
-        self._refresh_interval_ms = refresh_interval_ms
-        self._on_rebalance = on_rebalance
+    def __init__(self, membership: ModernMembership[ConsumerGroup, ConsumerGroupSettings]) -> None:
+        self._membership = membership
+        self._clock = membership.clock
+        self._image = membership.image
         self.background = BackgroundTasks()
 
     def update(
@@ -110,11 +97,11 @@ class Regexes:
             if 0 <= age_ms <= LEAST_INTERVAL_MS:
                 return
             is_complete = all(regex in group.resolved for regex in wanted)
-            is_recent = 0 <= age_ms <= self._refresh_interval_ms
+            is_recent = 0 <= age_ms <= self._membership.settings.regex_refresh_interval_ms
             if is_complete and is_recent and last.version >= self._image.creation_version:
                 return
         group.is_resolving = True
-        self._timers.set(group, timers.REGEX, "", SOON_MS, lambda: self._begin(group, visible))
+        self._membership.timers.set(group, timers.REGEX, "", SOON_MS, lambda: self._begin(group, visible))
 
     def _begin(self, group: ConsumerGroup, visible: Visible | None) -> None:
         try:
@@ -156,12 +143,12 @@ class Regexes:
         for regex in group.resolved.keys() - group.regex_subscribers.keys():  # its member replaced another one
             changes.append(tombstone(records.REGULAR_EXPRESSION, group.group_id, regex))
             subscribers.change_regex(group.resolved[regex], None)
-        value = self._hashes.group_hash(subscribers.topics)
+        value = self._membership.hashes.group_hash(subscribers.topics)
         if changes and (bumps or value != group.metadata_hash):
             changes.append(RECORDS.epoch(group.group_id, GroupEpoch(group.epoch + 1, value)))
-            self._on_rebalance()
+            self._membership.rebalances.record()
             logger.info("group %s: epoch %d: other topics match", group.group_id, group.epoch + 1)
-        self._write(group, changes)
+        self._membership.write(group, changes)
 
 
 def compile_regex(regex: str, most_steps: int | None = None) -> LinearPattern:

@@ -6,7 +6,6 @@ Source: ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateTargetAss
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
@@ -17,7 +16,7 @@ from kbroker.coordinator.consumer_group.assignors.group_spec import Assignor, Gr
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Target
 from kbroker.coordinator.consumer_group.reconciliation import subscribed_topics
-from kbroker.coordinator.consumer_group.records import RECORDS
+from kbroker.coordinator.modern_group.group import TargetAssignment
 from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
@@ -27,13 +26,6 @@ ASSIGNORS: Mapping[str, Assignor] = {
     uniform_assignor.NAME: uniform_assignor.assign,
     range_assignor.NAME: range_assignor.assign,
 }
-
-
-class TargetAssignment(NamedTuple):
-    """The target assignment of one member."""
-
-    epoch: int
-    target: Target
 
 
 def assign(
@@ -64,13 +56,8 @@ def assign(
         text = f"Failed to compute a new target assignment for epoch {epoch}: {error}"
         raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, text) from error
     logger.info("group %s: %s made a target assignment for epoch %d", group.group_id, assignor, epoch)
-    changes = []
-    for member_id in spec.members:
-        target = targets.get(member_id, NO_TARGET)
-        if group.targets.get(member_id) != target:
-            changes.append(RECORDS.target(group.group_id, member_id, target))
-    changes.append(RECORDS.target_epoch(group.group_id, epoch, now_ms))
-    return TargetAssignment(epoch, targets.get(updated.member_id, NO_TARGET)), changes
+    ordered: dict[str, Target] = {member_id: targets.get(member_id, NO_TARGET) for member_id in spec.members}
+    return TargetAssignment(epoch, ordered[updated.member_id]), group.target_changes(epoch, ordered, now_ms)
 
 
 def _spec(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from kbroker._core.timer.purgatory import DelayedOperation
 from kbroker.common.errors import Errors, KafkaError
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group_partition import GroupPartition
 
 FIRST_EPOCH = 1
+
+
+class ModernGroupState(enum.Enum):
+    """States of a group, by the names in responses. Only streams groups are ever not ready."""
+
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"  # topics are missing, or have wrong numbers of partitions
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class TargetAssignment(NamedTuple):
+    """The target assignment of one member."""
+
+    epoch: int
+    target: Any
 
 
 def count_change(counts: dict[str, int], removed: Iterable[str], added: Iterable[str]) -> None:
@@ -84,9 +102,18 @@ class ModernGroup:
         return self.KIND
 
     @property
-    def state(self) -> enum.Enum:
-        """The state; its value is the name in responses."""
-        raise NotImplementedError
+    def state(self) -> ModernGroupState:
+        """The state, as in responses."""
+        if self.is_dead:
+            return ModernGroupState.DEAD
+        return self._state_with_members() if self.members else ModernGroupState.EMPTY
+
+    def _state_with_members(self) -> ModernGroupState:
+        if self.epoch > self.target_epoch:
+            return ModernGroupState.ASSIGNING
+        if any(not member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
+            return ModernGroupState.RECONCILING
+        return ModernGroupState.STABLE
 
     def member(self, member_id: str) -> Any:
         """Return a member. Raises: KafkaError UNKNOWN_MEMBER_ID."""
@@ -108,6 +135,12 @@ class ModernGroup:
         if not self.target_timestamp_ms or not interval_ms:
             return True
         return not self.target_timestamp_ms <= now_ms < self.target_timestamp_ms + interval_ms
+
+    def target_changes(self, epoch: int, targets: Mapping[str, Any], now_ms: int) -> list[GroupRecord]:
+        """Return the records of a target assignment: those of the members for which it is new, then its own."""
+        kinds, group_id, present = self.RECORDS, self.group_id, self.targets
+        changes = [kinds.target(group_id, one, target) for one, target in targets.items() if present.get(one) != target]
+        return [*changes, kinds.target_epoch(group_id, epoch, now_ms)]
 
     # ------------------------------------------------------------ changes
 

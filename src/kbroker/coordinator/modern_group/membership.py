@@ -6,15 +6,17 @@ Source: ``GroupMetadataManager``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker._core.clock import BaseClock
+from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
+from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.modern_group import timers
 from kbroker.coordinator.modern_group.group import ModernGroup
-from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 from kbroker.coordinator.modern_group.settings import ModernGroupSettings
 from kbroker.coordinator.modern_group.timers import MemberTimers
 from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
@@ -29,27 +31,33 @@ G = TypeVar("G", bound=ModernGroup)
 S = TypeVar("S", bound=ModernGroupSettings)
 
 
+class GroupParts(NamedTuple):
+    """Parts of the coordinator with which the groups of each kind work. ``purgatory``: of sessions."""
+
+    clock: BaseClock
+    purgatory: Purgatory
+    image: TopicsImage
+    sensors: GroupSensors
+
+
 class ModernMembership(Generic[G, S]):
     """Changes of the membership of groups of one kind. Base class.
 
-    Args: ``write`` appends records, which the group replays, or raises KafkaError and nothing has changed.
+    Args: ``write`` appends records, which the group replays, or raises KafkaError and nothing has changed;
+    ``rebalances``: counts the new group epochs.
     Threads: any; the group's lock, which the caller holds, guards everything of a group.
     """
 
     def __init__(
-        self,
-        clock: BaseClock,
-        write: Callable[[G, Sequence[GroupRecord]], None],
-        purgatory: Purgatory,
-        image: TopicsImage,
-        settings: S,
+        self, parts: GroupParts, write: Callable[[G, Sequence[GroupRecord]], None], settings: S, rebalances: Sensor
     ) -> None:
-        self.clock = clock
+        self.clock = parts.clock
         self.write = write
-        self.image = image
+        self.image = parts.image
         self.settings = settings
-        self.timers = MemberTimers(purgatory, clock)
-        self.hashes = TopicHashes(image)
+        self.rebalances = rebalances
+        self.timers = MemberTimers(parts.purgatory, parts.clock)
+        self.hashes = TopicHashes(parts.image)
 
     def fence(self, group: G, members: Collection[Any], reason: str) -> None:
         """Remove members. Raises: KafkaError; the group is then unchanged."""
@@ -86,6 +94,20 @@ class ModernMembership(Generic[G, S]):
         if self.clock.wall_ms() >= group.refresh_deadline_ms:
             self.hashes.forget()
         return self.hashes.group_hash(names)
+
+    def refresh(
+        self, group: G, names: Iterable[str], has_subscription_changed: bool, changes: list[GroupRecord]
+    ) -> int:
+        """Read topics again; return the group epoch, which rises if they or the subscriptions have changed."""
+        version, epoch = self.image.version, group.epoch
+        value = self.refreshed_hash(group, names)
+        if has_subscription_changed or value != group.metadata_hash:
+            epoch += 1
+            changes.append(group.RECORDS.epoch(group.group_id, GroupEpoch(epoch, value)))
+            self.rebalances.record()
+            logger.info("group %s: epoch %d", group.group_id, epoch)
+        self.note_refresh(group, epoch, version)
+        return epoch
 
     def note_refresh(self, group: G, epoch: int, version: int) -> None:
         """Note that the topics of a version were read for a group epoch."""

@@ -7,24 +7,15 @@ Source: ``ShareGroup``, ``GroupMetadataManager.replay``.
 
 from __future__ import annotations
 
-import enum
 import threading
 from types import MappingProxyType
 
 from kbroker.coordinator.group_offsets import GroupOffsets
-from kbroker.coordinator.modern_group.group import ModernGroup, count_change
+from kbroker.coordinator.modern_group.group import ModernGroup, ModernGroupState, count_change
 from kbroker.coordinator.modern_group.records import Partitions
 from kbroker.coordinator.share_group import records
 from kbroker.coordinator.share_group.member import ShareGroupMember
 from kbroker.coordinator.share_group.records import StatePartitions
-
-
-class ShareGroupState(enum.Enum):
-    """States of a share group, by the names in responses."""
-
-    EMPTY = "Empty"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class ShareGroup(ModernGroup):
@@ -43,12 +34,8 @@ class ShareGroup(ModernGroup):
         self.state_partitions: StatePartitions | None = None
         self.assigned_check: tuple[int, int, StatePartitions | None] | None = None  # see ``ShareGroupMembership``
 
-    @property
-    def state(self) -> ShareGroupState:
-        """The state, as in responses."""
-        if self.is_dead:
-            return ShareGroupState.DEAD
-        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+    def _state_with_members(self) -> ModernGroupState:
+        return ModernGroupState.STABLE
 
     @property
     def is_unused(self) -> bool:

@@ -5,18 +5,14 @@ Source: ``GroupMetadataManager`` (share groups); KIP-932.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker._core.clock import BaseClock
-from kbroker._core.metrics.sensor import Sensor
-from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH
 from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord, Partitions
-from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.share_group import records, simple_assignor
 from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.share_group.member import NO_TARGET, ShareGroupMember
@@ -58,18 +54,6 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
     Threads: any; the group's lock, which the caller holds, guards everything of a group.
     """
 
-    def __init__(
-        self,
-        clock: BaseClock,
-        write: Callable[[ShareGroup, Sequence[GroupRecord]], None],
-        purgatory: Purgatory,
-        image: TopicsImage,
-        settings: ShareGroupSettings,
-        rebalances: Sensor,
-    ) -> None:
-        super().__init__(clock, write, purgatory, image, settings)
-        self._rebalances = rebalances
-
     def heartbeat(self, group: ShareGroup, request: HeartbeatRequest) -> HeartbeatResult:
         """Add a member, or update its assignment. Raises: KafkaError; the group is then unchanged."""
         member_id, joins = request.member_id, request.member_epoch == JOIN_EPOCH
@@ -89,16 +73,9 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
             bumps |= self._lacks_assignment(group)
         epoch, names = group.epoch, frozenset(group.subscribers)
         if bumps or self.is_refresh_due(group):
-            version = self.image.version
             names = frozenset(group.subscribers_with(member, updated))
-            value = self.refreshed_hash(group, names)
-            bumps |= value != group.metadata_hash
-            if bumps:
-                epoch += 1
-                changes.append(RECORDS.epoch(group.group_id, GroupEpoch(epoch, value)))
-                self._rebalances.record()
-                logger.info("group %s: epoch %d", group.group_id, epoch)
-            self.note_refresh(group, epoch, version)
+            epoch = self.refresh(group, names, bumps, changes)
+            bumps = epoch > group.epoch
         target_epoch, target = group.target_epoch, group.targets.get(member_id, NO_TARGET)
         if target_epoch < epoch and self.may_assign(group):
             target_epoch, target = epoch, self._assign(group, epoch, updated, changes)
@@ -174,10 +151,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         is_homogeneous = len({member.topic_names for member in members.values()}) == 1
         targets = simple_assignor.assign(specs, partitions, is_homogeneous)
         logger.info("group %s: made a target assignment for epoch %d", group.group_id, epoch)
-        for member_id, target in targets.items():
-            if group.targets.get(member_id) != target:
-                changes.append(RECORDS.target(group.group_id, member_id, target))
-        changes.append(RECORDS.target_epoch(group.group_id, epoch, self.clock.wall_ms()))
+        changes += group.target_changes(epoch, targets, self.clock.wall_ms())
         return targets[updated.member_id]
 
     def _reconciled(

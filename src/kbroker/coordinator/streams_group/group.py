@@ -8,13 +8,12 @@ Source: ``StreamsGroup``, ``GroupMetadataManager.replay``; KIP-1071.
 
 from __future__ import annotations
 
-import enum
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from kbroker.coordinator.group_offsets import GroupOffsets
-from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.group import ModernGroup, ModernGroupState
 from kbroker.coordinator.streams_group import records
 from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology
 from kbroker.coordinator.streams_group.member import StreamsGroupMember
@@ -24,17 +23,6 @@ from kbroker.coordinator.streams_group.topology import StreamsTopology
 
 STREAMS = "streams"
 Place = tuple[str, int]  # subtopology and partition
-
-
-class StreamsGroupState(enum.Enum):
-    """States of a streams group, by the names in responses."""
-
-    EMPTY = "Empty"
-    NOT_READY = "NotReady"  # topics are missing, or have wrong numbers of partitions
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class StreamsGroup(ModernGroup):
@@ -66,20 +54,10 @@ class StreamsGroup(ModernGroup):
         self.standby_processes: dict[Place, set[str]] = {}
         self.warmup_processes: dict[Place, set[str]] = {}
 
-    @property
-    def state(self) -> StreamsGroupState:
-        """The state, as in responses."""
-        if self.is_dead:
-            return StreamsGroupState.DEAD
-        if not self.members:
-            return StreamsGroupState.EMPTY
+    def _state_with_members(self) -> ModernGroupState:
         if self.topology is None or self.topology.epoch != self.validated_topology_epoch:
-            return StreamsGroupState.NOT_READY
-        if self.epoch > self.target_epoch:
-            return StreamsGroupState.ASSIGNING
-        if any(not member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
-            return StreamsGroupState.RECONCILING
-        return StreamsGroupState.STABLE
+            return ModernGroupState.NOT_READY
+        return super()._state_with_members()
 
     def is_subscribed(self, topic: str) -> bool:
         """Return whether the application reads this topic; False for a group without members."""

@@ -8,18 +8,15 @@ Source: ``GroupMetadataManager`` (streams groups); KIP-1071.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kbroker._core.clock import BaseClock
-from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.coordinator.group_sensors import GroupSensors
+from kbroker.coordinator.modern_group.group import TargetAssignment
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, is_subset
 from kbroker.coordinator.modern_group.membership import ModernMembership, other_epoch
 from kbroker.coordinator.modern_group.records import GroupRecord
-from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.streams_group import records, target_assignment
 from kbroker.coordinator.streams_group.endpoints import EndpointPartitions, endpoint_partitions
 from kbroker.coordinator.streams_group.group import StreamsGroup
@@ -28,7 +25,6 @@ from kbroker.coordinator.streams_group.member import Endpoint, StreamsGroupMembe
 from kbroker.coordinator.streams_group.reconciliation import reconcile
 from kbroker.coordinator.streams_group.records import NO_VALID_TOPOLOGY, RECORDS, GroupEpoch
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
-from kbroker.coordinator.streams_group.target_assignment import TargetAssignment
 from kbroker.coordinator.streams_group.tasks import NO_TARGET, AssignedTasks, TargetTasks, Tasks
 from kbroker.coordinator.streams_group.topology import InternalTopic, StreamsTopology
 
@@ -85,18 +81,6 @@ class HeartbeatResult(NamedTuple):
 class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings]):
     """Changes of the membership of streams groups."""
 
-    def __init__(
-        self,
-        clock: BaseClock,
-        write: Callable[[StreamsGroup, Sequence[GroupRecord]], None],
-        purgatory: Purgatory,
-        image: TopicsImage,
-        settings: StreamsGroupSettings,
-        sensors: GroupSensors,
-    ) -> None:
-        super().__init__(clock, write, purgatory, image, settings)
-        self._rebalances = sensors.streams_rebalances
-
     # ------------------------------------------------------------ heartbeat
 
     def heartbeat(self, group: StreamsGroup, request: HeartbeatRequest) -> HeartbeatResult:
@@ -143,7 +127,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         if is_refresh:
             self.note_refresh(group, epoch, version)
         if bumps:
-            self._rebalances.record()
+            self.rebalances.record()
             logger.info("group %s: epoch %d", group_id, epoch)
         if delay_ms:
             self.timers.set_if_absent(group, INITIAL_REBALANCE, "", delay_ms, lambda: self._first_target(group))

@@ -6,24 +6,16 @@ Source: ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateStreamsTa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from kbroker.common.java.java_hash import hash_map_order, timeline_map_order
+from kbroker.coordinator.modern_group.group import TargetAssignment
 from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.streams_group import assignor
 from kbroker.coordinator.streams_group.assignor import STANDBY_REPLICAS, MemberSpec, SubtopologySpec
 from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology
 from kbroker.coordinator.streams_group.member import StreamsGroupMember
-from kbroker.coordinator.streams_group.records import RECORDS
 from kbroker.coordinator.streams_group.tasks import NO_TARGET, TargetTasks
-
-
-class TargetAssignment(NamedTuple):
-    """The target assignment of one member."""
-
-    epoch: int
-    target: TargetTasks
 
 
 def assign(
@@ -50,11 +42,6 @@ def assign(
             for one, subtopology in configured.subtopologies.items()
         }
         targets = assignor.assign(specs, subtopologies, int(configs.get(STANDBY_REPLICAS, 0)))
-    changes = []
-    for member_id in hash_map_order(specs):
-        target = targets.get(member_id, NO_TARGET)
-        if group.targets.get(member_id) != target:
-            changes.append(RECORDS.target(group.group_id, member_id, target))
-    changes.append(RECORDS.target_epoch(group.group_id, epoch, now_ms))
-    own = NO_TARGET if updated is None else targets.get(updated.member_id, NO_TARGET)
-    return TargetAssignment(epoch, own), changes
+    ordered = {member_id: targets.get(member_id, NO_TARGET) for member_id in hash_map_order(specs)}
+    own = NO_TARGET if updated is None else ordered[updated.member_id]
+    return TargetAssignment(epoch, own), group.target_changes(epoch, ordered, now_ms)
