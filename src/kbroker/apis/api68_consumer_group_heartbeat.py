@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from kbroker.apis.group_heartbeats import accepted, check_texts, invalid
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.feature_versions import GROUP_VERSION
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
 from kbroker.coordinator.consumer_group.regexes import Visible
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 
 FIRST_WITH_CLIENTS_MEMBER_ID = 1
@@ -49,19 +51,12 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             )
         )
     except KafkaError as error:
-        return {"ErrorCode": int(error.error), "ErrorMessage": error.message or error.error.message}
+        return error_fields(error)
     assignment = None
     if result.assigned is not None:
         rows = [{"TopicId": topic_id, "Partitions": list(epochs)} for topic_id, epochs in result.assigned.items()]
         assignment = {"TopicPartitions": rows}
-    return {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "MemberId": result.member_id,
-        "MemberEpoch": result.member_epoch,
-        "HeartbeatIntervalMs": result.heartbeat_interval_ms,
-        "Assignment": assignment,
-    }
+    return {**accepted(result), "Assignment": assignment}
 
 
 def _by_topic(rows: list[Body]) -> dict[UUID, list[int]]:
@@ -86,33 +81,22 @@ def _check(body: Body, version: int, known: Sequence[str]) -> None:
     Args: ``known``: the assignors that a member may ask for.
     """
     epoch = body["MemberEpoch"]
-    needs_member_id = version >= FIRST_WITH_CLIENTS_MEMBER_ID or epoch > 0 or epoch == LEAVE_EPOCH
-    if needs_member_id:
-        _check_text("MemberId", body["MemberId"])
-    for name in ("GroupId", "InstanceId", "RackId"):
-        _check_text(name, body[name])
+    if version >= FIRST_WITH_CLIENTS_MEMBER_ID or epoch > 0 or epoch == LEAVE_EPOCH:
+        check_texts(body, "MemberId")
+    check_texts(body, "GroupId", "InstanceId", "RackId")
     if epoch == JOIN_EPOCH:
         if body["RebalanceTimeoutMs"] == -1:
-            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+            raise invalid("RebalanceTimeoutMs must be provided in first request.")
         if body["TopicPartitions"] is None or body["TopicPartitions"]:
-            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+            raise invalid("TopicPartitions must be empty when (re-)joining.")
         if body["SubscribedTopicNames"] is None and body.get("SubscribedTopicRegex") is None:
-            raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+            raise invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
     elif epoch == STATIC_LEAVE_EPOCH:
         if body["InstanceId"] is None:
-            raise _invalid("InstanceId can't be null.")
+            raise invalid("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
-        raise _invalid("MemberEpoch is invalid.")
+        raise invalid("MemberEpoch is invalid.")
     assignor = body["ServerAssignor"]
     if assignor is not None and assignor not in known:
         text = f"ServerAssignor {assignor} is not supported. Supported assignors: {', '.join(known)}."
         raise KafkaError(Errors.UNSUPPORTED_ASSIGNOR, text)
-
-
-def _check_text(name: str, text: str | None) -> None:
-    if text is not None and not text.strip():
-        raise _invalid(f"{name} can't be empty.")
-
-
-def _invalid(text: str) -> KafkaError:
-    return KafkaError(Errors.INVALID_REQUEST, text)

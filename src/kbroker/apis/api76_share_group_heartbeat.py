@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from kbroker.apis.group_heartbeats import accepted, check_texts, invalid
 from kbroker.apis.share_group_requests import are_enabled
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.coordinator.modern_group.records import partition_rows
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 
 MAX_MEMBER_ID_LENGTH = 36  # of a UUID as text
@@ -37,28 +39,16 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             )
         )
     except KafkaError as error:
-        return {"ErrorCode": int(error.error), "ErrorMessage": error.message or error.error.message}
-    return {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "MemberId": result.member_id,
-        "MemberEpoch": result.member_epoch,
-        "HeartbeatIntervalMs": result.heartbeat_interval_ms,
-        "Assignment": None if result.assigned is None else {"TopicPartitions": partition_rows(result.assigned)},
-    }
+        return error_fields(error)
+    assignment = None if result.assigned is None else {"TopicPartitions": partition_rows(result.assigned)}
+    return {**accepted(result), "Assignment": assignment}
 
 
 def _check(body: Body) -> None:
     """Check the request. Raises: KafkaError INVALID_REQUEST, in Kafka's order and words."""
-    for name in ("MemberId", "GroupId", "RackId"):
-        if body[name] is not None and not body[name].strip():
-            raise _invalid(f"{name} can't be empty.")
+    check_texts(body, "MemberId", "GroupId", "RackId")
     if body["MemberEpoch"] == JOIN_EPOCH:
         if not body["SubscribedTopicNames"]:
-            raise _invalid("SubscribedTopicNames must be set in first request.")
+            raise invalid("SubscribedTopicNames must be set in first request.")
     elif body["MemberEpoch"] < LEAVE_EPOCH:
-        raise _invalid("MemberEpoch is invalid.")
-
-
-def _invalid(text: str) -> KafkaError:
-    return KafkaError(Errors.INVALID_REQUEST, text)
+        raise invalid("MemberEpoch is invalid.")

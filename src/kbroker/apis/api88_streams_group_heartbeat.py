@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kbroker.apis.group_heartbeats import accepted, check_texts, invalid
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.feature_versions import STREAMS_VERSION
 from kbroker.common.topic_names import INTERNAL_TOPICS, invalid_name_reason
@@ -72,49 +73,42 @@ def _check_topics(ctx: ApiContext, body: Body, request: RequestContext) -> None:
 def _check_features(body: Body) -> None:
     """Refuse the fields that Kafka 4.3 reserves. Raises: KafkaError INVALID_REQUEST."""
     if body["InstanceId"] is not None:
-        raise _invalid("Static membership is not yet supported.")
+        raise invalid("Static membership is not yet supported.")
     if body["TaskOffsets"] is not None:
-        raise _invalid("TaskOffsets are not supported yet.")
+        raise invalid("TaskOffsets are not supported yet.")
     if body["TaskEndOffsets"] is not None:
-        raise _invalid("TaskEndOffsets are not supported yet.")
+        raise invalid("TaskEndOffsets are not supported yet.")
     if body["WarmupTasks"]:
-        raise _invalid("WarmupTasks are not supported yet.")
+        raise invalid("WarmupTasks are not supported yet.")
     topology = body["Topology"]
     if topology is not None and any(row["SourceTopicRegex"] for row in topology["Subtopologies"]):
-        raise _invalid("Regular expressions for source topics are not supported yet.")
+        raise invalid("Regular expressions for source topics are not supported yet.")
 
 
 def _check(body: Body) -> None:
     """Check the request. Raises: KafkaError INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, in Kafka's order and words."""
     epoch, topology = body["MemberEpoch"], body["Topology"]
-    for name in ("MemberId", "GroupId", "InstanceId", "RackId"):
-        text = body[name]
-        if text is not None and not text.strip():
-            raise _invalid(f"{name} can't be empty.")
+    check_texts(body, "MemberId", "GroupId", "InstanceId", "RackId")
     if epoch == JOIN_EPOCH:
         if body["RebalanceTimeoutMs"] == -1:
-            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+            raise invalid("RebalanceTimeoutMs must be provided in first request.")
         for role in ROLES:
             if body[role] is None or body[role]:
-                raise _invalid(f"{role} must be empty when (re-)joining.")
+                raise invalid(f"{role} must be empty when (re-)joining.")
         if topology is None:
-            raise _invalid("Topology must be non-null when (re-)joining.")
+            raise invalid("Topology must be non-null when (re-)joining.")
         for topic in (topic for row in topology["Subtopologies"] for topic in row["StateChangelogTopics"]):
             if topic["Partitions"]:
                 text = f"Changelog topic {topic['Name']} must have an undefined partition count, but it is set to "
                 raise KafkaError(Errors.STREAMS_INVALID_TOPOLOGY, f"{text}{topic['Partitions']}.")
     elif epoch == STATIC_LEAVE_EPOCH:
-        raise _invalid("InstanceId can't be null.")
+        raise invalid("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
-        raise _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
+        raise invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
     if any(body[role] is not None for role in ROLES) and any(body[role] is None for role in ROLES):
-        raise _invalid("If one task-type is non-null, all must be non-null.")
+        raise invalid("If one task-type is non-null, all must be non-null.")
     if epoch != JOIN_EPOCH and topology is not None:
-        raise _invalid("Topology can only be provided when (re-)joining.")
-
-
-def _invalid(text: str) -> KafkaError:
-    return KafkaError(Errors.INVALID_REQUEST, text)
+        raise invalid("Topology can only be provided when (re-)joining.")
 
 
 def _heartbeat(body: Body, request: RequestContext) -> HeartbeatRequest:
@@ -172,7 +166,7 @@ def _create_missing(
         time_to_live_ms = 2 * groups.settings.heartbeat_interval_ms(group_id)
         for topic, made in zip(wanted, _create_all(ctx, wanted, request), strict=True):
             if isinstance(made, KafkaError) and made.error is not Errors.TOPIC_ALREADY_EXISTS:
-                groups.creation_errors.put(topic.name, made.message or made.error.message, time_to_live_ms)
+                groups.creation_errors.put(topic.name, made.message, time_to_live_ms)
     return statuses
 
 
@@ -200,11 +194,7 @@ def _with_detail(statuses: list[TopicProblem], text: str) -> list[TopicProblem]:
 
 def _response(result: HeartbeatResult, statuses: list[TopicProblem]) -> Body:
     response: Body = {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "MemberId": result.member_id,
-        "MemberEpoch": result.member_epoch,
-        "HeartbeatIntervalMs": result.heartbeat_interval_ms,
+        **accepted(result),
         "Status": [{"StatusCode": int(one.status), "StatusDetail": one.text} for one in statuses],
         "EndpointInformationEpoch": result.endpoint_epoch,
     }

@@ -8,6 +8,7 @@ from kbroker.apis.share_group_requests import are_enabled, refused_group
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 
 
@@ -37,19 +38,12 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return refused_group(refusal)
     topics: dict[str, list[Body]] = {}
     for (name, index), error in errors.items():
-        code, text = (0, None) if error is None else (int(error.error), error.message or error.error.message)
-        row = {"PartitionIndex": index, "ErrorCode": code, "ErrorMessage": text}
-        topics.setdefault(name, []).append(row)
+        topics.setdefault(name, []).append({"PartitionIndex": index, **error_fields(error)})
     for topic in body["Topics"]:
         if topic["TopicName"] in allowed and ctx.topics.get(topic["TopicName"]) is not None:
             topics.setdefault(topic["TopicName"], [])  # a topic without partitions has a row, as in Kafka
-    return {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "Responses": [
-            {"TopicName": name, "TopicId": _id(ctx, name), "Partitions": rows} for name, rows in topics.items()
-        ],
-    }
+    responses = [{"TopicName": name, "TopicId": _id(ctx, name), "Partitions": rows} for name, rows in topics.items()]
+    return {**error_fields(None), "Responses": responses}
 
 
 def _id(ctx: ApiContext, name: str) -> UUID:

@@ -8,6 +8,7 @@ from kbroker.apis.share_group_requests import are_enabled, refused_group
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 
 
@@ -28,11 +29,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return refused_group(error)
     rows = [_row(name, KafkaError(check.error)) for name in names if name not in allowed]
     rows += [_row(name, found) for name, found in results.items()]
-    return {"ErrorCode": 0, "ErrorMessage": None, "Responses": rows}
+    return {**error_fields(None), "Responses": rows}
 
 
 def _row(name: str, found: KafkaError | UUID) -> Body:
     if isinstance(found, UUID):
-        return {"TopicName": name, "TopicId": found, "ErrorCode": 0, "ErrorMessage": None}
-    text = found.message or found.error.message
-    return {"TopicName": name, "TopicId": ZERO_ID, "ErrorCode": int(found.error), "ErrorMessage": text}
+        return {"TopicName": name, "TopicId": found, **error_fields(None)}
+    return {"TopicName": name, "TopicId": ZERO_ID, **error_fields(found)}

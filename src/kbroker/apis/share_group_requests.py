@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import KafkaError
 from kbroker.common.feature_versions import SHARE_VERSION
 from kbroker.requests.context import ApiContext, Body
+from kbroker.requests.rows import error_fields
 
 
 def are_enabled(ctx: ApiContext) -> bool:
@@ -14,4 +15,4 @@ def are_enabled(ctx: ApiContext) -> bool:
 
 def refused_group(error: KafkaError) -> Body:
     """Return the error of a request about the offsets of one group."""
-    return {"ErrorCode": int(error.error), "ErrorMessage": error.message or error.error.message, "Responses": []}
+    return {**error_fields(error), "Responses": []}

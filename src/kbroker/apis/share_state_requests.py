@@ -9,6 +9,8 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import each_partition as partition_rows
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer.checks import Check
 
 Run = Callable[[ShareCoordinator, SharePartitionKey, Body], dict[str, Any] | None]
@@ -28,14 +30,9 @@ def each_partition(ctx: ApiContext, body: Body, request: RequestContext, check: 
     def result(topic_id: Any, row: Body) -> Body:
         key = SharePartitionKey(body["GroupId"], topic_id, row["Partition"])
         try:
-            return {
-                "Partition": row["Partition"],
-                "ErrorCode": 0,
-                "ErrorMessage": None,
-                **(run(coordinator, key, row) or {}),
-            }
+            return {"Partition": row["Partition"], **error_fields(None), **(run(coordinator, key, row) or {})}
         except KafkaError as error:
-            return _error(row, error.error, error.message or error.error.message)
+            return {"Partition": row["Partition"], **error_fields(error)}
 
     rows: dict[Any, dict[int, Body]] = {}  # a topic or partition that is repeated has one row
     for topic in body["Topics"]:
@@ -47,16 +44,6 @@ def each_partition(ctx: ApiContext, body: Body, request: RequestContext, check: 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every partition with the same error."""
-    return {
-        "Results": [
-            {
-                "TopicId": topic["TopicId"],
-                "Partitions": [_error(row, error, error.message) for row in topic["Partitions"]],
-            }
-            for topic in body["Topics"]
-        ]
-    }
-
-
-def _error(row: Body, error: Errors, message: str | None) -> Body:
-    return {"Partition": row["Partition"], "ErrorCode": int(error), "ErrorMessage": message}
+    fields = error_fields(KafkaError(error))
+    rows = partition_rows(body, lambda index: {"Partition": index, **fields}, topic_name="TopicId", index="Partition")
+    return {"Results": rows}
