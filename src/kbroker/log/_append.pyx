@@ -14,7 +14,7 @@ from kbroker.common._errors cimport (
 )
 from kbroker.log._partition cimport (
     FAILED_APPEND, NEW_FILE, RECENT_APPENDS, AppendResult, LogConfig, Partition, RecentAppend, advance_watermarks,
-    call_hook, count_failure, note_leader_epoch, write_leader_epochs,
+    call_hook, count_failure, forget_latest_epoch, note_leader_epoch, write_leader_epochs,
 )
 from kbroker.log._posix cimport ENOMEM, io_truncate, io_write, io_write_parts, iovec
 from kbroker.log._retention cimport PendingSnapshot, roll_segment, should_roll, store_snapshot
@@ -160,7 +160,7 @@ cdef int32_t prepare_segment(Partition *partition, const Placed *placed, int32_t
     if rc == 1:
         rc = write_leader_epochs(partition)
         if rc != 0:
-            partition.epoch_count -= 1
+            forget_latest_epoch(partition)
     if rc == 0 and should_roll(partition, placed.size_bytes, placed.largest_ms, placed.end - 1, now_ms):
         rc = roll_segment(partition, placed.first, now_ms, snapshot)
     return rc

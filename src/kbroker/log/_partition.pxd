@@ -97,7 +97,7 @@ cdef struct Partition:
     int32_t index               # partition number
     char topic_id[16]
     Mutex append_lock           # appends, rolls, truncation, producer state
-    Mutex view_lock             # leaf: view, config, recent appends, damage text, hooks
+    Mutex view_lock             # leaf: view, config, recent appends, leader epochs, damage text, hooks
     SegmentList *view           # counted; replaced whole
     LogConfig config
     RecentAppend *recent        # owned; RECENT_APPENDS of them, NULL before the first append
@@ -123,7 +123,7 @@ cdef struct Partition:
     AtomicI64 sync_fault
     LogSegment *active          # append lock; borrowed from the view
     ProducerState *producers    # append lock
-    int32_t *epochs             # append lock; owned: epochs, with their first offsets in epoch_starts
+    int32_t *epochs             # both locks to change it, one to read it; owned, with the first offsets in epoch_starts
     int64_t *epoch_starts
     int32_t epoch_count
     int64_t txn_checkpoint      # append lock; CRC-32C of the txnindex-checkpoint on disk, or -1
@@ -165,8 +165,9 @@ cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nog
 # Find the epoch at or below the wanted one, and the offset after its last record. False: the wanted one is not of
 # the log.
 cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *epoch, int64_t *end) noexcept nogil
-# Remember the start of an epoch; under the append lock. 1: new, 0: known, or -ENOMEM.
+# Remember the start of an epoch, which later files name; under the append lock. 1: new, 0: known, or -ENOMEM.
 cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil
+cdef void forget_latest_epoch(Partition *partition) noexcept nogil      # under the append lock
 # Write leader-epoch-checkpoint; under the append lock. 0 or -errno.
 cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil
 # Write txnindex-checkpoint, the sums of the transaction indexes by which a start after a clean stop finds a damaged

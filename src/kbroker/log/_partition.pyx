@@ -161,44 +161,46 @@ cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
 
 cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *epoch, int64_t *end) noexcept nogil:
     """Source: ``LeaderEpochFileCache.endOffsetFor``, which knows the leader's epoch from its election on."""
-    cdef int32_t latest = <int32_t>atomic_load(&partition.leader_epoch), first = 0, above
+    cdef int32_t latest = <int32_t>atomic_load(&partition.leader_epoch), above
     cdef int64_t log_start
+    cdef bint is_known
     if wanted == -1 or wanted > latest:
         return False
-    if wanted == latest:        # without the lock, which an append to a slow disk holds
-        epoch[0] = wanted
-        end[0] = atomic_load(&partition.log_end)
-        return True
-    mutex_lock(&partition.append_lock)
+    mutex_lock(&partition.view_lock)
+    above = partition.epoch_count
+    while above > 0 and partition.epochs[above - 1] > wanted:
+        above -= 1
     log_start = atomic_load(&partition.log_start)
-    # Epochs before that of the first record are forgotten.
-    while first + 1 < partition.epoch_count and partition.epoch_starts[first + 1] <= log_start:
-        first += 1
-    above = first
-    while above < partition.epoch_count and partition.epochs[above] <= wanted:
-        above += 1
-    epoch[0] = partition.epochs[above - 1] if above > first else wanted
+    is_known = above > 0        # epochs before that of the first record are forgotten
+    end[0] = atomic_load(&partition.log_end)    # has no records of an epoch that is not in the list yet
     if above < partition.epoch_count:
         end[0] = partition.epoch_starts[above]
-        if end[0] < log_start:
+        if end[0] <= log_start:
             end[0] = log_start
-    else:
-        end[0] = atomic_load(&partition.log_end)
-    mutex_unlock(&partition.append_lock)
+            is_known = False
+    epoch[0] = partition.epochs[above - 1] if is_known and wanted != latest else wanted
+    mutex_unlock(&partition.view_lock)
     return True
 
 
 cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil:
-    """Remember the start of an epoch, under the append lock. Later files are written from this list."""
-    cdef int32_t count = partition.epoch_count
+    cdef int32_t count = partition.epoch_count, rc = -ENOMEM
     if count > 0 and partition.epochs[count - 1] >= epoch:
         return 0
-    if not array_reserve(&partition.epochs, count) or not array_reserve(&partition.epoch_starts, count):
-        return -ENOMEM
-    partition.epochs[count] = epoch
-    partition.epoch_starts[count] = start_offset
-    partition.epoch_count = count + 1
-    return 1
+    mutex_lock(&partition.view_lock)
+    if array_reserve(&partition.epochs, count) and array_reserve(&partition.epoch_starts, count):
+        partition.epochs[count] = epoch
+        partition.epoch_starts[count] = start_offset
+        partition.epoch_count = count + 1
+        rc = 1
+    mutex_unlock(&partition.view_lock)
+    return rc
+
+
+cdef void forget_latest_epoch(Partition *partition) noexcept nogil:
+    mutex_lock(&partition.view_lock)
+    partition.epoch_count -= 1
+    mutex_unlock(&partition.view_lock)
 
 
 # -------------------------------------------------------------------------------------------------- transaction indexes

@@ -547,14 +547,14 @@ cdef class PartitionLog:
         cdef int32_t slot, count
         cdef int64_t *pairs
         with nogil:
-            mutex_lock(&state.append_lock)
+            mutex_lock(&state.view_lock)
             count = state.epoch_count
             pairs = <int64_t *>malloc(<size_t>(2 * count + 1) * sizeof(int64_t))
             if pairs is not NULL:
                 for slot in range(count):
                     pairs[2 * slot] = state.epochs[slot]
                     pairs[2 * slot + 1] = state.epoch_starts[slot]
-            mutex_unlock(&state.append_lock)
+            mutex_unlock(&state.view_lock)
         if pairs is NULL:
             raise MemoryError
         result = [(pairs[2 * slot], pairs[2 * slot + 1]) for slot in range(count)]

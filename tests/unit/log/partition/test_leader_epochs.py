@@ -1,8 +1,13 @@
 """Leader epochs: where the records of each end, which OffsetForLeaderEpoch and Fetch respond."""
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
+from kbroker.common.errors import Errors
 from kbroker.log._partition_log import PartitionLog
+from tests.native import append_lock
 from tests.support.log_files import batch, open_log
 
 
@@ -48,3 +53,57 @@ def test_ends_after_the_log_start(log_start: int, first: tuple[int, int], second
     log = of_epochs(4)
     log.delete_records(log_start)
     assert (log.end_of_epoch(2), log.end_of_epoch(4)) == (first, second)
+
+
+def test_a_slow_append_holds_no_question_up() -> None:
+    """Ends of epochs are found while an append to a slow disk holds the append lock: Fetch asks in network threads."""
+    log = of_epochs(4)
+    append_lock.hold(log)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            for wanted, response in ((2, (2, 20)), (3, (2, 20)), (4, (4, 40))):
+                assert pool.submit(log.end_of_epoch, wanted).result(10) == response
+            assert pool.submit(log.leader_epochs).result(10) == [(2, 0), (4, 20)]
+        finally:
+            append_lock.release(log)
+
+
+def test_ends_while_epochs_begin() -> None:
+    """While a writer begins epochs, each earlier epoch ends where its successor begins, and no later."""
+    log = open_log(None, in_memory=True)
+    last = 200
+
+    def write() -> None:
+        for epoch in range(last + 1):
+            log.set_leader_epoch(epoch)
+            assert log.append(batch(b"v")).error == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        wanted = 0
+        while wanted < last:
+            has_ended = log.log_end_offset > wanted + 1
+            found = log.end_of_epoch(wanted)
+            if has_ended:
+                assert found == (wanted, wanted + 1)
+                wanted += 1
+            else:
+                assert found in ((-1, -1), (wanted, wanted), (wanted, wanted + 1))
+                assert not written.done() or written.result() is None
+        written.result(10)
+    assert len(log.leader_epochs()) == last + 1
+
+
+def test_an_epoch_whose_file_is_not_written_is_forgotten(tmp_path: Path) -> None:
+    """An append that cannot write the epoch checkpoint fails, and its epoch has begun nowhere."""
+    log = open_log(tmp_path / "t-0", leader_epoch=2)
+    assert log.append(batch(b"v")).error == 0
+    log.set_leader_epoch(3)
+    checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    checkpoint.unlink()
+    checkpoint.mkdir()
+    assert log.append(batch(b"v")).error == Errors.KAFKA_STORAGE_ERROR
+    assert log.leader_epochs() == [(2, 0)]
+    checkpoint.rmdir()
+    assert log.append(batch(b"v")).error == 0
+    assert log.leader_epochs() == [(2, 0), (3, 1)]
