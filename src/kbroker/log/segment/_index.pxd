@@ -1,7 +1,8 @@
 """Offset and time index of a segment, in Kafka's formats.
 
 Each is a mapped file; it is neither created nor mapped before the first entry or look-up. One writer (under the append
-lock); readers see a count published after its entry. ``lock`` (the segment's leaf lock) guards the mapping.
+lock); readers see a count published after its entry. ``lock`` (the segment's leaf lock) guards the mapping, never
+during a system call.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.sync cimport AtomicI64, Mutex

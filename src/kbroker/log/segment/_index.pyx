@@ -40,45 +40,50 @@ cdef void index_destroy(Index *index) noexcept nogil:
 
 
 cdef int32_t index_ensure(Index *index) noexcept nogil:
+    """Map the file outside the lock, for which reads wait: a file of a slow disk takes long to create or resize."""
     cdef char path[PATH_BYTES]
-    cdef int fd
+    cdef int fd = -1
     cdef int64_t size, want
-    cdef char *address
+    cdef char *address = NULL
     cdef int32_t rc = 0
+    cdef bint writable, is_published = False, is_sealed
     if atomic_load(&index.map) != 0:
         return 0
     mutex_lock(index.lock)
-    if atomic_load(&index.map) != 0:
-        mutex_unlock(index.lock)
-        return 0
-    want = (index.max_entries if index.writable else atomic_load(&index.entries)) * index.entry_bytes
+    writable = index.writable
+    mutex_unlock(index.lock)
+    want = (index.max_entries if writable else atomic_load(&index.entries)) * index.entry_bytes
     if want <= 0:
-        mutex_unlock(index.lock)
         return -ENOENT
-    if index.directory is NULL:
-        address = io_map(-1, want, True)
-    else:
+    if index.directory is not NULL:
         index_path(index, path)
-        fd = io_open(path, index.writable)
+        fd = io_open(path, writable)
         if fd < 0:
-            mutex_unlock(index.lock)
             return fd
         size = io_fd_size(fd)
         if size < 0:
             rc = <int32_t>size
-        elif index.writable and size != want:
+        elif writable and size != want:
             rc = io_truncate(fd, want)
         elif size < want:
             rc = -EIO
-        address = io_map(fd, want, index.writable) if rc == 0 else NULL
-        io_close(fd)
-    if address is NULL:
-        if rc == 0:
+    if rc == 0:
+        address = io_map(fd, want, writable or fd < 0)
+        if address is NULL:
             rc = -ENOMEM
-    else:
+    mutex_lock(index.lock)
+    if address is not NULL and atomic_load(&index.map) == 0:
         index.map_bytes = want
         atomic_store(&index.map, <int64_t>address)
+        is_published = True
+    is_sealed = writable and not index.writable
     mutex_unlock(index.lock)
+    if is_sealed and fd >= 0:
+        io_truncate(fd, atomic_load(&index.entries) * index.entry_bytes)    # again, as index_seal did
+    if fd >= 0:
+        io_close(fd)
+    if address is not NULL and not is_published:
+        io_unmap(address, want)                 # another thread was first
     return rc
 
 
@@ -144,7 +149,9 @@ cdef int32_t index_reset(Index *index) noexcept nogil:
 cdef int32_t index_seal(Index *index) noexcept nogil:
     cdef char path[PATH_BYTES]
     cdef int fd, rc
+    mutex_lock(index.lock)
     index.writable = False
+    mutex_unlock(index.lock)
     if index.directory is NULL:
         return 0
     index_path(index, path)

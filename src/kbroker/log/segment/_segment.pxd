@@ -1,8 +1,8 @@
 """A segment of a log: its file, its indexes, and the cache that bounds the number of open files.
 
 Counts: a segment is held by every ``SegmentList`` (the immutable view that readers use) and by each caller that
-retained it. Locks, leaves: ``FileCache.lock`` -> ``LogSegment.lock``. One writer per segment (the partition's append
-lock); sizes are published last.
+retained it. Locks, leaves, never held during a system call on a file: ``FileCache.lock`` -> ``LogSegment.lock``. One
+writer per segment (the partition's append lock); sizes are published last.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.containers.buffer cimport Buffer
@@ -36,7 +36,8 @@ cdef struct LogSegment:
     AtomicI64 is_deleted        # the file has, or will soon have, the suffix .deleted, or is removed
     int64_t first_timestamp_ms  # largest of the first append, or -1 (roll by time); append lock
     int64_t bytes_since_index   # append lock
-    Mutex lock                  # leaf: file, mappings, aborted list
+    Mutex lock                  # leaf: file, mappings
+    Mutex aborted_lock          # leaf: aborted
     OpenFile *file              # counted; NULL: not open
     AtomicI64 used              # second chance of the clock hand
     LogSegment *ring_next       # cache lock

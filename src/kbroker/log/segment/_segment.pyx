@@ -260,6 +260,7 @@ cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t bas
         return NULL
     atomic_store(&segment.refs, 1)
     mutex_init(&segment.lock)
+    mutex_init(&segment.aborted_lock)
     segment.directory = directory_retain(directory)
     segment.files = file_cache_retain(files)
     segment.base_offset = base_offset
@@ -269,7 +270,7 @@ cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t bas
     atomic_store(&segment.offset_of_max, base_offset)
     index_init(&segment.offsets, path, base_offset, OFFSET_ENTRY_BYTES, index_bytes, writable, &segment.lock)
     index_init(&segment.times, path, base_offset, TIME_ENTRY_BYTES, index_bytes, writable, &segment.lock)
-    txn_index_init(&segment.aborted, path, base_offset, &segment.lock)
+    txn_index_init(&segment.aborted, path, base_offset, &segment.aborted_lock)
     return segment
 
 
@@ -288,6 +289,7 @@ cdef void segment_release(LogSegment *segment) noexcept nogil:
     directory_release(segment.directory)
     file_cache_release(segment.files)
     mutex_destroy(&segment.lock)
+    mutex_destroy(&segment.aborted_lock)
     free(segment)
 
 

@@ -1,4 +1,8 @@
-"""Transaction index of a segment, in Kafka's format. ``lock`` (the segment's leaf lock) guards the entries."""
+"""Transaction index of a segment, in Kafka's format.
+
+``lock`` (of the segment, for this index alone) guards the entries. It may span the first read of the file, but no write
+of an append.
+"""
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from kbroker._core.sync cimport Mutex
 from kbroker.log.producers._producer_state cimport AbortedTxn

@@ -121,11 +121,25 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
     return 0
 
 
-cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
+cdef int32_t write_entry(const TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
+    """Write the entry behind those of the file: 0 or -errno."""
     cdef char path[PATH_BYTES]
     cdef char data[TXN_ENTRY_BYTES]
-    cdef int fd
     cdef int64_t rc
+    cdef int fd
+    txn_entry_encode(entry, data)
+    log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
+    fd = io_open(path, True)
+    if fd < 0:
+        return fd
+    rc = io_write(fd, data, TXN_ENTRY_BYTES, <int64_t>index.count * TXN_ENTRY_BYTES)
+    io_close(fd)
+    return <int32_t>min(rc, 0)
+
+
+cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
+    """Write the file outside the lock, for which reads wait: there is one writer, who alone changes the count."""
+    cdef int32_t rc
     mutex_lock(index.lock)
     rc = txn_load(index)
     if rc == 0 and index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset:
@@ -139,23 +153,17 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
     index.differs = True
     if rc == 0 and not array_reserve(&index.entries, index.count):      # reserve before the file is written
         rc = -ENOMEM
+    mutex_unlock(index.lock)
     if rc == 0 and index.directory is not NULL:
-        txn_entry_encode(entry, data)
-        log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
-        fd = io_open(path, True)
-        rc = fd
-        if fd >= 0:
-            rc = io_write(fd, data, TXN_ENTRY_BYTES, <int64_t>index.count * TXN_ENTRY_BYTES)
-            io_close(fd)
-            if rc > 0:
-                rc = 0
+        rc = write_entry(index, entry)
     if rc == 0:
+        mutex_lock(index.lock)
         index.entries[index.count] = entry[0]
         index.count += 1
         index.has_sum = False
         index.is_unsynced = index.directory is not NULL
-    mutex_unlock(index.lock)
-    return <int32_t>rc
+        mutex_unlock(index.lock)
+    return rc
 
 
 cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil:
