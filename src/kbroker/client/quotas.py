@@ -8,7 +8,7 @@ with QuotaClient("kafka:9092") as quotas:
 
 import functools
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, SupportsFloat, TypeVar
 
 from kbroker.client.cluster import Closing, Cluster, to_error
 from kbroker.client.connection import Body, BrokerConnectionError
@@ -203,7 +203,8 @@ class QuotaClient(Closing):
 
         Returns: the broker's error by entity, None if all of its changes were made. Entities are independent.
         """
-        for entity in changes:
+        for entity, ops in changes.items():
+            _check_types(entity, ops)
             _check_names(entity.names)
         entries = [
             {
@@ -304,6 +305,17 @@ class QuotaClient(Closing):
                 raise
             text = f"{failure.message}: brokers have quota requests from Kafka 2.6 on"
             raise KafkaError(failure.error, text) from None
+
+
+def _check_types(entity: object, ops: object) -> None:
+    """Raise TypeError unless these are an entity and numbers by key."""
+    if not isinstance(entity, QuotaEntity):
+        raise TypeError(f"expected a QuotaEntity such as QuotaEntity.of({{'user': 'alice'}}), got {entity!r}")
+    if not isinstance(ops, Mapping):
+        raise TypeError(f"{entity}: expected a number for each key, got {ops!r}")
+    for key, value in ops.items():
+        if value is not None and not isinstance(value, SupportsFloat):
+            raise TypeError(f"{entity}: {key}: expected a number or None, got {value!r}")
 
 
 def _check_names(names: Mapping[str, str | None]) -> None:

@@ -8,5 +8,9 @@ def host_port(host: str, port: int) -> str:
 
 def wrong_host_port(text: str) -> str:
     """Return the message that refuses a text instead of an address."""
-    is_bare_ipv6 = text.count(":") > 1 and "[" not in text
-    return f"expected host:port, got {text!r}" + ("; an IPv6 host needs brackets: [::1]:9092" if is_bare_ipv6 else "")
+    hint = ""
+    if "://" in text:
+        hint = "; leave the protocol out"
+    elif text.count(":") > 1 and "[" not in text:
+        hint = "; an IPv6 host needs brackets: [::1]:9092"
+    return f"expected host:port, got {text!r}{hint}"

@@ -222,8 +222,12 @@ class RaftObserver:
 
     def _is_current(self, error: Errors, leader_id: int, epoch: int, sent: Send, now_ms: int) -> bool:
         """Apply leader and epoch of a response; return whether its content is from the current leader."""
+        address = format_address(sent.address)
+        if error is not Errors.NONE and epoch < 0:  # a broker, which has no replica of the metadata log
+            self.on_failure(sent, f"{address} responds {error.name}: is it the listener of a controller?", now_ms)
+            return False
         if epoch < self.epoch or error is Errors.UNKNOWN_LEADER_EPOCH:  # that node is behind
-            self.on_failure(sent, f"{format_address(sent.address)} is at leader epoch {epoch}", now_ms)
+            self.on_failure(sent, f"{address} is at leader epoch {epoch}", now_ms)
             return False
         stale = (Errors.FENCED_LEADER_EPOCH, Errors.NOT_LEADER_OR_FOLLOWER)
         if epoch > self.epoch or error in stale:

@@ -38,6 +38,12 @@ def test_malformed_bootstrap_list_is_refused(text: str) -> None:
         parse_bootstrap(text)
 
 
+def test_a_url_instead_of_an_address() -> None:
+    """The protocol of a URL is named as the mistake."""
+    with pytest.raises(ValueError, match="got 'http://h:9092'; leave the protocol out"):
+        parse_bootstrap("http://h:9092")
+
+
 def test_ipv6_addresses_are_shown_in_brackets() -> None:
     """An address in an error can be pasted into an option."""
     assert (format_address(("::1", 9092)), format_address(("h", 1))) == ("[::1]:9092", "h:1")
@@ -202,7 +208,7 @@ def test_no_common_version_is_named(broker: FakeBroker, cluster: Cluster, theirs
 
 
 def test_the_listener_of_a_controller_is_named(broker: FakeBroker) -> None:
-    """A controller, which serves BrokerRegistration and not Metadata, cannot be a bootstrap server, which is the text of the error."""
+    """The error for a bootstrap server that serves BrokerRegistration and not Metadata calls it a controller."""
     broker.ranges = {API_VERSIONS: (0, 4), BROKER_REGISTRATION: (0, 4)}
     with Cluster(broker.bootstrap) as fresh, pytest.raises(KafkaError) as caught:
         fresh.fetch_metadata(None)

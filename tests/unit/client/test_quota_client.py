@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -172,6 +173,21 @@ def test_a_name_that_no_request_can_carry(broker: QuotaBroker, tmp_path: Path, n
     path.write_text(json.dumps([{"entity": {"user": name}, "quotas": {RATE: 5}}]))
     with pytest.raises(QuotaFileError, match=f"entry 1: {problem}"):
         read_quota_file(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"alice": {RATE: 1}}, "expected a QuotaEntity such as QuotaEntity.of({'user': 'alice'}), got 'alice'"),
+        ({ALICE: 1000}, "user alice: expected a number for each key, got 1000"),
+        ({ALICE: {RATE: "1MiB"}}, "user alice: producer_byte_rate: expected a number or None, got '1MiB'"),
+    ],
+)
+def test_changes_of_another_type(broker: QuotaBroker, changes: Any, problem: str) -> None:
+    """Something else than numbers by entity and key is refused before a request is sent."""
+    with QuotaClient(broker.bootstrap) as quotas, pytest.raises(TypeError, match=re.escape(problem)):
+        quotas.alter(changes)
+    assert broker.asked(ALTER) == []
 
 
 def test_the_longest_name(broker: QuotaBroker) -> None:

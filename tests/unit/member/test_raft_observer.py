@@ -144,6 +144,24 @@ def test_refusals_are_explained(tmp_path: Path, quorum: FakeQuorum, error: Error
         assert follower.observer.last_error == ""
 
 
+def test_a_broker_instead_of_a_controller(tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address of a broker in controller.quorum.bootstrap.servers is named as one that may be no controller's."""
+    respond = quorum.respond
+
+    def refuse(sent: Send) -> Body:
+        response = respond(sent)
+        (row,) = response["Responses"][0]["Partitions"]
+        row.update(ErrorCode=int(Errors.UNKNOWN_TOPIC_ID), CurrentLeader={"LeaderId": -1, "LeaderEpoch": -1})
+        return response
+
+    with RaftFollower(tmp_path, quorum) as follower, monkeypatch.context() as patch:
+        patch.setattr(quorum, "respond", refuse)
+        follower.drive(3)
+        assert "responds UNKNOWN_TOPIC_ID: is it the listener of a controller?" in follower.observer.last_error
+        patch.undo()
+        assert follower.catch_up() == quorum.image()
+
+
 def test_two_leaders_of_one_epoch(tmp_path: Path, quorum: FakeQuorum) -> None:
     """A second leader in an epoch, as of another cluster, raises RaftFatalError."""
     with RaftFollower(tmp_path, quorum) as follower:
