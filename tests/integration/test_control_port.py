@@ -217,7 +217,7 @@ def test_without_the_token_nothing(broker: VirtualBroker, call: Client, headers:
         ("POST", "/faults", {"rules": []}, 400, "at least one"),
         ("POST", "/faults", {"rules": [1]}, 400, "must be an object"),
         ("POST", "/faults", {"rules": [{"keys": [None], "drop": True}]}, 400, "by its name or key"),
-        ("POST", "/faults", {"rules": [{"kees": [0], "drop": True}]}, 400, "unknown field 'kees'"),
+        ("POST", "/faults", {"rules": [{"kees": [0], "drop": True}]}, 400, "unknown field 'kees'; did you mean keys?"),
         ("POST", "/faults", {"rules": [{"drop": "yes"}]}, 400, "true or false"),
         ("DELETE", "/faults/x", None, 404, "no fault x"),
         ("POST", "/clock/advance", {}, 400, "ms is missing"),

@@ -6,11 +6,12 @@ import base64
 import inspect
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker.common.errors import KafkaError
+from kbroker.common.similar_names import did_you_mean
 from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, too_many_partitions
 from kbroker.protocol.records import Record
 from kbroker.testing.embedded import EmbeddedBroker, Snapshot
@@ -269,7 +270,7 @@ class Routes(RouteTable):
             "count": take(rule, "count", int, 1),
             "skip": take(rule, "skip", int, 0),
         }
-        end(rule)
+        end(rule, ("keys", *fault))
         return self._broker.faults.add(tuple(keys) or None, **fault)
 
     def _clear_faults(self) -> Body:
@@ -376,10 +377,11 @@ def take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _M
     return value
 
 
-def end(body: Body) -> None:
-    """Raise ValueError if an unknown field is left."""
+def end(body: Body, known: Iterable[str] = ()) -> None:
+    """Raise ValueError if an unknown field is left. Args: ``known``: names that it may misspell."""
     if body:
-        raise ValueError(f"unknown field {sorted(body)[0]!r}")
+        name = min(body)
+        raise ValueError(f"unknown field {name!r}{did_you_mean(name, known)}")
 
 
 def step_ms(body: Body, clock: BaseClock) -> int:
