@@ -111,8 +111,8 @@ cdef class ProducerStateManager:
                         transaction_version=0):
         """Check and apply an end marker of the coordinator at ``offset``.
 
-        Returns: (error 0, 47, 52, 56 or -1; the entry (producer id, first, last, last stable offset) for the transaction
-        index if a transaction was aborted, else None).
+        Returns: (error 0, 47, 52, 56 or -1; the entry (producer id, first, last, last stable offset) for the
+        transaction index if a transaction was aborted, else None).
         """
         cdef BatchFacts facts
         cdef Duplicate duplicate

@@ -200,7 +200,9 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
                 atomic_store(&partition.log_start, kept.segments[0].base_offset)
             for slot in range(count):
                 segment = segment_retain(old.segments[slot])
-                segment_remove(segment, False)
+                rc = segment_remove(segment, False)
+                if rc < 0 and result > 0:       # a start would find the segment, and a gap behind it
+                    result = rc
                 if partition.directory is not NULL:
                     segment_path(segment, b".snapshot", path)
                     io_unlink(path)

@@ -112,6 +112,20 @@ def test_rules_of_retention_follow_each_other(tmp_path: Path) -> None:
     assert log.log_start_offset == 3
 
 
+def test_a_segment_that_cannot_be_renamed_is_reported(tmp_path: Path) -> None:
+    """The deletion is complete for readers; the error is raised, as the file would be loaded at the next start."""
+    log = open_log(tmp_path / "t-0", config={"segment.bytes": len(batch(b"x")), "retention.ms": 1000})
+    for _ in range(3):
+        log.append(batch(b"x"))
+    (tmp_path / "t-0" / f"{0:020}.log.deleted").mkdir()
+    with pytest.raises(IsADirectoryError):
+        log.apply_retention(NOW_MS + 2000)
+    assert log.log_start_offset == 3
+    assert (tmp_path / "t-0" / f"{1:020}.log.deleted").is_file()
+    assert log.purge_deleted(NOW_MS + 200_000) == 3
+    assert not (tmp_path / "t-0" / f"{0:020}.log").exists()
+
+
 def test_delete_records(tmp_path: Path) -> None:
     """The log start offset only rises, up to the high watermark, and retention deletes whole segments below it."""
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 75})
