@@ -5,6 +5,9 @@ from kbroker.log._partition cimport LogConfig
 from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.protocol._records cimport BatchHeader
 
+cdef enum:
+    FIRST_WITH_ZSTD = 7         # version of Produce
+
 cdef struct BatchCheck:
     int16_t error
     const char *message         # static
@@ -33,5 +36,11 @@ cdef void accept_prevalidated_batch(
 cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil
 # Return the size of the whole batch at data, 0 when the bytes end too early, -1 when they are not a batch.
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil
+# Return whether the bytes begin with a batch whose length wraps below zero once its offset and length are added: Kafka
+# fails on it, and refuses the whole request.
+cdef bint has_wrapped_length(const char *data, int64_t size_bytes) noexcept nogil
+# Return whether Kafka fails on a client's bytes for a partition that exists, and refuses the whole request: for such a
+# length behind the first batch, or an unknown codec before the version that has zstd.
+cdef bint is_fatal_batch(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil
 # Return whether a client's bytes for a partition are refused as a request, before any other check of the partition.
 cdef bint is_refused_before_log(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil

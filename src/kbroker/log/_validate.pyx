@@ -2,7 +2,7 @@
 
 Source: ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords, LogValidator.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i16, load_i32
@@ -50,6 +50,23 @@ cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept no
     if data[MAGIC_AT] < 0 or data[MAGIC_AT] > 2:
         return -1
     return length + LENGTH_FROM if length + LENGTH_FROM <= size_bytes else 0
+
+
+cdef bint has_wrapped_length(const char *data, int64_t size_bytes) noexcept nogil:
+    return (size_bytes >= UP_TO_MAGIC and load_i32(data + LENGTH_AT) > INT32_MAX - LENGTH_FROM
+            and 0 <= data[MAGIC_AT] <= 2)
+
+
+cdef bint is_fatal_batch(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil:
+    cdef int64_t total = whole_batch_bytes(data, size_bytes)
+    cdef int32_t codec
+    if total <= 0 or data[MAGIC_AT] != 2:
+        return False
+    if api_version < FIRST_WITH_ZSTD:
+        codec = data[ATTRIBUTES_AT + 1] & CODEC_MASK
+        if codec >= ZSTD:
+            return codec > ZSTD
+    return has_wrapped_length(data + total, size_bytes - total)
 
 
 cdef inline void refuse(BatchCheck *out, int16_t error, const char *message) noexcept nogil:
@@ -252,9 +269,9 @@ cdef void check_request(const char *data, int64_t size_bytes, int64_t total, int
     elif data[MAGIC_AT] != 2:
         refuse(out, INVALID_RECORD, b"Produce requests must only contain record batches with magic version 2")
     elif is_client:
-        codec = (<unsigned char>data[ATTRIBUTES_AT + 1]) & CODEC_MASK if total >= BATCH_HEADER_BYTES else 0
+        codec = data[ATTRIBUTES_AT + 1] & CODEC_MASK
         after = whole_batch_bytes(data + total, size_bytes - total)
-        if codec == ZSTD and api_version < 7:
+        if codec == ZSTD and api_version < FIRST_WITH_ZSTD:
             refuse(out, UNSUPPORTED_COMPRESSION_TYPE,
                    b"Produce requests below version 7 must not use ZStandard compression")
         elif after < 0:

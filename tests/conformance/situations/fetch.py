@@ -278,3 +278,17 @@ def zstd(talk: Talk) -> None:
     topic = talk.topic()
     put(talk, topic, batch("z", time_ms=talk.at(), codec="zstd"))
     talk.ask(fetch((topic, 0, 0)))
+
+
+@situation("Fetch", "4,11,12,18", needs=TRANSACTIONS)
+def aborted_in_part(talk: Talk) -> None:
+    """Fetch parts of a log with three aborted transactions in read_committed."""
+    topic = talk.topic()
+    for label in "abc":
+        mine = open_transaction(talk, topic, label)
+        end_transaction(talk, mine, is_commit=False)
+        fill(talk, topic)
+    for offset in (0, 1, 2, 4):
+        for limit in (0, 10, 80, 200, 400):
+            body = fetch((topic, 0, offset), partition_bytes=limit, IsolationLevel=1)
+            talk.ask(body, f"from {offset}, {limit} bytes")

@@ -73,3 +73,34 @@ def names_and_ids(talk: Talk) -> None:
 def of_nothing(talk: Talk) -> None:
     """Begin a session without partitions, which is not created."""
     talk.ask(fetch(SessionEpoch=0))
+
+
+@situation("Fetch", "7,12,13,16,18")
+def topic_is_recreated(talk: Talk) -> None:
+    """Fetch in a session while the topic is deleted and created again with records."""
+    topic = talk.topic()
+    fill(talk, topic)
+    session = talk.ask(fetch((topic, 0, 0), SessionEpoch=0), "opens").get("SessionId", 0)
+    talk.ask(fetch(SessionId=session, SessionEpoch=1), "nothing new")
+    talk.quietly("DeleteTopics", 5, {"TopicNames": [topic.name], "TimeoutMs": 5000})
+    talk.gone(topic.name)
+    talk.ask(fetch(SessionId=session, SessionEpoch=2), "deleted")
+    talk.ask(fetch(SessionId=session, SessionEpoch=3), "deleted, again")
+    again = talk.topic()
+    fill(talk, again)
+    talk.ask(fetch(SessionId=session, SessionEpoch=4), "created again")
+    talk.ask(fetch((again, 0, 0), SessionId=session, SessionEpoch=5), "named by its present id")
+    talk.ask(fetch(SessionId=session, SessionEpoch=6), "afterwards")
+    talk.ask(fetch(SessionId=session, SessionEpoch=7, ForgottenTopicsData=forgotten(topic, 0)), "the old one forgotten")
+
+
+@situation("Fetch", "7,8,11,12,13", over=("7", "11", "12", "13"))
+def other_version(talk: Talk, later: str) -> None:
+    """Continue a session, with a partition whose log diverges, in another version."""
+    topic = talk.topic(partitions=2)
+    fill(talk, topic, batches=2)
+    body = fetch((topic, 0, 3), (topic, 1, 0), SessionEpoch=0)
+    body["Topics"][0]["Partitions"][0] |= {"LastFetchedEpoch": 0, "CurrentLeaderEpoch": 0}
+    session = talk.ask(body, "opens").get("SessionId", 0)
+    talk.also("Fetch", int(later), fetch(SessionId=session, SessionEpoch=1), "in another version")
+    talk.also("Fetch", int(later), fetch(SessionId=session, SessionEpoch=2), "again")

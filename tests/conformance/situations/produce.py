@@ -259,6 +259,61 @@ def codec_nobody_has(talk: Talk) -> None:
     talk.ask(produce((talk.topic(), 0, batch("a", time_ms=talk.at(), attributes=5))))
 
 
+@situation("Produce", "3,6,7,8,13", over=("5", "6", "7"))
+def codecs_nobody_has(talk: Talk, codec: str) -> None:
+    """Send unknown codecs beside a good batch, twice in a request, with acks of two, and with a wrong checksum."""
+    topic = talk.topic(partitions=2)
+    good, bad = batch("a", time_ms=talk.at()), batch("a", time_ms=talk.at(), attributes=int(codec))
+    talk.ask(produce((topic, 0, good), (topic, 1, bad)), "beside a good batch")
+    talk.ask(produce((topic, 0, bad), (topic, 1, good)), "before a good batch")
+    talk.ask(produce((topic, 0, bad + bad)), "two batches")
+    talk.ask(produce((topic, 0, bad), acks=2), "acks of two")
+    talk.ask(produce((topic, 0, bad[:-1] + b"\x7f")), "wrong checksum")
+    talk.ask(produce((topic, 9, bad)), "partition that is not there")
+
+
+LENGTHS = (13, 14, 48, 49, 2147483635, 2147483636, 2147483647, -1, -2147483648)
+
+
+@situation("Produce", "3,8,13", over=map(str, LENGTHS))
+def batch_lengths(talk: Talk, length: str) -> None:
+    """Send a batch with a length that is too small, or too large to be added to, beside and behind a good one."""
+    topic = talk.topic(partitions=2)
+    good, bad = batch("a", time_ms=talk.at()), batch("a", time_ms=talk.at(), length=int(length))
+    talk.ask(produce((topic, 0, bad)), "alone")
+    talk.ask(produce((topic, 0, good), (topic, 1, bad)), "beside a good batch")
+    talk.ask(produce((topic, 0, good + bad)), "behind a good batch")
+    talk.ask(produce((topic, 0, bad), acks=2), "acks of two")
+
+
+@situation("Produce", "5,8,13", needs=TRANSACTIONS)
+def log_start_in_refusals(talk: Talk) -> None:
+    """Send batches that are refused for several reasons to a log that begins at offset 2."""
+    topic, mine = talk.topic(max_message_bytes="300"), producer(talk)
+    fill(talk, topic, batches=3)
+    delete_records(talk, topic, 2)
+    whole = batch("a", time_ms=talk.at())
+    talk.ask(produce((topic, 0, mine.batch("a", sequence=0, time_ms=talk.at()))), "sequence 0")
+    stamp = talk.at()
+    for note, records in {
+        "duplicate": mine.batch("a", sequence=0, time_ms=stamp),
+        "gap": mine.batch("a", sequence=7, time_ms=stamp),
+        "no sequence": mine.batch("a", sequence=-1, time_ms=stamp),
+        "wrong checksum": whole[:-1] + b"\x7f",
+        "too large": batch("v" * 400, time_ms=stamp),
+        "two batches": whole + whole,
+        "no bytes": b"",
+        "unknown codec": batch("a", time_ms=stamp, attributes=5),
+        "counts": batch("a", time_ms=stamp, count=2),
+        "not records": batch("a", time_ms=stamp, payload=b"\x7f\0\1"),
+        "control": batch(Record(bytes(6), b"\0\0\0\1"), time_ms=stamp, attributes=CONTROL),
+        "time": batch("a", time_ms=stamp + 2 * HOUR_MS),
+        "attribute": batch("a", time_ms=stamp, attributes=LOG_APPEND_TIME),
+    }.items():
+        talk.ask(produce((topic, 0, records)), note)
+    talk.ask(produce((topic, 0, whole), acks=2), "acks of two")
+
+
 @situation("Produce", "9-13", over=("gzip", "uncompressed", "producer"))
 def compression_type(talk: Talk, kind: str) -> None:
     """Append to topics with several settings of compression.type, which determine the stored form."""
@@ -427,3 +482,42 @@ def transaction_begins_late(talk: Talk) -> None:
     talk.quietly("AddPartitionsToTxn", 3, add_partitions(3, mine.who, topic))
     records = mine.batch("a", sequence=5, time_ms=talk.at())
     talk.ask(produce((topic, 0, records), transactional_id=mine.transactional_id))
+
+
+@situation("Produce", "9,11,12,13", needs=TRANSACTIONS)
+def acks_of_two_in_a_transaction(talk: Talk) -> None:
+    """Append with acks of two as a producer whose transaction is open, with another epoch, and as an unknown one."""
+    topic, name = talk.topic(partitions=2), talk.name("tx")
+    mine = producer(talk, name)
+    talk.quietly("AddPartitionsToTxn", 3, add_partitions(3, mine.who, topic))
+    rows = {
+        "open": (mine, 0, 0),
+        "other partition": (mine, 1, 0),
+        "gap": (mine, 0, 7),
+        "next epoch": (Producer(mine.id, mine.epoch + 1, name), 0, 0),
+        "unknown": (Producer(mine.id + 100_000, 0, name), 0, 0),
+    }
+    for note, (made, partition, sequence) in rows.items():
+        records = made.batch("a", sequence=sequence, time_ms=talk.at())
+        talk.ask(produce((topic, partition, records), acks=2, transactional_id=name), note)
+
+
+@situation("Produce", "9,11,12,13", needs=TRANSACTIONS)
+def log_start_in_refusals_of_a_transaction(talk: Talk) -> None:
+    """Send transactional batches that are refused to a log that begins at offset 2."""
+    topic, name = talk.topic(partitions=2), talk.name("tx")
+    fill(talk, topic, batches=3)
+    delete_records(talk, topic, 2)
+    mine = producer(talk, name)
+    talk.quietly("AddPartitionsToTxn", 3, add_partitions(3, mine.who, topic))
+    rows = {
+        "gap at first": (mine, 0, 7),
+        "first": (mine, 0, 0),
+        "gap": (mine, 0, 7),
+        "other partition": (mine, 1, 0),
+        "next epoch": (Producer(mine.id, mine.epoch + 1, name), 0, 0),
+        "unknown": (Producer(mine.id + 100_000, 0, name), 0, 0),
+    }
+    for note, (made, partition, sequence) in rows.items():
+        records = made.batch("a", sequence=sequence, time_ms=talk.at())
+        talk.ask(produce((topic, partition, records), transactional_id=name), note)

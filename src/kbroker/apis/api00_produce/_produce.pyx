@@ -25,14 +25,14 @@ from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_store
 from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE,
     NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._append cimport AppendPart, partition_append
 from kbroker.log._partition cimport (
     AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_recodes, partition_retain,
     partition_release,
 )
-from kbroker.log._validate cimport is_refused_before_log
+from kbroker.log._validate cimport is_fatal_batch, is_refused_before_log
 from kbroker.log.producers._producer_table cimport NOT_VERIFIED
 from kbroker.network._kafka_request cimport (
     RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_note_transactional_id, kafka_request, kafka_release_payload,
@@ -44,7 +44,7 @@ from kbroker.apis.api00_produce._transactional_produce cimport (
     VERIFY_ASK, VERIFY_DONE, VERIFY_REFUSED, Verdicts, Verification, VerifiedPart, free_verdicts, verify_produce,
 )
 from kbroker.apis.api01_fetch._fetch cimport defer_check
-from kbroker.security.authorizer._acl_table cimport ACL_TOPIC, ACL_TRANSACTIONAL_ID, ACL_WRITE, acl_allows
+from kbroker.security.authorizer._acl_table cimport ACL_TOPIC, ACL_TRANSACTIONAL_ID, ACL_WRITE, acl_allows, acl_permits
 from kbroker.requests._native_types cimport (
     OUTCOME_DECLINED, OUTCOME_DELAYED, OUTCOME_LEFT, OUTCOME_RESPONDED, Handler, NativeApisCore, Outcome,
     write_nodes,
@@ -300,14 +300,13 @@ cdef Partition *writable_partition(const Handler *handler, const ProduceRequest 
 cdef void append_one(const Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed,
                      ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
                      Partition **partition) noexcept nogil:
-    partition[0] = writable_partition(handler, parsed, topic, by_id, is_allowed, part, version, result)
-    if partition[0] == NULL:
-        return
-    if verified != NULL and verified.error != NONE:
+    if verified != NULL and verified.error != NONE:     # of a partition that exists; comes before wrong acks
         partition[0] = NULL
         refuse(result, verified.error)
         result.message = verified.message
-    else:
+        return
+    partition[0] = writable_partition(handler, parsed, topic, by_id, is_allowed, part, version, result)
+    if partition[0] != NULL:
         partition_append(partition[0], part.records, part.size_bytes, parsed.acks, version, True,
                          NOT_VERIFIED if verified == NULL else verified.guard, result)
 
@@ -355,7 +354,7 @@ cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceReques
     if not parse_produce(request, parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
         return NULL
     if (parsed.topic_count != 1 or parsed.part_count != 1 or parsed.acks == 0 or parsed.transactional_id != NULL
-            or parsed.has_transactional_records or parsed.is_corrupt):
+            or parsed.has_transactional_records or parsed.error != NONE or parsed.has_fatal_batch):
         return NULL
     if is_left_to_handlers(handler, parsed) or atomic_load(&handler.native_apis.refuses_produce):
         return NULL
@@ -386,6 +385,30 @@ cdef Outcome finish_gathered(Handler *handler, Request *request, ProduceRequest 
     return append_all(handler, request, parsed, NULL, NONE, &appended)
 
 
+cdef bint fails_request(Handler *handler, Request *request, const ProduceRequest *parsed) noexcept nogil:
+    """Return whether a batch is one on which Kafka fails, and then refuses all partitions.
+
+    Kafka looks only at batches of partitions that exist and that the client may write.
+    """
+    cdef const ProduceTopic *data
+    cdef const ProducePart *part
+    cdef const Topic *topic
+    cdef int16_t version = kafka_request(request).api_version
+    cdef int32_t t, _k, at = 0
+    for t in range(parsed.topic_count):
+        data = &parsed.topics[t]
+        topic = topic_of(handler, data)
+        for _k in range(data.part_count):
+            part = &parsed.parts[at]
+            at += 1
+            if topic != NULL and 0 <= part.index < topic.partition_count and is_fatal_batch(
+                    part.records, part.size_bytes, version) and (handler.native_apis.acls == NULL or acl_permits(
+                        handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, topic.name,
+                        topic.name_bytes)):
+                return True
+    return False
+
+
 cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     """Append every partition and build the response. A malformed body closes the connection before any append."""
     cdef ProduceRequest parsed
@@ -404,11 +427,13 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
             return OUTCOME_LEFT
         if parsed.transactional_id != NULL:
             kafka_note_transactional_id(request, parsed.transactional_id, parsed.transactional_id_bytes, False)
-        if parsed.is_corrupt:
-            error = CORRUPT_MESSAGE
+        if parsed.error != NONE:
+            error = parsed.error
         elif parsed.has_transactional_records and not may_use_transactional_id(handler, request, &parsed):
             verification = VERIFY_REFUSED
             error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif parsed.has_fatal_batch and fails_request(handler, request, &parsed):
+            error = UNKNOWN_SERVER_ERROR
         elif parsed.has_transactional_records:
             verification = verify_produce(handler, request, &parsed, &verdicts, &error)
             owns_verdicts = verdicts != NULL and request.state == NULL

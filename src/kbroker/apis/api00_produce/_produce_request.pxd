@@ -24,7 +24,8 @@ cdef struct ProduceRequest:
     const char *transactional_id    # NULL: null
     int64_t transactional_id_bytes
     bint has_transactional_records
-    bint is_corrupt             # bytes that are not a batch, before a transactional one: Kafka refuses all
+    int16_t error               # of all partitions, for bytes that are not a batch before a transactional one, or 0
+    bint has_fatal_batch        # a batch is fatal to the request if its partition exists, see is_fatal_batch
     int32_t topic_count
     int32_t part_count
     ProduceTopic *topics

@@ -7,7 +7,8 @@ from kbroker._core.codec.wire cimport (
 )
 from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
 from kbroker._core.requests.request cimport Request
-from kbroker.log._validate cimport whole_batch_bytes
+from kbroker.common._errors cimport CORRUPT_MESSAGE, NONE, UNKNOWN_SERVER_ERROR
+from kbroker.log._validate cimport has_wrapped_length, is_fatal_batch, whole_batch_bytes
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, MAGIC_AT, TRANSACTIONAL_BIT
 
@@ -44,14 +45,22 @@ cdef void skip_partition(Reader *r, bint flexible) noexcept nogil:
         skip_tags(r)
 
 
-cdef inline void note_batch(const ProducePart *part, ProduceRequest *parsed) noexcept nogil:
-    """Note a transactional batch, or bytes that are not a batch."""
+cdef inline void note_batch(const ProducePart *part, int16_t version, ProduceRequest *parsed) noexcept nogil:
+    """Note a transactional batch, bytes that are not a batch, and batches that may be fatal to the request."""
     cdef int64_t size_bytes = whole_batch_bytes(part.records, part.size_bytes) if part.size_bytes > 0 else 0
+    cdef bint is_first = not parsed.has_transactional_records and parsed.error == NONE
     if size_bytes < 0:
-        parsed.is_corrupt = True
-    elif size_bytes > ATTRIBUTES_AT + 1 and part.records[MAGIC_AT] == 2 and (
-            <uint8_t>part.records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT):
-        parsed.has_transactional_records = True
+        if is_first:
+            parsed.error = CORRUPT_MESSAGE
+    elif size_bytes == 0:
+        if is_first and has_wrapped_length(part.records, part.size_bytes):
+            parsed.error = UNKNOWN_SERVER_ERROR
+    else:
+        if is_first and size_bytes > ATTRIBUTES_AT + 1 and part.records[MAGIC_AT] == 2 and (
+                <uint8_t>part.records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT):
+            parsed.has_transactional_records = True
+        if is_fatal_batch(part.records, part.size_bytes, version):
+            parsed.has_fatal_batch = True
 
 
 cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noexcept nogil:
@@ -71,7 +80,8 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
     parsed.topics = parsed.inline_topics
     parsed.parts = parsed.inline_parts
     parsed.part_count = parsed.topic_count = 0
-    parsed.has_transactional_records = parsed.is_corrupt = False
+    parsed.has_transactional_records = parsed.has_fatal_batch = False
+    parsed.error = NONE
     reader_init(&r, request.payload + kafka.header_bytes, request.size_bytes - kafka.header_bytes)
     n = read_length(&r, flexible, False)
     parsed.transactional_id_bytes = n
@@ -121,8 +131,7 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
             part.is_superseded = False
             part.size_bytes = read_length(&r, flexible, True)
             part.records = <char *>read_bytes(&r, part.size_bytes) if part.size_bytes > 0 else NULL
-            if not parsed.has_transactional_records:
-                note_batch(part, parsed)
+            note_batch(part, version, parsed)
             if flexible:
                 skip_tags(&r)
         if flexible:

@@ -26,9 +26,9 @@ from kbroker._core.timer.purgatory cimport (
 from kbroker._core.sync cimport atomic_add_fetch, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport NONE, UNKNOWN_SERVER_ERROR
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
+from kbroker.apis.api01_fetch._fetch_partitions cimport ask_again, resolve_partitions
 from kbroker.apis.api01_fetch._fetch_response cimport (
-    build_response, drop_reads, read_partitions, resolve_partitions, respond_to_fetch, ask_again, is_satisfied,
-    release_partitions,
+    build_response, drop_reads, is_satisfied, read_partitions, release_partitions, respond_to_fetch,
 )
 from kbroker.apis.api01_fetch._fetch_session cimport SessionCache, session_begin
 from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState

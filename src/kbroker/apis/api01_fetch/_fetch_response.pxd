@@ -1,17 +1,11 @@
-"""The partitions of a Fetch, found and read within its limits, and its response.
+"""The partitions of a Fetch, read within its limits, and its response.
 
 Records are file regions (small ones are copied); the quotas judge the response before it is sent.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker.apis.api01_fetch._fetch_types cimport FetchState
-from kbroker.requests._native_types cimport Handler
 from kbroker.quota._quota_enforcement cimport ClientCache
 
-# Find each partition (the state holds a count) and the errors that need no read; of duplicates one counts. False: out
-# of memory.
-cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
-# Check again after a wait: refuse the parts that the client may no longer read, if a rule has changed since.
-cdef void ask_again(FetchState *state) noexcept nogil
 # Read every part within the limits; return the bytes found. Release with drop_reads. ``readable``: parts that can be
 # waited for.
 cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil

@@ -1,240 +1,37 @@
-"""The partitions and the response of a Fetch: found, read, encoded and judged by the quotas.
+"""The partitions and the response of a Fetch: read, encoded and judged by the quotas.
 
 Source: ``ReplicaManager.readFromLog``; KIP-227 for the parts left out of an incremental response.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memset
 
 from kbroker._core.clock cimport clock_now_ms, clock_now_ns
 from kbroker._core.codec.wire cimport (
     Writer, write_i16, write_i32, write_i64, write_length, write_raw, write_reserve, write_string, write_uvarint,
     writer_free, writer_init,
 )
-from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
 from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, Request, request_add_file, request_add_memory
-from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport atomic_load
 from kbroker.common._errors cimport (
-    FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE,
-    TOPIC_AUTHORIZATION_FAILED, UNKNOWN_LEADER_EPOCH, UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
+    FENCED_LEADER_EPOCH, NONE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION,
 )
-from kbroker.log._partition cimport (
-    Partition, ReadProbe, partition_end_of_epoch, partition_is_closed, partition_leader_epoch, partition_release,
-    partition_retain,
-)
+from kbroker.log._partition cimport ReadProbe, partition_is_closed, partition_leader_epoch, partition_release
 from kbroker.log._posix cimport io_read
 from kbroker.log._read cimport partition_probe, partition_read
-from kbroker.network._kafka_request cimport (
-    RECORD_EMPTY_FETCH, RECORD_SKIP, kafka_clear_response, kafka_mark_error, kafka_request,
-)
+from kbroker.network._kafka_request cimport RECORD_EMPTY_FETCH, kafka_clear_response, kafka_mark_error, kafka_request
 from kbroker.network._request_metrics cimport SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
+from kbroker.apis.api01_fetch._fetch_partitions cimport same_topic
 from kbroker.apis.api01_fetch._fetch_session cimport SessionCache, session_drop, session_end, session_select
 from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
-from kbroker.security.authorizer._acl_table cimport (
-    ACL_CLUSTER, ACL_CLUSTER_ACTION, ACL_READ, ACL_TOPIC, AclTable, acl_allows,
-)
 from kbroker.requests._native_types cimport NativeApisCore, write_nodes
-from kbroker.replica._topics cimport (
-    Foreign, Topic, TopicTable, topic_by_id, topic_by_name, topic_foreign, topic_table_release, topic_table_retain,
-)
-from kbroker.quota._quota_enforcement cimport (
-    ClientCache, gate_exempt, gate_fetch, quotas_are_set, store_throttle,
-)
-
-
-cdef enum:
-    FIRST_WITH_FOLLOWERS = 11   # version of Fetch whose clients support followers
-
-
-cdef bint supersede(FetchState *state) noexcept nogil:
-    """Mark duplicate partitions except the last (Kafka builds a map). False: out of memory."""
-    cdef LatestIndex latest
-    cdef int32_t i, before
-    if state.part_count < 2:
-        return True
-    if not latest_init(&latest, state.part_count, 0):
-        return False
-    for i in range(state.part_count):
-        if state.parts[i].partition != NULL:
-            before = latest_put(&latest, <uint64_t>state.parts[i].partition, i)
-            if before >= 0:
-                state.parts[before].is_superseded = True
-    latest_free(&latest)
-    return True
-
-
-cdef bint may_fetch(Handler *handler, FetchState *state, int32_t first, const Topic *topic) noexcept nogil:
-    """Return whether the client may read the topic of the part ``first``, or, as a follower, all topics."""
-    cdef AclTable *acls = handler.native_apis.acls
-    cdef const FetchPart *part = &state.parts[first]
-    cdef int32_t end = first + 1
-    if acls == NULL or (topic == NULL and part.id != NULL):     # an unknown id has no name to check
-        return True
-    if state.replica_id >= 0:
-        return acl_allows(acls, handler.decisions, state.request, ACL_CLUSTER_ACTION, ACL_CLUSTER, b"kafka-cluster", 13,
-                          1)
-    while end < state.part_count and same_topic(&state.parts[first], &state.parts[end]):
-        end += 1
-    if part.id != NULL:
-        return acl_allows(acls, handler.decisions, state.request, ACL_READ, ACL_TOPIC, topic.name, topic.name_bytes,
-                          end - first)
-    return acl_allows(acls, handler.decisions, state.request, ACL_READ, ACL_TOPIC, part.name, part.name_bytes,
-                      end - first)
-
-
-cdef bint is_on_rack(const NativeApisCore *native_apis, int32_t node_id, const FetchState *state) noexcept nogil:
-    """Return whether a node is on the rack of the client; the caller holds ``bodies_lock``."""
-    cdef const char *at = native_apis.racks.data
-    cdef const char *end = at + native_apis.racks.size_bytes
-    cdef int32_t number, length
-    while at < end:
-        memcpy(&number, at, 4)
-        memcpy(&length, at + 4, 4)
-        if number == node_id:
-            return length == state.rack_bytes and memcmp(at + 8, state.rack, <size_t>length) == 0
-        at += 8 + length
-    return False
-
-
-cdef void select_replica(const FetchState *state, FetchPart *part, const Foreign *known) noexcept nogil:
-    """Direct a consumer to a follower on its rack, unless the leader is there. See ``RackAwareReplicaSelector``."""
-    cdef NativeApisCore *native_apis = state.native_apis
-    cdef int32_t i
-    part.has_preferred = False
-    if state.replica_id >= 0:
-        return
-    mutex_lock(&native_apis.bodies_lock)
-    if not is_on_rack(native_apis, native_apis.node_id, state):
-        for i in range(known.isr_count):
-            if known.isr[i] != native_apis.node_id and is_on_rack(native_apis, known.isr[i], state):
-                part.has_preferred = True
-                part.preferred = known.isr[i]
-                break
-    mutex_unlock(&native_apis.bodies_lock)
-
-
-cdef Partition *find_partition(const FetchState *state, FetchPart *part, const Topic *topic) noexcept nogil:
-    """Return the partition of a part, and note its leader; NULL: this node does not serve it, and the error is noted.
-
-    A follower in the ISR serves consumers that know of followers (KIP-392).
-    """
-    cdef Partition *found = topic.partitions[part.index]
-    cdef const Foreign *foreign = topic_foreign(topic, part.index, state.native_apis.node_id)
-    if foreign == NULL:
-        part.current_leader = state.native_apis.node_id
-        part.current_epoch = 0 if found == NULL else partition_leader_epoch(found)
-        if found == NULL:               # its log could not be opened
-            part.error = KAFKA_STORAGE_ERROR
-        elif state.native_apis.selects_by_rack and state.rack != NULL and topic.foreign != NULL:
-            select_replica(state, part, &topic.foreign[part.index])
-        return found
-    part.current_leader, part.current_epoch = foreign.leader, foreign.leader_epoch
-    if foreign.partition == NULL or state.version < FIRST_WITH_FOLLOWERS:
-        part.error = NOT_LEADER_OR_FOLLOWER
-        return NULL
-    return foreign.partition
+from kbroker.quota._quota_enforcement cimport ClientCache, gate_exempt, gate_fetch, quotas_are_set, store_throttle
 
 
 cdef inline bint has_new_leader(const FetchPart *part) noexcept nogil:
     """Return whether the partition has another leader epoch than when it was found."""
     return partition_leader_epoch(part.partition) != part.known_epoch
-
-
-cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil:
-    cdef const char *name = NULL
-    cdef Topic *topic = NULL
-    cdef FetchPart *part
-    cdef int32_t i, epoch, name_bytes = 0, unrecorded = 0
-    cdef bint is_allowed = True
-    if handler.native_apis.acls != NULL:    # read first: the decisions have this generation or a later one
-        state.acl_generation = atomic_load(&handler.native_apis.acls.generation)
-    for i in range(state.part_count):
-        part = &state.parts[i]
-        part.is_included = True
-        if part.id != NULL:
-            if part.id != name:
-                topic = topic_by_id(handler.topics, part.id)
-                name = part.id
-                is_allowed = may_fetch(handler, state, i, topic)
-        elif part.name != name or part.name_bytes != name_bytes or i == 0:
-            topic = topic_by_name(handler.topics, part.name, part.name_bytes)
-            name = part.name
-            name_bytes = part.name_bytes
-            is_allowed = may_fetch(handler, state, i, topic)
-        unrecorded += topic != NULL and topic.is_unrecorded
-        part.was_known = part.was_known or topic != NULL
-        if not is_allowed:              # checked first, to reveal nothing about the topic
-            part.is_unread = True
-            part.error = TOPIC_AUTHORIZATION_FAILED
-        elif topic == NULL:
-            part.is_unread = True
-            # Kafka keeps the name of an id that it has found once, and then returns the error for a name.
-            part.error = (
-                UNKNOWN_TOPIC_ID if part.id != NULL and not part.was_known else UNKNOWN_TOPIC_OR_PARTITION)
-        elif part.index < 0 or part.index >= topic.partition_count:
-            part.is_unread = True
-            part.error = UNKNOWN_TOPIC_OR_PARTITION
-        elif find_partition(state, part, topic) == NULL:
-            pass
-        elif state.replica_id >= 0:                     # no broker replicates from this one
-            epoch = partition_leader_epoch(find_partition(state, part, topic))
-            if 0 <= part.leader_epoch < epoch:
-                part.error = FENCED_LEADER_EPOCH
-            else:
-                part.error = UNKNOWN_LEADER_EPOCH if part.leader_epoch >= 0 else NOT_LEADER_OR_FOLLOWER
-        elif part.max_bytes < 0 or state.max_bytes < 0:
-            part.error = UNKNOWN_SERVER_ERROR
-        else:
-            part.partition = partition_retain(find_partition(state, part, topic))
-            epoch = part.known_epoch = partition_leader_epoch(part.partition)
-            if part.leader_epoch > epoch:
-                part.error = UNKNOWN_LEADER_EPOCH
-            elif 0 <= part.leader_epoch < epoch:
-                part.error = FENCED_LEADER_EPOCH
-            elif part.last_fetched_epoch >= 0:
-                if not partition_end_of_epoch(part.partition, part.last_fetched_epoch, &part.diverging_epoch,
-                                              &part.diverging_end):
-                    part.error = OFFSET_OUT_OF_RANGE
-                else:
-                    part.is_diverging = (
-                        part.diverging_epoch < part.last_fetched_epoch or part.diverging_end < part.offset)
-    if unrecorded > 0 and unrecorded == state.part_count:
-        kafka_request(state.request).record_flags |= RECORD_SKIP
-    return supersede(state)
-
-
-cdef void ask_again(FetchState *state) noexcept nogil:
-    cdef NativeApisCore *native_apis = state.native_apis
-    cdef AclTable *acls = native_apis.acls
-    cdef TopicTable *topics
-    cdef const Topic *topic
-    cdef FetchPart *part
-    cdef const FetchPart *before = NULL
-    cdef bint is_allowed = True
-    cdef int32_t i
-    if acls == NULL or state.replica_id >= 0 or atomic_load(&acls.generation) == state.acl_generation:
-        return
-    mutex_lock(&native_apis.topics_lock)
-    topics = topic_table_retain(native_apis.topics)
-    mutex_unlock(&native_apis.topics_lock)
-    for i in range(state.part_count):
-        part = &state.parts[i]
-        if part.partition == NULL or part.is_superseded:
-            continue
-        if before == NULL or not same_topic(before, part):
-            if part.id == NULL:
-                is_allowed = acl_allows(acls, NULL, state.request, ACL_READ, ACL_TOPIC, part.name, part.name_bytes, 1)
-            else:
-                topic = topic_by_id(topics, part.id)        # NULL: deleted, so there is nothing to read
-                is_allowed = topic == NULL or acl_allows(
-                    acls, NULL, state.request, ACL_READ, ACL_TOPIC, topic.name, topic.name_bytes, 1)
-        before = part
-        if not is_allowed:
-            part.is_unread = True
-            part.error = TOPIC_AUTHORIZATION_FAILED
-    topic_table_release(topics)
 
 
 cdef void read_diverging(FetchPart *part) noexcept nogil:
@@ -351,26 +148,6 @@ cdef struct Split:              # a file region between two stretches of the res
     OpenFile *file
     int64_t position
     int64_t size_bytes
-
-
-cdef bint same_topic(const FetchPart *a, const FetchPart *b) noexcept nogil:
-    """Parts of one TopicData element share the pointer; those of a session are compared by their bytes."""
-    cdef int32_t i
-    if a.id != NULL:
-        if a.id == b.id:
-            return True
-        for i in range(16):
-            if a.id[i] != b.id[i]:
-                return False
-        return True
-    if a.name == b.name and a.name_bytes == b.name_bytes:
-        return True
-    if a.name_bytes != b.name_bytes:
-        return False
-    for i in range(a.name_bytes):
-        if a.name[i] != b.name[i]:
-            return False
-    return True
 
 
 cdef int32_t group_end(FetchState *state, int32_t i, int32_t *included) noexcept nogil:
@@ -500,6 +277,17 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
         request.action = ACTION_CLOSE
 
 
+cdef bint has_unwritable_part(const FetchState *state) noexcept nogil:
+    """Return whether a part diverges in a version without this field: a session was continued in another version."""
+    cdef const FetchPart *part
+    cdef int32_t i
+    for i in range(state.part_count if state.version < 12 else 0):
+        part = &state.parts[i]
+        if part.is_included and part.is_diverging and part.read.error == NONE:
+            return True
+    return False
+
+
 cdef void build_response(FetchState *state) noexcept nogil:
     cdef bint flexible = state.version >= 12, ok = True, any_foreign = False
     cdef int64_t topic_count = 0
@@ -508,6 +296,10 @@ cdef void build_response(FetchState *state) noexcept nogil:
     cdef Writer w
     for i in range(state.part_count):
         if state.parts[i].is_superseded:
+            state.parts[i].is_included = False
+    if has_unwritable_part(state):          # Kafka fails to write the response
+        state.error = UNSUPPORTED_VERSION
+        for i in range(state.part_count):
             state.parts[i].is_included = False
     i = 0
     while i < state.part_count:

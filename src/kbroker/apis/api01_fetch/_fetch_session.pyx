@@ -33,7 +33,10 @@ cdef struct SessionPart:
     int32_t name_bytes
     bint by_id
     char id[16]
-    bint was_known              # its topic existed once: its absence is then error 3, as in Kafka, not 100
+    # Owned; name of the topic of ``id`` once it was found, NULL before: from then on Kafka responds for the name, with
+    # error 3 or 103 and not 100.
+    char *known_name
+    int32_t known_name_bytes
     int32_t index
     int32_t leader_epoch
     int32_t last_fetched_epoch
@@ -43,7 +46,7 @@ cdef struct SessionPart:
     int64_t reported_log_start
 
 cdef struct FetchSession:
-    HashNode node               # first field. SessionCache.lock guards it, id, and the two fields after by_id
+    HashNode node               # first field. SessionCache.lock guards it, id, and the four fields after by_id
     AtomicI64 refs
     AtomicI64 *bytes            # in its cache, which outlives it: bytes of sessions' partitions and their copies
     uint64_t hash_seed
@@ -51,7 +54,9 @@ cdef struct FetchSession:
     int32_t id
     bint by_id
     bint is_closed
+    int64_t created_ms
     int64_t last_used_ms
+    int64_t size                # partitions when it was last used
     Mutex lock                  # guards the rest
     int32_t epoch
     HashTable parts
@@ -78,6 +83,13 @@ cdef FetchSession *fetch_session_new(AtomicI64 *bytes, uint64_t hash_seed, uint6
     return session
 
 
+cdef void free_part(FetchSession *session, SessionPart *part) noexcept nogil:
+    """Free a part that is in no list."""
+    atomic_add_fetch(session.bytes, -part_bytes(part.name_bytes) - part.known_name_bytes)
+    free(part.known_name)
+    free(part)
+
+
 cdef void fetch_session_release(FetchSession *session) noexcept nogil:
     cdef SessionPart *part
     if session == NULL or atomic_add_fetch(&session.refs, -1) > 0:
@@ -85,8 +97,7 @@ cdef void fetch_session_release(FetchSession *session) noexcept nogil:
     while session.in_order.first != NULL:
         part = part_of(session.in_order.first)
         chain_remove(&session.in_order, &part.in_order)
-        atomic_add_fetch(session.bytes, -part_bytes(part.name_bytes))
-        free(part)
+        free_part(session, part)
     hash_clear(&session.parts)
     mutex_destroy(&session.lock)
     free(session)
@@ -157,9 +168,8 @@ cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
 cdef void remove_part(FetchSession *session, SessionPart *part) noexcept nogil:
     hash_remove(&session.parts, &part.node)
     chain_remove(&session.in_order, &part.in_order)
-    session.name_total -= part.name_bytes + 16
-    atomic_add_fetch(session.bytes, -part_bytes(part.name_bytes))
-    free(part)
+    session.name_total -= part.name_bytes + part.known_name_bytes + 16
+    free_part(session, part)
 
 
 cdef void forget_parts(FetchSession *session, FetchState *state) noexcept nogil:
@@ -215,7 +225,10 @@ cdef bint fill_state(FetchSession *session, FetchState *state) noexcept nogil:
             memcpy(at, part.id, 16)
             parts[i].id = at
             at += 16
-        parts[i].was_known = part.was_known
+        if part.known_name != NULL:
+            memcpy(at, part.known_name, <size_t>part.known_name_bytes)
+            parts[i].known_name, parts[i].known_name_bytes = at, part.known_name_bytes
+            at += part.known_name_bytes
         parts[i].index = part.index
         parts[i].leader_epoch = part.leader_epoch
         parts[i].last_fetched_epoch = part.last_fetched_epoch
@@ -317,25 +330,38 @@ cdef void remove_session(SessionCache *cache, FetchSession *session) noexcept no
     fetch_session_release(session)
 
 
-cdef bint evict_oldest(SessionCache *cache, int64_t now_ms) noexcept nogil:
-    """Evict the least recently used session if it was idle for two minutes; false: none can be evicted."""
+cdef FetchSession *least_valuable(SessionCache *cache, int64_t size, int64_t now_ms) noexcept nogil:
+    """Return a session that one of ``size`` partitions may evict; NULL: none.
+
+    It is the least recently used if that was idle for more than two minutes, else the smallest of those that were used
+    two minutes after they began, if it is smaller. In Kafka, sessions of followers also evict all those of consumers;
+    no broker replicates from this one. Source: ``FetchSessionCacheShard.tryEvict``.
+    """
+    cdef FetchSession *session
     cdef FetchSession *oldest = NULL
+    cdef FetchSession *smallest = NULL
     cdef HashNode *node = hash_after(&cache.sessions, NULL)
     while node != NULL:
-        if oldest == NULL or (<FetchSession *>node).last_used_ms < oldest.last_used_ms:
-            oldest = <FetchSession *>node
+        session = <FetchSession *>node
+        if oldest == NULL or session.last_used_ms < oldest.last_used_ms:
+            oldest = session
+        if session.last_used_ms - session.created_ms > EVICTION_MS and (
+                smallest == NULL or session.size < smallest.size):
+            smallest = session
         node = hash_after(&cache.sessions, node)
-    if oldest == NULL or now_ms - oldest.last_used_ms < EVICTION_MS:
-        return False
-    remove_session(cache, oldest)
-    return True
+    if oldest != NULL and now_ms - oldest.last_used_ms > EVICTION_MS:
+        return oldest
+    return smallest if smallest != NULL and smallest.size < size else NULL
 
 
-cdef bint make_space(SessionCache *cache, int64_t now_ms) noexcept nogil:
+cdef bint make_space(SessionCache *cache, int64_t size, int64_t now_ms) noexcept nogil:
     """Make space for one more session, whose partitions are already charged; return False if there is none."""
+    cdef FetchSession *evicted
     while cache.sessions.count >= cache.max_sessions or atomic_load(&cache.bytes) > MAX_SESSION_BYTES:
-        if not evict_oldest(cache, now_ms):
+        evicted = least_valuable(cache, size if cache.sessions.count >= cache.max_sessions else 0, now_ms)
+        if evicted == NULL:
             return False
+        remove_session(cache, evicted)
     return True
 
 
@@ -353,7 +379,8 @@ cdef int32_t new_id(SessionCache *cache) noexcept nogil:
 
 cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil:
     cdef FetchSession *session
-    cdef bint ok = True, is_empty
+    cdef int64_t size
+    cdef bint ok = True
     cdef int32_t i
     if state.session_epoch == INITIAL_EPOCH or state.session_epoch == FINAL_EPOCH:
         if state.session_id != 0:
@@ -387,7 +414,7 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
         ok = ok and fill_state(session, state)
         if not ok:                          # the client starts again, perhaps without a session
             state.error = FETCH_SESSION_ID_NOT_FOUND
-    is_empty = session.parts.count == 0
+    size = session.parts.count
     mutex_unlock(&session.lock)
     mutex_lock(&cache.lock)
     if not ok and not session.is_closed:
@@ -397,10 +424,11 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
         fetch_session_release(session)
         return True
     session.last_used_ms = now_ms
-    if is_empty and not session.is_closed:
+    session.size = size
+    if size == 0 and not session.is_closed:
         remove_session(cache, session)      # nothing left to fetch: the client gets id 0
     mutex_unlock(&cache.lock)
-    if is_empty:
+    if size == 0:
         atomic_add_fetch(&cache.bytes, -state.charge)
         fetch_session_release(session)
         return True
@@ -428,9 +456,10 @@ cdef void open_session(SessionCache *cache, FetchState *state, int64_t now_ms) n
     """Give the state's new session its id; without capacity the client continues without a session."""
     cdef FetchSession *session = <FetchSession *>state.session
     mutex_lock(&cache.lock)
-    if make_space(cache, now_ms) and hash_reserve(&cache.sessions):
+    if make_space(cache, session.parts.count, now_ms) and hash_reserve(&cache.sessions):
         session.id = state.response_session_id = new_id(cache)
-        session.last_used_ms = now_ms
+        session.created_ms = session.last_used_ms = now_ms
+        session.size = session.parts.count
         atomic_add_fetch(&session.refs, 1)
         hash_add(&cache.sessions, &session.node, hash_of(session.id))
     mutex_unlock(&cache.lock)
@@ -442,6 +471,30 @@ cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) no
     if not state.is_incremental:
         open_session(cache, state, now_ms)
     select_parts(state, True)
+
+
+cdef void session_note_names(FetchState *state) noexcept nogil:
+    cdef FetchSession *session = <FetchSession *>state.session
+    cdef const FetchPart *asked
+    cdef SessionPart *part
+    cdef int32_t i
+    if session == NULL or not session.by_id:
+        return
+    mutex_lock(&session.lock)
+    for i in range(state.part_count):
+        asked = &state.parts[i]
+        if asked.known_name == NULL:
+            continue
+        part = find_part(session, NULL, 0, asked.id, asked.index)
+        if part == NULL or part.known_name != NULL:
+            continue
+        part.known_name = <char *>malloc(<size_t>asked.known_name_bytes)
+        if part.known_name != NULL:         # else it is noted at the next request
+            memcpy(part.known_name, asked.known_name, <size_t>asked.known_name_bytes)
+            part.known_name_bytes = asked.known_name_bytes
+            session.name_total += part.known_name_bytes
+            atomic_add_fetch(session.bytes, part.known_name_bytes)
+    mutex_unlock(&session.lock)
 
 
 cdef void session_select(FetchState *state) noexcept nogil:
@@ -461,7 +514,6 @@ cdef void select_parts(FetchState *state, bint is_sent) noexcept nogil:
         part = find_part(session, asked.name, asked.name_bytes, asked.id, asked.index)
         must = asked.read.size_bytes > 0 or asked.read.error != 0 or asked.has_preferred or asked.is_diverging
         if part != NULL:
-            part.was_known = part.was_known or asked.was_known
             must = must or part.reported_high_watermark != asked.read.high_watermark
             must = must or part.reported_log_start != asked.read.log_start_offset
         if part != NULL and is_sent:

@@ -24,7 +24,10 @@ cdef struct FetchPart:
     bint is_diverging           # the client has records after the end of its epoch, which is in the response (KIP-595)
     int32_t diverging_epoch
     int64_t diverging_end
-    bint was_known              # its topic exists, or did during an earlier request of the session
+    # Of the topic of ``id``, once a request of the session has found it; NULL: not known. Valid as names, or while the
+    # request holds the topics.
+    const char *known_name
+    int32_t known_name_bytes
     bint is_unread              # unknown topic or partition: its log was not read
     bint is_included            # is in the response
     bint is_superseded          # a duplicate, followed by another one in the request
