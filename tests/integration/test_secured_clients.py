@@ -268,7 +268,7 @@ def test_our_command_line(secured: SecuredBroker, tmp_path: Path) -> None:
     admin = write(tmp_path / "admin.properties", secured.properties("BOTH", "SCRAM-SHA-512"))
     (tmp_path / "password").write_text("carols secret\n")
     add = ("users", "add", "carol", "--mechanism", "SCRAM-SHA-256", "--password-file", str(tmp_path / "password"))
-    assert run(secured, "BOTH", admin, *add) == "carol can log in by SCRAM-SHA-256\n"
+    assert run(secured, "BOTH", admin, *add) == "carol can log in with SCRAM-SHA-256\n"
     carol = {**secured.properties("SASL", "SCRAM-SHA-256"), "sasl.username": "carol", "sasl.password": "carols secret"}
     del carol["sasl.jaas.config"]
     own = write(tmp_path / "carol.properties", carol)

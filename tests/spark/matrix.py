@@ -32,7 +32,7 @@ QUOTAS = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate
 def refusal(place: str, store: str, command: str) -> str | None:
     """Return the error with which a command is refused in a place; None where it works."""
     if place == ALONE and store == DISK and command not in BY_DRIVER:
-        return "than this machine: tables and logs must lie in a folder"
+        return "than this machine: tables and logs must be in a folder"
     if (place, store, command) == (ALONE, S3, "watch"):
         return "than this machine: the checkpoint of `watch`, in which executors keep its state, must"  # a folder here
     return None

@@ -93,7 +93,7 @@ class Everything:
             cluster.connection_to(None).request(18, 3, {"ClientSoftwareName": "e", "ClientSoftwareVersion": "1"})
 
     def by_token(self, token: Body) -> dict[str, str]:
-        """Return the properties of a client that logs in by a delegation token."""
+        """Return the properties of a client that logs in with a delegation token."""
         return self._scram(token["TokenId"], base64.b64encode(token["Hmac"]).decode(), ' tokenauth="true"')
 
     # ------------------------------------------------------------ once

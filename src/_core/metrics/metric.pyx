@@ -203,7 +203,7 @@ cdef class Metric:
         return metric_is_rate(self.metric)
 
     def samples(self) -> list:
-        """Return the samples as they lie in the ring, as (start_ms, last_event_ms, event_count, value); changes
+        """Return the samples in the order of the ring, as (start_ms, last_event_ms, event_count, value); changes
         nothing.
 
         Empty for a statistic without samples.

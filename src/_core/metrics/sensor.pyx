@@ -153,7 +153,7 @@ cdef class Sensor:
         cdef StatSpec spec = stat
         parts = spec.parts or ((name, <int>PART_WHOLE, 0.0),)
         if spec.parts and name is not None:
-            raise TypeError(f"a {type(stat).__name__} brings its names; pass None as name")
+            raise TypeError(f"a {type(stat).__name__} has its own names; pass None as name")
         if name is None and not spec.parts:
             raise TypeError("a metric needs a name")
         config = self.config if config is None else config

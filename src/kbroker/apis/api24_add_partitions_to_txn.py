@@ -83,7 +83,7 @@ def _refusal(ctx: ApiContext, place: TopicPartition, allowed: Collection[str]) -
 
 
 def _grouped(errors: Mapping[TopicPartition, Errors]) -> list[Body]:
-    """Return each partition once, and no topic without partitions, as Kafka where partitions differ in their errors."""
+    """Return each partition once, and no topic without partitions, as Kafka does where errors of partitions differ."""
     topics: dict[str, list[Body]] = {}
     for (topic, index), error in errors.items():
         topics.setdefault(topic, []).append({"PartitionIndex": index, "PartitionErrorCode": int(error)})

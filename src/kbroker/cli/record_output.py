@@ -119,8 +119,8 @@ _TOKENS: dict[str, Part] = {
 class RecordPrinter:
     """The choice of the records that are printed, and of their bytes.
 
-    Args: ``form``: of FORMATS, or a template; ``decoders``: None for the bytes as they are; ``pattern``: to be found
-    in the key or the value; ``expression``: to be true, needs ``decoders``.
+    Args: ``form``: one of FORMATS, or a template; ``decoders``: None for the bytes as they are; ``pattern``: to be
+    found in the key or the value; ``expression``: to be true, needs ``decoders``.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ def create(
 ) -> None:
     """Create a token, and print its HMAC.
 
-    The HMAC is the password of clients that log in by the token.
+    The HMAC is the password of clients that log in with the token.
     """
     owners, others = _principals(() if owner is None else (owner,), "--owner"), _principals(renewers, "--renewer")
     with connect(bootstrap_server) as cluster:
@@ -139,7 +139,7 @@ def renew(token_id: str | None, bootstrap_server: str, hmac: str | None, period:
 def expire(token_id: str | None, bootstrap_server: str, hmac: str | None, after: int, as_json: bool) -> None:
     """Let a token expire.
 
-    Clients that logged in by it are disconnected when their session expires.
+    Clients that logged in with it are disconnected when their session expires.
     """
     _check_one(token_id, hmac)
     with connect(bootstrap_server) as cluster:

@@ -71,7 +71,7 @@ def add(
     with connect(bootstrap_server) as cluster:
         Users(cluster).set(name, mechanism, password, iterations)
     done = {"user": name, "mechanism": mechanism, "iterations": iterations}
-    print_done(done, f"{name} can log in by {mechanism}", as_json)
+    print_done(done, f"{name} can log in with {mechanism}", as_json)
 
 
 @users.command()
@@ -83,4 +83,4 @@ def remove(name: str, bootstrap_server: str, mechanism: str, as_json: bool) -> N
     """Remove a user's credential of one mechanism."""
     with connect(bootstrap_server) as cluster:
         Users(cluster).remove(name, mechanism)
-    print_done({"user": name, "mechanism": mechanism}, f"{name} can no longer log in by {mechanism}", as_json)
+    print_done({"user": name, "mechanism": mechanism}, f"{name} can no longer log in with {mechanism}", as_json)

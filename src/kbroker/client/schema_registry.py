@@ -1,7 +1,7 @@
 """Client of a Schema Registry: Confluent's API, as Karapace, Redpanda and others serve it, or Apicurio's own.
 
 A few GETs are all that decoding needs, so this is the standard library: the registries' own clients limit neither the
-size nor the time of a response, and bring a dozen packages.
+size nor the time of a response, and require a dozen packages.
 """
 
 from __future__ import annotations

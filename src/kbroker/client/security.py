@@ -138,7 +138,7 @@ def _is_without_tls(error: BaseException) -> bool:
 
 
 def requires_tls(sock: socket.socket) -> bool:
-    """Return whether the peer of a connected socket takes part in a TLS handshake, on another connection."""
+    """Return whether the peer of a connected socket takes part in a TLS handshake on another connection."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

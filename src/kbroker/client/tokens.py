@@ -18,7 +18,7 @@ AT_ONCE = -1  # as the period of ExpireDelegationToken
 
 
 class SecretToken(NamedTuple):
-    """A token and its HMAC, which is the password of clients that log in by it."""
+    """A token and its HMAC, which is the password of clients that log in with it."""
 
     token: DelegationToken
     hmac: bytes
@@ -30,7 +30,7 @@ class SecretToken(NamedTuple):
 
     @property
     def login(self) -> str:
-        """Return the value of `sasl.jaas.config` of a client that logs in by this token."""
+        """Return the value of `sasl.jaas.config` of a client that logs in with this token."""
         return f'{SCRAM_MODULE} required username="{self.token.token_id}" password="{self.secret}" tokenauth="true";'
 
 
@@ -68,7 +68,7 @@ class Tokens:
         """Create a token.
 
         Args:
-            owner: the user that logs in by it; None for the user of this connection.
+            owner: the user that logs in with it; None for the user of this connection.
             renewers: principals that may renew it beside its owner.
             lifetime_ms: time until it cannot be renewed any more; the broker's maximum by default.
         """

@@ -61,7 +61,7 @@ class LagHistory:
         self._thread: threading.Thread | None = None
 
     def use(self, shown: Shown, lag: int | None) -> list[Point]:
-        """Record the lag that a page shows, keep on measuring it, and return the last ten minutes."""
+        """Record the lag that a page shows, continue to measure it, and return the last ten minutes."""
         with self._lock:
             self._used_ms.pop(shown, None)
             self._used_ms[shown] = self._clock.now_ms()

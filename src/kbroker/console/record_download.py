@@ -14,7 +14,7 @@ KINDS = ("jsonl", "parquet") if find_spec("pyarrow") is not None else ("jsonl",)
 
 
 def file_of(form: str, topic: str, found: Sequence[Match]) -> bytes:
-    """Return records as the bytes of a file. Args: ``form``: of KINDS."""
+    """Return records as the bytes of a file. Args: ``form``: one of KINDS."""
     return _json_lines(topic, found) if form == "jsonl" else _parquet(topic, found)
 
 

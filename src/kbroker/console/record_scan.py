@@ -230,7 +230,7 @@ class Scan:
 
 
 def decoded_record(decoders: Decoders, topic: str, partition: int, record: LogRecord) -> DecodedRecord:
-    """Return a record of a log decoded; keys and values longer than DECODED_BYTES by their beginning only."""
+    """Return a record of a log, decoded; of longer keys and values only the first DECODED_BYTES."""
     headers = [(name.decode("utf-8", "replace"), value) for name, value in record.headers]
     return decoders.record(topic, partition, record.offset, record.timestamp_ms, record.key, record.value, headers)
 

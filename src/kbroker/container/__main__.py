@@ -14,7 +14,7 @@ from kbroker.__main__ import exit_after, leave_on
 
 
 def main() -> None:
-    """Run one word of the contract."""
+    """Run one command of the image."""
     leave_on(_signal.SIGINT)
     leave_on(_signal.SIGTERM)
     word, *rest = sys.argv[1:] or ["start"]

@@ -75,7 +75,7 @@ _LACKING = (
 
 
 def with_workers(job: Callable[[], T]) -> T:
-    """Run a job of Spark, again where no Python worker started in time, because no work was done by then.
+    """Run a Spark job, again if no Python worker started in time, because no work was done until then.
 
     Raises: the job's exceptions, this one only after TRIES.
     """

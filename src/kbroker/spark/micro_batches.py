@@ -77,7 +77,7 @@ class _Notes:
         session.createDataFrame([(value,)], "note string").createOrReplaceGlobalTempView(f"{self.key}_{name}")
 
     def get(self, session: SparkSession, name: str) -> str | None:
-        """Return a note, or None after `drop`. It takes no job of Spark: the view is a literal row."""
+        """Return a note, or None after `drop`. It needs no Spark job: the view is a literal row."""
         try:
             return str(self.view(session, name).collect()[0][0])
         except Exception as error:

@@ -89,7 +89,7 @@ def _ask(spark: SparkSession, probe: str | None, known: Mapping[str, Beginning],
 def not_shared(host: str, place: str, what: str) -> str:
     """Return the sentence for a folder or file that differs between an executor and the driver."""
     return (
-        f"an executor of Spark on {host} has another {place} than this machine: {what} must lie in a folder "
+        f"an executor of Spark on {host} has another {place} than this machine: {what} must be in a folder "
         "that all executors and this machine share, in HDFS or in an object store, or run with --master 'local[*]'"
     )
 

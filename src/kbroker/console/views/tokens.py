@@ -98,7 +98,7 @@ def create(site: Site, form: Query) -> Change:
                 raise denied(site.identity.principal, Operation.CREATE_TOKENS, ResourceType.USER, owner) from None
             raise
         values = {
-            "what": f"Clients log in by this token as {made.token.owner}.",
+            "what": f"Clients log in with this token as {made.token.owner}.",
             "secrets": [("Token id", made.token.token_id), ("HMAC", made.secret), ("sasl.jaas.config", made.login)],
             "href": address("tokens"),
         }
@@ -135,5 +135,5 @@ def expire(site: Site, form: Query) -> Change:
         [Difference(f"token of {found.token.owner}", f"expires {exact_time(found.token.expiry_ms)}", "expired")],
         _clear_refusals()(lambda: Tokens(site.cluster).expire(found.hmac)),
         address("tokens"),
-        notes=["Clients that logged in by it are disconnected when their session ends."],
+        notes=["Clients that logged in with it are disconnected when their session ends."],
     )

@@ -82,7 +82,7 @@ def _with_password(
         password = secrets.token_urlsafe(PASSWORD_BYTES)
         Users(site.cluster).set(user, mechanism, password, iterations)
         values = {
-            "what": f"{user} can log in by {mechanism} with this password.",
+            "what": f"{user} can log in with {mechanism} and this password.",
             "secrets": [("Password", password)],
             "href": address("users"),
         }

@@ -92,8 +92,8 @@ _REFUSED = {
     "fetchOffset.numRetries": _RETRIES,
     "fetchOffset.retryIntervalMs": _RETRIES,
     "useDeprecatedOffsetFetching": "is not supported: offsets are always looked up without a group; remove it",
-    "kafka.sasl.kerberos.service.name": "is not supported: of SASL there are PLAIN and SCRAM; remove it",
-    "kafka.sasl.login.callback.handler.class": "is not supported: of SASL there are PLAIN and SCRAM; remove it",
+    "kafka.sasl.kerberos.service.name": "is not supported: the SASL mechanisms are PLAIN and SCRAM; remove it",
+    "kafka.sasl.login.callback.handler.class": "is not supported: the SASL mechanisms are PLAIN and SCRAM; remove it",
     "path": "is not an option of this source: name topics with subscribe, assign or subscribePattern (sink: topic)",
 }
 REFUSED = {name.lower(): f"{name} {why}" for name, why in _REFUSED.items()}

@@ -1,4 +1,4 @@
-"""Start a Spark session. Requirements are checked first, so a missing Java is a sentence and not a crashed JVM."""
+"""Start a Spark session. Requirements are checked first, so that a missing Java is reported in one sentence."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Updates:
 
 
 class Log:
-    """Rows of a request log, as values of each type of quota. Rows without a request carry none.
+    """Rows of a request log, as values of each type of quota. Rows without a request have none.
 
     Args: `table`: has COLUMNS, or some of them.
     """
