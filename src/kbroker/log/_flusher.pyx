@@ -2,13 +2,14 @@
 
 A partition is queued at most once. An append during its flush queues it again, so that every wait is covered by an
 fsync that began after the data was written, and all appends during one fsync share the next.
+Lock: ``Flusher.lock``, a leaf; never held across a flush, and no partition lock is taken under it.
 """
 cimport cython
-from libc.stdint cimport int32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from kbroker._core.sync cimport (
-    atomic_add_fetch, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait,
-    mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    AtomicI64, Cond, Mutex, atomic_add_fetch, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init,
+    cond_signal, cond_wait, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._partition cimport (
     Partition, partition_flush, partition_log_end_offset, partition_release, partition_retain, partition_set_dirty_hook,
@@ -18,12 +19,28 @@ from kbroker.log._partition_log cimport PartitionLog
 import os
 import threading
 
-cdef struct FlushItem:
+cdef enum:
+    FLUSHER_SLOTS = 1024
+
+cdef struct FlushItem:              # a partition that is queued, being flushed, or both
     FlushItem *chain                # next item of its slot
     FlushItem *next                 # next item in the queue
     Partition *partition            # counted
     bint running                    # a thread flushes it
     bint again                      # marked again while running
+
+cdef struct Flusher:
+    AtomicI64 refs              # one for the Python handle, and for every partition whose hook points here
+    Mutex lock
+    Cond work
+    FlushItem *head             # queued, in order of arrival
+    FlushItem *tail
+    FlushItem *slots[FLUSHER_SLOTS]     # all items, by partition
+    int64_t queued
+    int32_t sleepers
+    bint closed
+    AtomicI64 flushes
+    AtomicI64 failures
 
 
 cdef Flusher *flusher_new() noexcept nogil:
@@ -169,6 +186,11 @@ cdef class FlusherPool:
     Args: ``threads``: number of partitions that may be flushed at the same time, 1 to 64.
     Threads: any; waits release the GIL.
     """
+    cdef:
+        Flusher *flusher        # counted
+        list threads
+        set attached            # partitions whose hook points here; each holds a count on the flusher
+        int64_t pid
 
     def __cinit__(self, threads=1):
         if not isinstance(threads, int):

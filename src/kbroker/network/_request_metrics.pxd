@@ -58,8 +58,6 @@ cdef struct MetricsTable:
 
 cdef MetricsTable *metrics_retain(MetricsTable *table) noexcept nogil
 cdef void metrics_release(MetricsTable *table) noexcept nogil
-# Split the time of a completed request into microseconds by kind; false: it was never handled.
-cdef bint request_times(Request *request, int64_t *us) noexcept nogil
 # Call it on the network thread that owns the table, once per completed request (sent, not needed, or channel closed).
 cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil
 

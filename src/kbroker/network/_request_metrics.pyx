@@ -88,6 +88,7 @@ cdef inline int32_t error_slot(int32_t code) noexcept nogil:
 
 
 cdef bint request_times(Request *request, int64_t *us) noexcept nogil:
+    """Split the time of a completed request into microseconds by kind; false: it was never handled."""
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int64_t dequeued, local, ready, picked, asynchronous, throttle_ms = 0
     cdef int32_t i

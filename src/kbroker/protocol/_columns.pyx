@@ -47,6 +47,12 @@ _REASONS = {
     OVER_CAP: "more bytes uncompressed than allowed", BAD_RECORD: "damaged record",
 }
 
+cdef struct Strings:            # n byte strings: Arrow's binary
+    Buffer data
+    Buffer ends                 # int32, n + 1 offsets; the first is 0
+    Buffer valid                # bitmap; bits beyond its end are valid
+    int64_t nulls
+
 
 cdef inline bint push_i32(Buffer *v, int64_t value) noexcept nogil:
     cdef int32_t narrow = <int32_t>value
@@ -115,6 +121,27 @@ cdef class ArrowColumns:
 
     Threads: one at a time.
     """
+    cdef:
+        int wanted              # bits of the requested columns
+        Buffer offsets          # int64
+        Buffer timestamps       # int64
+        Buffer timestamp_types  # int32
+        Strings keys
+        Strings values
+        Buffer header_ends      # int32, n + 1: end of each record's headers
+        Buffer header_valid     # bitmap: null for a record without headers
+        int64_t header_nulls
+        Strings header_keys
+        Strings header_values
+        int64_t header_count
+        int64_t likely_rows     # expected rows of the next ``take``, by the last one; sizes the first allocation
+        int64_t likely_key_bytes
+        int64_t likely_value_bytes
+        int64_t bad_offset
+        int bad_magic
+        readonly int64_t row_count
+        readonly int64_t next_offset
+        readonly bint is_full
 
     def __cinit__(self, int wanted):
         self.wanted, self.next_offset = wanted, -1
@@ -376,6 +403,11 @@ def whole_batches(data):
 
 cdef class Array:
     """A read-only one-dimensional array behind the buffer protocol. Threads: immutable."""
+    cdef:
+        Buffer buffer           # owned
+        Py_ssize_t shape
+        Py_ssize_t stride
+        char *format            # "q", "i" or "B"
 
     def __cinit__(self):
         self.stride, self.format = 1, b"B"     # an empty byte array until a buffer is set
@@ -419,6 +451,14 @@ cdef class BinaryColumn:
 
     Threads: immutable.
     """
+    cdef:
+        readonly object data
+        readonly object offsets
+        readonly object valid
+        Py_ssize_t rows
+        const uint8_t[::1] bytes_view
+        const int32_t[::1] ends_view
+        const uint8_t[::1] valid_view
 
     def __cinit__(self, Py_ssize_t rows, tuple column not None):
         _, self.valid, self.offsets, self.data = column

@@ -19,7 +19,6 @@ cdef class ClientQuotaManager:
     cdef ClientSensors *find(self, user, client_id, int64_t now_ms) except NULL
     cdef object record(self, user, client_id, double value, time_ms)
 
-cdef ClientQuotaManager new_manager(ClientQuotas *quotas, QuotaManager *manager, CounterMetrics metrics, object queue)
 
 # -------------------------------------------- the quotas of all types
 # Take a reference to quotas and the listener's reference (NULL: no listener).

@@ -39,7 +39,6 @@ cdef TopicTable *topic_table_retain(TopicTable *table) noexcept nogil
 cdef void topic_table_release(TopicTable *table) noexcept nogil
 cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_bytes) noexcept nogil
 cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil
-cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil
 
 # Return the leader and epoch of a partition that another node leads; NULL: this one leads it.
 cdef inline Foreign *topic_foreign(const Topic *topic, int32_t index, int32_t node_id) noexcept nogil:

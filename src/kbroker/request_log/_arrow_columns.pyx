@@ -1,4 +1,7 @@
-"""Builder of the columns of ``kbroker.common.request_log``, in their order; Arrow takes over the buffers."""
+"""Builder of the columns of ``kbroker.common.request_log``, in their order; Arrow takes over the buffers.
+
+There is one set of columns for each partition of the topic. Threads: one at a time.
+"""
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -12,7 +15,9 @@ from kbroker.quota._quota_events cimport (
     EVENT_APPEND, EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, AppendEvent, QuotaEvent,
     VerdictEvent, quota_event_texts,
 )
+from kbroker.request_log._drain cimport RecordFormat, RecordSink
 from kbroker.request_log._json_lines cimport put_utf8, quota_type_name
+from kbroker.request_log._log_core cimport KNOWN_APIS
 from kbroker.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
     FACTS_SOFTWARE_VERSION, RECORD_REFUSAL, RECORD_REQUEST, Record, record_client_id, record_notes,
@@ -20,6 +25,36 @@ from kbroker.request_log._record_ring cimport (
 )
 
 from kbroker.common import request_log as schema
+
+cdef enum:
+    MOST_COLUMNS = 80           # maximum: columns of a record and of the elements of its lists
+
+cdef struct ColumnBuffers:
+    int32_t width               # bytes of a value; 0: a text; -1: a list, which has offsets only
+    int64_t count
+    int64_t nulls
+    Buffer values               # of a text: all of them, concatenated
+    Buffer offsets              # int32, of texts and lists: one more than values
+    Buffer is_valid             # one byte per value
+
+cdef struct RowSet:
+    int64_t row_count
+    int64_t size_bytes
+    int64_t last_time_us
+    int64_t verdict_count
+    int64_t update_count
+    int64_t shadow_count
+    int64_t append_count
+    bint failed                 # memory was exhausted in the middle of a row: the set is discarded
+    ColumnBuffers columns[MOST_COLUMNS]
+
+cdef struct ArrowCore:
+    RecordSink sink             # first
+    int32_t broker
+    int32_t set_count
+    RowSet *sets                # owned
+    const char *api_names[KNOWN_APIS]   # NULL: unknown
+    int64_t lost
 
 WIDTHS = {
     schema.TIMESTAMP_US: 8, schema.INT64: 8, schema.FLOAT64: 8, schema.INT32: 4, schema.INT16: 2, schema.BOOL: 1,
@@ -322,6 +357,7 @@ cdef class ArrowColumns(RecordFormat):
     Args: broker: its id. api_names: Kafka's names (``PRODUCE``) by key. sets: number of sets, one for each partition.
     Threads: one at a time.
     """
+    cdef ArrowCore *core        # owned
 
     def __cinit__(self, int32_t broker, dict api_names not None, *, int32_t sets=1):
         cdef ArrowCore *core = <ArrowCore *>calloc(1, sizeof(ArrowCore))

@@ -45,8 +45,6 @@ cdef struct MetricSources:           # attached to a channel; its network thread
 
 cdef LogCore *log_retain(LogCore *log) noexcept nogil
 cdef void log_release(LogCore *log) noexcept nogil
-# Record a verdict on a new connection; any thread.
-cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *address) noexcept nogil
 
 cdef class RequestLogCore:
     cdef LogCore *log           # counted

@@ -272,6 +272,7 @@ cdef void record_request(Recorder *recorder, Request *request, bint is_late) noe
 
 
 cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *address) noexcept nogil:
+    """Record a verdict on a new connection; any thread."""
     cdef size_t address_bytes = strlen(address) if address != NULL else 0
     cdef int64_t notes = padded(<int64_t>(sizeof(VerdictEvent) + address_bytes))
     cdef int64_t size = <int64_t>sizeof(Record) + notes

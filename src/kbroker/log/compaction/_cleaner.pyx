@@ -14,12 +14,13 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 from kbroker._core.clock cimport (
-    borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain, clock_wait_until,
+    Clock, Waker, borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
+    clock_wait_until,
 )
 from kbroker._core.open_file cimport OpenFile
 from kbroker._core.sync cimport (
-    AtomicI64, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy, mutex_init,
-    mutex_lock, mutex_unlock,
+    AtomicI64, Cond, Mutex, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy,
+    mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._partition cimport Partition, view_acquire
 from kbroker.log._partition_log cimport PartitionLog
@@ -58,6 +59,16 @@ cdef AtomicI64 never            # stays 0: a change of the rate ends the wait
 atomic_store(&never, 0)
 
 cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a time stamp
+
+cdef struct Throttle:          # one account; a thread waits to pay
+    Clock *clock                # counted
+    Waker waker                 # for a virtual clock
+    Mutex lock                  # leaf
+    Cond moved                  # signals a change of the clock or the rate, or a stop
+    AtomicI64 is_limited        # 0: no limit, and nothing is locked
+    double bytes_per_second
+    int64_t changes             # number of changes of the rate
+    int64_t paid_ns             # time when all charged bytes are paid for
 
 
 cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop) noexcept nogil:
@@ -98,6 +109,7 @@ cdef void wake(void *arg) noexcept nogil:
 @cython.final
 cdef class ByteThrottle:
     """Rate that cleaner threads share. See _cleaner.pyi."""
+    cdef Throttle throttle
 
     def __cinit__(self, clock, double bytes_per_second=0.0):
         mutex_init(&self.throttle.lock)

@@ -62,10 +62,8 @@ cdef struct SegmentList:        # immutable once published
     LogSegment **segments       # each counted, by base offset
 
 cdef Directory *directory_new(const char *path) noexcept nogil
-cdef Directory *directory_retain(Directory *directory) noexcept nogil
 cdef void directory_release(Directory *directory) noexcept nogil
 
-cdef FileCache *file_cache_new(int64_t capacity) noexcept nogil          # capacity 0: a quarter of the descriptor limit
 cdef FileCache *file_cache_shared() noexcept nogil                       # returns a count on the process's cache
 cdef FileCache *file_cache_retain(FileCache *files) noexcept nogil
 cdef void file_cache_release(FileCache *files) noexcept nogil

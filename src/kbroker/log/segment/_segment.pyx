@@ -64,6 +64,7 @@ cdef int64_t default_capacity() noexcept nogil:
 
 
 cdef FileCache *file_cache_new(int64_t capacity) noexcept nogil:
+    """Return a cache. Args: ``capacity``: 0 for a quarter of the descriptor limit."""
     cdef FileCache *files = <FileCache *>calloc(1, sizeof(FileCache))
     if files is NULL:
         return NULL

@@ -18,15 +18,6 @@ cdef struct Gauge:
     SensorCore *sensor          # owned count
     MetricCore *metric          # borrowed from the sensor
 
-# Make the config of samples of window_ms; a limit makes it an upper quota, a negative limit none.
-cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, double limit) noexcept nogil
-# Create a gauge; false: out of memory.
-cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms, int64_t now_ms) noexcept nogil
-cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil
-cdef void gauge_clear(Gauge *gauge) noexcept nogil
-# Record 1 and check the quota; return the delay of a violation (filled in), at most cap_ms; 0 without a violation.
-cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil
-cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogil      # unchecked
 cdef double gauge_measure(Gauge *gauge, int64_t now_ms) noexcept nogil
 cdef bint gauge_set_limit(Gauge *gauge, double limit) noexcept nogil                   # false: out of memory
 
@@ -50,7 +41,6 @@ cdef struct AddressTable:           # empty when zeroed, except for the seed
     HashTable entries           # owned
     uint64_t seed               # secret: clients choose their addresses
 
-cdef void addresses_destroy(AddressTable *table) noexcept nogil
 cdef AddressEntry *addresses_find(AddressTable *table, const char *address) noexcept nogil
 # Find or create an entry; NULL: out of memory.
 cdef AddressEntry *addresses_take(AddressTable *table, const char *address) noexcept nogil

@@ -29,6 +29,7 @@ from kbroker._core.sync cimport (
 # ---- gauges
 
 cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, double limit) noexcept nogil:
+    """Make the config of samples of window_ms; a limit makes it an upper quota, a negative limit none."""
     config.samples = samples
     config.window_ms = window_ms
     config.event_window = INT64_MAX
@@ -58,10 +59,12 @@ cdef bint make(Gauge *gauge, int32_t form, int32_t sample_kind, const StatConfig
 
 cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms,
                           int64_t now_ms) noexcept nogil:
+    """Create a gauge; false: out of memory."""
     return make(gauge, FORM_RATE, SAMPLE_SUM, config, expiration_ms, now_ms)
 
 
 cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil:
+    """Create a gauge; false: out of memory."""
     return make(gauge, FORM_SAMPLED, SAMPLE_AVG, config, INT64_MAX, now_ms)
 
 
@@ -72,6 +75,7 @@ cdef void gauge_clear(Gauge *gauge) noexcept nogil:
 
 
 cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil:
+    """Record 1 and check the quota; return the delay of a violation (filled in), at most cap_ms; 0 without one."""
     violation.throttle_ms = 0
     if sensor_record(gauge.sensor, 1.0, now_ms, True, violation) == RECORD_ACCEPTED or violation.throttle_ms < 0:
         return 0
@@ -79,6 +83,7 @@ cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Viola
 
 
 cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogil:
+    """Record a value unchecked."""
     sensor_record(gauge.sensor, value, now_ms, False, NULL)
 
 

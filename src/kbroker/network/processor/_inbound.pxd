@@ -22,9 +22,6 @@ cdef struct LostCore:
 cdef class SuppressedResponses:
     cdef LostCore *core         # counted
 
-# owned by the caller, not completed yet
-cdef void suppress_response(SuppressedResponses lost, Request *request) noexcept
-
 # ---------------------------------------------------- requests
 
 cdef class ResponseGatherer:

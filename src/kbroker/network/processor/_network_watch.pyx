@@ -1,4 +1,9 @@
-"""Watch over network threads that help the handlers; see the contract in the .pxd."""
+"""Watch over network threads that execute requests: a request that takes long must not hold up other connections.
+
+It checks them every 10 ms while they help, and sleeps when none has helped for a second. A network thread that has
+helped for 20 ms is stuck: its loop is passed to a stand-in. If batches wait between two checks and none is taken, more
+takers are woken. Locks: ``Watch.lock``, before the queue's.
+"""
 cimport cython
 
 from libc.stdint cimport int64_t
@@ -72,6 +77,8 @@ cdef class NetworkWatch:
     Args: clock: measures the real time for which a request takes; None: the system's.
     Threads: ``wait`` on one thread, the rest on any.
     """
+    cdef Watch *watch           # owned
+    cdef dict processors        # by the address of their core
 
     def __cinit__(self, clock=None):
         self.watch = <Watch *>calloc(1, sizeof(Watch))

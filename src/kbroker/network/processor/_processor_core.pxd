@@ -95,11 +95,8 @@ cdef struct ProcessorCore:
     int64_t watched_since_ns    # of the watch's clock: it has been so since then
 
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
-# Call the hook, record the request and free it. ``is_late``: on another thread, after the loop's end.
-cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) noexcept nogil
-# The same on the loop's thread, for a request that was handed over: sent, not needed, or its channel closed.
+# Complete a request on the loop's thread that was handed over: sent, not needed, or its channel closed.
 cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil
-cdef void free_if_done(Channel *channel) noexcept nogil         # frees a closed channel once nothing refers to it
 # Change the channel's mute state; an event that the table does not allow closes the channel.
 cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept nogil
 

@@ -82,6 +82,7 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
 
 
 cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) noexcept nogil:
+    """Call the hook, record the request and free it. ``is_late``: on another thread, after the loop's end."""
     if request.response_sent_ns == 0:
         request.response_sent_ns = clock_now_ns(core.loop.clock)
     if request.on_complete is not NULL:
