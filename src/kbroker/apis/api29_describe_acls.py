@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.common.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType, by_pattern, known
+from kbroker.common.security.acls import (
+    ACL_FIELDS,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    by_pattern,
+    known,
+)
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -23,15 +32,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             "ResourceType": int(kind),
             "ResourceName": name,
             "PatternType": int(pattern),
-            "Acls": [
-                {
-                    "Principal": acl.principal,
-                    "Host": acl.host,
-                    "Operation": int(acl.operation),
-                    "PermissionType": int(acl.permission),
-                }
-                for acl in acls
-            ],
+            "Acls": [dict(zip(ACL_FIELDS[3:], acl[3:], strict=True)) for acl in acls],
         }
         for (kind, name, pattern), acls in by_pattern(authorizer.find(wanted))
     ]

@@ -6,6 +6,7 @@ from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import (
+    ACL_FIELDS,
     Acl,
     AclFilter,
     Decision,
@@ -133,24 +134,8 @@ def describe(acl: Acl) -> str:
 
 
 def _creation(acl: Acl) -> Body:
-    return {
-        "ResourceType": int(acl.resource_type),
-        "ResourceName": acl.resource_name,
-        "ResourcePatternType": int(acl.pattern_type),
-        "Principal": acl.principal,
-        "Host": acl.host,
-        "Operation": int(acl.operation),
-        "PermissionType": int(acl.permission),
-    }
+    return dict(zip(("ResourceType", "ResourceName", "ResourcePatternType", *ACL_FIELDS[3:]), acl, strict=True))
 
 
 def _filter(wanted: AclFilter) -> Body:
-    return {
-        "ResourceTypeFilter": int(wanted.resource_type),
-        "ResourceNameFilter": wanted.resource_name,
-        "PatternTypeFilter": int(wanted.pattern_type),
-        "PrincipalFilter": wanted.principal,
-        "HostFilter": wanted.host,
-        "Operation": int(wanted.operation),
-        "PermissionType": int(wanted.permission),
-    }
+    return dict(zip((*(f"{name}Filter" for name in ACL_FIELDS[:5]), *ACL_FIELDS[5:]), wanted, strict=True))

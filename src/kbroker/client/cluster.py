@@ -4,11 +4,14 @@ The modules above (`admin`, `producer`, `consumer`) send through `Cluster.reques
 connection per broker.
 """
 
+from __future__ import annotations
+
+import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 import kbroker
@@ -37,6 +40,7 @@ BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 1.0
 
 C = TypeVar("C", bound="Closing")
 T = TypeVar("T")
+P = ParamSpec("P")
 _BY_CODE = {int(error): error for error in Errors}
 Authenticate = Callable[[Connection], None]
 BodyFor = Body | Callable[[int], Body]
@@ -397,6 +401,24 @@ class Cluster(Closing):
             self._topics.clear()
             self.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+
+class _OfCluster(Protocol):
+    @property
+    def cluster(self) -> Cluster: ...
+
+
+Owner = TypeVar("Owner", bound=_OfCluster)
+
+
+def retried(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[Owner, P], T]:
+    """Return a function that repeats this one as `Cluster.retry` of its first argument's cluster does."""
+
+    @functools.wraps(function)
+    def run(of: Owner, /, *args: P.args, **named: P.kwargs) -> T:
+        return of.cluster.retry(lambda: function(of, *args, **named))
+
+    return run
 
 
 def negotiate(connection: Connection, timeout_s: float) -> None:

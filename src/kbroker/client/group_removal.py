@@ -6,7 +6,7 @@ of share and streams groups by the heartbeat with which they would leave.
 
 from __future__ import annotations
 
-from kbroker.client.cluster import check
+from kbroker.client.cluster import check, retried
 from kbroker.client.connection import Body
 from kbroker.client.groups import SHARE, STREAMS, GroupMember, Groups
 
@@ -16,6 +16,7 @@ LEAVE_EPOCH = -1
 REASON = "removed by an administrator"
 
 
+@retried
 def remove_member(groups: Groups, group_id: str, group_type: str, member: GroupMember) -> None:
     """Remove a member from its group; a client that still runs joins again.
 
@@ -31,17 +32,14 @@ def remove_member(groups: Groups, group_id: str, group_type: str, member: GroupM
             "Members": [{"MemberId": member.member_id, "GroupInstanceId": member.instance_id, **reason}],
         }
 
-    def attempt() -> None:
-        what = f"member {member.member_id!r} of group {group_id!r}"
-        if group_type in (SHARE, STREAMS):
-            api_key = SHARE_GROUP_HEARTBEAT if group_type == SHARE else STREAMS_GROUP_HEARTBEAT
-            body = {"GroupId": group_id, "MemberId": member.member_id, "MemberEpoch": LEAVE_EPOCH}
-            response = groups.ask(group_id, api_key, body)
-            check(response["ErrorCode"], what, response.get("ErrorMessage"))
-            return
-        response = groups.ask(group_id, LEAVE_GROUP, leave)
-        check(response["ErrorCode"], what)
-        for row in response.get("Members") or ():
-            check(row["ErrorCode"], what)
-
-    groups.cluster.retry(attempt)
+    what = f"member {member.member_id!r} of group {group_id!r}"
+    if group_type in (SHARE, STREAMS):
+        api_key = SHARE_GROUP_HEARTBEAT if group_type == SHARE else STREAMS_GROUP_HEARTBEAT
+        body = {"GroupId": group_id, "MemberId": member.member_id, "MemberEpoch": LEAVE_EPOCH}
+        response = groups.ask(group_id, api_key, body)
+        check(response["ErrorCode"], what, response.get("ErrorMessage"))
+        return
+    response = groups.ask(group_id, LEAVE_GROUP, leave)
+    check(response["ErrorCode"], what)
+    for row in response.get("Members") or ():
+        check(row["ErrorCode"], what)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kbroker.client.admin import Admin
-from kbroker.client.cluster import BodyFor, Cluster, check, to_error
+from kbroker.client.cluster import BodyFor, Cluster, check, retried, to_error
 from kbroker.client.connection import MAX_FRAME_BYTES, Body
 from kbroker.client.coordinators import GROUP, find_coordinator
 from kbroker.client.partitions import partition_rows, topic_rows
@@ -133,6 +133,7 @@ class Groups:
                 )
         return [found[group_id] for group_id in sorted(found)]
 
+    @retried
     def describe(self, group_id: str) -> GroupDescription:
         """Return state and members of a group of any type.
 
@@ -147,20 +148,17 @@ class Groups:
                 check(row["ErrorCode"], what, row.get("ErrorMessage"))
             return dict(row)
 
-        def attempt() -> GroupDescription:
-            node_id = self.coordinator(group_id)
-            for _ in range(2):  # the group may change its protocol between the two requests
-                row = ask(DESCRIBE_GROUPS, node_id)
-                if row["ErrorCode"] == 0 and row["GroupState"] != DEAD:
-                    return _classic(row, node_id, self._assignment_bytes)
-                for api_key, kind in _NEWER.items():
-                    if self.cluster.supports(api_key, node_id):
-                        newer = ask(api_key, node_id)
-                        if newer["ErrorCode"] == 0:
-                            return _streams(newer, node_id) if kind == STREAMS else _newer(newer, node_id, kind)
-            raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"{what}: {Errors.GROUP_ID_NOT_FOUND.message}")
-
-        return self.cluster.retry(attempt)
+        node_id = self.coordinator(group_id)
+        for _ in range(2):  # the group may change its protocol between the two requests
+            row = ask(DESCRIBE_GROUPS, node_id)
+            if row["ErrorCode"] == 0 and row["GroupState"] != DEAD:
+                return _classic(row, node_id, self._assignment_bytes)
+            for api_key, kind in _NEWER.items():
+                if self.cluster.supports(api_key, node_id):
+                    newer = ask(api_key, node_id)
+                    if newer["ErrorCode"] == 0:
+                        return _streams(newer, node_id) if kind == STREAMS else _newer(newer, node_id, kind)
+        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"{what}: {Errors.GROUP_ID_NOT_FOUND.message}")
 
     def coordinator(self, group_id: str) -> int:
         """Return the node id of the group's coordinator, without retries.
@@ -203,6 +201,7 @@ class Groups:
 
         return self.cluster.retry(attempt)
 
+    @retried
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, int], *, generation_id: int = -1, member_id: str = ""
     ) -> None:
@@ -212,36 +211,30 @@ class Groups:
         Raises: KafkaError UNKNOWN_MEMBER_ID if the group has members and this is not one of them, ILLEGAL_GENERATION,
             UNKNOWN_TOPIC_OR_PARTITION ...; offsets of other partitions may have been committed.
         """
+        if not offsets:
+            return
         topics = topic_rows(
             (topic, {"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": ""})
             for (topic, partition), offset in sorted(offsets.items())
         )
+        body = {
+            "GroupId": group_id,
+            "GenerationIdOrMemberEpoch": generation_id,
+            "MemberId": member_id,
+            "Topics": topics,
+        }
+        response = self.ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
+        for (topic, partition), p in partition_rows(response["Topics"]):
+            check(p["ErrorCode"], f"group {group_id!r}, partition {topic}-{partition}")
 
-        def attempt() -> None:
-            body = {
-                "GroupId": group_id,
-                "GenerationIdOrMemberEpoch": generation_id,
-                "MemberId": member_id,
-                "Topics": topics,
-            }
-            response = self.ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
-            for (topic, partition), p in partition_rows(response["Topics"]):
-                check(p["ErrorCode"], f"group {group_id!r}, partition {topic}-{partition}")
-
-        if topics:
-            self.cluster.retry(attempt)
-
+    @retried
     def delete(self, group_id: str) -> None:
         """Delete a group without members, with its offsets.
 
         Raises: KafkaError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND ...
         """
-
-        def attempt() -> None:
-            for row in self.ask(group_id, DELETE_GROUPS, {"GroupsNames": [group_id]})["Results"]:
-                check(row["ErrorCode"], f"group {group_id!r}", row.get("ErrorMessage"))
-
-        self.cluster.retry(attempt)
+        for row in self.ask(group_id, DELETE_GROUPS, {"GroupsNames": [group_id]})["Results"]:
+            check(row["ErrorCode"], f"group {group_id!r}", row.get("ErrorMessage"))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end offsets of partitions, without those of deleted topics and those without a leader."""

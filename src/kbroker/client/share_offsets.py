@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbroker.client.cluster import check
+from kbroker.client.cluster import check, retried
 from kbroker.client.groups import Groups
 from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
@@ -20,20 +20,17 @@ class ShareOffset:
     lag: int | None
 
 
+@retried
 def share_offsets(groups: Groups, group_id: str) -> dict[TopicPartition, ShareOffset]:
     """Return the offsets of all initialized partitions of a share group. Raises: as ``Groups``."""
-
-    def attempt() -> dict[TopicPartition, ShareOffset]:
-        body = {"Groups": [{"GroupId": group_id, "Topics": None}]}
-        (row,) = groups.ask(group_id, DESCRIBE_SHARE_GROUP_OFFSETS, body)["Groups"]
-        check(row["ErrorCode"], f"group {group_id!r}", row["ErrorMessage"])
-        found = {}
-        for place, one in partition_rows(row["Topics"], "TopicName"):
-            check(one["ErrorCode"], f"partition {place[0]}-{place[1]}", one["ErrorMessage"])
-            found[place] = ShareOffset(_known(one["StartOffset"]), _known(one.get("Lag", -1)))
-        return found
-
-    return groups.cluster.retry(attempt)
+    body = {"Groups": [{"GroupId": group_id, "Topics": None}]}
+    (row,) = groups.ask(group_id, DESCRIBE_SHARE_GROUP_OFFSETS, body)["Groups"]
+    check(row["ErrorCode"], f"group {group_id!r}", row["ErrorMessage"])
+    found = {}
+    for place, one in partition_rows(row["Topics"], "TopicName"):
+        check(one["ErrorCode"], f"partition {place[0]}-{place[1]}", one["ErrorMessage"])
+        found[place] = ShareOffset(_known(one["StartOffset"]), _known(one.get("Lag", -1)))
+    return found
 
 
 def alter_share_offsets(groups: Groups, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:

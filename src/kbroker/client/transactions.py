@@ -6,7 +6,7 @@ Source: ``TransactionsCommand``, KIP-664, KIP-890 (forced termination).
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbroker.client.cluster import Cluster, check
+from kbroker.client.cluster import Cluster, check, retried
 from kbroker.client.connection import Body
 from kbroker.client.coordinators import TRANSACTION, find_coordinator
 from kbroker.client.partitions import by_leader, partition_rows, topic_rows
@@ -68,8 +68,9 @@ class Transactions:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
 
+    @retried
     def list_transactions(
         self,
         *,
@@ -103,7 +104,7 @@ class Transactions:
             return fields
 
         def one_broker(node_id: int) -> list[ListedTransaction]:
-            response = self._cluster.ask(LIST_TRANSACTIONS, body, "listing transactions", node_id=node_id)
+            response = self.cluster.ask(LIST_TRANSACTIONS, body, "listing transactions", node_id=node_id)
             if response["UnknownStateFilters"]:
                 text = f"broker {node_id} knows no state {', '.join(response['UnknownStateFilters'])}"
                 raise KafkaError(Errors.INVALID_REQUEST, text)
@@ -112,37 +113,31 @@ class Transactions:
                 for row in response["TransactionStates"]
             ]
 
-        def attempt() -> list[ListedTransaction]:
-            self._cluster.fetch_metadata([])
-            found = [row for node_id in sorted(self._cluster.nodes) for row in one_broker(node_id)]
-            return sorted(found, key=lambda row: (row.transactional_id, row.coordinator))
+        self.cluster.fetch_metadata([])
+        found = [row for node_id in sorted(self.cluster.nodes) for row in one_broker(node_id)]
+        return sorted(found, key=lambda row: (row.transactional_id, row.coordinator))
 
-        return self._cluster.retry(attempt)
-
+    @retried
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Return one transactional id. Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND."""
-
-        def attempt() -> TransactionDescription:
-            node_id = find_coordinator(self._cluster, TRANSACTION, transactional_id)
-            response = self._cluster.request(
-                DESCRIBE_TRANSACTIONS, {"TransactionalIds": [transactional_id]}, node_id=node_id
-            )
-            (row,) = response["TransactionStates"]
-            check(row["ErrorCode"], f"transactional id {transactional_id!r}")
-            start_ms = row["TransactionStartTimeMs"]
-            places = sorted((topic["Topic"], index) for topic in row["Topics"] for index in topic["Partitions"])
-            return TransactionDescription(
-                transactional_id,
-                node_id,
-                row["ProducerId"],
-                row["ProducerEpoch"],
-                row["TransactionState"],
-                row["TransactionTimeoutMs"],
-                start_ms if start_ms >= 0 else None,
-                tuple(places),
-            )
-
-        return self._cluster.retry(attempt)
+        node_id = find_coordinator(self.cluster, TRANSACTION, transactional_id)
+        response = self.cluster.request(
+            DESCRIBE_TRANSACTIONS, {"TransactionalIds": [transactional_id]}, node_id=node_id
+        )
+        (row,) = response["TransactionStates"]
+        check(row["ErrorCode"], f"transactional id {transactional_id!r}")
+        start_ms = row["TransactionStartTimeMs"]
+        places = sorted((topic["Topic"], index) for topic in row["Topics"] for index in topic["Partitions"])
+        return TransactionDescription(
+            transactional_id,
+            node_id,
+            row["ProducerId"],
+            row["ProducerEpoch"],
+            row["TransactionState"],
+            row["TransactionTimeoutMs"],
+            start_ms if start_ms >= 0 else None,
+            tuple(places),
+        )
 
     def describe_producers(
         self, places: Iterable[TopicPartition], broker_id: int | None = None
@@ -154,20 +149,20 @@ class Transactions:
         found: dict[TopicPartition, Sequence[ActiveProducer]] = {}
         wanted = list(places)
         for place in wanted:
-            self._cluster.leader(*place)  # a missing partition is not looked up again
+            self.cluster.leader(*place)  # a missing partition is not looked up again
         for start in range(0, len(wanted), PARTITIONS_PER_REQUEST):
             part = wanted[start : start + PARTITIONS_PER_REQUEST]
-            found.update(self._cluster.retry(lambda part=part: self._described(part, broker_id)))  # type: ignore[misc]
+            found.update(self.cluster.retry(lambda part=part: self._described(part, broker_id)))  # type: ignore[misc]
         return found
 
     def _described(
         self, places: Sequence[TopicPartition], broker_id: int | None
     ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
         found: dict[TopicPartition, Sequence[ActiveProducer]] = {}
-        by_node = by_leader(self._cluster, places) if broker_id is None else {broker_id: places}
+        by_node = by_leader(self.cluster, places) if broker_id is None else {broker_id: places}
         for node_id, some in by_node.items():
             topics = topic_rows(some, partitions="PartitionIndexes")
-            response = self._cluster.request(DESCRIBE_PRODUCERS, {"Topics": topics}, node_id=node_id)
+            response = self.cluster.request(DESCRIBE_PRODUCERS, {"Topics": topics}, node_id=node_id)
             for place, row in partition_rows(response["Topics"]):
                 check(row["ErrorCode"], f"partition {place[0]}-{place[1]}", row["ErrorMessage"])
                 producers = [_producer(one) for one in row["ActiveProducers"]]
@@ -219,16 +214,16 @@ class Transactions:
                 marker["TransactionVersion"] = 0
             return {"Markers": [marker]}
 
-        self._cluster.leader(*place)  # a missing partition is not looked up again
+        self.cluster.leader(*place)  # a missing partition is not looked up again
 
         def attempt() -> None:
-            node_id = self._cluster.leader(*place)
-            response = self._cluster.request(WRITE_TXN_MARKERS, body, node_id=node_id)
+            node_id = self.cluster.leader(*place)
+            response = self.cluster.request(WRITE_TXN_MARKERS, body, node_id=node_id)
             for marker in response["Markers"]:
                 for _, row in partition_rows(marker["Topics"]):
                     check(row["ErrorCode"], f"aborting producer {producer_id} in {place[0]}-{place[1]}")
 
-        self._cluster.retry(attempt)
+        self.cluster.retry(attempt)
 
     def abort_at(self, place: TopicPartition, start_offset: int) -> ActiveProducer:
         """Abort the transaction that begins at an offset of a partition; return its producer.
@@ -251,10 +246,10 @@ class Transactions:
         fields: Body = {"TransactionalId": transactional_id, "TransactionTimeoutMs": FENCING_TIMEOUT_MS}
 
         def attempt() -> None:
-            node_id = find_coordinator(self._cluster, TRANSACTION, transactional_id)
-            self._cluster.ask(INIT_PRODUCER_ID, fields, f"transactional id {transactional_id!r}", node_id=node_id)
+            node_id = find_coordinator(self.cluster, TRANSACTION, transactional_id)
+            self.cluster.ask(INIT_PRODUCER_ID, fields, f"transactional id {transactional_id!r}", node_id=node_id)
 
-        self._cluster.retry(attempt)
+        self.cluster.retry(attempt)
 
 
 def _producer(row: Body) -> ActiveProducer:

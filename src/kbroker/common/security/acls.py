@@ -175,6 +175,10 @@ class Acl(NamedTuple):
         return self.permission == Permission.ALLOW and self.operation in IMPLIED.get(operation, ())
 
 
+#: Fields of a rule in records and responses, in the order of ``Acl``; those from Principal on are in every request.
+ACL_FIELDS = ("ResourceType", "ResourceName", "PatternType", "Principal", "Host", "Operation", "PermissionType")
+
+
 def acl_of(kind: int, name: str, pattern: int, row: Mapping[str, Any]) -> Acl:
     """Return the rule of a pattern, by its codes, and a row of a request or response."""
     return Acl(

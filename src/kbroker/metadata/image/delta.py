@@ -8,12 +8,12 @@ from uuid import UUID
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.feature_versions import FIRST_LEVEL, KRAFT_VERSION, LAST_STABLE_LEVEL, METADATA_VERSION, level_text
 from kbroker.common.quotas import QuotaEntity
-from kbroker.common.security.acls import Acl
+from kbroker.common.security.acls import Acl, acl_of
 from kbroker.common.security.delegation_token import DelegationToken
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError, UnsupportedLevelError
 from kbroker.metadata.image.mapping_delta import EntitiesDelta, MappingDelta
-from kbroker.metadata.image.record_forms import acl_of, credential_of, quota_entity_of, scram_key, token_of
+from kbroker.metadata.image.record_forms import credential_of, quota_entity_of, scram_key, token_of
 from kbroker.metadata.image.registrations import BrokerRegistration, ControllerRegistration
 from kbroker.metadata.image.topics_delta import TopicsDelta
 from kbroker.metadata.records.metadata_record import MetadataRecord
@@ -183,7 +183,7 @@ class MetadataDelta:
         self._next_producer_id = body["NextProducerId"]
 
     def _add_acl(self, body: Body) -> None:
-        self._acls.changes[body["Id"]] = acl_of(body)
+        self._acls.changes[body["Id"]] = acl_of(body["ResourceType"], body["ResourceName"], body["PatternType"], body)
 
     def _remove_acl(self, body: Body) -> None:
         acl_id = body["Id"]

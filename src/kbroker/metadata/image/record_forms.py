@@ -1,36 +1,15 @@
-"""Rules, SCRAM credentials, delegation tokens and quota entities as bodies of metadata records, in both directions.
-
-Codes of rules that this version does not know become UNKNOWN, as in Kafka: such a rule matches nothing.
-"""
+"""Rules, SCRAM credentials, delegation tokens and quota entities as bodies of metadata records, in both directions."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
 from kbroker.common.quotas import QuotaEntity
-from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType, check_principal
+from kbroker.common.security.acls import ACL_FIELDS, Acl, check_principal
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import BY_NUMBER, MECHANISMS, Credential
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.protocol.codec import Body
-
-_RESOURCE_TYPES = {one.value: one for one in ResourceType}
-_PATTERN_TYPES = {one.value: one for one in PatternType}
-_OPERATIONS = {one.value: one for one in Operation}
-_PERMISSIONS = {one.value: one for one in Permission}
-
-
-def acl_of(body: Body) -> Acl:
-    """Return the rule in an AccessControlEntryRecord."""
-    return Acl(
-        _RESOURCE_TYPES.get(body["ResourceType"], ResourceType.UNKNOWN),
-        body["ResourceName"],
-        _PATTERN_TYPES.get(body["PatternType"], PatternType.UNKNOWN),
-        body["Principal"],
-        body["Host"],
-        _OPERATIONS.get(body["Operation"], Operation.UNKNOWN),
-        _PERMISSIONS.get(body["PermissionType"], Permission.UNKNOWN),
-    )
 
 
 def acl_body(acl_id: UUID, acl: Acl) -> Body:
@@ -40,15 +19,7 @@ def acl_body(acl_id: UUID, acl: Acl) -> Body:
 
 def acl_fields(acl: Acl) -> Body:
     """Return the fields of a rule, as records and responses have them."""
-    return {
-        "ResourceType": int(acl.resource_type),
-        "ResourceName": acl.resource_name,
-        "PatternType": int(acl.pattern_type),
-        "Principal": acl.principal,
-        "Host": acl.host,
-        "Operation": int(acl.operation),
-        "PermissionType": int(acl.permission),
-    }
+    return dict(zip(ACL_FIELDS, acl, strict=True))
 
 
 def scram_key(body: Body) -> tuple[str, str]:
