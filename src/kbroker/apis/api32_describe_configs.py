@@ -20,7 +20,7 @@ from kbroker.metadata.configs.config_entries import (
 )
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import ResponseRoom
-from kbroker.requests.rows import MALFORMED
+from kbroker.requests.rows import MALFORMED, resource_row
 from kbroker.security.authorizer import checks
 
 # Rows of a response beyond those of each topic and broker once: for duplicates, and for groups and subscriptions,
@@ -147,10 +147,4 @@ def _plain(name: str, value: str, kind: ConfigType, source: ConfigSource) -> Ent
 
 
 def _result(resource: Body, error: Errors, message: str, configs: list[Entry]) -> Body:
-    return {
-        "ErrorCode": int(error),
-        "ErrorMessage": message,
-        "ResourceType": resource["ResourceType"],
-        "ResourceName": resource["ResourceName"],
-        "Configs": configs,
-    }
+    return {**resource_row(resource, error, message), "Configs": configs}

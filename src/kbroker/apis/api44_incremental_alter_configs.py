@@ -12,6 +12,7 @@ from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.metadata.configs.dynamic_configs import check_changes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.forward import Forward
+from kbroker.requests.rows import resource_row
 from kbroker.security.authorizer import checks
 
 #: Resources that the controller checks alone; other types are loggers, brokers, and unknown ones.
@@ -106,7 +107,7 @@ def forward_rest(body: Body, look: Callable[[Body], bool]) -> Forward | Body:
         merged = []
         for resource, row in zip(body["Resources"], rows, strict=True):
             theirs = found.get((resource["ResourceType"], resource["ResourceName"]))
-            missing = _response(resource, Errors.UNKNOWN_SERVER_ERROR, None)
+            missing = resource_row(resource, Errors.UNKNOWN_SERVER_ERROR, None)
             merged.append(row if row is not None else missing if theirs is None else theirs)
         return {**response, "Responses": merged}
 
@@ -129,19 +130,10 @@ def _rows(body: Body, alter: Callable[[Body], bool]) -> list[Body | None]:
         except KafkaError as refusal:
             error = refusal.error
             message = None if error == Errors.UNKNOWN_SERVER_ERROR else refusal.message
-        rows.append(_response(resource, error, message))
+        rows.append(resource_row(resource, error, message))
     return rows
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every resource with the same error."""
-    return {"Responses": [_response(resource, error, error.message) for resource in body["Resources"]]}
-
-
-def _response(resource: Body, error: Errors, message: str | None) -> Body:
-    return {
-        "ErrorCode": int(error),
-        "ErrorMessage": message,
-        "ResourceType": resource["ResourceType"],
-        "ResourceName": resource["ResourceName"],
-    }
+    return {"Responses": [resource_row(resource, error, error.message) for resource in body["Resources"]]}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from kbroker.apis.described_groups import Description, describe_groups, empty_row, group_row
 from kbroker.common.errors import Errors
 from kbroker.common.feature_versions import STREAMS_VERSION
-from kbroker.coordinator.streams_group.records import pairs, tasks_body
-from kbroker.coordinator.streams_group.tasks import TargetTasks
+from kbroker.coordinator.streams_group.records import pairs, target_body
 from kbroker.coordinator.streams_group.topology import described
 from kbroker.coordinator.streams_groups import DescribedStreamsGroup, DescribedStreamsMember
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -70,15 +69,7 @@ def _member(one: DescribedStreamsMember) -> Body:
         "ClientTags": pairs(member.client_tags),
         "TaskOffsets": [],
         "TaskEndOffsets": [],
-        "Assignment": _tasks(member.assigned.without_epochs),
-        "TargetAssignment": _tasks(one.target),
+        "Assignment": target_body(member.assigned.without_epochs),
+        "TargetAssignment": target_body(one.target),
         "IsClassic": False,
-    }
-
-
-def _tasks(tasks: TargetTasks) -> Body:
-    return {
-        "ActiveTasks": tasks_body(tasks.active),
-        "StandbyTasks": tasks_body(tasks.standby),
-        "WarmupTasks": tasks_body(tasks.warmup),
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker._core.timer.key_signal import KeySignal
+from kbroker.broker.late_service import LateService
 from kbroker.common.topic_names import SHARE_STATE_TOPIC
 from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.controller import Controller
@@ -17,7 +17,6 @@ from kbroker.requests.peers import share_of
 
 if TYPE_CHECKING:
     from kbroker.coordinator.share.share_service import ShareService
-    from kbroker.share.share_partition_manager import SharePartitionManager
     from kbroker.share.share_partition_service import SharePartitionService
 
 
@@ -35,66 +34,48 @@ class LateShare:
         self._controller = controller
         self._features = features
         self._signal = signal
-        self._lock = threading.Lock()  # taken before the topics' and the coordinator's
-        self._service: ShareService | None = None
-        self._partitions_lock = threading.Lock()  # taken before the one above
-        self._partitions: SharePartitionService | None = None
+        self._service = LateService(self._start)
+        self._partitions = LateService(self._start_partitions)  # its lock is taken before that of the coordinator
 
     def open(self, on_stop: Callable[[str, Callable[[], object]], None], timeout_s: float) -> None:
         """Make the first requests about them start the share coordinator and the share partitions."""
-        self._ctx.start_share, self._ctx.start_share_partitions = self._start, self._start_partitions
-        on_stop("share coordinator", self._close)
-        on_stop("share partitions", lambda: self._close_partitions(timeout_s))
+        self._ctx.start_share = self._service.get
+        self._ctx.start_share_partitions = lambda: self._partitions.get().manager
+        on_stop("share coordinator", lambda: self._service.close(lambda service: service.close()))
+        on_stop("share partitions", lambda: self._partitions.close(lambda service: service.close(timeout_s)))
 
     def resume(self) -> None:
         """Start the coordinator if its topic exists."""
         if self._ctx.topics.get(SHARE_STATE_TOPIC) is not None:
-            self._start()
+            self._service.get()
 
     @property
     def is_idle(self) -> bool:
         """Return whether no share fetch is being served."""
-        return self._partitions is None or self._partitions.manager.is_idle
+        return self._partitions.started is None or self._partitions.started.manager.is_idle
 
     def _start(self) -> ShareService:
-        """Start the coordinator unless it runs. Threads: any."""
-        with self._lock:
-            if self._service is None:
-                from kbroker.coordinator.share.share_service import ShareService
+        from kbroker.coordinator.share.share_service import ShareService
 
-                service = ShareService(self._ctx.config, self._ctx.clock, self._ctx.topics, self._scheduler)
-                service.start()
-                self._service = self._ctx.share_service = service
-            return self._service
+        service = ShareService(self._ctx.config, self._ctx.clock, self._ctx.topics, self._scheduler)
+        service.start()
+        self._ctx.share_service = service
+        return service
 
-    def _start_partitions(self) -> SharePartitionManager:
-        """Start the share partitions unless they run. Threads: any."""
-        with self._partitions_lock:
-            if self._partitions is None:
-                from kbroker.coordinator.share.share_coordinator import ShareStatePersister
-                from kbroker.share.share_partition_service import SharePartitionService
+    def _start_partitions(self) -> SharePartitionService:
+        from kbroker.coordinator.share.share_coordinator import ShareStatePersister
+        from kbroker.share.share_partition_service import SharePartitionService
 
-                service = SharePartitionService(
-                    self._ctx.config,
-                    self._ctx.clock,
-                    self._ctx.topics,
-                    self._controller,
-                    self._features,
-                    ShareStatePersister(partial(share_of, self._ctx)),
-                    self._signal,
-                    self._ctx.metrics,
-                )
-                service.start()
-                self._partitions = service
-                self._ctx.share_partition_manager = service.manager
-            return self._partitions.manager
-
-    def _close(self) -> None:
-        with self._lock:
-            if self._service is not None:
-                self._service.close()
-
-    def _close_partitions(self, timeout_s: float) -> None:
-        with self._partitions_lock:
-            if self._partitions is not None:
-                self._partitions.close(timeout_s)
+        service = SharePartitionService(
+            self._ctx.config,
+            self._ctx.clock,
+            self._ctx.topics,
+            self._controller,
+            self._features,
+            ShareStatePersister(partial(share_of, self._ctx)),
+            self._signal,
+            self._ctx.metrics,
+        )
+        service.start()
+        self._ctx.share_partition_manager = service.manager
+        return service

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
+from kbroker.broker.late_service import LateService
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.configs.config_telemetry import ENDPOINT, LOG_DIR
 from kbroker.common.loggers import get_logger
@@ -30,7 +30,7 @@ class LateTelemetry:
         self._ctx = ctx
         self._scheduler = scheduler
         self._connections = connections
-        self._lock = threading.Lock()
+        self._service = LateService(self._start)
 
     def open(self) -> None:
         """Start client telemetry now if a setting needs that, else at its first request.
@@ -48,23 +48,18 @@ class LateTelemetry:
             logger.info("clients are not asked for their metrics: opentelemetry-proto is not installed (%s)", INSTALL)
             return
         if is_eager:
-            self._start()
-        self._ctx.start_telemetry = self._start
+            self._service.get()
+        self._ctx.start_telemetry = self._service.get
 
     def close(self, timeout_s: float) -> None:
         """Stop it if it has started. Idempotent."""
-        with self._lock:
-            if self._ctx.telemetry_service is not None:
-                self._ctx.telemetry_service.close(timeout_s)
+        self._service.close(lambda service: service.close(timeout_s))
 
     def _start(self) -> TelemetryService:
-        """Start it unless it runs. Threads: any."""
-        with self._lock:
-            ctx, found = self._ctx, self._ctx.telemetry_service
-            if found is None:
-                from kbroker.telemetry.service import TelemetryService
+        from kbroker.telemetry.service import TelemetryService
 
-                found = ctx.telemetry_service = TelemetryService(
-                    ctx.config, ctx.clock, ctx.controller, ctx.metrics, self._scheduler, self._connections
-                )
-            return found
+        ctx = self._ctx
+        ctx.telemetry_service = TelemetryService(
+            ctx.config, ctx.clock, ctx.controller, ctx.metrics, self._scheduler, self._connections
+        )
+        return ctx.telemetry_service

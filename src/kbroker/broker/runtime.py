@@ -21,6 +21,7 @@ from kbroker._core.requests.request_queue import Queue
 from kbroker.apis import api18_api_versions
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.broker import memory_keeper
+from kbroker.broker.late_service import LateService
 from kbroker.broker.late_share import LateShare
 from kbroker.broker.late_telemetry import LateTelemetry
 from kbroker.broker.memory_keeper import MemoryKeeper
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from kbroker.broker.broker_metadata import BrokerMetadata
     from kbroker.broker.member_metadata import MemberMetadata
     from kbroker.common.listeners import Listener
-    from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.group_service import GroupService
     from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.metadata.controller import Publisher
@@ -120,12 +120,9 @@ class BrokerRuntime:
         self._mounts = mounts
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
         self._pid = os.getpid()
-        self._groups_lock = threading.Lock()  # taken before the topics' and the coordinator's
-        self._groups: GroupService | None = None
-        self._transactions_lock = threading.Lock()  # taken before the topics' and the coordinator's
-        self._transactions: TransactionService | None = None
-        self._xray_lock = threading.Lock()
-        self._xray: XRay | None = None
+        self._groups = LateService(self._start_groups)
+        self._transactions = LateService(self._start_transactions)
+        self._xray = LateService(self._make_xray)
         self._undo: list[tuple[str, Callable[[], object]]] = []
 
     # ------------------------------------------------------------ start
@@ -262,17 +259,17 @@ class BrokerRuntime:
         """Start the coordinators whose internal topics exist; the others start at the first request about them."""
         ctx = self.ctx
         self._share = LateShare(ctx, self._scheduler, self._controller, self._features, self._server.signal)
-        self._on_stop("groups", self._close_groups)
+        self._on_stop("groups", lambda: self._groups.close(lambda groups: groups.close(self._timeout_s)))
         ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
-        ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions
+        ctx.start_groups, ctx.start_transactions = lambda: self._groups.get().coordinator, self._transactions.get
         self._share.open(self._on_stop, self._timeout_s)
         self._on_stop("peer", self._storage.add_context(ctx))
         self._share.resume()
         if ctx.topics.get(OFFSETS_TOPIC) is not None:
-            self._start_groups()
-        self._on_stop("transactions", self._close_transactions)
+            self._groups.get()
+        self._on_stop("transactions", lambda: self._transactions.close(self._close_transactions))
         if ctx.topics.get(TRANSACTION_STATE_TOPIC) is not None:
-            self._start_transactions()
+            self._transactions.get()
 
     def _start_network(self) -> None:
         """Start acceptors and network threads, and the periodic tasks about them."""
@@ -370,53 +367,29 @@ class BrokerRuntime:
         bodies = api18_api_versions.encode_bodies(ranges, finalized)
         native_apis.set_api_versions(*bodies, api18_api_versions.unsupported(ranges))
 
-    def _start_groups(self) -> GroupCoordinator:
-        """Start the coordinator of groups unless it runs. Threads: any."""
-        with self._groups_lock:
-            if self._groups is None:
-                from kbroker.coordinator.group_service import GroupService
+    def _start_groups(self) -> GroupService:
+        from kbroker.coordinator.group_service import GroupService
 
-                groups = GroupService(
-                    self.config,
-                    self.clock,
-                    self.ctx.topics,
-                    self._scheduler,
-                    self._controller,
-                    self.ctx.metrics,
-                    partial(share_of, self.ctx),
-                )
-                groups.start()
-                self._groups = groups
-                self.ctx.group_coordinator = groups.coordinator
-            return self._groups.coordinator
-
-    def _close_groups(self) -> None:
-        with self._groups_lock:
-            if self._groups is not None:
-                self._groups.close(self._timeout_s)
+        ctx, share = self.ctx, partial(share_of, self.ctx)
+        groups = GroupService(
+            self.config, self.clock, ctx.topics, self._scheduler, self._controller, ctx.metrics, share
+        )
+        groups.start()
+        ctx.group_coordinator = groups.coordinator
+        return groups
 
     def _start_transactions(self) -> TransactionService:
-        """Start the coordinator of transactions unless it runs. Threads: any."""
-        with self._transactions_lock:
-            if self._transactions is None:
-                from kbroker.coordinator.transaction_service import TransactionService
+        from kbroker.coordinator.transaction_service import TransactionService
 
-                service = TransactionService(
-                    self.config,
-                    self.clock,
-                    self.ctx.topics,
-                    self.ctx.producer_ids.next,
-                    partial(groups_of, self.ctx),
-                    partial(transactions_of, self.ctx),
-                )
-                service.start()
-                self._transactions = self.ctx.transaction_service = service
-            return self._transactions
+        ctx, peers = self.ctx, (partial(groups_of, self.ctx), partial(transactions_of, self.ctx))
+        service = TransactionService(self.config, self.clock, ctx.topics, ctx.producer_ids.next, *peers)
+        service.start()
+        ctx.transaction_service = service
+        return service
 
-    def _close_transactions(self) -> None:
-        with self._transactions_lock:
-            if self._transactions is not None and not self._transactions.close(self._timeout_s):
-                logger.error("the threads of transactions did not end within %.1f s", self._timeout_s)
+    def _close_transactions(self, service: TransactionService) -> None:
+        if not service.close(self._timeout_s):
+            logger.error("the threads of transactions did not end within %.1f s", self._timeout_s)
 
     def _start_metrics(self) -> None:
         metrics = self.metrics = MetricsService(self.config, self._quotas.metrics, self.clock)
@@ -432,12 +405,12 @@ class BrokerRuntime:
 
     def xray(self) -> XRay:
         """Return the X-ray of this broker, imported on first use."""
-        with self._xray_lock:
-            if self._xray is None:
-                from kbroker.observe.xray import XRay
+        return self._xray.get()
 
-                self._xray = XRay(self.parts)
-            return self._xray
+    def _make_xray(self) -> XRay:
+        from kbroker.observe.xray import XRay
+
+        return XRay(self.parts)
 
     def quota_explainer(self) -> QuotaExplainer:
         """Return the explainer of quotas, imported on first use."""
@@ -534,8 +507,8 @@ class BrokerRuntime:
             self.parts.native_apis.is_idle
             and self._logs.scheduler.is_idle
             and self._scheduler.is_idle
-            and (self._groups is None or self._groups.coordinator.is_idle)
-            and (self._transactions is None or self._transactions.is_idle)
+            and (self._groups.started is None or self._groups.started.coordinator.is_idle)
+            and (self._transactions.started is None or self._transactions.started.is_idle)
             and self._share.is_idle
             and self.ctx.quotas.is_idle
         )

@@ -13,6 +13,7 @@ from kbroker.cli.options import (
     EntityName,
     bootstrap_option,
     connect,
+    decorators,
     http_options,
     http_port,
     json_option,
@@ -310,16 +311,14 @@ def shadow() -> None:
 
 def shadow_arguments(command: F) -> F:
     """Arguments and options of the shadow commands."""
-    for option in (
-        json_option,
-        click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing."),
-        click.option("--all", "of_all", is_flag=True, help="The shadow quotas of all entities."),
-        entity_options,
-        bootstrap_option,
+    return decorators(
         click.argument("keys", nargs=-1, metavar="[KEY]..."),
-    ):
-        command = option(command)
-    return command
+        bootstrap_option,
+        entity_options,
+        click.option("--all", "of_all", is_flag=True, help="The shadow quotas of all entities."),
+        click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing."),
+        json_option,
+    )(command)
 
 
 @shadow.command()

@@ -25,13 +25,17 @@ class GroupActions(Protocol):
     def expire_heartbeat(self, group: ClassicGroup, member_id: str, is_pending: bool) -> None: ...
 
 
-class DelayedJoin(DelayedOperation):
-    """A rebalance that waits until every member has joined, at most for the maximum of their rebalance timeouts."""
+class _GroupOperation(DelayedOperation):
+    """An operation of a group, under its lock."""
 
     def __init__(self, actions: GroupActions, group: ClassicGroup, timeout_ms: int) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
         self._actions = actions
         self._group = group
+
+
+class DelayedJoin(_GroupOperation):
+    """A rebalance that waits until every member has joined, at most for the maximum of their rebalance timeouts."""
 
     def try_complete(self) -> bool:
         return self._group.have_all_joined and self.force_complete()
@@ -40,15 +44,13 @@ class DelayedJoin(DelayedOperation):
         self._actions.complete_join(self._group)
 
 
-class InitialDelayedJoin(DelayedOperation):
+class InitialDelayedJoin(_GroupOperation):
     """The first rebalance of an empty group. It waits for more members, and longer while members keep joining."""
 
     def __init__(
         self, actions: GroupActions, group: ClassicGroup, configured_ms: int, delay_ms: int, remaining_ms: int
     ) -> None:
-        super().__init__(max(0, delay_ms), group.lock)
-        self._actions = actions
-        self._group = group
+        super().__init__(actions, group, delay_ms)
         self._configured_ms = configured_ms
         self._remaining_ms = remaining_ms
 
@@ -68,13 +70,11 @@ class InitialDelayedJoin(DelayedOperation):
                 self._actions.complete_join(group)
 
 
-class DelayedSync(DelayedOperation):
+class DelayedSync(_GroupOperation):
     """Wait for every member's SyncGroup; expiry removes the members that have sent none."""
 
     def __init__(self, actions: GroupActions, group: ClassicGroup, generation_id: int, timeout_ms: int) -> None:
-        super().__init__(max(0, timeout_ms), group.lock)
-        self._actions = actions
-        self._group = group
+        super().__init__(actions, group, timeout_ms)
         self._generation_id = generation_id
 
     def try_complete(self) -> bool:
@@ -86,15 +86,13 @@ class DelayedSync(DelayedOperation):
         self._actions.expire_sync(self._group, self._generation_id)
 
 
-class DelayedHeartbeat(DelayedOperation):
+class DelayedHeartbeat(_GroupOperation):
     """The session of a member, or the time within which a client must join with its assigned member id."""
 
     def __init__(
         self, actions: GroupActions, group: ClassicGroup, member_id: str, timeout_ms: int, is_pending: bool = False
     ) -> None:
-        super().__init__(max(0, timeout_ms), group.lock)
-        self._actions = actions
-        self._group = group
+        super().__init__(actions, group, timeout_ms)
         self._member_id = member_id
         self._is_pending = is_pending
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.sensor import Sensor
-from kbroker._core.metrics.stats import Meter
 from kbroker.metrics.registry import Metrics
 
 GROUP = "group-coordinator-metrics"
@@ -23,11 +22,7 @@ class GroupSensors:
         known = Metrics(clock=clock) if metrics is None else metrics
 
         def meter(sensor_name: str, name: str, text: str) -> Sensor:
-            sensor = known.sensor(sensor_name)
-            rate = known.metric_name(f"{name}-rate", GROUP, description=f"{text} per second")
-            count = known.metric_name(f"{name}-count", GROUP, description=f"{text} since the start")
-            sensor.add(None, Meter(rate, count))
-            return sensor
+            return known.meter(sensor_name, name, GROUP, text)
 
         self.offset_commits = meter("OffsetCommits", "offset-commit", "committed offsets")
         self.offset_expirations = meter("OffsetExpired", "offset-expiration", "expired offsets")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.threads import have_ended
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
@@ -47,7 +48,7 @@ class GroupService:
         self.coordinator = GroupCoordinator(
             clock,
             RegisteredTopic(topics, config, OFFSETS_TOPIC),
-            group_settings(config, GroupConfigsOfImage(controller)),
+            group_settings(config, configs_of_groups(controller)),
             ConsumerGroupTopics(topics, clock, config.text("broker.rack") or None),
             metrics,
             share_coordinator_of,
@@ -78,9 +79,7 @@ class GroupService:
         """Complete delayed requests; no task runs afterwards. Idempotent."""
         self._topics.forget(self.coordinator.topic_deleted)
         self.coordinator.close()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(timeout_s)
+        have_ended(self._threads, timeout_s)
 
 
 class ConsumerGroupTopics:
@@ -118,14 +117,9 @@ def _metadata(view: TopicView | None) -> TopicMetadata | None:
     return None if view is None else TopicMetadata(view.name, view.topic_id, len(view.partitions))
 
 
-class GroupConfigsOfImage:
-    """The configs of groups themselves. Threads: any."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    def __call__(self, group_id: str) -> Mapping[str, str]:
-        return self._controller.image.configs.get((ConfigResourceType.GROUP, group_id), {})
+def configs_of_groups(controller: Controller) -> GroupConfigs:
+    """Return the function that returns the current configs of a group itself. Threads: any."""
+    return lambda group_id: controller.image.configs.get((ConfigResourceType.GROUP, group_id), {})
 
 
 def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSettings:

@@ -7,6 +7,7 @@ from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import have_ended
 
 logger = get_logger(__name__)
 
@@ -116,10 +117,7 @@ class Scheduler:
             self._tasks.clear()
             thread = self._thread
         self._timer.close()
-        if thread is None or thread is threading.current_thread():
-            return True
-        thread.join(timeout_s)
-        return not thread.is_alive()
+        return thread is None or have_ended([thread], timeout_s)
 
     def _loop(self) -> None:
         process_memory.note_thread(self._name.removeprefix("kafka-").replace("-thread", ""))

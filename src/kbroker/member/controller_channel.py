@@ -19,6 +19,7 @@ from kbroker.client.connection import Address, BrokerConnectionError, Connection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures, cause_of
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import have_ended
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.protocol.codec import Body
 
@@ -109,10 +110,7 @@ class ControllerChannel:
         connection = self._connection
         if connection is not None:
             connection.interrupt()
-        if self._thread.ident is None or self._thread is threading.current_thread():
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return have_ended([self._thread], timeout_s)
 
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from kbroker._core import process_memory
 from kbroker.common.feature_versions import FIRST_LEVEL, LAST_STABLE_LEVEL, METADATA_VERSION, level_text
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import have_ended
 from kbroker.member.follower_log import FollowerLog
 from kbroker.member.remote_metadata import RemoteMetadata
 from kbroker.metadata.image.delta import MetadataDelta
@@ -136,10 +137,7 @@ class MetadataLoader:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        if self._thread.ident is None or self._thread is threading.current_thread():
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return have_ended([self._thread], timeout_s)
 
     # ------------------------------------------------------------ the thread
 

@@ -15,6 +15,7 @@ from kbroker.client.connection import Address, BrokerConnectionError, Connection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures, cause_of
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import have_ended
 from kbroker.log.log_dir import LogDir
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.member.raft_observer import RaftFatalError, RaftObserver, Send, Wait
@@ -64,10 +65,7 @@ class RaftClient:
         current = self._current
         if current is not None:
             current.interrupt()
-        if self._thread.ident is None or self._thread is threading.current_thread():
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return have_ended([self._thread], timeout_s)
 
     # ------------------------------------------------------------ the thread
 

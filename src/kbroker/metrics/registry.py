@@ -10,6 +10,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.metric import Metric
 from kbroker._core.metrics.metric_config import MetricConfig
 from kbroker._core.metrics.sensor import EXPIRY_INTERVAL_MS, Sensor, SensorRegistry
+from kbroker._core.metrics.stats import Meter, WindowedCount, WindowedSum
 
 __all__ = ["EXPIRY_INTERVAL_MS", "Gauge", "MetricName", "Metrics"]
 
@@ -131,6 +132,28 @@ class Metrics:
             inactive_expiration_ms=inactive_expiration_ms,
             record_level=record_level,
         )
+
+    def meter(
+        self,
+        sensor_name: str,
+        name: str,
+        group: str,
+        text: str,
+        tags: Mapping[str, str] | Iterable[str] = (),
+        *,
+        since: str = "the start",
+        counted: WindowedSum | WindowedCount | None = None,
+    ) -> Sensor:
+        """Return a sensor with the metrics ``name``-rate, per second, and ``name``-count.
+
+        Args: ``text``: of the things that are counted; ``since``: the beginning of the count; ``counted``: statistic
+        of the rate, None for the sum of the recorded values.
+        """
+        sensor = self.sensor(sensor_name)
+        rate = self.metric_name(f"{name}-rate", group, tags, f"{text} per second")
+        count = self.metric_name(f"{name}-count", group, tags, f"{text} since {since}")
+        sensor.add(None, Meter(rate, count, counted))
+        return sensor
 
     def add_source(self, refresh: Callable[[], None]) -> None:
         """Call ``refresh`` before each look-up; it may ``adopt`` sensors made by native code.

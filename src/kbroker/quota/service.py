@@ -8,6 +8,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.metric_config import MetricConfig
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity, enforced_key
+from kbroker.common.threads import have_ended
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.metrics.registry import EXPIRY_INTERVAL_MS, Metrics
 from kbroker.quota._client_quotas import ClientQuotaManagers
@@ -59,9 +60,7 @@ class QuotaService:
         if self._expiry is not None:
             self._expiry.cancel()
         self.managers.stop_reaper()
-        if self._reaper.ident is not None:
-            self._reaper.join(timeout_s)
-        if self._reaper.is_alive():
+        if not have_ended([self._reaper], timeout_s):
             return False
         self.managers.close()
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.telemetry.service import TelemetryService
 
 Body = dict[str, Any]
+_S = TypeVar("_S")
 
 #: Value of authorized operations that were not requested.
 OPERATIONS_NOT_ASKED = -(2**31)
@@ -160,11 +161,7 @@ class ApiContext:
     @property
     def groups(self) -> GroupCoordinator:
         """Coordinator of groups. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
-        if self.group_coordinator is None:
-            if self.start_groups is None:
-                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-            return self.start_groups()
-        return self.group_coordinator
+        return _started(self.group_coordinator, self.start_groups)
 
     @property
     def transactions(self) -> TransactionCoordinator:
@@ -182,38 +179,22 @@ class ApiContext:
         return self._transaction_service().partitions
 
     def _transaction_service(self) -> TransactionService:
-        if self.transaction_service is None:
-            if self.start_transactions is None:
-                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-            return self.start_transactions()
-        return self.transaction_service
+        return _started(self.transaction_service, self.start_transactions)
 
     @property
     def share(self) -> ShareCoordinator:
         """Coordinator of share partitions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
-        if self.share_service is None:
-            if self.start_share is None:
-                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-            return self.start_share().coordinator
-        return self.share_service.coordinator
+        return _started(self.share_service, self.start_share).coordinator
 
     @property
     def share_partitions(self) -> SharePartitionManager:
         """Share partitions and their sessions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there are none."""
-        if self.share_partition_manager is None:
-            if self.start_share_partitions is None:
-                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-            return self.start_share_partitions()
-        return self.share_partition_manager
+        return _started(self.share_partition_manager, self.start_share_partitions)
 
     @property
     def telemetry(self) -> TelemetryService:
         """Client telemetry. Raises: KafkaError UNSUPPORTED_VERSION without it."""
-        if self.telemetry_service is None:
-            if self.start_telemetry is None:
-                raise KafkaError(Errors.UNSUPPORTED_VERSION)
-            return self.start_telemetry()
-        return self.telemetry_service
+        return _started(self.telemetry_service, self.start_telemetry, Errors.UNSUPPORTED_VERSION)
 
     @property
     def metrics(self) -> Metrics:
@@ -289,3 +270,14 @@ class RequestContext(NamedTuple):
         """Close the connection instead of a response. No effect after the response."""
         if self.completion is not None:
             self.completion.close()
+
+
+def _started(
+    found: _S | None, start: Callable[[], _S] | None, missing: Errors = Errors.COORDINATOR_NOT_AVAILABLE
+) -> _S:
+    """Return a service, which its first request starts. Raises: KafkaError without one."""
+    if found is not None:
+        return found
+    if start is None:
+        raise KafkaError(missing)
+    return start()

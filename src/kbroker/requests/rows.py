@@ -24,6 +24,16 @@ def error_fields(error: KafkaError | None) -> Body:
     return {"ErrorCode": int(error.error), "ErrorMessage": error.message}
 
 
+def resource_row(resource: Body, error: Errors, message: str | None) -> Body:
+    """Return the row of a resource with configs, as requests name it."""
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": message,
+        "ResourceType": resource["ResourceType"],
+        "ResourceName": resource["ResourceName"],
+    }
+
+
 def each_partition(
     body: Body, row: Callable[[int], Body], *, topic_name: str = "Name", index: str = "PartitionIndex"
 ) -> list[Body]:

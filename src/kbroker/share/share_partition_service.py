@@ -9,6 +9,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.feature_versions import SHARE_VERSION
+from kbroker.common.threads import have_ended
 from kbroker.coordinator.share.persister import SharePersister
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import Features
@@ -62,8 +63,7 @@ class SharePartitionService:
         """Complete the share fetches that wait, and end the threads. Idempotent."""
         self._topics.forget(self.manager.topic_deleted, self.manager.elected)
         self.manager.close()
-        for thread in self._threads:
-            thread.join(timeout_s)
+        have_ended(self._threads, timeout_s)
 
     def _features_changed(self) -> None:
         if self._features.level(SHARE_VERSION) < 1:

@@ -6,8 +6,7 @@ Source: ``ShareGroupMetrics``, ``SharePartitionMetrics``.
 from __future__ import annotations
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.metrics.sensor import Sensor
-from kbroker._core.metrics.stats import Avg, Max, Meter
+from kbroker._core.metrics.stats import Avg, Max
 from kbroker.metrics.registry import Metrics
 from kbroker.share.in_flight import AcknowledgeType
 
@@ -23,25 +22,18 @@ class ShareSensors:
 
     def __init__(self, metrics: Metrics | None, clock: BaseClock) -> None:
         known = Metrics(clock=clock) if metrics is None else metrics
-
-        def meter(sensor_name: str, name: str, text: str, **tags: str) -> Sensor:
-            sensor = known.sensor(sensor_name)
-            rate = known.metric_name(f"{name}-rate", GROUP, description=f"{text} per second", tags=tags)
-            count = known.metric_name(f"{name}-count", GROUP, description=f"{text} since the start", tags=tags)
-            sensor.add(None, Meter(rate, count))
-            return sensor
-
         self._acknowledgements = {
-            int(type_): meter(
+            int(type_): known.meter(
                 f"RecordAcknowledgements-{type_.name}",
                 "record-acknowledgement",
+                GROUP,
                 "records that members acknowledged",
-                ackType=type_.name.capitalize(),
+                {"ackType": type_.name.capitalize()},
             )
             for type_ in _TYPES
         }
-        self._timeouts = meter(
-            "AcquisitionLockTimeout", "acquisition-lock-timeout", "records whose acquisition locks expired"
+        self._timeouts = known.meter(
+            "AcquisitionLockTimeout", "acquisition-lock-timeout", GROUP, "records whose acquisition locks expired"
         )
         self._batches = known.sensor("InFlightBatchMessageCount")
         name = "in-flight-batch-message-count"

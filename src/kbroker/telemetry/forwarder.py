@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import have_ended
 
 if TYPE_CHECKING:
     from kbroker.log.scheduler import ScheduledTask, Scheduler
@@ -82,8 +83,7 @@ class Forwarder:
                 self._pausing.cancel()
                 self._pausing = None
             self._changed.notify()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return have_ended([self._thread], timeout_s)
 
     @property
     def figures(self) -> ForwarderFigures:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbroker._core.metrics.sensor import Sensor
-from kbroker._core.metrics.stats import Avg, Max, Meter, WindowedCount
+from kbroker._core.metrics.stats import Avg, Max, WindowedCount
 from kbroker.metrics.registry import Metrics
 
 GROUP = "client-metrics"
@@ -73,8 +73,6 @@ class TelemetrySensors:
             sensor.record(value)
 
     def _meter(self, sensor_name: str, name: str, tags: dict[str, str]) -> Sensor:
-        sensor = self._metrics.sensor(sensor_name)
-        rate = self._metrics.metric_name(f"{name}-rate", GROUP, tags, f"{_HELP[name]} per second")
-        count = self._metrics.metric_name(f"{name}-count", GROUP, tags, f"{_HELP[name]} since the first request")
-        sensor.add(None, Meter(rate, count, WindowedCount()))
-        return sensor
+        return self._metrics.meter(
+            sensor_name, name, GROUP, _HELP[name], tags, since="the first request", counted=WindowedCount()
+        )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.coordinator.group_service import GroupConfigsOfImage
+from kbroker.coordinator.group_service import configs_of_groups
 from tests.support.server import Bench, make_bench
 from tests.unit.apis.test_apis_configs import chain, describe
 
@@ -218,7 +218,7 @@ def test_groups_have_the_brokers_settings_for_what_they_do_not_set() -> None:
 
 
 def test_a_change_of_a_groups_configs_counts_at_once(bench: Bench) -> None:
-    known = GroupConfigsOfImage(bench.ctx.controller)
+    known = configs_of_groups(bench.ctx.controller)
     assert known("g") == {}
     step(bench, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
     assert known("g") == {"consumer.session.timeout.ms": "50000"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -22,6 +22,8 @@ from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share.share_shard import ShareReplay, ShareShard
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 #: Period of the deletion of records that later snapshots replace, and time without an update until a snapshot.
 PRUNE_INTERVAL_MS = SNAPSHOT_INTERVAL_MS = 300_000
@@ -162,31 +164,22 @@ class ShareStatePersister:
     def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
         """Read the state: see ``SharePersister``."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        done(_state_or_error(lambda: self._coordinator_of(key).read(key, leader_epoch)))
+        state, code, message = _outcome(lambda: self._coordinator_of(key).read(key, leader_epoch), "read")
+        done(ShareState(code, message) if state is None else state)
 
     def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange, done: Done) -> None:
         """Change the state: see ``SharePersister``."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        _complete(lambda: self._coordinator_of(key).write(key, change), done)
+        _, code, message = _outcome(lambda: self._coordinator_of(key).write(key, change), "changed")
+        done(code, message)
 
 
-def _state_or_error(read: Callable[[], ShareState]) -> ShareState:
+def _outcome(run: Callable[[], T], verb: str) -> tuple[T | None, int, str | None]:
+    """Return the result of a request about a share partition, or the code and the text of its error."""
     try:
-        return read()
+        return run(), 0, None
     except KafkaError as error:
-        return ShareState(int(error.error), error.message or error.error.message)
+        return None, int(error.error), error.message
     except Exception as error:
-        logger.exception("the state of a share partition cannot be read")
-        return ShareState(int(Errors.UNKNOWN_SERVER_ERROR), f"{type(error).__name__}: {error}")
-
-
-def _complete(change: Callable[[], None], done: Done) -> None:
-    code, message = 0, None
-    try:
-        change()
-    except KafkaError as error:
-        code, message = int(error.error), error.message or error.error.message
-    except Exception as error:
-        logger.exception("the state of a share partition cannot be changed")
-        code, message = int(Errors.UNKNOWN_SERVER_ERROR), f"{type(error).__name__}: {error}"
-    done(code, message)
+        logger.exception("the state of a share partition cannot be %s", verb)
+        return None, int(Errors.UNKNOWN_SERVER_ERROR), f"{type(error).__name__}: {error}"

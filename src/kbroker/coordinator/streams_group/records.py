@@ -128,7 +128,8 @@ def _member(name: str, body: Body) -> StreamsGroupMember:
     )
 
 
-def _target_body(target: TargetTasks) -> Body:
+def target_body(target: TargetTasks) -> Body:
+    """Return the tasks of all roles as fields."""
     return {
         "ActiveTasks": tasks_body(target.active),
         "StandbyTasks": tasks_body(target.standby),
@@ -183,7 +184,7 @@ FORMATS: Formats = {
     **RECORDS.formats(
         "StreamsGroup",
         member=(_member_body, _member),
-        target=(_target_body, _target),
+        target=(target_body, _target),
         current=(_current_body, _current),
     ),
 }
