@@ -88,7 +88,9 @@ class HttpPort:
         try:
             return json.loads(response.body)
         except ValueError:
-            raise HttpPortError(f"{self.url}{path}: expected JSON, got something else: is this the HTTP port of a kbroker?") from None
+            raise HttpPortError(
+                f"{self.url}{path}: expected JSON, got something else: is this the HTTP port of a kbroker?"
+            ) from None
 
     def _refusal(self, status: int, body: bytes, path: str) -> HttpPortError:
         text = " ".join(body[: 4 * MAX_SENTENCE].decode("utf-8", "replace").split())

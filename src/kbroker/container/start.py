@@ -144,5 +144,5 @@ def lines(broker: Broker) -> Iterator[str]:
     yield f"{stamp} [BrokerLifecycleManager id={node_id}] Transitioning from RECOVERY to RUNNING. (kbroker.container)"
     yield f"{stamp} [KafkaRaftServer nodeId={node_id}] Kafka Server started (kbroker.container)"
     yield f"{stamp} [KafkaServer id={node_id}] started (kbroker.container)"
-    advertised = ",".join(map(str, broker.config.advertised_listeners))
+    advertised = ",".join(map(str, broker.config.advertised_listeners or broker.config.listeners))
     yield f"{stamp} Kafka broker started with advertised listeners: {advertised} (kbroker.container)"
