@@ -107,14 +107,19 @@ def started(values: Mapping[str, object]) -> Iterator[tuple[Broker, Member]]:
         yield broker, member
 
 
-def observers(controller: ApacheKafka) -> dict[int, dict[str, object]]:
-    """Return the observers of the quorum by node id, as described by the controller."""
+def describe_observer(controller: ApacheKafka) -> dict[str, int]:
+    """Return the row of the member among the observers of the quorum, as described by the controller.
+
+    An observer is a node with a folder, and remains for five minutes: of the member's rows, which other tests may have
+    left with other folders, the last to fetch is returned.
+    """
     with closing(Connection(("127.0.0.1", controller.port))) as connection:
         negotiate(connection, 10)
         topics = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
         response = connection.request(55, 2, {"Topics": topics})
         (partition,) = response["Topics"][0]["Partitions"]
-        return {row["ReplicaId"]: row for row in partition["Observers"]}
+    rows = [row for row in partition["Observers"] if row["ReplicaId"] == NODE_ID]
+    return max(rows, key=lambda row: row["LastFetchTimestamp"])
 
 
 def page(url: str) -> tuple[int, str]:
@@ -140,7 +145,7 @@ def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
         wait_for("the cordons", lambda: broker.context.image.brokers[NODE_ID].cordoned_directories is not None)
         cordoned = broker.context.image.brokers[NODE_ID].cordoned_directories
         assert cordoned == registration.directories == (member.metadata.directory_id,)
-        found = observers(controller)[NODE_ID]
+        found = describe_observer(controller)
         assert found["ReplicaDirectoryId"] == member.metadata.directory_id
         with Cluster(broker.bootstrap_servers) as client:
             described = describe_cluster(client)
@@ -404,7 +409,7 @@ def test_the_wall_clock_is_set(controller: ApacheKafka, tmp_path: Path) -> None:
     node.start()
 
     def end_offset() -> int:
-        return int(str(observers(controller)[NODE_ID]["LogEndOffset"]))
+        return describe_observer(controller)["LogEndOffset"]
 
     def await_six_records() -> None:  # the controllers write a record each 500 ms: six take twice the session timeout
         wanted = end_offset() + 6
