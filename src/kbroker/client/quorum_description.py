@@ -60,10 +60,14 @@ def describe_quorum(cluster: Cluster) -> QuorumDescription | None:
 
 
 def _replicas(rows: list[Body], end: int) -> tuple[QuorumReplica, ...]:
-    """Return the replicas, without nodes that the leader has not heard from."""
-    found = [
-        QuorumReplica(row["ReplicaId"], row["LogEndOffset"], max(0, end - row["LogEndOffset"]))
-        for row in rows
+    """Return the replicas, without nodes that the leader has not heard from.
+
+    A node whose folder was formatted anew has a row for each folder, for some minutes: the one that fetched last counts.
+    """
+    newest = sorted(rows, key=lambda row: row["LastFetchTimestamp"])
+    found = {
+        row["ReplicaId"]: QuorumReplica(row["ReplicaId"], row["LogEndOffset"], max(0, end - row["LogEndOffset"]))
+        for row in newest
         if row["LogEndOffset"] >= 0
-    ]
-    return tuple(sorted(found, key=lambda replica: replica.node_id))
+    }
+    return tuple(found[node_id] for node_id in sorted(found))

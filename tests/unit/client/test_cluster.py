@@ -9,6 +9,7 @@ from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, format_address
+from kbroker.client.quorum_description import DESCRIBE_QUORUM, QuorumReplica, describe_quorum
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import FakeBroker
@@ -150,3 +151,22 @@ def test_cluster_description_without_the_api(broker: FakeBroker) -> None:
         described = describe_cluster(cluster)
     nodes = [one.node.node_id for one in described.brokers]
     assert (described.cluster_id, described.controller_id, nodes) == ("c", 7, [7])
+
+
+def test_a_node_with_a_new_folder_is_described_once(broker: FakeBroker, cluster: Cluster) -> None:
+    """Of the rows of a node, one for each folder that it has had, the one that fetched last counts."""
+
+    def row(node_id: int, end: int, fetched_ms: int) -> dict[str, object]:
+        return {"ReplicaId": node_id, "LogEndOffset": end, "LastFetchTimestamp": fetched_ms}
+
+    partition = {
+        "LeaderId": 1,
+        "CurrentVoters": [row(1, 100, 9)],
+        "Observers": [row(3, 90, 8), row(2, 99, 7), row(2, 40, 5), row(4, -1, -1)],
+    }
+    broker.handlers[DESCRIBE_QUORUM] = lambda version, body: {
+        "Topics": [{"TopicName": "__cluster_metadata", "Partitions": [partition]}]
+    }
+    described = describe_quorum(cluster)
+    assert described is not None
+    assert described.observers == (QuorumReplica(2, 99, 1), QuorumReplica(3, 90, 10))
