@@ -154,7 +154,7 @@ def test_cluster_description_without_the_api(broker: FakeBroker) -> None:
 
 
 def test_a_node_with_a_new_folder_is_described_once(broker: FakeBroker, cluster: Cluster) -> None:
-    """Of the rows of a node, one for each folder that it has had, the one that fetched last counts."""
+    """Only the row that fetched last counts among those of a node, which has one for each folder that it has had."""
 
     def row(node_id: int, end: int, fetched_ms: int) -> dict[str, object]:
         return {"ReplicaId": node_id, "LogEndOffset": end, "LastFetchTimestamp": fetched_ms}
