@@ -100,6 +100,8 @@ def test_a_failure_in_a_session_is_one_line(
         (["usage", "T", "--remote", ""], "'--remote': expected a URL, got an empty one"),
         (["usage", "T", "--master", " "], "'--master': expected a URL, got an empty one"),
         (["usage", "T", "--by", "age"], "'age' is not one of"),
+        (["usage", "T", "--driver-memory", "2gb"], "expected a size with the unit k, m, g or t, such as 2g, got '2gb'"),
+        (["usage", "T", "--driver-memory", "2048"], "expected a size with the unit"),
         (["lag", "--checkpoint", "."], "is not a checkpoint of a stream"),
         (["usage", "ftp://host/T"], "ftp"),
         (["ingest", "T", "NOLOG"], "NOLOG, found none; name files, folders of files, or patterns of file names"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -100,6 +101,13 @@ def _topic(context: click.Context, option: click.Parameter, name: str | None) ->
     return name
 
 
+def _memory(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Return a size that the JVM accepts. Raises: BadParameter."""
+    if value is not None and re.fullmatch(r"[1-9][0-9]*[kmgt]", value, re.IGNORECASE | re.ASCII) is None:
+        raise click.BadParameter(f"expected a size with the unit k, m, g or t, such as 2g, got {value!r}")
+    return value
+
+
 def _no_spark(context: click.Context, option: click.Parameter, value: str | None) -> None:
     if value is not None:
         raise click.UsageError(f"{context.info_name} runs in this process, without Spark: omit {option.opts[0]}")
@@ -118,8 +126,8 @@ _TABLE: list[tuple[tuple[str, ...], dict[str, Any]]] = [
      "help": "File with settings of Spark, in place of spark-defaults.conf, as for spark-submit."}),
     (("--py-env",), {"type": EXISTING_FILE, "metavar": "ARCHIVE",
      "help": "Python environment for Spark's executors, packed by venv-pack or conda-pack."}),
-    (("--driver-memory",), {"metavar": "SIZE",
-     "help": "Memory of Spark's JVM.  [default: that of spark-defaults.conf, or 1g]"}),
+    (("--driver-memory",), {"metavar": "SIZE", "callback": _memory,
+     "help": "Memory of Spark's JVM, such as 2g.  [default: that of spark-defaults.conf, or 1g]"}),
     (("--verbose", "-v"), {"is_flag": True, "help": "Show Spark's log and stack traces."}),
     (("--quiet", "-q"), {"is_flag": True, "help": "Print only errors to stderr."}),
     # tables
