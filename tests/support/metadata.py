@@ -194,10 +194,10 @@ def check_same_change(publisher: Any, change: Callable[[], object]) -> None:
     class CountedLock:
         def __enter__(self) -> None:
             calls.release()
-            lock.acquire()
+            lock.__enter__()
 
         def __exit__(self, *error: object) -> None:
-            lock.release()
+            lock.__exit__(*error)
 
     publisher.lock = CountedLock()
     threads = [threading.Thread(target=change) for _ in range(2)]

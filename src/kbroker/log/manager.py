@@ -362,6 +362,9 @@ class LogManager:
     ) -> PartitionLog:
         if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
             raise ValueError(f"not a valid partition: topic {topic!r}, partition {partition!r}")
+        found = self._hosted.find((topic, partition))
+        if found is not None:
+            return found.log
         log_dir = self._dir_of((topic, partition))
         if log_dir is not None and not belongs_to(log_dir.partition_path(topic, partition), topic_id):
             self.tasks.forget_offsets([(topic, partition)])  # of a deleted one of this name: the disk was full

@@ -3,7 +3,6 @@
 Source: ``ReplicationControlManager``, ``ReplicaManager.applyDelta``.
 """
 
-import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -12,7 +11,8 @@ from typing import Any, NamedTuple
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.fair_lock import FairLock
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition
@@ -24,21 +24,18 @@ from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.image.partition_registration import PartitionRegistration
-from kbroker.metadata.new_topics import Created, PlannedTopic, added_records, planned_topic, topic_records
+from kbroker.metadata.new_topics import Created, PlannedTopic, planned_topic, topic_records
 from kbroker.metadata.partition_records import directory_records
-from kbroker.metadata.placement import registered_nodes
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from kbroker.metadata.topic_growth import Charge, TopicGrowth, own_configs, storage_error
 from kbroker.metadata.topic_logs import Logs
-from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic, check_more_partitions
+from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic
 
 logger = get_logger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
 DELETED_AT_ONCE = 100  # topics: others wait for the lock meanwhile, and the deletion note has space for this many
-
-#: Called with a number of partitions about to be created, added or deleted; raises KafkaError to refuse them.
-Charge = Callable[[int], None]
 
 
 def free(mutations: int) -> None:
@@ -89,7 +86,7 @@ class TopicRegistry:
         self._controller = controller
         self._logs = logs
         self._publish = publish
-        self.lock = threading.RLock()
+        self.lock = FairLock()
         self.on_deleted: list[Callable[[str], None]] = []  # called with the name of each deleted topic
         #: Called with the topic's id and the number of each partition whose leader epoch has risen.
         self.on_elected: list[Callable[[uuid.UUID, int], None]] = []
@@ -98,6 +95,7 @@ class TopicRegistry:
         self._failed: dict[uuid.UUID, Exception] = {}  # created topics without logs, with the reason
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
+        self._growth = TopicGrowth(config, controller, logs, self.lock, self._failed, self._drop_logs)
         self.create_remotely: Callable[[str], None] | None = None  # requests a topic of another node's controller
         self.version = 0  # rises with every change
         self.creation_version = 0  # of the latest change that created a topic
@@ -157,7 +155,7 @@ class TopicRegistry:
         """Start the logs of every topic, then publish the topics."""
         image = self._controller.image
         topics = [image.topics[name] for name in sorted(image.topics)]
-        configs = {one.name: self._config.topic_configs(_configs(image, one.name)) for one in topics}
+        configs = {one.name: self._config.topic_configs(own_configs(image, one.name)) for one in topics}
         self._logs.start([TopicLogs(one.name, one.topic_id, len(one.partitions), configs[one.name]) for one in topics])
         views = {one.name: self._loaded(one, image) for one in topics}
         self._note_isr(views.values())
@@ -223,7 +221,7 @@ class TopicRegistry:
         folders. Raises: OutcomeUnknownError, if they cannot be deleted: the next start would create them.
         """
         ids = [one.topic_id for one in results if isinstance(one, PlannedTopic) and one.topic_id in self._failed]
-        failures = {topic_id: _storage_error(self._failed[topic_id]) for topic_id in ids}
+        failures = {topic_id: storage_error(self._failed[topic_id]) for topic_id in ids}
         if ids:
             try:
                 self._controller.change(
@@ -301,45 +299,10 @@ class TopicRegistry:
         Args: ``charge`` is called with the new partitions if they are valid, unless they are only validated.
         Raises: KafkaError with the code and text of Kafka.
         """
-        if validate_only:
-            self._growth(self._controller.image, name, count, assignments)
-            return
-        with self.lock:
-            topic, added = self._growth(self._controller.image, name, count, assignments)
-            charge(len(added))
-            try:  # their logs first: no record can take partitions away
-                configs = self._config.topic_configs(_configs(self._controller.image, name))
-                self._logs.create_partitions(name, added, topic.topic_id, configs)
-                self._logs.sync_folders()
-
-                nodes = registered_nodes(self._controller.image, self._config.node_id)
-
-                def plan(image: MetadataImage) -> list[MetadataRecord]:
-                    known = self._growth(image, name, count, assignments)
-                    if (known[0].topic_id, known[1]) != (topic.topic_id, added):  # a topic of this name replaced it
-                        raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-                    return added_records(topic, added, assignments, nodes, image, self._logs.directory_ids)
-
-                self._controller.change(plan)
-            except OutcomeUnknownError:
-                raise
-            except Exception as error:
-                self._drop_added(name, added, self._controller.image)
-                raise _storage_error(error) from None
-        self.record_directories([name])
-        logger.info("topic %s has %d partitions now", name, count)
-
-    def _growth(
-        self, image: MetadataImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None
-    ) -> tuple[TopicImage, range]:
-        """Return a topic and its new partitions. Raises: KafkaError, if it cannot grow so."""
-        topic = image.topics.get(name)
-        if topic is None or topic.topic_id in self._failed:
-            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-        current, factor = len(topic.partitions), len(topic.partitions[0].replicas)
-        nodes = registered_nodes(image, self._config.node_id)
-        check_more_partitions(name, current, factor, count, assignments, nodes)
-        return topic, range(current, count)
+        self._growth.add(name, count, assignments, validate_only, charge)
+        if not validate_only:
+            self.record_directories([name])
+            logger.info("topic %s has %d partitions now", name, count)
 
     def record_directories(self, names: Collection[str]) -> None:
         """Store the log folders of partitions where the metadata has none or another one.
@@ -353,11 +316,6 @@ class TopicRegistry:
             self._controller.change(lambda image: directory_records(image, names, directory_of, image.level))
         except Exception as error:  # a broker that stops, or a full disk: the partitions are still served
             logger.warning("the log folders of partitions are stored at the next start: %s", error)
-
-    def _drop_added(self, name: str, added: range, image: MetadataImage) -> None:
-        topic = image.topics.get(name)
-        count = 0 if topic is None else len(topic.partitions)
-        self._drop_logs({name: added[max(count - added.start, 0) :]})
 
     # ------------------------------------------------------------ effect
 
@@ -432,17 +390,19 @@ class TopicRegistry:
         return view is not None and len(view.partitions) < len(topic.partitions)
 
     def _remove(self, topics: Iterable[TopicImage]) -> None:
-        views = {}
+        views, ends = {}, {}
         for topic in topics:
+            growing_end = self._growth.forget(topic.topic_id)
             if self._failed.pop(topic.topic_id, None) is not None:  # partitions may have been added meanwhile
-                self._drop_logs({topic.name: range(len(topic.partitions))}, [topic.topic_id])
+                self._drop_logs({topic.name: range(max(len(topic.partitions), growing_end))}, [topic.topic_id])
             view = self._by_id.get(topic.topic_id)
             if view is not None:
                 views[view.name] = view
+                ends[view.name] = max(len(view.partitions), growing_end)
         if not views:
             return
         self._swap({name: view for name, view in self._by_name.items() if name not in views})
-        partitions = {name: range(len(view.partitions)) for name, view in views.items()}
+        partitions = {name: range(end) for name, end in ends.items()}
         self._drop_logs(partitions, [view.topic_id for view in views.values()])
         for name, view in views.items():
             logger.info("deleted topic %s, id %s", name, uuid_to_text(view.topic_id))
@@ -453,11 +413,11 @@ class TopicRegistry:
         """Let the logs of topics with changed configs use them; return the views of these topics."""
         names = [name for kind, name in delta.changed_configs if kind == ConfigResourceType.TOPIC]
         names = [name for name in names if name in self._by_name and name not in fresh]
-        resolved = {name: self.resolve(_configs(image, name)) for name in names}
+        resolved = {name: self.resolve(own_configs(image, name)) for name in names}
         if resolved:
             self._logs.update_configs(resolved)
         return {
-            name: self._retried(self._by_name[name]._replace(configs=_configs(image, name)), resolved[name])
+            name: self._retried(self._by_name[name]._replace(configs=own_configs(image, name)), resolved[name])
             for name in names
         }
 
@@ -528,14 +488,14 @@ class TopicRegistry:
                 logger.debug("topic %s is not created: %s", topic.name, made)
 
     def _open(self, topic: TopicImage, image: MetadataImage) -> TopicView:
-        configs = _configs(image, topic.name)
+        configs = own_configs(image, topic.name)
         indexes = range(len(topic.partitions))
         opened = self._logs.create_partitions(topic.name, indexes, topic.topic_id, self._config.topic_configs(configs))
         return self._view(topic, tuple(opened), configs)
 
     def _loaded(self, topic: TopicImage, image: MetadataImage) -> TopicView:
         opened = tuple(self._logs.partition(topic.name, index) for index in range(len(topic.partitions)))
-        return self._view(topic, opened, _configs(image, topic.name))
+        return self._view(topic, opened, own_configs(image, topic.name))
 
     def _view(self, topic: TopicImage, partitions: tuple[Any, ...], configs: Mapping[str, str]) -> TopicView:
         is_log = topic.name == self._config.text("kbroker.request.log.topic")
@@ -563,22 +523,5 @@ class TopicRegistry:
         self._publish(list(by_name.values()))
 
 
-_NO_CONFIGS: Mapping[str, str] = MappingProxyType({})  # shared by all topics without configs
-
-
-def _configs(image: MetadataImage, name: str) -> Mapping[str, str]:
-    return image.configs.get((ConfigResourceType.TOPIC, name), _NO_CONFIGS)
-
-
 def _removal(topic_id: uuid.UUID) -> MetadataRecord:
     return metadata_record("RemoveTopicRecord", {"TopicId": topic_id})
-
-
-def _storage_error(error: Exception) -> KafkaError:
-    """Return the error for the client when a log could not be created; an unexpected one is logged."""
-    if isinstance(error, KafkaError):
-        return error
-    if isinstance(error, OSError):
-        return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}")
-    logger.error("a log could not be created", exc_info=error)
-    return KafkaError(Errors.UNKNOWN_SERVER_ERROR)
