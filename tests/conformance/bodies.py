@@ -9,6 +9,7 @@ from typing import Any
 from tests.conformance.batches import TRANSACTIONAL, batch
 from tests.conformance.codec import Body
 from tests.conformance.talk import CONCURRENT_TRANSACTIONS, COORDINATOR_ERRORS, Stuck, Talk, Topic
+from tests.support.wire import text
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 MEMBER_ID_REQUIRED = 79
@@ -195,10 +196,17 @@ def committed(version: int, group_id: str, rows: Sequence[tuple[Topic | str, lis
     return {"GroupId": group_id, "Topics": by_name, **stable}
 
 
-def subscription(*topics: str) -> bytes:
-    """Return a consumer's metadata with subscribed topics."""
-    names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
-    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
+def subscription(*topics: str, version: int = 0) -> bytes:
+    """Return a consumer's metadata with subscribed topics, of version 0 to 3."""
+    later = (struct.pack(">i", 0), struct.pack(">i", 1), struct.pack(">h", -1))  # owned partitions, generation, rack
+    names = b"".join(text(each) for each in topics)
+    return b"".join((struct.pack(">hi", version, len(topics)), names, struct.pack(">i", -1), *later[:version]))
+
+
+def assignment(topic: str, *indexes: int) -> bytes:
+    """Return a classic member's assignment of partitions of one topic, of version 0."""
+    rows = struct.pack(f">i{len(indexes)}i", len(indexes), *indexes)
+    return b"".join((struct.pack(">hi", 0, 1), text(topic), rows, struct.pack(">i", -1)))
 
 
 # ---- producers and transactions

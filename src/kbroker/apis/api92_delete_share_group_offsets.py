@@ -13,7 +13,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Delete the offsets of each topic that the client may read; rows of refused topics come first."""
+    """Delete the offsets of each topic that the client may read; rows of refused topics come first, one per mention."""
     if not are_enabled(ctx):
         raise KafkaError(Errors.UNSUPPORTED_VERSION)
     group_id = body["GroupId"]
@@ -28,7 +28,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     except KafkaError as error:
         return refused_group(error)
     rows = [_row(name, KafkaError(check.error)) for name in names if name not in allowed]
-    rows += [_row(name, found) for name, found in results.items()]
+    rows += [_row(name, results[name]) for name in names if isinstance(results.get(name), KafkaError)]
+    rows += [_row(name, found) for name, found in results.items() if isinstance(found, UUID)]
     return {**error_fields(None), "Responses": rows}
 
 

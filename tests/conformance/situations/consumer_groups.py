@@ -1,12 +1,21 @@
 """Consumer protocol of groups (KIP-848): heartbeats, descriptions, offsets, lists, configs of groups."""
 
-import struct
 import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from tests.conformance.bodies import STRANGE_ID, commit, committed, group, join, lone_member, subscription, sync
+from tests.conformance.bodies import (
+    STRANGE_ID,
+    assignment,
+    commit,
+    committed,
+    group,
+    join,
+    lone_member,
+    subscription,
+    sync,
+)
 from tests.conformance.bodies import heartbeat as classic_heartbeat
 from tests.conformance.codec import Body
 from tests.conformance.run import situation
@@ -443,18 +452,11 @@ def joins_a_classic_group(talk: Talk) -> None:
     talk.also("ListGroups", 5, {}, only={"Groups": talk.is_own("GroupId")})
 
 
-def assignment(topic: Topic, *indexes: int) -> bytes:
-    """Return a classic member's assignment of version 0."""
-    name = topic.name.encode()
-    part = struct.pack(f">hih{len(name)}si{len(indexes)}i", 0, 1, len(name), name, len(indexes), *indexes)
-    return part + struct.pack(">i", -1)
-
-
 def classic_owner(talk: Talk, group_id: str, topic: Topic, *indexes: int) -> Any:
     """Join as a classic member that owns partitions, without recording the responses."""
     protocols = [{"Name": "range", "Metadata": subscription(topic.name)}]
     member = lone_member(talk, group_id, is_synced=False, protocols=protocols)
-    parts = {member.id: assignment(topic, *indexes)}
+    parts = {member.id: assignment(topic.name, *indexes)}
     talk.quietly("SyncGroup", 3, sync(group_id, member.generation, member.id, parts))
     return member
 

@@ -232,6 +232,18 @@ def test_space_around_a_state_does_not_count(bench: Bench, state: str, is_listed
     assert [one["GroupId"] for one in listed] == (["g"] if is_listed else [])
 
 
+def test_a_topic_without_offsets_has_a_row_for_each_mention(bench: Bench) -> None:
+    """DeleteShareGroupOffsets has a row for each mention of a topic without offsets, before those of deleted ones."""
+    shared = ShareGroupBench()
+    bench.bench.ctx.group_coordinator = shared.coordinator
+    shared.settled("a")
+    shared.beat("a", -1)
+    rows = [{"TopicName": name} for name in ("t", "absent", "t", "absent")]
+    found = bench.bench.ask("DeleteShareGroupOffsets", 0, {"GroupId": "g", "Topics": rows})["Responses"]
+    unknown = ("absent", int(Errors.UNKNOWN_TOPIC_OR_PARTITION))
+    assert [(row["TopicName"], row["ErrorCode"]) for row in found] == [unknown, unknown, ("t", 0)]
+
+
 def test_a_share_groups_topic_without_partitions_has_a_row(bench: Bench) -> None:
     """AlterShareGroupOffsets has a row without partitions for a topic that exists, none for an unknown one."""
     shared = ShareGroupBench()

@@ -77,8 +77,10 @@ def _spec(
             found = [topic for name in names if (topic := image.get(name)) is not None]
             counts.update((topic.topic_id, topic.partition_count) for topic in found)
             topics = known[names] = frozenset(topic.topic_id for topic in found)
-        target = group.target(member) if member is updated else group.targets.get(member_id, NO_TARGET)
-        specs[member_id] = MemberSpec(member.instance_id, topics, target)
+        previous_id = member_id
+        if member is updated and member.instance_id is not None:  # it may take the place of another member
+            previous_id = group.static_members.get(member.instance_id, member_id)
+        specs[member_id] = MemberSpec(member.instance_id, topics, group.targets.get(previous_id, NO_TARGET))
     owned: dict[UUID, set[int]] = {}
     for target in group.targets.values():
         for topic_id, partitions in target.items():

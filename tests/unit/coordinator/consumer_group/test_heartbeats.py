@@ -383,6 +383,12 @@ def test_a_clock_that_is_set_back_holds_no_assignment_up() -> None:
     assert again.beat("a", epoch).has == {"foo": [0, 1], "fool": [0]}
 
 
+def test_a_member_that_becomes_static_keeps_its_partitions(bench: ConsumerGroupBench) -> None:
+    """A member that joins again with other topics and with its first instance id keeps its target assignment."""
+    bench.join("a")
+    assert bench.join("a", ["t", "absent"], instance="i").has == {"t": [0, 1, 2, 3]}
+
+
 def test_a_static_member_whose_place_is_taken_leaves_no_time_out(bench: ConsumerGroupBench) -> None:
     bench.join("a", instance="i")
     bench.beat("a", -2, instance="i")

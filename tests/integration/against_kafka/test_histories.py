@@ -1,0 +1,85 @@
+"""Random histories of requests, whose responses are compared with Apache Kafka's, field by field."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.talk import look_at
+from tests.integration.against_kafka.conftest import AT_ONCE
+from tests.support import seeds
+from tests.support.broker import BrokerProcess
+from tests.support.histories import topics
+from tests.support.histories.mixes import MIXES, history
+from tests.support.histories.replay import Differing, Pair
+from tests.support.histories.shortest import shortest_part
+from tests.support.histories.steps import Step
+
+LENGTH = 40  # requests of a history
+CONFIRMATIONS = 5  # Kafka's choices may depend on random ids and on time
+PROTOCOLS = {
+    "group.coordinator.rebalance.protocols": "classic,consumer,streams",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+def paired(kafka: str, kbroker: str) -> Pair:
+    addresses = (kafka, kbroker)
+    return Pair([look_at(address) for address in addresses], [topics.prepare(address) for address in addresses])
+
+
+def compare(pair: Pair, mix: str, count: int) -> None:
+    """Replay histories of one mix; one that fails in each of several replays is reduced."""
+    first = seeds.history_seed()
+    for seed in range(first, first + count):
+        steps = history(mix, seed, LENGTH)
+        found = pair.differing(steps)
+        if found and pair.confirmed(steps, found.step.api, CONFIRMATIONS):
+            part, difference = reduced(pair, steps[: found.number + 1], found)
+            shown = "\n".join(str(step) for step in part)
+            pytest.fail(f"KBROKER_SEED={seed}, {mix}:\n{shown}\n{difference}", pytrace=False)
+
+
+def reduced(pair: Pair, steps: list[Step], found: Differing, times: int = 2) -> tuple[list[Step], Differing]:
+    """Return the shortest part of a history and its difference."""
+    part = shortest_part(steps, lambda part: pair.confirmed(part, found.step.api, times) is not None)
+    return part, pair.confirmed(part, found.step.api, 1) or found
+
+
+def started(folder: Path, settings: Mapping[str, str]) -> BrokerProcess:
+    return BrokerProcess(folder / "data", {**AT_ONCE, **PROTOCOLS, **settings})
+
+
+@pytest.fixture(scope="module")
+def pair(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Kafka of the folder beside a kbroker."""
+    with started(tmp_path_factory.mktemp("histories"), {}) as kbroker:
+        yield paired(kafka, kbroker.bootstrap)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("mix", MIXES)
+def test_responses_of_histories_are_apache_kafkas(pair: Pair, mix: str) -> None:
+    """Each response of a history equals Apache Kafka's, except for deliberate differences."""
+    compare(pair, mix, seeds.history_count(1, 100))
+
+
+@pytest.mark.slow
+def test_a_difference_is_found_and_reduced(tmp_path: Path) -> None:
+    """The history of a broker that refuses a second member is reduced to the steps that this needs."""
+    with started(tmp_path / "one", {}) as one, started(tmp_path / "other", {"group.consumer.max.size": "1"}) as other:
+        pair = paired(one.bootstrap, other.bootstrap)
+        seed = next(seed for seed in range(1, 50) if pair.differing(history("consumer", seed, LENGTH)))
+        steps = history("consumer", seed, LENGTH)
+        found = pair.differing(steps)
+        assert found is not None
+        part, _ = reduced(pair, steps[: found.number + 1], found, times=1)
+    assert [step.api for step in part] == ["ConsumerGroupHeartbeat", "ConsumerGroupHeartbeat"]
+    assert {step.body["MemberEpoch"] for step in part} == {0}
+
+
+def test_the_shortest_part_keeps_what_fails() -> None:
+    """No element of the shortest part can be left out; the number of trials is limited."""
+    assert shortest_part(range(20), lambda part: {3, 17} <= {*part}) == [3, 17]
+    assert {3, 17} <= {*shortest_part(range(20), lambda part: {3, 17} <= {*part}, trials=3)}

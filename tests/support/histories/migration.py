@@ -1,0 +1,23 @@
+"""Random requests of members of either protocol in one group, which is converted.
+
+Kafka assigns uniformly in the order of a hash map of member ids, of which those of classic members are random. Range
+assignment sorts the members, those with group instance ids by these. The topics of a classic member's assignment are in
+the order of a hash map of topic ids.
+"""
+
+from tests.support.histories import classic, consumer
+from tests.support.histories.draw import Draw
+from tests.support.histories.steps import TOPICS, Step
+
+STATIC_VERSION, STATIC = 5, 0.95  # first one with group instance ids, and their probability
+
+
+def join(draw: Draw) -> Step:
+    return classic.join(draw, STATIC_VERSION, STATIC, [TOPICS[:1]])
+
+
+def heartbeat(draw: Draw) -> Step:
+    step = consumer.heartbeat(draw)
+    if "ServerAssignor" in step.body:
+        step.body["ServerAssignor"] = "range"
+    return step

@@ -1,0 +1,59 @@
+"""Random requests of transactional producers that commit the offsets of groups."""
+
+from typing import Any
+
+from tests.support.histories.draw import Draw
+from tests.support.histories.steps import ABSENT, TOPICS, Step, member_id, named, producer_epoch, producer_id
+
+LABELS = ("tx-a", "tx-b")
+LONG_METADATA = "n" * 4097  # one character more than Kafka accepts
+
+
+def completed(body: dict[str, Any]) -> Step:
+    """Return a request whose responses are equal after markers and state have been written."""
+    return Step("DescribeTransactions", 0, {"TransactionalIds": [body["TransactionalId"]]})
+
+
+def producer(draw: Draw) -> dict[str, Any]:
+    label = draw.one(LABELS)
+    change = draw.one([1, -1]) if draw.happens(0.08) else 0
+    number = producer_id(label) if draw.happens(0.98) else 999_999
+    return {"TransactionalId": named(label), "ProducerId": number, "ProducerEpoch": producer_epoch(label, change)}
+
+
+def begin(draw: Draw) -> Step:
+    body = {"TransactionalId": named(draw.one(LABELS)), "TransactionTimeoutMs": 60_000}
+    body |= {"ProducerId": -1, "ProducerEpoch": -1}
+    return Step("InitProducerId", draw.one([4, 5]), body, settled=completed(body))
+
+
+def add_offsets(draw: Draw) -> Step:
+    body = producer(draw) | {"GroupId": draw.group()}
+    return Step("AddOffsetsToTxn", draw.random.randint(0, 4), body)
+
+
+def commit_offsets(draw: Draw) -> Step:
+    group, version = draw.group(), draw.random.randint(0, 5)
+    topics = [
+        {"Name": name, "Partitions": [_offset(draw, p) for p in draw.random.sample([0, 1, 2], draw.one([1, 1, 2]))]}
+        for name in draw.random.sample([*TOPICS, ABSENT], draw.one([1, 1, 2]))
+    ]
+    body = producer(draw) | {"GroupId": group, "Topics": topics}
+    if version >= 3 and draw.happens(0.4):
+        body |= {"GenerationIdOrMemberEpoch": draw.generation(group), "MemberId": member_id(draw.member(group))}
+        body["GroupInstanceId"] = draw.instance(0.2)
+    return Step("TxnOffsetCommit", version, body)
+
+
+def _offset(draw: Draw, partition: int) -> dict[str, Any]:
+    return {
+        "PartitionIndex": partition,
+        "CommittedOffset": draw.one([1, 5, 9]),
+        "CommittedLeaderEpoch": -1,
+        "CommittedMetadata": LONG_METADATA if draw.happens(0.05) else draw.one([None, "x"]),
+    }
+
+
+def end(draw: Draw) -> Step:
+    body = producer(draw) | {"Committed": draw.happens(0.6)}
+    return Step("EndTxn", draw.random.randint(0, 5), body, settled=completed(body))
