@@ -85,9 +85,9 @@ def check_groups_and_access(browser: Browser, topic: str) -> None:
     assert "No hanging transactions in these partitions" in page(f"hanging?search=1&topic={topic}")
     assert "Sign in as a user" in page("tokens")
     user = {"user": f"user-of-{topic}", "mechanism": "SCRAM-SHA-256"}
-    assert "with this password" in words_of(browser.apply("users/add", user)[1])
+    assert "and this password" in words_of(browser.apply("users/add", user)[1])
     wait_for("the user", lambda: f"{user['user']} SCRAM-SHA-256 8,192" in page(f"users?q={topic}"))
-    assert "with this password" in words_of(browser.apply("users/password", user)[1])
+    assert "and this password" in words_of(browser.apply("users/password", user)[1])
     assert browser.apply("users/remove", user, typed=user["user"])[0] == 303
     wait_for("its removal", lambda: user["user"] not in page(f"users?q={topic}"))
     rule = {"principal": f"User:{topic}", "operation": "Write", "resource": "Topic", "name": topic}

@@ -62,7 +62,7 @@ def describe_quorum(cluster: Cluster) -> QuorumDescription | None:
 def _replicas(rows: list[Body], end: int) -> tuple[QuorumReplica, ...]:
     """Return the replicas, without nodes that the leader has not heard from.
 
-    A node whose folder was formatted anew has a row for each folder, for some minutes: the one that fetched last counts.
+    A node whose folder was formatted anew has a row per folder for some minutes: the one that fetched last counts.
     """
     newest = sorted(rows, key=lambda row: row["LastFetchTimestamp"])
     found = {
