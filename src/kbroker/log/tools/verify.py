@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.log import checkpoints, clean_shutdown
@@ -40,6 +41,15 @@ class Finding:
     repair: str = ""
 
 
+class IndexEntries(NamedTuple):
+    """Content of an index file: the largest offset and position of its entries, and its own fault, "" for none."""
+
+    path: Path
+    largest_offset: int
+    largest_position: int
+    problem: str = ""
+
+
 def verify(path: str | Path, repair: bool = False) -> list[Finding]:
     """Check a log folder, or one partition's folder in it, and return the damage.
 
@@ -59,18 +69,33 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
         partitions = [folder] if is_partition else sorted(p for p in folder.iterdir() if _is_partition(p))
         findings = [] if is_partition else list(_verify_state_files(folder, repair))
         for partition in partitions:
-            # metadata without some of its records would be another cluster's: its log is recovered, not repaired
-            may_repair = repair and partition.name != f"{CLUSTER_METADATA_TOPIC}-0"
-            found = _verify_partition(partition, may_repair)
-            if may_repair or not found:
-                found += _verify_offsets(partition, may_repair)
-            if any(f.repair for f in found):
-                _recover_at_next_start(partition)
-            findings += found
+            findings += _repair(partition) if repair else _check(partition)
         return findings
     finally:
         if lock is not None:
             lock.release()
+
+
+def _check(partition: Path, attempts: int = 10) -> list[Finding]:
+    """Check a partition, again if a file was deleted: a broker may remove segments meanwhile, or the whole partition."""
+    while partition.is_dir():
+        attempts -= 1
+        try:
+            return _verify_partition(partition, repair=False) or _verify_offsets(partition, repair=False)
+        except FileNotFoundError:
+            if attempts == 0:
+                raise
+    return []
+
+
+def _repair(partition: Path) -> list[Finding]:
+    # metadata without some of its records would be another cluster's: its log is recovered, not repaired
+    if partition.name == f"{CLUSTER_METADATA_TOPIC}-0":
+        return _check(partition)
+    found = _verify_partition(partition, repair=True) + _verify_offsets(partition, repair=True)
+    if any(f.repair for f in found):
+        _recover_at_next_start(partition)
+    return found
 
 
 def _is_partition(path: Path) -> bool:
@@ -112,12 +137,13 @@ def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
     next_offset = 0
     for i, segment in enumerate(segments):
         limit = int(segments[i + 1].stem) - 1 if i + 1 < len(segments) else MAX_OFFSET
+        indexes = _read_indexes(segment)
         damaged, next_offset = _verify_segment(segment, next_offset, limit)
         if damaged and repair:
             damaged = _cut(segment, damaged)
         findings += damaged
         if not damaged:
-            findings += _verify_indexes(segment, next_offset, repair)
+            findings += _verify_indexes(segment, indexes, next_offset, repair)
     for snapshot in sorted(folder.glob("*.snapshot")):
         findings += [_damaged_file(snapshot, row["message"], repair) for row in dump_file(snapshot) if _bad(row)]
     for name in (checkpoints.LEADER_EPOCH_CHECKPOINT, checkpoints.PARTITION_METADATA):
@@ -216,33 +242,45 @@ def _judge(file: BatchFile, position: int, next_offset: int, limit: int) -> tupl
     return "", batch
 
 
-def _verify_indexes(segment: Path, next_offset: int, repair: bool) -> Iterator[Finding]:
-    """Check that indexes rise and point into the segment; a damaged one is removed, and rebuilt by the next start."""
-    size = segment.stat().st_size
-    for suffix in (".index", ".timeindex", ".txnindex"):
-        path = segment.with_suffix(suffix)
-        if not path.exists():
-            continue
-        problem = _index_fault(path, int(segment.stem), next_offset, size)
-        if problem:
-            yield _damaged_file(path, problem, repair)
+def _read_indexes(segment: Path) -> list[IndexEntries]:
+    """Read the indexes of a segment, before the segment: a broker may append to both, to the segment first."""
+    paths = [segment.with_suffix(suffix) for suffix in (".index", ".timeindex", ".txnindex")]
+    return [_read_index(path, int(segment.stem)) for path in paths if path.exists()]
 
 
-def _index_fault(path: Path, base: int, next_offset: int, size: int) -> str:
+def _read_index(path: Path, base: int) -> IndexEntries:
+    """Check that the entries of an index rise; return the largest offset and position before the first fault."""
     last: Row = {}
+    largest_offset, largest_position = base, -1
     for row in dump_file(path):
         if _bad(row):
-            return str(row["message"])
+            return IndexEntries(path, largest_offset, largest_position, str(row["message"]))
         offset = row["lastOffset"] if row["kind"] == "txn_index" else row["offset"]
-        if not base <= offset < max(next_offset, base + 1):
-            return f"offset {offset} is not in the segment ({base} to {next_offset - 1})"
+        problem = "" if offset >= base else f"offset {offset} is before the segment's first, {base}"
         for rising in {"offset_index": ("offset", "position"), "time_index": ("timestamp",)}.get(row["kind"], ()):
-            if last and row[rising] <= last[rising]:
-                return f"{rising} {row[rising]} after {last[rising]}"
-        if row["kind"] == "offset_index" and not 0 <= row["position"] < size:
-            return f"position {row['position']} is past the segment's {size} bytes"
+            if not problem and last and row[rising] <= last[rising]:
+                problem = f"{rising} {row[rising]} after {last[rising]}"
+        if problem:
+            return IndexEntries(path, largest_offset, largest_position, problem)
+        largest_offset = max(largest_offset, offset)
+        largest_position = max(largest_position, row.get("position", -1))
         last = row
-    return ""
+    return IndexEntries(path, largest_offset, largest_position)
+
+
+def _verify_indexes(
+    segment: Path, indexes: Sequence[IndexEntries], next_offset: int, repair: bool
+) -> Iterator[Finding]:
+    """Check that indexes rise and point into the segment; a damaged one is removed, and rebuilt by the next start."""
+    base, size_bytes = int(segment.stem), segment.stat().st_size
+    for index in indexes:
+        problem = index.problem
+        if index.largest_offset >= max(next_offset, base + 1):
+            problem = f"offset {index.largest_offset} is not in the segment ({base} to {next_offset - 1})"
+        elif index.largest_position >= size_bytes:
+            problem = f"position {index.largest_position} is past the segment's {size_bytes} bytes"
+        if problem:
+            yield _damaged_file(index.path, problem, repair)
 
 
 def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
