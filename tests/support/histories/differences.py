@@ -36,9 +36,12 @@ def _has_errors(kbroker: Body, field: str) -> bool:
 
 
 DELIBERATE = (
-    Difference(
-        "JoinGroup", "A JoinGroup of a member whose earlier one still waits",
-        (), (None, Errors.REBALANCE_IN_PROGRESS), lambda request, kafka, kbroker: request["MemberId"] != "",
+    *(
+        Difference(
+            api, "A JoinGroup or SyncGroup of a member whose earlier one still waits",
+            (), (None, Errors.REBALANCE_IN_PROGRESS), lambda request, kafka, kbroker: request["MemberId"] != "",
+        )
+        for api in ("JoinGroup", "SyncGroup")
     ),
     Difference(
         "JoinGroup", "A member id that was given without a group instance id",

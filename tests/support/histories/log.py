@@ -2,8 +2,8 @@
 
 from tests.conformance.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Record, batch
 from tests.support.histories.draw import Draw
-from tests.support.histories.steps import ABSENT, ABSENT_ID, NO_PRODUCER, Body, Known, Reference, Step, named
-from tests.support.histories.transactions import LABELS, completed, producer
+from tests.support.histories.steps import ABSENT, ABSENT_ID, Body, Known, Reference, Step, named
+from tests.support.histories.transactions import LABELS, NO_PRODUCER, completed, producer
 
 TOPIC = named("t")
 TOPIC_ID = Reference("id of t", lambda known: known.topic_ids.get(known.name("t"), ABSENT_ID))

@@ -18,7 +18,6 @@ PARTITIONS = {"histories-a": 3, "histories-b": 1, "histories-c": 2}
 TOPICS = tuple(PARTITIONS)
 ABSENT = "histories-absent"
 ABSENT_ID = uuid.UUID("6f0e2c1a-54a5-4f3e-9a0e-0d5f4f1f3c11")
-NO_PRODUCER = (-1, -1)
 FIRST_GENERATION = 1
 PRODUCER, PRODUCER_AT = struct.Struct(">qhii"), 43  # of a batch: id, epoch, first sequence number, number of records
 
@@ -60,16 +59,6 @@ def member_id(label: str) -> Reference:
     return Reference(f"id of {label}", lambda known: known.values.get(("member", label), label))
 
 
-def joined_id(label: str) -> Reference:
-    """Return the id of a member that has joined; the label itself for one that has an id only."""
-
-    def value(known: Known) -> Any:
-        found = member_id(label).value(known)
-        return label if ("pending", found) in known.values else found
-
-    return Reference(f"id of {label}, joined", value)
-
-
 def topic_id(name: str) -> Reference:
     """Return the id of a topic; of no topic for the name that is absent, and the zero id for other names."""
     unknown = ABSENT_ID if name == ABSENT else uuid.UUID(int=0)
@@ -88,21 +77,6 @@ def epoch_of(group: Any, member: str | None = None, change: int = 0) -> Referenc
 def owned(group: Any, member: str) -> Reference:
     """Return the partitions or active tasks that a member was assigned last."""
     return Reference(f"owned by {member}", lambda known: known.values.get(("owned", bound(group, known), member), []))
-
-
-def producer_id(label: str) -> Reference:
-    """Return the producer id of a transactional id, -1 before InitProducerId."""
-    return Reference(
-        f"producer id of {label}", lambda known: known.values.get(("producer", known.name(label)), NO_PRODUCER)[0]
-    )
-
-
-def producer_epoch(label: str, change: int = 0) -> Reference:
-    """Return the producer epoch of a transactional id plus a change, not below -1."""
-    return Reference(
-        f"producer epoch of {label} {change:+}",
-        lambda known: max(known.values.get(("producer", known.name(label)), NO_PRODUCER)[1] + change, -1),
-    )
 
 
 @dataclass(frozen=True)

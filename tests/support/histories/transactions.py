@@ -3,8 +3,9 @@
 from typing import Any
 
 from tests.support.histories.draw import Draw
-from tests.support.histories.steps import ABSENT, TOPICS, Step, member_id, named, producer_epoch, producer_id
+from tests.support.histories.steps import ABSENT, TOPICS, Reference, Step, member_id, named
 
+NO_PRODUCER = (-1, -1)
 LABELS = ("tx-a", "tx-b")
 LONG_METADATA = "n" * 4097  # one character more than Kafka accepts
 
@@ -14,11 +15,26 @@ def completed(body: dict[str, Any]) -> Step:
     return Step("DescribeTransactions", 0, {"TransactionalIds": [body["TransactionalId"]]})
 
 
+def _producer_id(label: str) -> Reference:
+    """Return the producer id of a transactional id, -1 before InitProducerId."""
+    return Reference(
+        f"producer id of {label}", lambda known: known.values.get(("producer", known.name(label)), NO_PRODUCER)[0]
+    )
+
+
+def _producer_epoch(label: str, change: int = 0) -> Reference:
+    """Return the producer epoch of a transactional id plus a change, not below -1."""
+    return Reference(
+        f"producer epoch of {label} {change:+}",
+        lambda known: max(known.values.get(("producer", known.name(label)), NO_PRODUCER)[1] + change, -1),
+    )
+
+
 def producer(draw: Draw) -> dict[str, Any]:
     label = draw.one(LABELS)
     change = draw.one([1, -1]) if draw.happens(0.08) else 0
-    number = producer_id(label) if draw.happens(0.98) else 999_999
-    return {"TransactionalId": named(label), "ProducerId": number, "ProducerEpoch": producer_epoch(label, change)}
+    number = _producer_id(label) if draw.happens(0.98) else 999_999
+    return {"TransactionalId": named(label), "ProducerId": number, "ProducerEpoch": _producer_epoch(label, change)}
 
 
 def begin(draw: Draw) -> Step:
