@@ -105,8 +105,9 @@ def test_a_topic_that_is_recreated_meanwhile(topics: Bench, last: int) -> None:
     """The request fails, and the new topic keeps all its logs, none of which is the deleted topic's."""
 
     def recreate() -> None:
-        topics.ctx.topics.delete("t")
-        topics.ctx.topics.create(NewTopic("t", COUNT))
+        with topics.ctx.topics.lock:  # the request finds the new topic before it fails
+            topics.ctx.topics.delete("t")
+            topics.ctx.topics.create(NewTopic("t", COUNT))
 
     old = topics.ctx.topics.get("t")
     meanwhile = Meanwhile(topics, {last: recreate})
