@@ -3,8 +3,10 @@
 import os
 import socket
 import sys
+import tarfile
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -105,7 +107,11 @@ def test_a_python_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     archive = tmp_path / "env.tar.gz"
     with pytest.raises(PipelineError, match=r"there is no archive .*env\.tar\.gz: pack one with `venv-pack -o env"):
         shipped(archive, "yarn", {})
-    archive.touch()
+    archive.write_text("not an archive")
+    with pytest.raises(PipelineError, match=r"env\.tar\.gz is not an archive of the kind that its name states"):
+        shipped(archive, "yarn", {})
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.addfile(tarfile.TarInfo("bin/python"))
     found = shipped(archive, "spark://h:1", {"spark.archives": "other.zip"})
     assert found["spark.archives"] == f"other.zip,{archive}#kbroker_env"
     assert shipped(archive, "yarn", {})["spark.yarn.dist.archives"] == f"{archive}#kbroker_env"
@@ -117,6 +123,13 @@ def test_a_python_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "env.tar").touch()
     with pytest.raises(PipelineError, match=r"Spark unpacks no env\.tar: expected one of \.tar\.gz"):
         shipped(tmp_path / "env.tar", "yarn", {})
+    zipped = tmp_path / "env.zip"
+    zipped.touch()
+    with pytest.raises(PipelineError, match="is not an archive"):
+        shipped(zipped, "yarn", {})
+    with zipfile.ZipFile(zipped, "w") as files:
+        files.writestr("bin/python", b"")
+    assert shipped(zipped, "yarn", {})["spark.yarn.dist.archives"] == f"{zipped}#kbroker_env"
 
 
 def test_a_properties_file_stands_in_place_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

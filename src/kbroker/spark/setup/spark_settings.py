@@ -6,6 +6,9 @@ import itertools
 import os
 import re
 import shlex
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -108,13 +111,26 @@ def shipped(archive: Path, master: str, known: Mapping[str, str]) -> dict[str, s
 
 
 def check_archive(archive: Path) -> None:
-    """Check an archive. Raises: PipelineError if it does not exist or Spark does not unpack its format."""
+    """Check an archive. Raises: PipelineError if it does not exist, or Spark cannot unpack it."""
     if not archive.is_file():
         raise PipelineError(
             f"there is no archive {archive}: pack one with `venv-pack -o {archive.name}`, or conda-pack"
         )
     if not archive.name.endswith(ARCHIVE_KINDS):
         raise PipelineError(f"Spark unpacks no {archive.name}: expected one of {', '.join(ARCHIVE_KINDS)}")
+    if not _begins_as_archive(archive):
+        raise PipelineError(f"{archive} is not an archive of the kind that its name states, or is incomplete")
+
+
+def _begins_as_archive(archive: Path) -> bool:
+    """Return whether the first entry of an archive, or the list of a ZIP file, can be read."""
+    if archive.suffix == ".zip":
+        return zipfile.is_zipfile(archive)
+    try:
+        with tarfile.open(archive, "r:gz") as opened:
+            return opened.next() is not None
+    except (tarfile.TarError, OSError, EOFError, zlib.error):
+        return False
 
 
 def chosen_settings(
