@@ -77,7 +77,7 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
 
 
 def _check(partition: Path, attempts: int = 10) -> list[Finding]:
-    """Check a partition, again if a file was deleted: a broker may remove segments meanwhile, or the whole partition."""
+    """Check a partition, again if a file was deleted: a broker may remove segments or the partition meanwhile."""
     while partition.is_dir():
         attempts -= 1
         try:
