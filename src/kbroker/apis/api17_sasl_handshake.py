@@ -1,4 +1,4 @@
-"""SaslHandshake after authentication, or without it; before, the listener's authenticator handles it.
+"""SaslHandshake after authentication, or without it; before that, the listener's authenticator handles it.
 
 Source: ``KafkaApis.handleSaslHandshakeRequest``.
 """

@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat: a member brings its topology, reports its tasks, and gets its assignment (KIP-1071)."""
+"""StreamsGroupHeartbeat: a member sends its topology, reports its tasks, and gets its assignment (KIP-1071)."""
 
 from __future__ import annotations
 
