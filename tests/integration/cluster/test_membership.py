@@ -371,9 +371,12 @@ def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_pat
         node.kill()
         node.start()
         with Cluster(kafka.bootstrap) as client:
-            (topic,) = client.fetch_metadata(["in-place"])
-            # the kill did not count as an unclean shutdown
-            assert [one.isr for one in topic.partitions] == [(NODE_ID,)] * 4
+
+            def in_sync() -> list[tuple[int, ...]]:
+                return [one.isr for one in client.fetch_metadata(["in-place"])[0].partitions]
+
+            # the controllers fence a killed node that is not back within the session timeout, and then return it
+            wait_for("the replicas in sync", lambda: in_sync() == [(NODE_ID,)] * 4)
         assert node.stop() == 0
         assert segments(tmp_path) == before
         kafka.start()
