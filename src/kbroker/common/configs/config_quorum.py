@@ -174,8 +174,8 @@ def _name(word: str) -> str:
 def protocol_words(config: BrokerConfig) -> tuple[str, ...]:
     """Return ``listener.security.protocol.map``; unset, it has the controller's listeners as PLAINTEXT too.
 
-    If a listener has the name of a protocol with TLS or SASL, the controller's listeners need an entry in the map, as in
-    Kafka.
+    If a listener has the name of a protocol with TLS or SASL, the controller's listeners need an entry in the map, as
+    in Kafka.
     """
     words, names = config.words(PROTOCOL_MAP), config.words(LISTENER_NAMES)
     if config.is_set(PROTOCOL_MAP) or not _TLS_OR_SASL.isdisjoint((*names, *map(_name, config.words("listeners")))):
