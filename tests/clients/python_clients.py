@@ -168,12 +168,7 @@ class KafkaPython(Client):
     ) -> list[int] | None:
         from kafka import KafkaProducer
 
-        producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap,
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=idempotent,
-            linger_ms=20,
-        )
+        producer = KafkaProducer(**producer_options(self.bootstrap, codec, idempotent))
         with contextlib.closing(producer):
             sent = [
                 producer.send(topic, r.value, partition=partition, timestamp_ms=r.timestamp_ms or None) for r in records
@@ -198,6 +193,15 @@ class KafkaPython(Client):
                 if len(found) >= count:
                     return found[:count]
             raise AssertionError(f"read {len(found)} of {count} records")
+
+
+def producer_options(bootstrap: str, codec: str, idempotent: bool) -> dict[str, Any]:
+    """Return options that kafka-python and aiokafka have in common."""
+    compression = None if codec == "none" else codec
+    return {
+        "bootstrap_servers": bootstrap, "compression_type": compression, "enable_idempotence": idempotent,
+        "linger_ms": 20,
+    }  # fmt: skip
 
 
 class AioKafka(Client):
@@ -241,12 +245,7 @@ class AioKafka(Client):
         from aiokafka import AIOKafkaProducer
 
         def make() -> Any:
-            return AIOKafkaProducer(
-                bootstrap_servers=self.bootstrap,
-                compression_type=None if codec == "none" else codec,
-                enable_idempotence=idempotent,
-                linger_ms=20,
-            )
+            return AIOKafkaProducer(**producer_options(self.bootstrap, codec, idempotent))
 
         async def act(producer: Any) -> list[int]:
             sent = [

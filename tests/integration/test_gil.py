@@ -129,12 +129,16 @@ def check_responses_while_held(connection: Connection, name: str) -> None:
 def test_native_requests_are_handled_without_the_gil(held: HeldBroker) -> None:
     """While the broker's process holds its GIL, native requests have their responses at once."""
     with Connection(held.bootstrap, timeout=HELD_S + 5) as connection:
-        for request in NATIVE.values():
-            connection.ask(request)
-        held.hold()
-        for name in NATIVE:
-            check_responses_while_held(connection, name)
+        hold_and_check(held, connection)
         held.check_held()
+
+
+def hold_and_check(held: HeldBroker, connection: Connection) -> None:
+    for request in NATIVE.values():
+        connection.ask(request)
+    held.hold()
+    for name in NATIVE:
+        check_responses_while_held(connection, name)
 
 
 @pytest.mark.slow
@@ -148,11 +152,7 @@ def test_requests_after_login_are_handled_without_the_gil(held: HeldBroker) -> N
     ):
         connection.ask(handshake)
         assert connection.ask(token) == b""
-        for request in NATIVE.values():
-            connection.ask(request)
-        held.hold()
-        for name in NATIVE:
-            check_responses_while_held(connection, name)
+        hold_and_check(held, connection)
         late.send(handshake)
         for request in NATIVE.values():
             begun = time.monotonic()

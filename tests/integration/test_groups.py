@@ -127,13 +127,11 @@ def test_committed_offsets_are_where_the_next_consumer_begins(broker: BrokerProc
     wait_for("everything", lambda: len(one.read) == 40)
     one.stop(commit=True)
     fill(broker.bootstrap, topic, 8)
-    python = kafka.KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.bootstrap,
-        group_id=group,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
+    options = {
+        "bootstrap_servers": broker.bootstrap, "group_id": group, "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+    }  # fmt: skip
+    python = kafka.KafkaConsumer(topic, **options)
     read: list[int] = []
     deadline = time.monotonic() + 30
     while len(read) < 8 and time.monotonic() < deadline:
@@ -144,13 +142,7 @@ def test_committed_offsets_are_where_the_next_consumer_begins(broker: BrokerProc
     fill(broker.bootstrap, topic, 4)
 
     async def consume() -> list[int]:
-        consumer = aiokafka.AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=broker.bootstrap,
-            group_id=group,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-        )
+        consumer = aiokafka.AIOKafkaConsumer(topic, **options)
         await consumer.start()
         try:
             found = [int((await asyncio.wait_for(consumer.getone(), 30)).value) for _ in range(4)]

@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
@@ -58,16 +58,21 @@ def write(frame: DataFrame, address: str, **options: str) -> None:
 
 def drain(frame: DataFrame, folder: Path) -> list[int]:
     """Copy all available records to Parquet files below `folder`, from its checkpoint on; return the rows per batch."""
-    query = (
+    query = running(frame, folder, availableNow=True)
+    query.awaitTermination()
+    return batch_sizes(query)
+
+
+def running(frame: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
+    """Start the query of `drain`, by default without an end."""
+    return (
         frame.selectExpr("partition", "offset", "cast(value as string) value")
         .writeStream.format("parquet")
         .option("path", str(folder / "table"))
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
+        .trigger(**(trigger or {"processingTime": "100 milliseconds"}))
         .start()
     )
-    query.awaitTermination()
-    return batch_sizes(query)
 
 
 def batch_sizes(query: StreamingQuery) -> list[int]:

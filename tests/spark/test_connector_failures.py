@@ -16,12 +16,11 @@ import pytest
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.connector import clear_failures, explain, sink_options, source_options
 from kbroker.testing import wait_until
-from tests.spark.kafka_io import batch_sizes, drain, fill, in_turn, offsets, table, unused_address
+from tests.spark.kafka_io import batch_sizes, drain, fill, in_turn, offsets, running, table, unused_address
 from tests.support.broker import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from kbroker.testing import EmbeddedBroker
 
@@ -35,18 +34,6 @@ def patient(spark: SparkSession, address: str, topic: str, **more: str) -> DataF
     """Return a stream with the time-outs under test."""
     options = {**source_options(address, patience_ms=PATIENCE_MS), "startingOffsets": "earliest", **more}
     return spark.readStream.format("kafka").options(**options, subscribe=topic).load()
-
-
-def running(frame: DataFrame, folder: Path) -> StreamingQuery:
-    """Start the query of `drain` without an end."""
-    return (
-        frame.selectExpr("partition", "offset", "cast(value as string) value")
-        .writeStream.format("parquet")
-        .option("path", str(folder / "table"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(processingTime="100 milliseconds")
-        .start()
-    )
 
 
 def failure(action: Callable[[], object], address: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kbroker.testing import wait_until
-from tests.spark.kafka_io import batch_sizes, drain, fill, in_turn, offsets, served, stream, table
+from tests.spark.kafka_io import batch_sizes, drain, fill, in_turn, offsets, running, served, stream, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,13 +81,8 @@ def test_a_batch_waits_until_it_is_worth_it(connector: SparkSession, kafka: Embe
     topic = kafka.create_topic("worth")
     address = kafka.bootstrap_servers
     fill(address, topic, 10, 1)
-    query = (
-        stream(connector, address, subscribe=topic, minOffsetsPerTrigger="50", maxTriggerDelay="10m")
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(processingTime="100 milliseconds")
-        .start()
-    )
+    frame = stream(connector, address, subscribe=topic, minOffsetsPerTrigger="50", maxTriggerDelay="10m")
+    query = running(frame, tmp_path)
     try:
         # the first batch has any size; the next one waits
         wait_until(lambda: batch_sizes(query) == [10], SOON_S, "the first batch")
@@ -106,13 +101,7 @@ def test_partitions_that_come_later(connector: SparkSession, kafka: EmbeddedBrok
     topic = kafka.create_topic("grows")
     address = kafka.bootstrap_servers
     fill(address, topic, 10, 1)
-    query = (
-        stream(connector, address, subscribe=topic)
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(processingTime="100 milliseconds")
-        .start()
-    )
+    query = running(stream(connector, address, subscribe=topic), tmp_path)
     try:
         wait_until(lambda: sum(batch_sizes(query)) == 10, SOON_S, "the first records")
         admin = AdminClient({"bootstrap.servers": address})

@@ -1,5 +1,6 @@
 """``format("kbroker")`` in streams: exact records over limits, failures, restarts and topic changes."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -130,19 +131,26 @@ def test_a_wrong_checkpoint_is_refused(
     assert "belongs to another query; give this one a separate checkpointLocation" in shown
 
 
+@contextlib.contextmanager
+def ten_rows(stream: NewStream, patience_ms: str) -> Iterator[tuple[Stream, Any]]:
+    """A query that has read ten rows and runs until the end of the context."""
+    query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms=patience_ms)
+    running = query.start(processingTime="100 milliseconds")
+    try:
+        wait_for("ten rows", lambda: len(query.rows()) == 10, 60)
+        yield query, running
+    finally:
+        running.stop()
+
+
 def test_a_broker_that_stops_is_reported_within_seconds(
     stream: NewStream, cluster: Cluster, broker: BrokerProcess
 ) -> None:
     """After the retries the query ends with the broker's address, and a restart continues at its offset."""
     fill(cluster, "t", 10)
-    query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="3000")
-    running = query.start(processingTime="100 milliseconds")
-    try:
-        wait_for("ten rows", lambda: len(query.rows()) == 10, 60)
+    with ten_rows(stream, "3000") as (query, running):
         broker.kill()
         assert f"broker {broker.bootstrap}: connection refused" in refusal(lambda: running.awaitTermination(60))
-    finally:
-        running.stop()
     broker.start()
     with Cluster(broker.bootstrap) as again:
         fill(again, "t", 5, first=10)
@@ -153,17 +161,12 @@ def test_a_broker_that_stops_is_reported_within_seconds(
 def test_a_short_absence_is_not_noticed(stream: NewStream, cluster: Cluster, broker: BrokerProcess) -> None:
     """A query continues after a broker's restart within the retries."""
     fill(cluster, "t", 10)
-    query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="60000")
-    running = query.start(processingTime="100 milliseconds")
-    try:
-        wait_for("ten rows", lambda: len(query.rows()) == 10, 60)
+    with ten_rows(stream, "60000") as (query, _):
         broker.kill()
         broker.start()
         with Cluster(broker.bootstrap) as again:
             fill(again, "t", 5, first=10)
         wait_for("the others", lambda: query.rows() == list(range(15)), 60)
-    finally:
-        running.stop()
 
 
 @pytest.mark.parametrize(

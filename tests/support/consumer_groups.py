@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
@@ -19,6 +19,7 @@ from kbroker.coordinator.modern_group.topics_image import TopicMetadata
 from tests.support.errors import error_of
 from tests.support.groups import Groups, MemoryTopic
 
+Bench = TypeVar("Bench", bound="GroupBench")
 Partitions = Mapping[str, Iterable[int]]
 AT_ONCE = ConsumerGroupSettings(assignment_interval=Limits(0, 0, 15_000))
 
@@ -78,10 +79,38 @@ class Beat:
 
 
 @dataclass
-class ConsumerGroupBench:
-    """Coordinator with short forms of the requests of members."""
+class GroupBench:
+    """Coordinator of groups of one type, with short forms of the requests of members."""
 
     image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
+
+    def restart(self: Bench) -> Bench:
+        """Return another coordinator over the same log, as after a kill."""
+        return replace(self)
+
+    def beat(self, *args: Any, **how: Any) -> Any:
+        raise NotImplementedError
+
+    def described(self, group: str = "g") -> Any:
+        raise NotImplementedError
+
+    def refused(self, *args: Any, **how: Any) -> Errors:
+        """Return the error code of a heartbeat."""
+        return error_of(self.beat, *args, **how)
+
+    def state(self, group: str = "g") -> str:
+        return str(self.described(group).state.value)
+
+    def epochs(self, group: str = "g") -> tuple[int, int]:
+        """Return the group epoch and the epoch of the target assignment."""
+        found = self.described(group)
+        return found.epoch, found.target_epoch
+
+
+@dataclass
+class ConsumerGroupBench(GroupBench):
+    """Coordinator of consumer groups."""
+
     settings: ConsumerGroupSettings = AT_ONCE
     classic_max_size: int = 2**31 - 1
     clock: VirtualClock = field(default_factory=VirtualClock)
@@ -94,13 +123,7 @@ class ConsumerGroupBench:
         )
         self.groups = Groups(known, self.clock, self.topic, self.image)
         self.topic, self.coordinator = self.groups.topic, self.groups.coordinator
-
-    def restart(self) -> ConsumerGroupBench:
-        """Return another coordinator over the same log, as after a kill."""
-        return replace(self)
-
-    def after(self, ms: int) -> None:
-        self.groups.after(ms)
+        self.after = self.groups.after
 
     def join(
         self,
@@ -139,17 +162,8 @@ class ConsumerGroupBench:
         self.coordinator.advance()
         return Beat(result.member_id, result.member_epoch, self.image.by_name(result.assigned))
 
-    def refused(self, *args: Any, **how: Any) -> Errors:
-        """Return the error code of a heartbeat."""
-        return error_of(self.beat, *args, **how)
-
     def described(self, group: str = "g") -> DescribedConsumerGroup:
         return self.coordinator.consumer_groups.describe(group)
-
-    def epochs(self, group: str = "g") -> tuple[int, int]:
-        """Return the group epoch and the epoch of the target assignment."""
-        found = self.described(group)
-        return found.epoch, found.target_epoch
 
     def targets(self, group: str = "g") -> dict[str, dict[str, list[int]]]:
         members = self.described(group).members

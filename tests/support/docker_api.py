@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.support.container import Container
+from tests.support.http_bodies import body_of
 
 API_VERSION = "1.44"
 NETWORK = {
@@ -124,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         path = re.sub(r"^/v[\d.]+", "", parts.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        body = self._body()
+        body = body_of(self)
         self.api.requests.append(f"{self.command} {path}")
         for method, pattern, call in ROUTES:
             match = re.fullmatch(pattern, path)
@@ -135,16 +136,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send(404, {"message": f"{self.command} {path} is not served"})
 
     do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        found = b""
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            found += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return found
 
     def send(self, status: int, document: Any = None, text: bytes | None = None) -> None:
         """Send a response."""

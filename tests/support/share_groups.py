@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from kbroker._core.clock import VirtualClock
@@ -16,8 +16,9 @@ from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.share_group.records import StatePartitions
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
+from kbroker.coordinator.share_groups import DescribedShareGroup
 from tests.support.closing import close_at_end
-from tests.support.consumer_groups import Beat, FakeImage
+from tests.support.consumer_groups import Beat, GroupBench
 from tests.support.groups import MemoryTopic
 
 TOPIC_ID = UUID(int=7)
@@ -43,7 +44,7 @@ class Share:
 
     def restart(self) -> Share:
         """Return another coordinator over the same log, as after a kill."""
-        return Share(self.settings, self.clock, self.topic, self.topics)
+        return replace(self)
 
     def stored(self, key: SharePartitionKey = KEY) -> ShareState:
         """Return the stored state without changing the leader epoch."""
@@ -54,10 +55,9 @@ AT_ONCE = ShareGroupSettings(assignment_interval=Limits(0, 0, 15_000))
 
 
 @dataclass
-class ShareGroupBench:
+class ShareGroupBench(GroupBench):
     """Both coordinators with short forms of the requests of members. ``share``: None while it is unavailable."""
 
-    image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
     settings: ShareGroupSettings = AT_ONCE
     clock: VirtualClock = field(default_factory=VirtualClock)
     topic: MemoryTopic | None = None
@@ -85,10 +85,6 @@ class ShareGroupBench:
             raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
         self.share.prepare()
         return self.share
-
-    def restart(self) -> ShareGroupBench:
-        """Return a bench with other coordinators over the same logs, as after a kill."""
-        return ShareGroupBench(self.image, self.settings, self.clock, self.topic, self.state_topic)
 
     def after(self, ms: int) -> None:
         self.clock.advance_ms(ms)
@@ -119,9 +115,8 @@ class ShareGroupBench:
             found[member.member_id] = self.image.by_name(whole) or {}
         return found
 
-    def epochs(self, group: str = "g") -> tuple[int, int]:
-        found = self.groups.describe(group)
-        return found.epoch, found.target_epoch
+    def described(self, group: str = "g") -> DescribedShareGroup:
+        return self.groups.describe(group)
 
     def partitions(self) -> tuple[dict[str, list[int]], dict[str, list[int]], list[str]]:
         """Return the share partitions being initialized, the initialized ones, and the topics being deleted."""

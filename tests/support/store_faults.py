@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from kbroker._core.clock import SystemClock
+from tests.support.http_bodies import body_of
 
 SLOW_DOWN, ERROR, RESET, LOST, HANG = "503", "500", "reset", "lost", "hang"
 HOLD, HOLD_AFTER = "hold", "hold after"
@@ -99,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
     upstream = 0
 
     def handle_any(self) -> None:
-        content = self._content()
+        content = body_of(self)
         if self.path == "/_faults":
             answer = b""
             if self.command == "PUT":
@@ -132,16 +133,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(status, headers, answer)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any
-
-    def _content(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
-            parts = []
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                parts.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-            return b"".join(parts)
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _ask(self, content: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=120)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.streams_group.endpoints import EndpointPartitions
@@ -16,8 +15,7 @@ from kbroker.coordinator.streams_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.coordinator.streams_group.tasks import Tasks
 from kbroker.coordinator.streams_groups import DescribedStreamsGroup
-from tests.support.consumer_groups import FakeImage
-from tests.support.errors import error_of
+from tests.support.consumer_groups import GroupBench
 from tests.support.groups import Groups, MemoryTopic
 
 Body = dict[str, Any]
@@ -68,10 +66,9 @@ class Beat:
 
 
 @dataclass
-class StreamsGroupBench:
-    """Coordinator with short forms of the requests of members."""
+class StreamsGroupBench(GroupBench):
+    """Coordinator of streams groups."""
 
-    image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
     settings: StreamsGroupSettings = AT_ONCE
     clock: VirtualClock = field(default_factory=VirtualClock)
     topic: MemoryTopic | None = None
@@ -84,13 +81,7 @@ class StreamsGroupBench:
         known = GroupSettings(initial_rebalance_delay_ms=0, streams=self.settings)
         self.groups = Groups(known, self.clock, self.topic, self.image)
         self.topic, self.coordinator = self.groups.topic, self.groups.coordinator
-
-    def restart(self) -> StreamsGroupBench:
-        """Return another coordinator over the same log, as after a kill."""
-        return StreamsGroupBench(self.image, self.settings, self.clock, self.topic)
-
-    def after(self, ms: int) -> None:
-        self.groups.after(ms)
+        self.after = self.groups.after
 
     def join(self, member_id: str, shape: Body | None = None, *, timeout_ms: int = 60_000, **how: Any) -> Beat:
         """Send a first heartbeat, with epoch 0, all fields and no owned tasks."""
@@ -141,20 +132,8 @@ class StreamsGroupBench:
         has = result.assigned.without_epochs
         return Beat(result.member_epoch, lists(has.active), lists(has.standby), statuses)
 
-    def refused(self, *args: Any, **how: Any) -> Errors:
-        """Return the error code of a heartbeat."""
-        return error_of(self.beat, *args, **how)
-
     def described(self, group: str = "g") -> DescribedStreamsGroup:
         return self.coordinator.streams_groups.describe(group)
-
-    def state(self, group: str = "g") -> str:
-        return self.described(group).state.value
-
-    def epochs(self, group: str = "g") -> tuple[int, int]:
-        """Return the group epoch and the epoch of the target assignment."""
-        found = self.described(group)
-        return found.epoch, found.target_epoch
 
     def create_missing(self) -> None:
         """Create the internal topics that the latest heartbeat requires, as the broker does."""

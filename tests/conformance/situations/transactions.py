@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.conformance.bodies import (
+    Producer,
     add_partitions,
     await_state,
     commit,
@@ -121,20 +122,22 @@ def partitions_verified(talk: Talk) -> None:
         talk.ask(add_partitions(talk.version, who, topic, *partitions, only_verify=only_verify), note)
 
 
+def strangers(talk: Talk, mine: Producer, epoch: int) -> list[tuple[str, Body]]:
+    """Return notes and fields of requests of producers other than this one."""
+    return [
+        ("epoch to come", {"ProducerEpoch": epoch}),
+        ("somebody else's id", {"ProducerId": mine.id + STRANGE}),
+        ("unknown name", {"TransactionalId": talk.name("nobody")}),  # words: ok, a recorded name
+        ("no name", {"TransactionalId": ""}),
+    ]
+
+
 @situation("AddOffsetsToTxn", "0-4", needs=TRANSACTIONS)
 def groups_added(talk: Talk) -> None:
     """Add a group to a transaction, again, and as unknown producers."""
     name = group(talk)
     mine = producer(talk, talk.name("tx"))
-    rows: list[tuple[str, Body]] = [
-        ("added", {}),
-        ("again", {}),
-        ("epoch to come", {"ProducerEpoch": mine.epoch + 1}),
-        ("somebody else's id", {"ProducerId": mine.id + STRANGE}),
-        ("unknown name", {"TransactionalId": talk.name("nobody")}),  # words: ok, a recorded name
-        ("no name", {"TransactionalId": ""}),
-    ]
-    for note, fields in rows:
+    for note, fields in [("added", {}), ("again", {}), *strangers(talk, mine, mine.epoch + 1)]:
         talk.ask({**mine.who, "GroupId": name, **fields}, note)
 
 
@@ -181,14 +184,7 @@ def ends(talk: Talk, how: str) -> None:
 def bad_ends(talk: Talk) -> None:
     """End transactions as unknown producers, and without an open transaction."""
     mine = producer(talk, talk.name("tx"))
-    rows: list[tuple[str, Body]] = [
-        ("epoch to come", {"ProducerEpoch": mine.epoch + 5}),
-        ("somebody else's id", {"ProducerId": mine.id + STRANGE}),
-        ("unknown name", {"TransactionalId": talk.name("nobody")}),  # words: ok, a recorded name
-        ("no name", {"TransactionalId": ""}),
-        ("commit of nothing", {}),
-    ]
-    for note, fields in rows:
+    for note, fields in [*strangers(talk, mine, mine.epoch + 5), ("commit of nothing", {})]:
         talk.ask({**mine.who, "Committed": True, **fields}, note)
 
 

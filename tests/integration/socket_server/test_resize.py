@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -60,13 +61,19 @@ def test_threads_that_end_close_their_connections(backend: object) -> None:
     rig.close()
 
 
-def test_a_response_that_is_ready_is_still_sent(backend: object) -> None:
-    """A response that is ready is sent before its thread ends: it may belong to the request for fewer threads."""
+def resized_during_a_request(backend: object) -> tuple[Rig, socket.socket, Any]:
+    """Return a server whose second thread ends, the client of that thread and its request, without a response."""
     rig = Rig(backend, network_threads=2)
     _, client = rig.connect(), rig.connect()
     client.sendall(frame(b"asks"))
     request = rig.receive()
     rig.server.resize(1)
+    return rig, client, request
+
+
+def test_a_response_that_is_ready_is_still_sent(backend: object) -> None:
+    """A response that is ready is sent before its thread ends: it may belong to the request for fewer threads."""
+    rig, client, request = resized_during_a_request(backend)
     request.respond(b"done")
     assert response(client) == b"done"
     assert_closed(client)
@@ -75,11 +82,7 @@ def test_a_response_that_is_ready_is_still_sent(backend: object) -> None:
 
 def test_a_response_that_takes_longer_is_dropped(backend: object) -> None:
     """A thread that ends waits one second for responses; a later response is dropped."""
-    rig = Rig(backend, network_threads=2)
-    _, client = rig.connect(), rig.connect()
-    client.sendall(frame(b"asks"))
-    request = rig.receive()
-    rig.server.resize(1)
+    rig, client, request = resized_during_a_request(backend)
     assert_closed(client)
     request.respond(b"too late")
     rig.serve()

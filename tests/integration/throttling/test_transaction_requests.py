@@ -80,6 +80,15 @@ REQUESTS = [
 ]
 
 
+def call_throttled(broker: VirtualBroker, client: Client, scene: Scene, api: str, version: int) -> None:
+    """Send a request of a client over its time: it is executed, and its response has the throttle time."""
+    broker.context.quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    response = client.call(api, version, scene.body(api, version))
+    assert errors(response) == {0}
+    assert response["ThrottleTimeMs"] == 1000
+
+
 @pytest.mark.parametrize(("api", "version"), REQUESTS)
 def test_a_producer_over_its_time_is_throttled(broker: VirtualBroker, client: Client, api: str, version: int) -> None:
     """The request is executed, its response has the throttle time, and the connection is muted."""
@@ -87,11 +96,7 @@ def test_a_producer_over_its_time_is_throttled(broker: VirtualBroker, client: Cl
     if api == "TxnOffsetCommit":
         with Client(broker.bootstrap_servers, "other") as other:
             assert other.call("AddOffsetsToTxn", 3, scene.body("AddOffsetsToTxn", 3))["ErrorCode"] == 0
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
-    response = client.call(api, version, scene.body(api, version))
-    assert errors(response) == {0}
-    assert response["ThrottleTimeMs"] == 1000
+    call_throttled(broker, client, scene, api, version)
     assert broker.context.quotas.request.queue_size == 1
     broker.context.quotas.update(None, "client", REQUEST, None)
     assert_muted_for(broker, client, 1000)
@@ -102,12 +107,7 @@ def test_a_write_that_asks_the_coordinator_is_throttled_once(
     broker: VirtualBroker, client: Client, api: str, version: int
 ) -> None:
     """A request that several handlers serve is throttled once, when its response is complete."""
-    scene = Scene(broker)
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
-    response = client.call(api, version, scene.body(api, version))
-    assert errors(response) == {0}
-    assert response["ThrottleTimeMs"] == 1000
+    call_throttled(broker, client, Scene(broker), api, version)
     (verdict,) = broker.take_verdicts()
     assert (verdict.quota_type, verdict.delay_served_ms) == ("Request", 1000)
     broker.context.quotas.update(None, "client", REQUEST, None)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError, url_of_listener
-from kbroker.common.http_server import HttpHandler, HttpServer
+from kbroker.common.http_server import HttpHandler
+from tests.support.http_bodies import served
 
 
 class Scripted(HttpHandler):
@@ -24,12 +25,8 @@ class Scripted(HttpHandler):
 
 @pytest.fixture
 def script() -> Iterator[dict[str, object]]:
-    script: dict[str, object] = {"response": (200, b"{}", ())}
-    server = HttpServer("127.0.0.1", 0, Scripted, script, name="scripted")
-    server.start()
-    script["url"] = server.url
-    yield script
-    server.stop()
+    with served(Scripted, {"response": (200, b"{}", ())}) as script:
+        yield script
 
 
 def test_json_of_a_path_with_query_and_token(script: dict[str, object]) -> None:

@@ -13,7 +13,8 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.client import schema_registry
 from kbroker.client.schema_registry import RegistryError, Schema, SchemaId, SchemaRegistry
-from kbroker.common.http_server import HttpHandler, HttpServer
+from kbroker.common.http_server import HttpHandler
+from tests.support.http_bodies import served
 
 NUMBER = SchemaId("id", "7")
 
@@ -35,12 +36,8 @@ class Scripted(HttpHandler):
 
 @pytest.fixture
 def script() -> Iterator[dict[str, Any]]:
-    script: dict[str, Any] = {"paths": []}
-    server = HttpServer("127.0.0.1", 0, Scripted, script, name="scripted")
-    server.start()
-    script["url"] = server.url
-    yield script
-    server.stop()
+    with served(Scripted, {"paths": []}) as script:
+        yield script
 
 
 def test_a_schema_with_references(script: dict[str, Any]) -> None:

@@ -52,25 +52,32 @@ def test_the_topic_is_made_as_kafka_makes_it() -> None:
     }
 
 
-def test_partitions_join_at_once(service: TransactionService) -> None:
-    mine = begun(service)
+def ending(service: TransactionService) -> Producer:
+    """End a transaction, whose marker cannot be written for now; return the producer's next id and epoch."""
+    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
+    return service.coordinator.end_transaction("x", *begun(service), True)
+
+
+def asked(
+    service: TransactionService, mine: Producer, partition: TopicPartition = T0
+) -> list[dict[TopicPartition, Errors]]:
+    """Add a partition to a transaction; return the results, also those that come later."""
     found: list[dict[TopicPartition, Errors]] = []
-    service.partitions.add(Question("x", *mine, [("u", 0)]), found.append)  # type: ignore[arg-type]
-    assert found == [{("u", 0): Errors.NONE}]
+    service.partitions.add(Question("x", *mine, [partition]), found.append)  # type: ignore[arg-type]
+    return found
+
+
+def test_partitions_join_at_once(service: TransactionService) -> None:
+    assert asked(service, begun(service), ("u", 0)) == [{("u", 0): Errors.NONE}]
 
 
 def test_partitions_join_when_the_transaction_before_is_complete(
     service: TransactionService, clock: VirtualClock
 ) -> None:
     """A waiting request is retried every 20 ms."""
-    mine = begun(service)
-    markers = service.coordinator._sender._markers
-    markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
-    bumped = service.coordinator.end_transaction("x", *mine, True)
-    found: list[dict[TopicPartition, Errors]] = []
-    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
+    found = asked(service, ending(service))
     assert found == []
-    markers.errors.clear()  # type: ignore[attr-defined]
+    service.coordinator._sender._markers.errors.clear()  # type: ignore[attr-defined]
     service.coordinator._sender.retry()
     clock.advance_ms(20)
     service._retries.run_due()
@@ -79,11 +86,7 @@ def test_partitions_join_when_the_transaction_before_is_complete(
 
 def test_partitions_that_wait_too_long(service: TransactionService, clock: VirtualClock) -> None:
     """After 100 ms the client gets CONCURRENT_TRANSACTIONS and may retry."""
-    mine = begun(service)
-    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
-    bumped = service.coordinator.end_transaction("x", *mine, True)
-    found: list[dict[TopicPartition, Errors]] = []
-    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
+    found = asked(service, ending(service))
     for _ in range(4):
         clock.advance_ms(20)
         service._retries.run_due()
@@ -94,12 +97,8 @@ def test_partitions_that_wait_too_long(service: TransactionService, clock: Virtu
 
 
 def test_a_stop_ends_the_wait(service: TransactionService) -> None:
-    mine = begun(service)
-    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
-    bumped = service.coordinator.end_transaction("x", *mine, True)
+    bumped = ending(service)
     service._retries.close()
-    found: list[dict[TopicPartition, Errors]] = []
-    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
-    assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
+    assert asked(service, bumped) == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
     assert service.close(1)
     assert error_of(service.coordinator.runtime.find, "x") is Errors.COORDINATOR_NOT_AVAILABLE

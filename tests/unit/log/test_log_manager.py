@@ -288,13 +288,17 @@ def test_checkpoints_follow_the_clock(brokers: Brokers, clock: VirtualClock, tmp
     assert again.partition("orders", 0).log_end_offset == 4
 
 
-def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers: Brokers, tmp_path: Path) -> None:
-    """A start that ends before the partitions are open keeps log starts; one that opened logs is not clean."""
+def stop_with_a_log_start_of_two(brokers: Brokers) -> None:
     manager, _ = brokers.start()
     append(manager, count=4)
     manager.partition("orders", 0).flush()
     manager.partition("orders", 0).delete_records(2)
     manager.close()
+
+
+def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers: Brokers, tmp_path: Path) -> None:
+    """A start that ends before the partitions are open keeps log starts; one that opened logs is not clean."""
+    stop_with_a_log_start_of_two(brokers)
     unstarted = LogManager([tmp_path], brokers.clock, BrokerConfig({}))
     unstarted.close()
     starts = checkpoints.offset_checkpoint(tmp_path / "log-start-offset-checkpoint")
@@ -314,11 +318,7 @@ def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers: Brokers, t
 
 def test_a_partition_that_cannot_be_opened_keeps_its_log_start(brokers: Brokers, tmp_path: Path) -> None:
     """The checkpoints keep the log start offset of a partition that cannot be opened."""
-    manager, _ = brokers.start()
-    append(manager, count=4)
-    manager.partition("orders", 0).flush()
-    manager.partition("orders", 0).delete_records(2)
-    manager.close()
+    stop_with_a_log_start_of_two(brokers)
     metadata = tmp_path / "orders-0" / "partition.metadata"
     sound = metadata.read_bytes()
     metadata.write_bytes(b"damaged")

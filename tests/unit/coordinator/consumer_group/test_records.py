@@ -14,9 +14,9 @@ from kbroker.coordinator.modern_group.records import (
     RecordKey,
     decode_key,
     decode_value,
-    encode,
     tombstone,
 )
+from tests.support.record_bytes import assert_bytes
 
 TOPIC = UUID("8ec5a5e5-8c0f-4ec6-9e6f-6d2b4d0fd39c")
 MEMBER = ConsumerGroupMember(
@@ -70,13 +70,7 @@ CASES = [
 
 @pytest.mark.parametrize(("record", "key", "value"), CASES)
 def test_bytes(record: GroupRecord, key: str, value: str | None) -> None:
-    written_key, written = encode(record, FORMATS)
-    assert (written_key.hex(), None if written is None else written.hex()) == (key, value)
-    read = decode_key(written_key, FORMATS)
-    assert read == record.key
-    if written is not None:
-        assert read is not None
-        assert decode_value(read, written, FORMATS) == record.value
+    assert_bytes(record, FORMATS, key, value)
 
 
 def test_partitions_of_older_records_count_from_the_members_epoch() -> None:

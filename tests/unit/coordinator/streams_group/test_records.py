@@ -8,6 +8,7 @@ from kbroker.coordinator.streams_group.member import Endpoint, MemberState, Stre
 from kbroker.coordinator.streams_group.records import FORMATS, RECORDS, CurrentAssignment, GroupEpoch
 from kbroker.coordinator.streams_group.tasks import AssignedTasks, TargetTasks
 from kbroker.coordinator.streams_group.topology import StreamsTopology
+from tests.support.record_bytes import assert_bytes
 from tests.support.streams_groups import subtopology, tasks, topic, topology
 
 MEMBER = StreamsGroupMember(
@@ -93,14 +94,7 @@ CASES = [
 
 @pytest.mark.parametrize(("record", "key", "value"), CASES)
 def test_bytes(record: GroupRecord, key: str, value: str | None) -> None:
-    written_key, written = encode(record, FORMATS)
-    assert (written_key.hex(), None if written is None else written.hex()) == (key, value)
-    read = decode_key(written_key, FORMATS)
-    assert read == record.key
-    if written is not None:
-        assert read is not None
-        expected = STORED if record.value is MEMBER else record.value
-        assert decode_value(read, written, FORMATS) == expected
+    assert_bytes(record, FORMATS, key, value, STORED if record.value is MEMBER else None)
 
 
 def test_states_of_later_releases_and_tasks_without_epochs() -> None:

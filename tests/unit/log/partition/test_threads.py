@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from kbroker._core.clock import VirtualClock
@@ -76,6 +77,22 @@ def one_read(log: PartitionLog, offset: int, failures: list[str]) -> int:
     return offset
 
 
+def during_a_flush(log: PartitionLog, action: Callable[[], object]) -> None:
+    """Call an action while another thread flushes the log."""
+    start = threading.Barrier(2)
+
+    def flush() -> None:
+        start.wait()
+        with contextlib.suppress(ValueError):  # the log is closed
+            log.flush()
+
+    flushing = threading.Thread(target=flush)
+    flushing.start()
+    start.wait()
+    action()
+    flushing.join()
+
+
 def test_flush_while_retention_renames_a_segment(tmp_path: Path) -> None:
     """A flush that misses the file of a segment, which retention renames, is not a failed sync."""
     files = OpenFileCache(1)  # the other log's file is the open one, so that the flush has to open the segment's
@@ -87,17 +104,7 @@ def test_flush_while_retention_renames_a_segment(tmp_path: Path) -> None:
         log.roll()
         log.append(batch(b"b", timestamp_ms=NOW_MS + 5000))
         other.append(batch(b"x"))
-        start = threading.Barrier(2)
-
-        def flush(start: threading.Barrier = start) -> None:
-            start.wait()
-            log.flush()
-
-        flushing = threading.Thread(target=flush)
-        flushing.start()
-        start.wait()
-        log.apply_retention(NOW_MS + 5000)
-        flushing.join()
+        during_a_flush(log, lambda: log.apply_retention(NOW_MS + 5000))
         assert not log.is_failed
         log.apply_retention(NOW_MS + 10_000)
         log.purge_deleted(NOW_MS + 1_000_000)
@@ -114,18 +121,7 @@ def test_flush_of_a_log_that_is_deleted(tmp_path: Path) -> None:
             log.append(batch(b"a"))
             log.roll()
         other.append(batch(b"x"))
-        start = threading.Barrier(2)
-
-        def flush(log: PartitionLog = log, start: threading.Barrier = start) -> None:
-            start.wait()
-            with contextlib.suppress(ValueError):  # the log is closed
-                log.flush()
-
-        flushing = threading.Thread(target=flush)
-        flushing.start()
-        start.wait()
-        log.delete()
-        flushing.join()
+        during_a_flush(log, log.delete)
         assert take_failures(str(tmp_path)) == []
 
 

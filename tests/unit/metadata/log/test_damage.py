@@ -147,28 +147,26 @@ def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) ->
 
 def test_each_byte_of_a_header_counts(filled: Path, tmp_path: Path) -> None:
     """Damage in a header is refused even where the checksum does not cover the byte; no later batch is cut off."""
-    whole = (filled / FOLDER_NAME / LOG).read_bytes()
-    begin = batch_ends(whole)[-4]
-    log = copy(filled, tmp_path / "data")
-    for at in range(begin, begin + 61):
-        data = bytearray(whole)
-        data[at] ^= 0x80
-        (log / LOG).write_bytes(data)
-        with pytest.raises(MetadataLogError, match="is damaged"):
-            start_metadata(tmp_path / "data", is_clean=True)
+    assert_refused(filled, tmp_path, -4, 61, "is damaged", is_clean=True)
 
 
 def test_a_batch_at_a_wrong_offset_is_not_the_tail_of_a_crash(filled: Path, tmp_path: Path) -> None:
     """A correct checksum shows that the last batch was written completely and may have been acknowledged."""
+    said = r"found one of offset .* since the checksum is correct"
+    assert_refused(filled, tmp_path, -2, 8, said, is_clean=False)
+
+
+def assert_refused(filled: Path, tmp_path: Path, end: int, count: int, match: str, is_clean: bool) -> None:
+    """Damage each of the bytes after the end of a batch; none of these logs is opened."""
     whole = (filled / FOLDER_NAME / LOG).read_bytes()
-    begin = batch_ends(whole)[-2]
+    begin = batch_ends(whole)[end]
     log = copy(filled, tmp_path / "data")
-    for at in range(begin, begin + 8):
+    for at in range(begin, begin + count):
         data = bytearray(whole)
         data[at] ^= 0x80
         (log / LOG).write_bytes(data)
-        with pytest.raises(MetadataLogError, match=r"found one of offset .* since the checksum is correct"):
-            start_metadata(tmp_path / "data", is_clean=False)
+        with pytest.raises(MetadataLogError, match=match):
+            start_metadata(tmp_path / "data", is_clean=is_clean)
 
 
 def test_the_last_batch_of_a_log_that_was_closed_is_not_cut_off(filled: Path, tmp_path: Path) -> None:
