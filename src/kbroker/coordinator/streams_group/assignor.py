@@ -173,20 +173,15 @@ class _Assignment:
         return member.process.counts[member.member_id] < quota.per_member
 
     def _assign_active(self) -> None:
-        left = []
-        for task in sorted(self._active, key=_by_partition):
-            member = self._was_active.get(task)
-            if member is not None and self._keeps(member, self._active_quota):
-                self._note_active(member.member_id, task, member.process.add(member.member_id, task))
-            else:
-                left.append(task)
-        tasks, left = left, []
-        for task in tasks:
-            member = self._least_loaded(self._was_standby.get(task), None)
-            if member is not None and self._keeps(member, self._active_quota):
-                self._note_active(member.member_id, task, member.process.add(member.member_id, task))
-            else:
-                left.append(task)
+        left = sorted(self._active, key=_by_partition)
+        for former in (self._was_active.get, lambda task: self._least_loaded(self._was_standby.get(task), None)):
+            tasks, left = left, []
+            for task in tasks:
+                member = former(task)
+                if member is not None and self._keeps(member, self._active_quota):
+                    self._note_active(member.member_id, task, member.process.add(member.member_id, task))
+                else:
+                    left.append(task)
         queue = self._processes_by_load()
         for task in sorted(left):
             process = queue.poll()

@@ -5,7 +5,7 @@ offsets of the gap) is also written by Kafka's compaction to keep offsets: every
 """
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -66,19 +66,26 @@ def fill_gaps(segment: Path, gaps: list[Gap]) -> bool:
     """
     if gaps[-1].last_offset - int(segment.stem) > MAX_DELTA:
         return False
-    temporary = segment.with_name(segment.name + ".repaired")
-    with segment.open("rb") as source, temporary.open("wb") as target:
+    with rewritten(segment) as (source, target):
         at = 0
         for gap in gaps:
             copy_bytes(source, target, gap.position - at)
             target.write(empty_batch(gap))
             at = gap.position
         copy_bytes(source, target, segment.stat().st_size - at)
+    return True
+
+
+@contextmanager
+def rewritten(segment: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Yield a segment's file and a new one, which replaces it atomically at the end."""
+    temporary = segment.with_name(segment.name + ".repaired")
+    with segment.open("rb") as source, temporary.open("wb") as target:
+        yield source, target
         target.flush()
         checkpoints.sync_descriptor(target.fileno())
     temporary.replace(segment)
     checkpoints.sync_folder(segment.parent)
-    return True
 
 
 def empty_batch(gap: Gap) -> bytes:

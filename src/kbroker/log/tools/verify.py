@@ -290,8 +290,7 @@ def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
         return findings
     for suffix in (".index", ".timeindex"):
         segment.with_suffix(suffix).unlink(missing_ok=True)
-    temporary = segment.with_name(segment.name + ".repaired")
-    with segment.open("rb") as source, temporary.open("wb") as target:
+    with gaps.rewritten(segment) as (source, target):
         at = 0
         for f in cuts:
             gaps.copy_bytes(source, target, f.position - at)
@@ -299,8 +298,4 @@ def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
                 gaps.copy_bytes(source, aside, f.size_bytes)
             at = f.position + f.size_bytes
         gaps.copy_bytes(source, target, segment.stat().st_size - at)
-        target.flush()
-        checkpoints.sync_descriptor(target.fileno())
-    temporary.replace(segment)
-    checkpoints.sync_folder(segment.parent)
     return [replace(f, repair=f"cut {f.size_bytes} bytes") if f.size_bytes else f for f in findings]
