@@ -8,6 +8,10 @@ from tests.support.histories.transactions import LABELS, NO_PRODUCER, completed,
 TOPIC = named("t")
 TOPIC_ID = Reference("id of t", lambda known: known.topic_ids.get(known.name("t"), ABSENT_ID))
 PARTITIONS = (0, 1)
+CONFIGS: tuple[dict[str, str], ...] = (
+    {}, {}, {"message.timestamp.type": "LogAppendTime"}, {"cleanup.policy": "compact"}, {"max.message.bytes": "200"},
+    {"compression.type": "uncompressed"}, {"message.timestamp.before.max.ms": "1000"},
+)  # fmt: skip
 TIME_MS = 1_700_000_000_000
 WRONG: tuple[Body, ...] = (
     {"count": 0}, {"count": 9}, {"last_offset_delta": 7}, {"last_offset_delta": -1}, {"base_offset": 5}, {"crc": 1},
@@ -16,8 +20,10 @@ WRONG: tuple[Body, ...] = (
 )  # fmt: skip
 
 
-def begin() -> list[Step]:
-    configs = [{"Name": "retention.ms", "Value": "-1"}]  # the records are of 2023
+def begin(draw: Draw) -> list[Step]:
+    """Return steps that create the topic."""
+    chosen = draw.one(CONFIGS) | {"retention.ms": "-1"}  # the records are of 2023
+    configs = [{"Name": name, "Value": value} for name, value in chosen.items()]
     row = {"Name": TOPIC, "NumPartitions": len(PARTITIONS), "ReplicationFactor": 1, "Configs": configs}
     rows = [{"PartitionIndex": index, "Timestamp": -1} for index in PARTITIONS]
     ready = Step("ListOffsets", 2, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": rows}]})
@@ -107,6 +113,15 @@ def delete_records(draw: Draw) -> Step:
 
 def describe_producers(draw: Draw) -> Step:
     return Step("DescribeProducers", 0, {"Topics": [{"Name": TOPIC, "PartitionIndexes": _partitions(draw)}]})
+
+
+def epoch_ends(draw: Draw) -> Step:
+    rows = [
+        {"Partition": each, "CurrentLeaderEpoch": draw.one([-1, -1, 0, 1]), "LeaderEpoch": draw.one([0, 0, 1, -1])}
+        for each in _partitions(draw)
+    ]
+    body = {"ReplicaId": -1, "Topics": [{"Topic": _topic(draw)["Name"], "Partitions": rows}]}
+    return Step("OffsetForLeaderEpoch", draw.random.randint(2, 4), body)
 
 
 def add_partitions(draw: Draw) -> Step:

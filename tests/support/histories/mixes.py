@@ -53,7 +53,7 @@ MIXES: dict[str, dict[Request, int]] = {
     },
     "log": {
         log.produce: 16, log.fetch: 6, log.list_offsets: 3, log.delete_records: 1, log.describe_producers: 1,
-        log.begin_idempotence: 1, log.add_partitions: 3, transactions.begin: 3, transactions.end: 4,
+        log.epoch_ends: 1, log.begin_idempotence: 1, log.add_partitions: 3, transactions.begin: 3, transactions.end: 4,
     },
     "all": {
         migration.join: 3, classic.sync: 3, classic.heartbeat: 1, classic.leave: 1, migration.heartbeat: 4,
@@ -72,5 +72,5 @@ def history(mix: str, seed: int, length: int) -> list[Step]:
     """Return the steps of a history."""
     draw = Draw(seed)
     requests, weights = list(MIXES[mix]), list(MIXES[mix].values())
-    begin = BEGIN[mix]() if mix in BEGIN else []
+    begin = BEGIN[mix](draw) if mix in BEGIN else []
     return begin + [draw.random.choices(requests, weights)[0](draw) for _ in range(length)]

@@ -18,7 +18,7 @@ GROUP_RESOURCE = 32
 APPLIED_S = 0.4  # a broker applies configs after its response
 
 
-def begin() -> list[Step]:
+def begin(_draw: Draw) -> list[Step]:
     """Return steps that start the group at the first records, with a member that heartbeats and fetches once.
 
     The first fetch of a share partition initializes it, and Kafka may respond to one of several partitions before that.
