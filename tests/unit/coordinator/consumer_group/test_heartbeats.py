@@ -389,6 +389,13 @@ def test_a_member_that_becomes_static_keeps_its_partitions(bench: ConsumerGroupB
     assert bench.join("a", ["t", "absent"], instance="i").has == {"t": [0, 1, 2, 3]}
 
 
+def test_a_static_member_that_returns_with_other_topics_keeps_its_partitions(bench: ConsumerGroupBench) -> None:
+    """A new target assignment, which its topics require, begins with that of the member whose place it takes."""
+    bench.join("a", instance="i")
+    bench.beat("a", -2, instance="i")
+    assert bench.join("b", ["t", "absent"], instance="i").has == {"t": [0, 1, 2, 3]}
+
+
 def test_a_static_member_whose_place_is_taken_leaves_no_time_out(bench: ConsumerGroupBench) -> None:
     bench.join("a", instance="i")
     bench.beat("a", -2, instance="i")
