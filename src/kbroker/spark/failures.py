@@ -19,6 +19,7 @@ _PYTHON = re.compile(
 )
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^: (?:[\w$]+\.)+([\w$]+(?:: .+)?)$", re.MULTILINE)
+_AFTER_CALL = re.compile(r"^An error occurred while calling [^\n]*\n: (.+?)(?=\n\s*at |\Z)", re.DOTALL | re.MULTILINE)
 _STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", re.DOTALL)
 _NO_WORKER = re.compile(rf"{NO_WORKER}|Timed out while waiting for the Python worker to connect back")
 TRIES = 3  # of a job for which no Python worker started, each after ten seconds
@@ -123,6 +124,9 @@ def cause(text: str) -> str:
         found = pattern.findall(inner)
         if found:
             return _short(found[-1])
+    of_java = _AFTER_CALL.search(inner)  # an exception without a package, such as Hadoop's of a command that failed
+    if of_java is not None:
+        return _short(" ".join(of_java[1].split()))
     lines = inner.strip().splitlines()
     return _short(lines[0]) if lines else "no reason was given"
 

@@ -35,6 +35,11 @@ BATCH = (
             "IllegalStateException: Cannot call methods on a stopped SparkContext.",
         ),
         (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: ExitCodeException "
+            "exitCode=2: \ngzip: env.tar.gz: not in gzip format\ntar: Exiting with failure status\n\n\tat a.b",
+            "ExitCodeException exitCode=2: gzip: env.tar.gz: not in gzip format tar: Exiting with failure status",
+        ),
+        (
             "[STREAM_FAILED] Query [id = a] terminated with exception: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent "
             "update to the log. Multiple streaming jobs detected for 0. SQLSTATE: 40000",
             "another process runs a stream with this checkpoint: give each checkpoint one process",
