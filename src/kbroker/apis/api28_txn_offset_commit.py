@@ -122,7 +122,7 @@ class _Commit:
     def _add(self, place: TopicPartition, questions: int) -> None:
         """Let the transaction coordinator add the partition, then respond.
 
-        Meanwhile the marker of the producer's previous transaction may be written, which ends this verification too.
+        Meanwhile a marker of an earlier epoch of the producer may be written, which ends this verification too.
         The new verification is then repeated, ``questions`` times at most.
         """
 

@@ -171,25 +171,28 @@ def test_a_transaction_that_is_still_ending_is_waited_for(bench: Bench) -> None:
     assert bench.committed() == {("t", 0): (9, -1, "")}
 
 
-def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench) -> None:
-    """The previous transaction's marker causes a new verification, and the offsets are in the new transaction."""
+@pytest.mark.parametrize(("epoch", "questions"), [(1, 1), (2, 2)])
+def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench, epoch: int, questions: int) -> None:
+    """The previous transaction's marker keeps the verification, and one of an earlier epoch causes a new one; the
+    offsets are in the new transaction.
+    """
     bench.transactions.holds_back = True
-    bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
+    bench.send(5, ("t", 0, 9, None), ProducerEpoch=epoch)
     bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 1, 0, True, 2))
-    bench.transactions.waiting[0]({PLACE: Errors.NONE})
-    assert bench.completed == []
-    bench.transactions.waiting[1]({PLACE: Errors.NONE})
+    for question in range(questions):
+        assert bench.completed == []
+        bench.transactions.waiting[question]({PLACE: Errors.NONE})
     (response,) = bench.completed
     assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 0
     assert bench.committed() == {}
-    bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 2, 0, True, 2))
+    bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, epoch + 1, 0, True, 2))
     assert bench.committed() == {("t", 0): (9, -1, "")}
 
 
 def test_questions_about_one_request_are_few(bench: Bench) -> None:
     """A request is verified at most four times, and gets a response even if markers keep arriving."""
     bench.transactions.holds_back = True
-    bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
+    bench.send(5, ("t", 0, 9, None), ProducerEpoch=2)
     for question in range(4):
         bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 1, 0, True, 2))
         bench.transactions.waiting[question]({PLACE: Errors.NONE})
@@ -202,10 +205,10 @@ def test_a_response_that_comes_later_is_certain(bench: Bench, caplog: pytest.Log
     """Any failure on the coordinator's thread gives the client exactly one response."""
     bench.transactions.holds_back = True
     for _ in range(3):
-        bench.send(5, ("t", 0, 9, None))
+        bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
     fenced, ended, broken = bench.transactions.waiting
     fenced({PLACE: Errors.PRODUCER_FENCED})
-    bench.end(commit=False)  # ends the guards of the other requests
+    bench.end(commit=False)  # of an earlier epoch: ends the guards of the other requests
     ended({PLACE: Errors.NONE})
     bench.transactions.waiting[-1]({PLACE: Errors.INVALID_TXN_STATE})
     broken({})
