@@ -31,8 +31,9 @@ class Difference(NamedTuple):
     is_met: Callable[[Body, Body, Body], bool]
 
 
-def _has_errors(kbroker: Body, field: str) -> bool:
-    return any(row[field] for topic in kbroker["Responses"] for row in topic["Partitions"])
+def _has_wrong_state(kbroker: Body, field: str) -> bool:
+    rows = [row for topic in kbroker["Responses"] for row in topic["Partitions"]]
+    return any(row[field] == Errors.INVALID_RECORD_STATE for row in rows)
 
 
 DELIBERATE = (
@@ -67,11 +68,11 @@ DELIBERATE = (
     ),
     Difference(
         "ShareFetch", "Share groups", (), (Errors.UNKNOWN_SERVER_ERROR, Errors.NONE),
-        lambda request, kafka, kbroker: _has_errors(kbroker, "AcknowledgeErrorCode"),
+        lambda request, kafka, kbroker: _has_wrong_state(kbroker, "AcknowledgeErrorCode"),
     ),
     Difference(
         "ShareAcknowledge", "Share groups", (), (Errors.UNKNOWN_SERVER_ERROR, Errors.NONE),
-        lambda request, kafka, kbroker: _has_errors(kbroker, "ErrorCode"),
+        lambda request, kafka, kbroker: _has_wrong_state(kbroker, "ErrorCode"),
     ),
 )  # fmt: skip
 
