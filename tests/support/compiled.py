@@ -5,6 +5,7 @@ build/.
 everything that the result depends on. Requires Cython and a C++ compiler.
 """
 
+import gc
 import hashlib
 import importlib.util
 import os
@@ -81,6 +82,7 @@ def compile_into(folder: Path, name: str, sources: Path) -> None:
         for marker in ("__init__.py", "__init__.pxd"):
             (part / marker).touch()
     os.chdir(folder)
+    gc.disable()  # Cython's trees are cyclic, and to collect them takes a third of its time
     extensions = cythonize(
         [
             Extension(
