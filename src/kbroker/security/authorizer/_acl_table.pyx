@@ -1,7 +1,7 @@
 """Table of the authorizer's rules. See _acl_table.pxd. Source: ``StandardAuthorizerData.findAclRule``."""
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strlen
 
 import os
@@ -542,28 +542,37 @@ cdef class AclRules:
 
     def prefix_lengths(self, int kind):
         """Distinct lengths in bytes of the prefixes in rules about a resource type."""
-        cdef PrefixLengths *prefixes = &self.table.prefixes[kind]
-        cdef list found = []
-        cdef int32_t i
-        mutex_lock(&self.table.lock)    # held with the GIL, but only briefly and without waiting
-        for i in range(prefixes.size):
-            found.append(prefixes.lengths[i])
-        mutex_unlock(&self.table.lock)
+        cdef int32_t *lengths
+        cdef int32_t i, count
+        with nogil:
+            mutex_lock(&self.table.lock)
+            count = self.table.prefixes[kind].size
+            lengths = <int32_t *>malloc(<size_t>(count + 1) * sizeof(int32_t))
+            if lengths != NULL and count > 0:
+                memcpy(lengths, self.table.prefixes[kind].lengths, <size_t>count * sizeof(int32_t))
+            mutex_unlock(&self.table.lock)
+        if lengths == NULL:
+            raise MemoryError
+        found = [lengths[i] for i in range(count)]
+        free(lengths)
         return found
 
     def bits(self, int kind, int pattern_type, str name not None, str principal not None, str host not None):
         """Return the allowed and denied operations of rules about exactly this pattern, principal and host, as bits."""
         cdef bytes name_data = encoded(name), principal_data = encoded(principal), host_data = encoded(host)
+        cdef Text name_view = view_of(name_data), principal_view = view_of(principal_data)
+        cdef Text host_view = view_of(host_data)
         cdef AclPattern *pattern
         cdef AclRule *rule = NULL
         cdef uint32_t allowed = 0, denied = 0
-        mutex_lock(&self.table.lock)    # as above
-        pattern = find_pattern(self.table, kind, pattern_type, view_of(name_data))
-        if pattern != NULL:
-            rule = find_rule(self.table, pattern, view_of(principal_data), view_of(host_data))
-        if rule != NULL:
-            allowed, denied = rule.allowed, rule.denied
-        mutex_unlock(&self.table.lock)
+        with nogil:
+            mutex_lock(&self.table.lock)
+            pattern = find_pattern(self.table, kind, pattern_type, name_view)
+            if pattern != NULL:
+                rule = find_rule(self.table, pattern, principal_view, host_view)
+            if rule != NULL:
+                allowed, denied = rule.allowed, rule.denied
+            mutex_unlock(&self.table.lock)
         return allowed, denied
 
     @property

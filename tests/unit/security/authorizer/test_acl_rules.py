@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -21,6 +22,7 @@ from kbroker.common.security.acls import (
     super_users,
 )
 from kbroker.security.authorizer._acl_table import AclRules
+from tests.native import acl_lock
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -265,3 +267,17 @@ def test_the_table_decides_as_the_plain_form(seed: int) -> None:
         dropped = acls[::2]
         table.apply(dropped, ())
         acls = acls[1::2]
+
+
+def test_a_long_change_of_rules_holds_no_python_up() -> None:
+    """Look-ups by Python wait for the rules without the GIL, so that other threads run meanwhile."""
+    table = AclRules()
+    table.apply((), [rule("orders"), rule("ord", pattern=PREFIXED), rule("o", WRITE, pattern=PREFIXED)])
+    acl_lock.hold(table)
+    with ThreadPoolExecutor(2) as pool:
+        lengths = pool.submit(table.prefix_lengths, TOPIC)
+        found = pool.submit(table.bits, TOPIC, LITERAL, "orders", ALICE, "*")
+        assert not any(one.done() for one in (lengths, found))
+        acl_lock.release(table)
+        assert sorted(lengths.result(10)) == [1, 3]
+        assert found.result(10) == (1 << READ, 0)
