@@ -124,7 +124,7 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
     cdef FetchPart *part
     cdef const char *known_name = NULL
     cdef int32_t i, epoch, name_bytes = 0, known_name_bytes = 0, unrecorded = 0
-    cdef bint is_allowed = True, is_current = True
+    cdef bint is_allowed = True, is_current = True, has_new_name = False
     if handler.native_apis.acls != NULL:    # read first: the decisions have this generation or a later one
         state.acl_generation = atomic_load(&handler.native_apis.acls.generation)
     for i in range(state.part_count):
@@ -135,9 +135,10 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
                 topic = topic_by_id(handler.topics, part.id)
                 name = part.id
                 is_current = topic != NULL
-                if is_current:
+                if part.known_name == NULL and is_current:
                     part.known_name, part.known_name_bytes = topic.name, topic.name_bytes
-                elif part.known_name != NULL:
+                    has_new_name = True     # the next requests of a session have it
+                elif not is_current and part.known_name != NULL:
                     topic = topic_by_name(handler.topics, part.known_name, part.known_name_bytes)
                 known_name, known_name_bytes = part.known_name, part.known_name_bytes
                 is_allowed = may_fetch(handler, state, i)
@@ -187,7 +188,8 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
                         part.diverging_epoch < part.last_fetched_epoch or part.diverging_end < part.offset)
     if unrecorded > 0 and unrecorded == state.part_count:
         kafka_request(state.request).record_flags |= RECORD_SKIP
-    session_note_names(state)
+    if has_new_name:
+        session_note_names(state)
     return supersede(state)
 
 
