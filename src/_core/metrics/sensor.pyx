@@ -71,8 +71,8 @@ cdef class Sensor:
     It can be used alone, or be created by ``SensorRegistry.sensor``, which keeps metric names unique and removes idle
     sensors.
     Args:
-        name: of the sensor.
-        config: of metrics added without one; its ``record_level`` decides whether this sensor records at all.
+        name: name of the sensor.
+        config: config of metrics added without one; its ``record_level`` decides whether this sensor records at all.
         parents: sensors that record every value as well, unless a check raised first.
         inactive_expiration_ms: idle time after which the sensor has expired, None for never.
         record_level: how detailed this sensor is.
@@ -413,8 +413,8 @@ cdef class SensorRegistry:
     """Sensors by name and their metrics by name; either may be anything hashable for metrics, text for sensors.
 
     Args:
-        config: of sensors created without one.
-        clock: of every sensor; None is the process's system clock.
+        config: config of sensors created without one.
+        clock: clock of every sensor; None is the process's system clock.
         expires: whether ``expire_inactive`` removes anything. The registry starts no thread: the owner calls it every
             ``EXPIRY_INTERVAL_MS``.
     Threads: any. One lock for creation, addition, removal and expiry; looking up takes none. The lock of ``Sensor.add``

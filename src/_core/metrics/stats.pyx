@@ -482,7 +482,7 @@ cdef class Meter(StatSpec):
     Args:
         rate_name, total_name: names of the two metrics.
         stat: WindowedSum (default) or WindowedCount.
-        unit: of the rate.
+        unit: time unit of the rate.
     Source: ``Meter.java``.
     """
 
@@ -500,7 +500,7 @@ cdef class Percentiles(StatSpec):
     A value outside the range is counted at its edge. A percentile is the lower edge of the bin in which it lies; NaN
     without data; infinity for 100 and above.
     Args:
-        size_bytes: of the counts of one sample, four bytes a bin, at least two bins.
+        size_bytes: size of the counts of one sample, four bytes a bin, at least two bins.
         largest: upper end of the range.
         percentiles: name of the metric to percentile, 0 to 100.
         smallest: lower end of the range.

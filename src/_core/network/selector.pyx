@@ -116,8 +116,8 @@ cdef class Selector:
         pool: charged with each receive until its release; None: unlimited.
         idle_ms: time without traffic after which a connection is closed, one per poll; negative: never.
         frame_timeout_ms: time limit for receiving a whole frame; 0: none.
-        clock: of both times; waits are real time. None: the system's.
-        shuffle_seed: of the order of reading when the pool is low, >= 1.
+        clock: clock of both times; waits are real time. None: the system's.
+        shuffle_seed: seed of the order of reading when the pool is low, >= 1.
         read_ahead: read many frames at once instead of exactly one.
         backend: "auto", "epoll", "kqueue" or a selectors-like object (then owned by this object).
     Raises: TypeError, ValueError for wrong arguments; OSError without descriptors.

@@ -57,7 +57,7 @@ def _refused(ctx: ApiContext, name: str) -> Errors | None:
 
 
 def _found(ctx: ApiContext, name: str, index: int, refused: Errors | None) -> tuple[Any, Errors]:
-    """Return the log of a partition, or None and the error; ``refused``: of all partitions of the topic that exist."""
+    """Return the log of a partition, or None and the error; ``refused``: error of all partitions that exist."""
     log, error = led_partition(ctx, name, index)
     if refused is None or (error is Errors.UNKNOWN_TOPIC_OR_PARTITION and refused is not checks.DELETE_RECORDS.error):
         return log, error

@@ -29,7 +29,8 @@ class Description(NamedTuple):
 
     ``describe``: returns the row of a group, without its operations. Raises: KafkaError. ``topics``: returns the topics
     that a client must be allowed to see. ``hidden``: text of the error if it is not. ``text_of``: the text of another
-    error. ``refused_first``: groups that the client must not describe precede the others. ``own``: of an empty row.
+    error. ``refused_first``: groups that the client must not describe precede the others. ``own``: further
+    fields of an empty row.
     """
 
     group_check: Check

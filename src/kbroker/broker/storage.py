@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class BrokerStorage:
     """The state that remains when a node of a cluster stops.
 
-    Args: ``config``: of the first node; ``on_failure``: called with the reason when the broker must stop.
+    Args: ``config`` of the first node; ``on_failure``: called with the reason when the broker must stop.
     Raises: as ``LogManager`` and ``BrokerMetadata``.
     Threads: nodes are added and removed by one thread at a time; the parts from any.
     """

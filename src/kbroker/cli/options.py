@@ -86,7 +86,7 @@ class Finite(click.FloatRange):
 
 
 class EntityName(_TextParam):
-    """A name of a client or an address, as a request can carry it. Args: ``kind``: of the quota's entity."""
+    """A name of a client or an address, as a request can carry it. Args: ``kind`` of the quota's entity."""
 
     name = "text"
 
@@ -226,7 +226,7 @@ def connect_with(
     options: tuple[str, str] = ("--command-config", "--bootstrap-server"),
     **settings: Any,
 ) -> "Cluster":
-    """Open a `Cluster` with the security of a properties file. Args: ``options``: of the file and the address."""
+    """Open a `Cluster` with the security of a properties file. Args: ``options`` of the file and the address."""
     from kbroker.client.cluster import Cluster
 
     if file is not None:

@@ -39,7 +39,7 @@ def styled(text: str, **style: Any) -> str:
     """Return the text in colours, which `click.echo` removes unless it prints to a terminal.
 
     Plain text if NO_COLOR is set, and on a terminal without colours.
-    Args: `style`: of `click.style`: fg, bold ...
+    Args: `style`: arguments of `click.style`: fg, bold ...
     Source: https://no-color.org
     """
     return text if os.environ.get("NO_COLOR") or is_dumb_terminal() else click.style(text, **style)

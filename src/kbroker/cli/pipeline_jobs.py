@@ -174,7 +174,7 @@ def stream_of(
 ) -> Callable[[], StreamOptions]:
     """Return a function that makes the options of a stream into a table; calling it needs PySpark.
 
-    Args: `default_limit`: returns the limit of a batch without `--max-per-batch`; `settings`: of `StreamOptions`.
+    Args: `default_limit`: returns the limit of a batch without `--max-per-batch`; `settings` of `StreamOptions`.
     Raises: PipelineError, UsageError for errors that can be found before Spark starts.
     """
     from kbroker.spark.tables.checkpoint import place_of_checkpoint

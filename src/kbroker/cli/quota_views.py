@@ -15,7 +15,7 @@ Values = Mapping[str, float]
 
 
 def show(found: Mapping[QuotaEntity, Values], brokers: int, as_json: bool) -> None:
-    """Print quotas of entities. Args: ``brokers``: of the cluster."""
+    """Print quotas of entities. Args: ``brokers`` of the cluster."""
     if as_json:
         print_json([json_entry(entity, values, brokers) for entity, values in found.items()])
         return

@@ -274,7 +274,7 @@ class Cluster(Closing):
     def ask(self, api_key: int, body: BodyFor, what: str, **settings: Any) -> Body:
         """Send one request, as `request`, and return its response without an error of the whole.
 
-        Args: ``what``: names the thing that failed, as for `check`; ``settings``: of `request`.
+        Args: ``what``: names the thing that failed, as for `check`; ``settings`` of `request`.
         Raises: as `request`; KafkaError with the broker's code and text.
         """
         response = self.request(api_key, body, **settings)

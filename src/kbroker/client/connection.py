@@ -241,7 +241,7 @@ class Connection:
         """Wait for the response to the oldest request without one; return its frame.
 
         Args:
-            correlation_id: of that request.
+            correlation_id: id of that request.
             timeout_s: seconds from now.
             memory: receives the response if it fits; the frame is then valid until the next response overwrites it.
         """

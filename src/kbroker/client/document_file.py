@@ -54,7 +54,7 @@ class Node(NamedTuple):
 class Document:
     """Checks of the shape of a file.
 
-    Args: ``path``: JSON if its name ends in .json, else YAML. ``shape``: of the whole file, for messages.
+    Args: ``path``: JSON if its name ends in .json, else YAML. ``shape`` of the whole file, for messages.
     ``error``: class of the exceptions.
     """
 

@@ -207,7 +207,7 @@ class Groups:
     ) -> None:
         """Commit offsets, as a member or for a group without members; a group that does not exist is created.
 
-        Args: ``generation_id``, ``member_id``: of the member; the defaults commit without one.
+        Args: ``generation_id``, ``member_id`` of the member; the defaults commit without one.
         Raises: KafkaError UNKNOWN_MEMBER_ID if the group has members and this is not one of them, ILLEGAL_GENERATION,
             UNKNOWN_TOPIC_OR_PARTITION ...; offsets of other partitions may have been committed.
         """

@@ -43,7 +43,7 @@ def http_get(
 ) -> Response:
     """Return the response to GET ``target``, on its own connection.
 
-    Args: ``timeout_s``: for the whole request; ``max_bytes``: of the body.
+    Args: ``timeout_s``: for the whole request; ``max_bytes`` of the body.
     Raises: HttpFailure.
     """
     deadline_s = clock() + timeout_s

@@ -105,7 +105,7 @@ class HttpPort:
 def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:
     """Return the URL of a broker's HTTP port, as DescribeConfigs reports it.
 
-    Args: ``node_id``: of the broker; None for the one with the lowest id.
+    Args: ``node_id`` of the broker; None for the one with the lowest id.
     Raises: HttpPortError if the broker has no HTTP port, is not kbroker, or refuses to describe its configs;
         BrokerConnectionError.
     """

@@ -106,7 +106,7 @@ def plan_group_reset(
     """Return the new offsets of a group, without changing anything.
 
     Args:
-        groups: of the cluster.
+        groups: groups of the cluster.
         group_id: the group, which may not exist yet.
         selection: the partitions to reset; all with an offset if empty.
         to, value: the rule, as for `plan_reset`.

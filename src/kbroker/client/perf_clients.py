@@ -96,7 +96,7 @@ def impossible_properties(properties: Mapping[str, str]) -> list[str]:
 
 
 class LibrdkafkaProducer:
-    """Producer of confluent-kafka. Args: ``config``: of librdkafka. Raises: UserError if it refuses the config."""
+    """Producer of confluent-kafka. Args: ``config`` of librdkafka. Raises: UserError if it refuses the config."""
 
     def __init__(self, config: Mapping[str, Any], topic: str, on_acknowledged: OnAcknowledged) -> None:
         from confluent_kafka import KafkaException
@@ -169,7 +169,7 @@ class OwnProducer:
 class LibrdkafkaConsumer:
     """Consumer of confluent-kafka: in a group from the beginning or the end, or without one from the end.
 
-    Args: ``config``: of librdkafka; ``partitions``: read them from their end, without a group.
+    Args: ``config`` of librdkafka; ``partitions``: read them from their end, without a group.
     Raises: UserError if librdkafka refuses the config.
     """
 

@@ -15,7 +15,7 @@ NEEDED, ALLOWED = {"entity", "quotas"}, {"entity", "quotas", "brokers"}
 
 
 class DesiredQuotas(dict[QuotaEntity, dict[str, float]]):
-    """Quotas by entity, as a file lists them. ``path``: of the file."""
+    """Quotas by entity, as a file lists them. ``path`` of the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -66,7 +66,7 @@ class Step(NamedTuple):
 class Scan:
     """Search in partitions of one topic.
 
-    Args: ``decoders``: None to decode nothing, unless a filter needs it; ``clock``: of STEP_MS;
+    Args: ``decoders``: None to decode nothing, unless a filter needs it; ``clock``: measures STEP_MS;
     ``read_ahead``: requests the records of several partitions at once, before each is read.
     Raises (from the steps): KafkaError, BrokerConnectionError, ExpressionError, MissingPackageError.
     """

@@ -170,7 +170,7 @@ def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
 
 
 def _request(row: Mapping[str, Any], time_ms: float, units: int) -> LoggedRequest:
-    """Return a record by its columns. Args: ``units``: of its times in a millisecond."""
+    """Return a record by its columns. Args: ``units``: number of its units of time in a millisecond."""
     times = (_number(row, name) / (units if name.endswith("_us") else 1) for name in _TIMES)
     numbers = (int(_number(row, name)) for name in _NUMBERS)
     return LoggedRequest._make((time_ms, *(str(row[name] or "") for name in _TEXTS), *times, *numbers))

@@ -35,7 +35,7 @@ class ConsoleServer:
 
     Args:
         bootstrap: `host:port[,host:port...]`.
-        properties: of the client, by Kafka's names.
+        properties: properties of the client, by Kafka's names.
         host, port: address of the HTTP port; 0 selects a free one.
         token: browsers must send it. None: those of this machine need none, but if the properties contain credentials,
             a token is generated, because other users of this machine must not use them.

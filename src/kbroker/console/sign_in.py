@@ -39,7 +39,7 @@ class Sessions:
     def begin(self, principal: str = "", is_valid: Callable[[], bool] = lambda: True) -> str:
         """Begin a session; return the value of its cookie.
 
-        Args: ``principal``: of the user; empty for the holder of the token. ``is_valid``: false ends the session.
+        Args: ``principal`` of the user; empty for the holder of the token. ``is_valid``: false ends the session.
         """
         value = secrets.token_urlsafe(32)
         with self._lock:

@@ -57,7 +57,7 @@ class GroupOffsets:
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], record_offset: int) -> None:
         """Commit outside a transaction.
 
-        Args: ``record_offset``: of the first one's record; the others follow it.
+        Args: ``record_offset`` of the first one's record; the others follow it.
         """
         self.committed.update(offsets)
         if self._pending:
@@ -68,7 +68,7 @@ class GroupOffsets:
     ) -> None:
         """Keep offsets until the producer's transaction ends.
 
-        Args: ``record_offset``: of the first one's record; the others follow it.
+        Args: ``record_offset`` of the first one's record; the others follow it.
         """
         rows = self._pending.setdefault(producer_id, {})
         for number, (place, value) in enumerate(offsets.items(), record_offset):

@@ -120,7 +120,7 @@ class EndMarker(NamedTuple):
 class Written(NamedTuple):
     """Result of an append, with the offset up to which the log must be on disk before it is acknowledged (0: none).
 
-    ``base_offset``: of the first record; the others follow it without a gap.
+    ``base_offset`` of the first record; the others follow it without a gap.
     """
 
     log: Any

@@ -223,7 +223,7 @@ class OffsetMetadataManager:
         """Return the committed offsets of these topic-partitions, of all for None; those without one are left out.
 
         Args: ``require_stable``: topic-partitions with a pending offset are in ``unstable`` instead; for None only
-        those with a committed one too. ``member_id``, ``member_epoch``: of the member that fetches. ``topic_ids``:
+        those with a committed one too. ``member_id``, ``member_epoch`` of the member that fetches. ``topic_ids``:
         expected ids by name: an offset of a deleted topic with that name is left out.
         Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
         """

@@ -140,7 +140,7 @@ class CoordinatorRuntime(Generic[Shard]):
     Each order (load, unload) carries the partition's leader epoch, and the newest order counts: a load that was
     requested before the leadership moved does not undo the unload that followed. An epoch has one leader.
 
-    Args: ``name``: of the topic; ``noun``: the things that it stores, in the plural, for messages; ``read_bytes``: size
+    Args: ``name`` of the topic; ``noun``: the things that it stores, in the plural, for messages; ``read_bytes``: size
     of one read while loading; ``new_replay``: returns the replay of a partition.
     Threads: any. ``_lock`` guards the table of partitions, which is swapped whole and read without it; no other lock
     is taken under it. ``_load_lock`` serializes loads and retirements; the coordinator's locks are taken under it.

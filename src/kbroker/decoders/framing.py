@@ -24,7 +24,7 @@ _REF_FIELD = 0x0A  # the tag of the name in a Ref
 class Framed(NamedTuple):
     """A schema's id and the bytes behind it.
 
-    ``indexes``: bytes of message indexes in the header; ``type_name``: of a Protobuf message, from a header;
+    ``indexes``: bytes of message indexes in the header; ``type_name`` of a Protobuf message, from a header;
     ``is_json``: whether a header says that Avro is encoded as JSON.
     """
 

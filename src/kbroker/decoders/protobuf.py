@@ -28,7 +28,7 @@ _PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.a
 class ProtobufSchema:
     """The messages of a .proto file.
 
-    Args: ``text``: of the file, or its descriptor in base64; ``imports``: by path, the files that it imports.
+    Args: ``text`` of the file, or its descriptor in base64; ``imports``: by path, the files that it imports.
     Raises: UndecodableError for a text that protoc refuses; MissingPackageError.
     Threads: any.
     """

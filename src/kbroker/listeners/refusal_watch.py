@@ -40,7 +40,7 @@ NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
 class RefusalWatch:
     """Writer of the refusals that ``refused`` has kept to the log and the request log.
 
-    Args: ``versions``: first and last served version by API key. ``names``: by API key. ``max_request_bytes``: of the
+    Args: ``versions``: first and last served version by API key. ``names``: by API key. ``max_request_bytes`` of the
         listeners. ``note``: receives refusals, each with the number of refusals that it represents.
     Threads: ``look`` on one at a time.
     """

@@ -19,7 +19,7 @@ IN_MEMORY = "memory"  # path of the log folder when logs are kept in memory
 
 
 class Replica(NamedTuple):
-    """A replica in a log folder. ``offset_lag``: of a future replica, the offsets that it lacks."""
+    """A replica in a log folder. ``offset_lag`` of a future replica, the offsets that it lacks."""
 
     size_bytes: int
     offset_lag: int

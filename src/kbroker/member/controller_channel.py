@@ -64,9 +64,9 @@ class ControllerChannel:
     A request that a node refuses with NOT_CONTROLLER is sent again first. One for which the connection breaks is sent
     again last: if the controller closes the connection because of this request, the others get through.
 
-    Args: ``client_id``: of its requests; ``controller`` returns the address of the quorum's leader, None while it is
+    Args: ``client_id`` of its requests; ``controller`` returns the address of the quorum's leader, None while it is
     unknown. ``retry_timeout_ms``: time after which an unsent request ends;
-    ``request_timeout_ms``: of one attempt.
+    ``request_timeout_ms`` of one attempt.
     Threads: any.
     """
 

@@ -45,7 +45,7 @@ class MetadataLoader:
     Args: ``on_fault`` is called once, with the reason, when a record cannot be put in force; the image stays then.
     Threads: its own; methods from any.
     Attributes:
-        applied_offset: of the last record that was replayed, -1 before; the image may be behind while it is held.
+        applied_offset: that of the last record that was replayed, -1 before; the image may be behind while it is held.
         applied_time_ms: time of that record, -1 before.
         fault: the reason why the loading ended, "" while it continues.
     """

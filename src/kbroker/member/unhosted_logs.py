@@ -21,7 +21,7 @@ NOT_HOSTED = "this broker does not host replicas yet; another broker has to lead
 
 
 class UnhostedLogs:
-    """Logs of a topic registry whose node hosts no partition. Args: ``manager``: of the locked log folders."""
+    """Logs of a topic registry whose node hosts no partition. Args: ``manager`` of the locked log folders."""
 
     hosts = False
 

@@ -21,7 +21,7 @@ from kbroker.metadata.topic_rules import Layout, NewTopic, TopicNames, check_con
 class PlannedTopic(NamedTuple):
     """A topic that passed its checks.
 
-    ``replicas``: of each partition; ``nodes``: whether each node is fenced; ``configs``: those that the topic itself
+    ``replicas`` of each partition; ``nodes``: whether each node is fenced; ``configs``: those that the topic itself
     sets.
     """
 
@@ -49,7 +49,7 @@ class Created(NamedTuple):
 def planned_topic(topic: NewTopic, names: TopicNames, config: BrokerConfig, image: MetadataImage) -> PlannedTopic:
     """Return a topic with the replicas that it gets.
 
-    Args: ``names``: those that exist; ``config``: of the defaults. Raises: KafkaError with the code and text of Kafka.
+    Args: ``names``: those that exist; ``config`` of the defaults. Raises: KafkaError with the code and text of Kafka.
     """
     default = Layout(config.integer("num.partitions"), config.integer("default.replication.factor"))
     nodes = registered_nodes(image, config.node_id)
@@ -60,7 +60,7 @@ def planned_topic(topic: NewTopic, names: TopicNames, config: BrokerConfig, imag
 
 
 def topic_records(topic: PlannedTopic, directory_ids: Collection[uuid.UUID], level: int) -> list[MetadataRecord]:
-    """Return the records that create a topic. Args: ``directory_ids``: of the log folders."""
+    """Return the records that create a topic. Args: ``directory_ids`` of the log folders."""
     return [
         metadata_record("TopicRecord", {"Name": topic.name, "TopicId": topic.topic_id}),
         *config_records(ConfigResourceType.TOPIC, topic.name, {}, topic.configs),

@@ -46,7 +46,7 @@ def storage_error(error: Exception) -> KafkaError:
 class TopicGrowth:
     """Topics that get more partitions, one after the other.
 
-    Args: ``lock``: of the registry; it is released between runs of partitions, so that other topics can change, and
+    Args: ``lock`` of the registry; it is released between runs of partitions, so that other topics can change, and
     this one can be deleted. ``failed``: ids of created topics without logs. ``drop_logs`` removes logs.
     Locks: its own, held until a topic has grown, before the registry's.
     """

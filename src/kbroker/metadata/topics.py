@@ -505,7 +505,7 @@ class TopicRegistry:
     def _drop_logs(self, partitions: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = ()) -> None:
         """Remove the existing logs of these topics; a failed creation has not created all of them.
 
-        Args: ``topic_ids``: of the topics that are deleted.
+        Args: ``topic_ids`` of the topics that are deleted.
         """
         try:
             self._logs.delete_topics(partitions, topic_ids)

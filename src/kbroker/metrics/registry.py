@@ -146,7 +146,7 @@ class Metrics:
     ) -> Sensor:
         """Return a sensor with the metrics ``name``-rate, per second, and ``name``-count.
 
-        Args: ``text``: of the things that are counted; ``since``: the beginning of the count; ``counted``: statistic
+        Args: ``text`` of the things that are counted; ``since``: the beginning of the count; ``counted``: statistic
         of the rate, None for the sum of the recorded values.
         """
         sensor = self.sensor(sensor_name)

@@ -17,8 +17,8 @@ class RequestChannel:
 
     Args:
         queue: an existing queue, or None to create one.
-        capacity: of the created queue (``queued.max.requests``).
-        clock: of the created queue; None is the system's.
+        capacity: capacity of the created queue (``queued.max.requests``).
+        clock: clock of the created queue; None is the system's.
     Raises: TypeError, ValueError for wrong arguments.
     Threads: any number may receive; a response may come from any thread.
     """

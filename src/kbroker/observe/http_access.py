@@ -69,7 +69,7 @@ class HttpAccess:
     def refusal(self, peer: str, headers: Message) -> Refusal | None:
         """Return the reason to refuse a request, None if access is allowed.
 
-        Args: ``peer``: address of the client. ``headers``: of the request.
+        Args: ``peer``: address of the client. ``headers`` of the request.
         """
         scheme, _, given = headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":

@@ -385,7 +385,7 @@ cdef class RecordBatch:
         Args:
             offset: records below it are skipped.
             limit_rows: maximum number of records.
-            limit_bytes: of records as they are encoded; the record that exceeds it is the last.
+            limit_bytes: size of the encoded records; the record that exceeds it is the last.
             limit_headers: maximum number of headers per record.
             cap_bytes: maximum size to uncompress.
             limit_value_bytes: maximum length of each key, value, and header's value; the rest is cut off.

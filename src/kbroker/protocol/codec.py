@@ -128,7 +128,7 @@ def decode_request(key: int, version: int, data: Buffer, offset: int = 0, *, max
         version: api version.
         data: the frame, or the body alone.
         offset: start of the body.
-        max_elements: of all its arrays together; an element may cost 100 times its bytes in the frame.
+        max_elements: maximum number in all its arrays together; an element may cost 100 times its bytes in the frame.
 
     Raises: ProtocolError: unknown API or version, too many elements, or bytes that are not such a body.
     """
@@ -204,7 +204,7 @@ def decode_versioned(name: str, data: Buffer, *, read_as: int | None = None) -> 
     """Decode a struct that starts with its own int16 version, as embedded group metadata does.
 
     Args:
-        name: of the struct.
+        name: name of the struct.
         data: the struct; bytes after it are ignored.
         read_as: the version to read, regardless of the version sent; None: the version sent, or the newest of the
             tables if that is newer.

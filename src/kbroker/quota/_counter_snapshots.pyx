@@ -42,7 +42,7 @@ cdef class CounterSnapshot:
     """Copy of a counter at one moment. Created by ``client_snapshot`` and ``address_snapshot``.
 
     Its results for a time are those of the counter at that time if nothing had been recorded since.
-    Attributes: ``is_bucket``: of mutations; ``record_count``: number of values recorded so far.
+    Attributes: ``is_bucket``: a bucket of mutations; ``record_count``: number of values recorded so far.
     Threads: one at a time.
     """
     cdef SensorCore *copy       # counted; never measured or recorded to, only copied

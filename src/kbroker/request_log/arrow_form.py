@@ -36,7 +36,7 @@ def arrow_schema() -> Any:
 class ArrowForm:
     """Collector of records in columns, which returns them as Arrow IPC messages.
 
-    Args: ``partitions`` of the topic, 0 for none; ``compression``: of the batches, none or lz4; ``wants_lines``:
+    Args: ``partitions`` of the topic, 0 for none; ``compression`` of the batches, none or lz4; ``wants_lines``:
     whether there are files.
     Threads: one at a time.
     """

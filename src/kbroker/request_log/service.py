@@ -42,7 +42,7 @@ class RequestLogFigures(NamedTuple):
 class RequestLog:
     """Records finished requests if a topic or a folder is configured; otherwise it costs nothing.
 
-    Args: ``api_names``: of the served APIs, by key, as ``Produce``; ``network_threads``: of all listeners, which share
+    Args: ``api_names`` of the served APIs, by key, as ``Produce``; ``network_threads`` of all listeners, which share
     the buffer.
     Raises: ConfigError.
     Threads: built, started and stopped from one thread; ``flush`` and ``figures`` from any.
@@ -157,7 +157,7 @@ class RequestLog:
         return form, form.columns
 
     def _files(self, begin: bytes) -> RollingFiles:
-        """Return the files. Args: ``begin``: of each file; for Arrow a stream's schema, and then its end too."""
+        """Return the files. Args: ``begin`` of each file; for Arrow a stream's schema, and then its end too."""
         from kbroker.common.rolling_files import RollingFiles
 
         settings = self.settings

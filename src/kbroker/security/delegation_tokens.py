@@ -44,7 +44,7 @@ class TokenLogin(NamedTuple):
 class DelegationTokens:
     """The delegation tokens of a cluster, stored when a method that changes one returns.
 
-    Args: ``secret_key``: not empty. ``max_lifetime_ms``: of a token, however often it is renewed. ``expiry_time_ms``:
+    Args: ``secret_key``: not empty. ``max_lifetime_ms`` of a token, however often it is renewed. ``expiry_time_ms``:
     of a new or renewed one.
     Raises (methods that change a token): KafkaError with Kafka's code, KAFKA_STORAGE_ERROR when nothing was stored.
     Threads: any. Locks: the controller's over a change, then its own; ``find`` and ``all`` take none.

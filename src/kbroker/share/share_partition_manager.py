@@ -110,7 +110,7 @@ class SharePartitionManager:
     ) -> None:
         """Acquire records of partitions for a member; ``done`` is called once, now or later, on any thread.
 
-        Args: ``epoch``: of the session's request; the partition that is read first changes with it; ``is_abandoned``
+        Args: ``epoch`` of the session's request; the partition that is read first changes with it; ``is_abandoned``
         returns whether the connection of the request is closed.
         """
         if not partitions or params.max_records == 0 or params.max_bytes == 0:

@@ -76,7 +76,7 @@ def in_tasks(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Sc
 
 
 def no_rows(spark: SparkSession, schema: Any) -> DataFrame:
-    """Return a DataFrame without rows. Args: `schema`: of Spark."""
+    """Return a DataFrame without rows. Args: `schema` of Spark."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return spark.createDataFrame(to_arrow_schema(schema, timezone="UTC").empty_table(), schema)

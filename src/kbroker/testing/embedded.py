@@ -219,7 +219,7 @@ class EmbeddedBroker(Broker):
         For clients these transactions have ended; read_committed consumers wait, and so does the next transaction of
         the id.
 
-        Args: ``topic``: only those of this topic (``__consumer_offsets``: of offsets).
+        Args: ``topic``: only those of this topic (``__consumer_offsets``: those of offsets).
         Returns: an object that releases them; a restart of the broker does too. The later one of two counts.
         """
         markers = self.context.markers

@@ -105,7 +105,7 @@ cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *re
                            int64_t guard) noexcept nogil:
     """Fill in the parts whose partitions exist and have a transactional batch that the client may write.
 
-    ``guard``: of partitions that are not verified, which might exist when the request returns.
+    ``guard`` of partitions that are not verified, which might exist when the request returns.
     """
     cdef ProduceTopic *data
     cdef ProducePart *part

@@ -50,7 +50,7 @@ class Fields(NamedTuple):
 
 
 class AclRow(NamedTuple):
-    """A rule in the list; ``fields``: of the form that removes it."""
+    """A rule in the list; ``fields`` of the form that removes it."""
 
     acl: Acl
     fields: Mapping[str, str]

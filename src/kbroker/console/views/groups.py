@@ -38,7 +38,7 @@ class GroupRow(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """One member; ``instance_id``: its process in a streams group; ``places``: its assignment as text; ``href``: of the
+    """One member; ``instance_id``: its process in a streams group; ``places``: its assignment as text; ``href`` of the
     removal, empty if the id is too long for an address.
     """
 

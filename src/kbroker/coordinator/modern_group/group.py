@@ -57,7 +57,7 @@ class ModernGroup:
 
     The state changes only by ``replay`` of a record that has been written or loaded.
 
-    Args: ``lock``, ``offsets``: of the group that it replaces.
+    Args: ``lock``, ``offsets`` of the group that it replaces.
     Threads: everything of a group is guarded by ``lock``, which the caller holds.
     """
 

@@ -32,7 +32,7 @@ S = TypeVar("S", bound=ModernGroupSettings)
 
 
 class GroupParts(NamedTuple):
-    """Parts of the coordinator with which the groups of each kind work. ``purgatory``: of sessions."""
+    """Parts of the coordinator with which the groups of each kind work. ``purgatory`` of sessions."""
 
     clock: BaseClock
     purgatory: Purgatory

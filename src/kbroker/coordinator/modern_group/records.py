@@ -105,7 +105,7 @@ class GroupRecords(NamedTuple):
         return [*rows, *others, *(tombstone(kind, group_id) for kind in self.own_kinds)]
 
     def formats(self, prefix: str, *, member: Coding, target: Coding, current: Coding) -> dict[int, Format]:
-        """Return the formats of these records but the group's. Args: ``prefix``: of the names of their messages."""
+        """Return the formats of these records but the group's. Args: ``prefix`` of the names of their messages."""
         return {
             self.member_kind: Format(prefix + "MemberMetadata", "MemberId", *member),
             self.target_epoch_kind: Format(prefix + "TargetAssignmentMetadata", "", *TARGET_EPOCH),
@@ -123,7 +123,7 @@ def _getter(fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 class Format(NamedTuple):
     """Format of one kind of record.
 
-    ``name``: of its messages, without Key and Value; ``second``: the second field of the key, "" without one;
+    ``name`` of its messages, without Key and Value; ``second``: the second field of the key, "" without one;
     ``body``: returns the fields of a value; ``value``: returns the value of the key's second field and these fields.
     """
 
@@ -139,7 +139,7 @@ Coding = tuple[Callable[[Any], Body], Callable[[str, Body], Any]]
 
 
 def _plain(kind: Callable[..., Any], *fields: str) -> Coding:
-    """Return the coding of values that are stored as they are. Args: ``fields``: of a record, in their order."""
+    """Return the coding of values that are stored as they are. Args: ``fields`` of a record, in their order."""
     return lambda value: dict(zip(fields, value, strict=True)), lambda name, body: kind(*(body[one] for one in fields))
 
 

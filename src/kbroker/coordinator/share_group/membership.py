@@ -37,7 +37,7 @@ class HeartbeatRequest(NamedTuple):
 class HeartbeatResult(NamedTuple):
     """Response to a heartbeat. ``assigned``: None if it is unchanged.
 
-    ``epoch``: of the group; ``uninitialized``: share partitions to be initialized.
+    ``epoch`` of the group; ``uninitialized``: share partitions to be initialized.
     """
 
     member_id: str

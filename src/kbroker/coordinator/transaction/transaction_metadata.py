@@ -225,7 +225,7 @@ class TransactionMetadata:
     ) -> Move:
         """Prepare the commit or abort of the transaction, before its markers are written.
 
-        Args: ``next_producer_id``: of the producer after the end, -1 to keep its own; ``is_empty``: no transaction was
+        Args: ``next_producer_id`` of the producer after the end, -1 to keep its own; ``is_empty``: no transaction was
         open.
         """
         if self.pending is _S.PREPARE_EPOCH_FENCE and state is _S.PREPARE_ABORT:

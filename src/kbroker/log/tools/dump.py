@@ -48,7 +48,7 @@ def dump_file(
     and ``message`` for the first unreadable position, where the dump ends.
 
     Args:
-        path: of the file.
+        path: path of the file.
         records: yield all records.
         payload: returns the value of a record in a form for ``json.dumps``; raises ValueError or KafkaError for a value
             that it cannot decode. Default: the value as text.

@@ -89,7 +89,7 @@ def resource_entries(
 ) -> list[Entry]:
     """Return the configs of a group or of a client metrics subscription that sets ``overrides``.
 
-    Args: ``config``: of the broker, which has the defaults of consumer groups; ``wanted``: names of the configs, None
+    Args: ``config`` of the broker, which has the defaults of consumer groups; ``wanted``: names of the configs, None
     for all.
     """
     entries = []

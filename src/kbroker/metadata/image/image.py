@@ -27,7 +27,7 @@ class MetadataImage(NamedTuple):
     """State of the cluster after the record at ``offset``. Its mappings are never changed, only replaced.
 
     Attributes:
-        offset: of the last record in it, -1 before the first one; ``epoch``: of that record.
+        offset: offset of the last record in it, -1 before the first one; ``epoch`` of that record.
         features: finalized levels, metadata.version included; level 0 is absent, as is kraft.version, which has control
             records.
         configs: by resource type (2 topic, 4 broker, 16 client metrics, 32 group) and name, "" for the default.

@@ -21,7 +21,7 @@ MIGRATING, UNASSIGNED, LOST = (UUID(int=number) for number in range(3))
 
 
 class PartitionRegistration(NamedTuple):
-    """State of a partition. ``directories``: of each replica; ``elr``: eligible leader replicas (KIP-966)."""
+    """State of a partition. ``directories`` of each replica; ``elr``: eligible leader replicas (KIP-966)."""
 
     replicas: tuple[int, ...]
     directories: tuple[UUID, ...]

@@ -34,9 +34,9 @@ class LogFolders(NamedTuple):
 
     Attributes:
         folders: as given.
-        owners: of the folders that are formatted.
+        owners: owners of the folders that are formatted.
         metadata: None without any.
-        fault: of the metadata or of a folder's owner, "" without one.
+        fault: fault of the metadata or of a folder's owner, "" without one.
         has_old_file: a metadata file of kbroker 0.1 is in a folder.
         strays: partition folders that belong to no partition of the metadata.
         missing: partitions of this node without a folder.

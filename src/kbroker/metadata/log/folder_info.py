@@ -19,7 +19,7 @@ from kbroker.log.checkpoints import (
 
 
 class FolderInfo(NamedTuple):
-    """``folders``: those that exist. ``owner``: of the first of them that is formatted."""
+    """``folders``: those that exist. ``owner`` of the first of them that is formatted."""
 
     folders: Sequence[Path]
     owner: MetaProperties | None

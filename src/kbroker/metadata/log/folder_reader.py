@@ -21,7 +21,7 @@ class FolderMetadata(NamedTuple):
         log_dir: the log folder.
         image: after the last record; that of the first records, if no broker has started on the folder yet.
         loaded: content of the log.
-        torn_bytes: of the incomplete batch at the end of the log, which the next start cuts off.
+        torn_bytes: size of the incomplete batch at the end of the log, which the next start cuts off.
     """
 
     log_dir: Path

@@ -54,7 +54,7 @@ def standalone_voter(node_id: int, listener: Listener) -> Voter:
 
 
 def make_voter(node_id: int, directory_id: uuid.UUID, listener: Listener) -> Voter:
-    """Return a voter. Args: ``directory_id``: of its folder with the metadata log."""
+    """Return a voter. Args: ``directory_id`` of its folder with the metadata log."""
     endpoint = VoterEndpoint(listener.name.upper(), _java_host(listener.host), listener.port)
     return Voter(node_id, directory_id, (endpoint,), 0, SERVED_LEVELS[KRAFT_VERSION])
 
@@ -75,7 +75,7 @@ def format_folders(
     """Format the folders that have no ``meta.properties`` yet, and create those that do not exist.
 
     Args:
-        folders: of the logs.
+        folders: folders of the logs.
         metadata_folder: the one of them for the metadata log.
         cluster_id, node_id: owner of the folders.
         now_ms: time of the records.

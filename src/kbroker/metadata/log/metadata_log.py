@@ -151,7 +151,7 @@ class _Folder:
 class LogFiles(_Folder):
     """The files of a metadata log that no broker has open; nothing is changed. See ``MetadataLog``.
 
-    Args: ``folder``: of the partition, perhaps under another name than that of the log in ``log_dir``; ``others``: the
+    Args: ``folder`` of the partition, perhaps under another name than that of the log in ``log_dir``; ``others``: the
     other log folders of the broker.
     """
 
@@ -216,7 +216,7 @@ class SnapshotWriter(ABC):
     """The part of a metadata log that writes snapshots. Threads: `write_snapshot` by one thread.
 
     Attributes:
-        new_bytes: of the batches after the snapshot that was loaded, and of those that were appended since.
+        new_bytes: size of the batches after the snapshot that was loaded, and of those that were appended since.
         quorum: kraft.version and voters, which every snapshot of this node has.
     """
 
@@ -273,7 +273,7 @@ class SnapshotWriter(ABC):
 class MetadataLog(_Folder, SnapshotWriter):
     """The metadata log of a node that is the quorum's only voter, opened for a new leader epoch.
 
-    Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock``: of the records' time;
+    Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock`` of the records' time;
     ``is_clean``: everything in it was on disk when it was closed; ``others``: the other log folders of the broker.
     Raises: MetadataLogError for damage; OSError.
     Threads: `append` and `flush` by one thread at a time, the controller's; `write_snapshot` by one other.

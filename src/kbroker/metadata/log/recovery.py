@@ -89,7 +89,7 @@ class RecoveryError(UserError, RuntimeError):
 class Recovered:
     """Result of a recovery.
 
-    ``path``: of the records; ``kept``: number of sound entries of each subject; ``lost``: descriptions of the other
+    ``path`` of the records; ``kept``: number of sound entries of each subject; ``lost``: descriptions of the other
     entries; ``notes``: for the operator; ``set_aside``: the new name of the damaged file or folder.
     """
 
@@ -106,7 +106,7 @@ class _Salvage:
     """Sound parts of damaged metadata.
 
     ``records``: all but those of topics and their configs; ``whole``: the subjects that are complete; ``is_latest``:
-    the ids of the topics are later than those in the folders; ``voter``: of the quorum; ``is_static``: the configs have
+    the ids of the topics are later than those in the folders; ``voter`` of the quorum; ``is_static``: the configs have
     the voters.
     """
 

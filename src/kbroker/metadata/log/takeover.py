@@ -72,9 +72,9 @@ def take_over(
     """Make the content of the metadata file the first records of the metadata log, and rename the file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         folders: that of the metadata log first, then the others of the logs; all are locked.
-        cluster_id: of the folder; None for any.
+        cluster_id: id of the cluster of the folder; None for any.
         write_first: writes the files with which the log begins, durably.
         has_log: the folder has a metadata log with content.
 

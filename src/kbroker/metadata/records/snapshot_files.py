@@ -84,8 +84,8 @@ def write_snapshot(
     The epoch of its batches is that of the name, 0 for another name such as that of the bootstrap file.
 
     Args:
-        path: of the file; it is replaced.
-        records: of the image.
+        path: path of the file, which is replaced.
+        records: records of the image.
         timestamp_ms: time of every record.
         last_contained_log_timestamp_ms: time of the last record of the log in the snapshot.
         control: records after the header, in its batch: KRaftVersion and Voters with kraft.version 1.

@@ -23,7 +23,7 @@ class StreamProgress:
     """Choice of the offsets of batches, from the facts of a `Lookup`.
 
     Args:
-        lookup: of the topics that are read.
+        lookup: look-up of the topics that are read.
         options: limits, and the reaction to lost data.
 
     Raises: PipelineError for lost data, and for topics that do not exist.

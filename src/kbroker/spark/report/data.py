@@ -74,7 +74,7 @@ def gather(
 ) -> ReportData | None:
     """Reduce the sums of a replay (`replay_bins`) to the size of a page; None without sums.
 
-    Args: `bin_s`: length of a bin in seconds; `proposed`: the replayed quotas; `throttles`: of the same log; `current`:
+    Args: `bin_s`: length of a bin in seconds; `proposed`: the replayed quotas; `throttles` of the same log; `current`:
     the current quotas, if known; `top`: number of clients in the plots.
     """
     bins = bins.cache()

@@ -130,7 +130,7 @@ def value_axis(scale: Sequence[tuple[float, str]], width: int) -> list[Mark]:
 def line_plot(
     lines: Sequence[Line], start: float, end: float, text: Text, title: str, scale_of: Scale = ticks, height: int = 230
 ) -> Plot:
-    """Plot values over time. Args: `lines`: of equal length; `start`, `end`: seconds since 1970; `text`: of a value."""
+    """Plot values over time. Args: `lines` of equal length; `start`, `end`: seconds since 1970; `text` of a value."""
     scale = scale_of(max((max(line.values, default=0) for line in lines), default=0))
     top, bottom = TOP, height - BOTTOM
 

@@ -92,7 +92,7 @@ def default_folder() -> Path:
 def connector_jars(folder: Path | None = None) -> list[Path]:
     """Return the files of Spark's Kafka connector.
 
-    Args: `folder`: of the jars, by default `default_folder()`.
+    Args: `folder` of the jars, by default `default_folder()`.
     Raises: PipelineError if one is missing or is another file.
     """
     return _present("the Kafka connector of Spark", COMMAND, CONNECTOR, folder)

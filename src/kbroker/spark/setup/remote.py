@@ -35,7 +35,7 @@ def require_connect() -> None:
 def connect_session(url: str, settings: Mapping[str, str], py_env: Path | None = None) -> SparkSession:
     """Return a session of the Spark Connect server at a URL.
 
-    Args: `settings`: of the session; the server refuses those that only a server can have. `py_env`: an archive with a
+    Args: `settings` of the session; the server refuses those that only a server can have. `py_env`: an archive with a
     Python environment that is sent to the server's executors.
     Raises: PipelineError: the packages or the archive are missing, or no server responds.
     """

@@ -90,7 +90,7 @@ def build_session(
     this machine; `remote`: the URL of a Spark Connect server instead (default: the variable SPARK_REMOTE, unless a
     master is given), where only `settings` count; `connector`, `delta`: with the jars of the Kafka connector, of Delta
     Lake; `more_jars`: further ones; `driver_memory`: as `-Xmx`, 1g unless `spark-defaults.conf` says otherwise;
-    `log_level`: of Spark's log on stderr; `settings`: any of Spark's, above all the others; `properties_file`: read
+    `log_level` of Spark's log on stderr; `settings`: any of Spark's, above all the others; `properties_file`: read
     in place of `spark-defaults.conf`; `py_env`: an archive with a Python environment that is sent to the executors;
     `listener`: called with each line that the JVM writes to stderr. Memory and jars only count for the first session of
     a process: that one starts the JVM.

@@ -145,7 +145,7 @@ def chosen_settings(
 ) -> dict[str, str]:
     """Return all settings of a new session, of which `given` override all others.
 
-    Args: `defaults`: of this installation of Spark, which override PREFERRED but not NEEDED; `java_options`, `jars`:
+    Args: `defaults` of this installation of Spark, which override PREFERRED but not NEEDED; `java_options`, `jars`:
     added to those of the defaults; `more`: further settings that jobs need.
     """
     return {

@@ -75,7 +75,7 @@ def require_checkpoint(spark: SparkSession, place: TablePlace) -> None:
 
 
 def no_client(place: TablePlace, version: str) -> str:
-    """Return the sentence for a store that Spark cannot write to. Args: `version`: of Spark's Hadoop."""
+    """Return the sentence for a store that Spark cannot write to. Args: `version` of Spark's Hadoop."""
     package = f"{HADOOP_AWS}:{version}" if place.spark_uri.startswith("s3a:") else "GROUP:ARTIFACT:VERSION"
     return (
         f"Spark keeps offsets in the checkpoint {place.spark_uri} by Hadoop's client, and has none for that store: "

@@ -43,7 +43,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def write_files(place: TablePlace, kind: str, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write one file for each hour and bucket of rows sorted by them, and yield the files (WRITTEN).
 
-    Args: `name`: of the batch, in the names of its files.
+    Args: `name` of the batch, in the names of its files.
     """
     files: list[dict[str, Any]] = []
     current: _File | None = None
@@ -202,7 +202,7 @@ def _micros(stamp: str | None) -> int | None:
 def write_rejected(place: TablePlace, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write rejected lines as JSON into one file, named by its batch, so that a repeated batch replaces it.
 
-    Args: `batches`: of one column of JSON texts. Yields: the file and its size (REJECTED_FILE).
+    Args: `batches` of one column of JSON texts. Yields: the file and its size (REJECTED_FILE).
     """
     size = 0
     path = f"{REJECTED}/{name}.jsonl"

@@ -40,7 +40,7 @@ _ARROW, _LINES = ".arrows", ".jsonl"
 class Piece(InputPartition):
     """A part of one file: bytes of lines, or numbers of Arrow batches.
 
-    `options`: of the file's store; `key`: of its first line, if the file may be renamed.
+    `options` of the file's store; `key` of its first line, if the file may be renamed.
     """
 
     path: str
@@ -191,7 +191,7 @@ def _opened(piece: Piece) -> Any:
 def _line_end(file: LogFile, begin: int, budget: int | None, key: str, *, force: bool) -> int:
     """Return the end of the last whole line within `budget` bytes; `begin` if the name now refers to another file.
 
-    Args: `key`: of the file; `force`: include the first line regardless of its length.
+    Args: `key` of the file; `force`: include the first line regardless of its length.
     Raises: FileNotFoundError; PipelineError for a file that is shorter than `begin`.
     """
     size = file.size_bytes

@@ -46,7 +46,7 @@ _KAFKA_STAMP = r"^\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3,6})"
 class LogSource:
     """The place of a log: `paths` (files, folders, patterns), or a `topic` with `bootstrap_servers`.
 
-    `connector`: Spark's source of the topic, "kbroker" or the official "kafka"; `format`: of the records, "json" or
+    `connector`: Spark's source of the topic, "kbroker" or the official "kafka"; `format` of the records, "json" or
     "arrow"; "auto" reads both, for some more processor time; `options`: further ones of the source, such as
     startingOffsets or, for the official one, kafka.security.protocol; `storage`: options of the store of `paths`, as
     delta-rs names them.

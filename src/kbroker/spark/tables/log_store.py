@@ -74,7 +74,7 @@ class LogFile:
 def found_files(paths: Iterable[str], options: Mapping[str, str]) -> list[LogFile]:
     """Return the files that some files, folders and patterns name, the oldest first, without hidden ones.
 
-    Args: `paths`: absolute, or URIs in which only the name may be a pattern; `options`: of their stores.
+    Args: `paths`: absolute, or URIs in which only the name may be a pattern; `options` of their stores.
     Returns: each file once, under its own name where a symbolic link names it too.
     """
     found: dict[str, LogFile] = {}

@@ -42,7 +42,7 @@ def read_table(
 ) -> DataFrame:
     """Return the rows of a table; columns that its older files lack are null.
 
-    Args: `columns`: of the record, or date, hour, bucket; None: all. `dates`: only these days, such as "2026-01-02".
+    Args: `columns` of the record, or date, hour, bucket; None: all. `dates`: only these days, such as "2026-01-02".
 
     Spark reads a table on this machine's file systems; other tables are read by pyarrow in Spark's tasks, which needs
     no jar.
@@ -118,7 +118,7 @@ def write_rows(
 ) -> list[DataFile]:
     """Write rows as sorted files that are not yet part of the table.
 
-    Args: `name`: of the batch; `hot`: rows by bucket of the previous batch; a bucket with a large share is written by
+    Args: `name` of the batch; `hot`: rows by bucket of the previous batch; a bucket with a large share is written by
     several tasks, of at least `split_rows` each; `now_ms`: since 1970.
     """
     spark = rows.sparkSession

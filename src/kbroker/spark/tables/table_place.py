@@ -70,7 +70,7 @@ class TablePlace:
     def of(cls, table: TableName, options: Mapping[str, str] | None = None, as_of: AsOf | None = None) -> TablePlace:
         """Return the place that a user names: a path, file://, s3:// or s3a://, gs://, abfss://, hdfs://.
 
-        Args: `options`: of the store; others are taken from the environment, such as AWS_ENDPOINT_URL, credentials only
+        Args: `options` of the store; others are taken from the environment, such as AWS_ENDPOINT_URL, credentials only
         if none is given. `as_of`: a version, or a time in ISO 8601, in UTC unless it names a zone.
         Raises: PipelineError for a URI of a store that delta-rs does not support.
         """

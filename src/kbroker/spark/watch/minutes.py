@@ -18,7 +18,7 @@ MINUTE_S = 60
 DAY_S = 86_400
 AHEAD_S = 600
 
-#: Keys of a row of the state. `second`: of a usage, of a throttle's minute, of a connection's day.
+#: Keys of a row of the state. `second` of a usage, of a throttle's minute, of a connection's day.
 _KEYS = {
     "view": "string",
     "second": "bigint",

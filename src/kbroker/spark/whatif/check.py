@@ -31,7 +31,7 @@ LATE_MS = 600_000
 _TIME_BITS = 41  # milliseconds of a log: 69 years
 
 
-#: Columns of `replay_updates`. `sequence`, `time`: of the record.
+#: Columns of `replay_updates`. `sequence`, `time` of the record.
 UPDATES_SCHEMA = pa.schema(
     [
         ("broker", pa.int64()),

@@ -130,7 +130,7 @@ def needs_of_table(
     dates: Sequence[str] | None = None,
     windows: Windows | None = None,
 ) -> list[Need]:
-    """Return the needs of the entities of a request log's table. Args: `share`: of throttled seconds, 0..1, exclusive.
+    """Return the needs of the entities of a request log's table. Args: `share` of throttled seconds, 0..1, exclusive.
 
     Raises: TableError; PipelineError for impossible arguments.
     """
@@ -204,7 +204,7 @@ def headroom_of(
 
 
 def _needs(parts: Iterable[Part], share: float, by: str, windows: Windows) -> list[Need]:
-    """Return the needs of the entities of a log. Args: `parts`: of the log, as `settled` yields them."""
+    """Return the needs of the entities of a log. Args: `parts` of the log, as `settled` yields them."""
     numbers: dict[Client, int] = {}
     values = {quota_type: EntityValues() for quota_type in KEY_OF}
     for table, until_ms in parts:

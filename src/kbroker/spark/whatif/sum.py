@@ -30,7 +30,7 @@ _NEVER = 2**_TIME_BITS - 1
 #: A second that is older than the last one of a part by this gets no more rows with the next part.
 SETTLING_SECONDS = 600
 
-#: Columns of `verdict_rows`. `sequence`: of the record; `user`, `counter_client_id`: of the counter.
+#: Columns of `verdict_rows`. `sequence` of the record; `user`, `counter_client_id` of the counter.
 VERDICT_SCHEMA = pa.schema(
     [
         ("time", pa.timestamp("us", "UTC")),  # when the response was sent
@@ -235,7 +235,7 @@ def by_client(rows: DataFrame) -> DataFrame:
 
     Beside COUNTS and LONGEST: in how many seconds the client sent anything (`active_seconds`), was delayed
     (`logged_delayed_seconds`), and would have been delayed (`delayed_seconds`), with the first and last of the latter.
-    Args: `rows`: of `replay_table` or `replay_bins`.
+    Args: `rows` of `replay_table` or `replay_bins`.
     """
     if "second" in rows.columns:
         is_delayed = F.col("delayed") > 0

@@ -22,7 +22,7 @@ class MemberSpec(NamedTuple):
 
 
 class GroupSpec(NamedTuple):
-    """A group. ``owned``: partitions in the current targets, by topic; ``partition_counts``: of every topic."""
+    """A group. ``owned``: partitions in the current targets, by topic; ``partition_counts`` of every topic."""
 
     members: Mapping[str, MemberSpec]
     is_homogeneous: bool
