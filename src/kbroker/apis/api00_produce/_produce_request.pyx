@@ -8,7 +8,7 @@ from kbroker._core.codec.wire cimport (
 from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
 from kbroker._core.requests.request cimport Request
 from kbroker.common._errors cimport CORRUPT_MESSAGE, NONE, UNKNOWN_SERVER_ERROR
-from kbroker.log._validate cimport has_wrapped_length, is_fatal_batch, whole_batch_bytes
+from kbroker.log._validate cimport FIRST_WITH_ZSTD, has_wrapped_length, is_fatal_batch, whole_batch_bytes
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, MAGIC_AT, TRANSACTIONAL_BIT
 
@@ -59,7 +59,8 @@ cdef inline void note_batch(const ProducePart *part, int16_t version, ProduceReq
         if is_first and size_bytes > ATTRIBUTES_AT + 1 and part.records[MAGIC_AT] == 2 and (
                 <uint8_t>part.records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT):
             parsed.has_transactional_records = True
-        if is_fatal_batch(part.records, part.size_bytes, version):
+        if (size_bytes < part.size_bytes or version < FIRST_WITH_ZSTD) and is_fatal_batch(
+                part.records, part.size_bytes, version):
             parsed.has_fatal_batch = True
 
 
