@@ -40,6 +40,8 @@ def heartbeat(draw: Draw) -> Step:
         if version >= 1 and draw.happens(0.3):
             expressions = EXPRESSIONS if draw.has_topics else ONE_TOPIC_EXPRESSIONS
             body["SubscribedTopicRegex"] = expressions[int(member[-1]) % 4] if draw.happens(0.8) else ""
+        if is_join and not body["SubscribedTopicNames"]:  # a deliberate difference (docs/compatibility.md)
+            body["SubscribedTopicNames"] = [ABSENT]
         if draw.happens(0.04):
             body["SubscribedTopicNames"] = None
     if not is_join and draw.happens(0.6):

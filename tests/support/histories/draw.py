@@ -15,11 +15,11 @@ NAMES = (*TOPICS, *TOPICS, ABSENT, "", "b a d")
 class Draw:
     """Choices from a seed, and the members that earlier steps have named.
 
-    The members of consumer groups have several topics in every third history.
+    Args: ``has_topics``: members of consumer groups may have several topics.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.has_topics = seed % 3 == 0
+    def __init__(self, seed: int, *, has_topics: bool) -> None:
+        self.has_topics = has_topics
         self.random = random.Random(seed)
         self.joined: set[tuple[Any, str]] = set()  # members of the newer protocols that have sent a join
         self._classic: dict[Any, list[str]] = {}

@@ -1,8 +1,8 @@
 """Random requests of members of either protocol in one group, which is converted.
 
 Kafka assigns uniformly in the order of a hash map of member ids, of which those of classic members are random. Range
-assignment sorts the members, those with group instance ids by these. The topics of a classic member's assignment are in
-the order of a hash map of topic ids.
+assignment sorts the members, those with group instance ids by these. Members have one topic, since those of a classic
+member's assignment are in the order of a hash map of topic ids.
 """
 
 from tests.support.histories import classic, consumer

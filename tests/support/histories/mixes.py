@@ -70,7 +70,7 @@ BEGIN = {"share-fetch": share_fetch.begin, "log": log.begin}  # steps before the
 
 def history(mix: str, seed: int, length: int) -> list[Step]:
     """Return the steps of a history."""
-    draw = Draw(seed)
+    draw = Draw(seed, has_topics=mix == "consumer" and seed % 3 == 0)
     requests, weights = list(MIXES[mix]), list(MIXES[mix].values())
     begin = BEGIN[mix](draw) if mix in BEGIN else []
     return begin + [draw.random.choices(requests, weights)[0](draw) for _ in range(length)]
