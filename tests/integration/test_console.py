@@ -7,8 +7,10 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -446,6 +448,24 @@ def test_a_shadow_first_then_promoted(editor: Console, broker: Broker) -> None:
     assert quotas_of(broker, user="alice") == {"producer_byte_rate": 1048576.0}
     assert apply(editor, "quota", {**fields, "effect": "remove", "value": ""}).status == 303
     assert quotas_of(broker, user="alice") == {}
+
+
+def test_only_one_of_the_forms_for_one_state_makes_its_change(editor: Console, broker: Broker) -> None:
+    """Forms that were shown the same quota, and are applied at the same moment, do not overwrite each other."""
+    secret = secret_of(text(ask(editor, "quota?user=carol")))
+    forms = []
+    for number in range(6):
+        fields = {"form_secret": secret, "user": "carol", "key": "producer_byte_rate", "value": f"{number + 1} MiB/s"}
+        shown = post(editor, "quota/preview", {**fields, "effect": "enforce"})
+        forms.append({**fields, "effect": "enforce", "was": was_of(text(shown))})
+    together = Barrier(len(forms))
+
+    def send(form: dict[str, str]) -> int:
+        together.wait(10)
+        return post(editor, "quota/apply", form).status
+
+    with ThreadPoolExecutor(len(forms)) as pool:
+        assert sorted(pool.map(send, forms)) == [303] + [409] * 5
 
 
 @pytest.mark.parametrize(

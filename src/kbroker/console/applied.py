@@ -43,16 +43,19 @@ class Applied:
             return next((form for form, made in reversed(self._titles.items()) if made == title), "")
 
     @contextmanager
-    def alone(self, form: str) -> Iterator[None]:
-        """Wait until no other request applies the form: a double click sends it twice at once."""
+    def alone(self, name: str) -> Iterator[None]:
+        """Wait until no other request applies the form, or a change with the title, of this name.
+
+        A double click sends a form twice at once. A request takes the name of its form before that of its change.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: form not in self._busy)
-            self._busy.add(form)
+            self._changed.wait_for(lambda: name not in self._busy)
+            self._busy.add(name)
         try:
             yield
         finally:
             with self._changed:
-                self._busy.discard(form)
+                self._busy.discard(name)
                 self._changed.notify_all()
 
     def keep(self, form: str, owner: object, result: View) -> None:

@@ -129,6 +129,11 @@ def apply(site: Site, name: str, action: Action, form: Query) -> tuple[Change, V
 
     The returned page has another status than 200 if nothing was changed. Raises: PageError.
     """
+    with site.parts.applied.alone(_made(site, action, form).title):  # two forms may have been shown the same state
+        return _apply(site, name, action, form)
+
+
+def _apply(site: Site, name: str, action: Action, form: Query) -> tuple[Change, View | None]:
     change = _made(site, action, form)
     was = form.text("was")
     if was[: len(change.digest)] != change.digest:
