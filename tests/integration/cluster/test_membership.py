@@ -354,6 +354,9 @@ def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_pat
         cluster_id=controller.cluster_id,
         formatted=("--no-initial-controllers",),
     )
+    written = tmp_path / "server.properties"
+    written.write_text("".join(f"{name}={value}\n" for name, value in values.items() if value))
+    node = ConfiguredBroker(tmp_path, port, written)
     try:
         kafka.start()
         with Cluster(kafka.bootstrap) as client:
@@ -364,9 +367,6 @@ def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_pat
         kafka.end()
         before = segments(tmp_path)
         assert len(before) == 4
-        written = tmp_path / "server.properties"
-        written.write_text("".join(f"{name}={value}\n" for name, value in values.items() if value))
-        node = ConfiguredBroker(tmp_path, port, written)
         node.start()
         node.kill()
         node.start()
@@ -389,6 +389,7 @@ def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_pat
             ends = Admin(client).list_offsets({("in-place", number): -1 for number in range(4)})
             assert [ends["in-place", number].offset for number in range(4)] == [2] * 4
     finally:
+        node.discard()
         kafka.end()
 
 
