@@ -3,7 +3,6 @@
 import contextlib
 import os
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,7 +17,6 @@ from kbroker.common.open_files import raise_open_files_limit
 from tests.support.client import Body, Client, fetch_body, new_topics, produce_body, row_of
 from tests.support.compaction import keyed
 from tests.support.descriptors import descriptors
-from tests.support.metadata_file import write_metadata_file
 from tests.support.wire import Closed
 
 FREE = {"listeners": "PLAINTEXT://127.0.0.1:0"}
@@ -126,18 +124,6 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         assert broker_threads() == before
     with Broker({**FREE, "log.dirs": tmp_path}):
         pass
-
-
-def test_a_newer_schema_stops_the_start(tmp_path: Path) -> None:
-    """A metadata file of a later version is refused with a hint, and left unchanged."""
-    path = write_metadata_file(tmp_path, {})
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version=9")
-    db.close()
-    before = path.read_bytes()
-    with pytest.raises(BrokerStartError, match=r"schema version 9, this kbroker supports .*: start a newer kbroker"):
-        Broker({**FREE, "log.dirs": tmp_path}).start()
-    assert path.read_bytes() == before
 
 
 def test_misuse_is_refused() -> None:

@@ -312,11 +312,6 @@ def _without_authorizer(changes: Sequence[ConfigChange]) -> tuple[Sequence[Confi
     return [one for one in changes if one not in ignored], ", ".join(one.name for one in ignored)
 
 
-def kept_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """Return the configs of a broker that have an effect at run time; values of unknown ones are empty."""
-    return _without_secrets({name: text for name, text in configs.items() if not _is_fixed(name)})
-
-
 def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:
     """Return the configs without the values of unknown ones, which may be secrets, are hidden, and have no effect."""
     return {name: "" if described_key(name) is None else text for name, text in configs.items()}

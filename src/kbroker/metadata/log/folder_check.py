@@ -20,7 +20,7 @@ from kbroker.log.log_dir import parse_partition_folder, partition_folders
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import UNASSIGNED
 from kbroker.metadata.log.folder_reader import FolderMetadata, read_metadata
-from kbroker.metadata.log.former_file import FILE_NAME, metadata_file
+from kbroker.metadata.log.former_file import refusal
 from kbroker.metadata.log.metadata_log import MetadataLogError
 from kbroker.metadata.log.servable import check_quorum, obstacles
 from kbroker.metadata.records.control_records import Voter
@@ -37,7 +37,6 @@ class LogFolders(NamedTuple):
         owners: owners of the folders that are formatted.
         metadata: None without any.
         fault: fault of the metadata or of a folder's owner, "" without one.
-        has_old_file: a metadata file of kbroker 0.1 is in a folder.
         strays: partition folders that belong to no partition of the metadata.
         missing: partitions of this node without a folder.
     """
@@ -46,7 +45,6 @@ class LogFolders(NamedTuple):
     owners: Mapping[Path, MetaProperties]
     metadata: FolderMetadata | None
     fault: str
-    has_old_file: bool
     strays: Sequence[Path]
     missing: Sequence[str]
 
@@ -99,7 +97,7 @@ class Verdict(NamedTuple):
 
 def read_folders(folders: Sequence[Path]) -> LogFolders:
     """Read all log folders of a node, without a change to any file. Raises: OSError."""
-    owners, fault = {}, ""
+    owners, fault = {}, refusal(folders) or ""
     metadata = None
     for folder in folders:
         try:
@@ -119,7 +117,7 @@ def read_folders(folders: Sequence[Path]) -> LogFolders:
     missing: list[str] = []
     if metadata is not None and first is not None:
         strays, missing = _compare(folders, metadata.image, first.node_id)
-    return LogFolders(folders, owners, metadata, fault, metadata_file(folders) is not None, strays, missing)
+    return LogFolders(folders, owners, metadata, fault, strays, missing)
 
 
 def _compare(folders: Sequence[Path], image: MetadataImage, node_id: int) -> tuple[list[Path], list[str]]:
@@ -166,9 +164,6 @@ def judge(found: LogFolders, server: str) -> Verdict:
 def _folder_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
     if found.fault:
         yield found.fault
-    elif found.has_old_file:
-        if is_kafka:
-            yield f"{FILE_NAME} has the metadata: start kbroker on the folder once, which takes it over, and stop it"
     elif found.metadata is None:
         if any(partition_folders(folder) for folder in found.folders):
             yield "the metadata is missing: name the folder of the metadata log, or run kbroker log recover-metadata"

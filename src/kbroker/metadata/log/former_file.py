@@ -1,4 +1,4 @@
-"""Place of ``kbroker-metadata.db``, the file of earlier versions; ``metadata_file`` reads it and imports SQLite."""
+"""Refusal of ``kbroker-metadata.db``, the metadata file of development versions before the metadata log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FILE_NAME = "kbroker-metadata.db"
+LAST_READER = "6dcc33a7"  # the last commit that takes the file over
 
 
-def metadata_file(folders: Sequence[Path]) -> Path | None:
-    """Return the file in these log folders, None without any. It was in the first one of log.dirs."""
-    return next((path for path in (folder / FILE_NAME for folder in folders) if path.exists()), None)
+def refusal(folders: Sequence[Path]) -> str | None:
+    """Return the error of log folders with the file, None without it. It was in the first one of log.dirs."""
+    for path in (folder / FILE_NAME for folder in folders):
+        if path.exists():
+            return (
+                f"{path} has the metadata of a development version before the metadata log, and is not read any more: "
+                f"start commit {LAST_READER} of kbroker on the folder once, which takes the file over; move it away if "
+                "the metadata log was in use since"
+            )
+    return None

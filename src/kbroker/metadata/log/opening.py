@@ -9,14 +9,13 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_quorum import VOTERS, voter_listener
-from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, SERVED_LEVELS
+from kbroker.common.feature_versions import KRAFT_VERSION, SERVED_LEVELS
 from kbroker.common.units import counted
-from kbroker.log.checkpoints import read_meta_properties, sync_folder
+from kbroker.log.checkpoints import sync_folder
 from kbroker.log.log_dir import partition_folders
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.formatter import feature_records, make_voter, write_bootstrap, write_voters
-from kbroker.metadata.log.former_file import metadata_file
-from kbroker.metadata.log.loader import LoadedMetadata
+from kbroker.metadata.log.former_file import refusal
 from kbroker.metadata.log.log_storage import (
     LogStorage,
     activation_records,
@@ -70,13 +69,8 @@ def open_metadata(
         voter = None if is_static else make_voter(config.node_id, directory_id, voter_listener(config))
         write_first(folder, voter, records, clock.wall_ms())
 
-    path = metadata_file(folders)
-    if path is not None:
-        from kbroker.metadata.log.takeover import take_over  # once in the life of a folder
-
-        owner = read_meta_properties(folder)
-        cluster_id = None if owner is None else owner.cluster_id
-        take_over(path, folders, config.node_id, cluster_id, write, has_log=has_metadata(folder))
+    if (former := refusal(folders)) is not None:
+        raise MetadataLogError(former)
     if LogFiles(folder).is_empty:
         if (other := folder_with_log(others)) is not None:
             raise MetadataLogError(
@@ -100,15 +94,6 @@ def open_metadata(
 def folder_with_log(log_dirs: Iterable[Path]) -> Path | None:
     """Return the first of the log folders that has a metadata log with content, sound or not; None without any."""
     return next((one for one in log_dirs if not LogFiles(one).is_empty), None)
-
-
-def has_metadata(log_dir: Path) -> bool:
-    """Return whether a log folder has a metadata log with content."""
-    files = LogFiles(log_dir)
-    if files.is_empty:
-        return False
-    loaded = LoadedMetadata(files, is_salvage=True)
-    return loaded.error is not None or METADATA_VERSION in loaded.image.features
 
 
 def _check_no_partitions(folders: Sequence[Path]) -> None:

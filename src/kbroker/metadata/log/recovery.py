@@ -1,15 +1,13 @@
 """Reconstruction of lost metadata from the log folders: topics, their ids and partitions.
 
 ``kbroker log recover-metadata``; the broker must not run. What is sound of a damaged metadata log is kept: its newest
-usable snapshot and the records up to the first damage; of a damaged ``kbroker-metadata.db`` the rows with a correct
-checksum. The result are the first records of a new metadata log. A recovery that is killed is repeated.
+usable snapshot and the records up to the first damage. The result are the first records of a new metadata log. A
+recovery that is killed is repeated.
 """
 
 from __future__ import annotations
 
 import secrets
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -34,19 +32,11 @@ from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
 from kbroker.metadata.log.formatter import feature_records, make_voter, write_bootstrap
-from kbroker.metadata.log.former_file import FILE_NAME, metadata_file
+from kbroker.metadata.log.former_file import FILE_NAME, refusal
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import activation_records, bootstrap_records, first_image, is_known_cluster
-from kbroker.metadata.log.metadata_file import (
-    JOURNAL_SUFFIX,
-    MetadataFileError,
-    NewerFileError,
-    read_tables,
-    sound_rows,
-)
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLogError, StartableLog
-from kbroker.metadata.log.opening import folder_with_log, has_metadata, write_first
-from kbroker.metadata.log.takeover import both_have_metadata, cluster_id_of, cluster_image, put_aside, topics_of
+from kbroker.metadata.log.opening import folder_with_log, write_first
 from kbroker.metadata.producer_ids import PRODUCER_ID_BLOCK
 from kbroker.metadata.records.control_records import Voter
 from kbroker.metadata.records.metadata_record import MetadataRecord, UnknownRecordError, metadata_record
@@ -55,7 +45,6 @@ from kbroker.metadata.topic_rules import offsets_topic_configs
 
 logger = get_logger(__name__)
 
-DAMAGED_SUFFIX = ".damaged"
 MOST_MISSING = 1000  # limit for missing partitions between two folders; with more, a folder is misnamed
 #: The first block of producer ids is drawn from this range when the last allocated block is unknown.
 FIRST_NEW_IDS, LAST_NEW_IDS = 1 << 40, 1 << 52
@@ -90,7 +79,7 @@ class Recovered:
     """Result of a recovery.
 
     ``path`` of the records; ``kept``: number of sound entries of each subject; ``lost``: descriptions of the other
-    entries; ``notes``: for the operator; ``set_aside``: the new name of the damaged file or folder.
+    entries; ``notes``: for the operator; ``set_aside``: the new name of the damaged log.
     """
 
     path: Path
@@ -105,9 +94,8 @@ class Recovered:
 class _Salvage:
     """Sound parts of damaged metadata.
 
-    ``records``: all but those of topics and their configs; ``whole``: the subjects that are complete; ``is_latest``:
-    the ids of the topics are later than those in the folders; ``voter`` of the quorum; ``is_static``: the configs have
-    the voters.
+    ``records``: all but those of topics and their configs; ``whole``: the subjects that are complete; ``voter`` of the
+    quorum; ``is_static``: the configs have the voters.
     """
 
     topics: list[StoredTopic] = field(default_factory=list)
@@ -115,8 +103,6 @@ class _Salvage:
     kept: dict[str, int] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
     notes: list[str] = field(default_factory=list)
-    is_latest: bool = False
-    cluster_id: str | None = None
     voter: Voter | None = None
     is_static: bool = False
 
@@ -131,9 +117,7 @@ def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = (
     with ExitStack() as stack:
         for one in (folder, *others):
             stack.callback(FolderLock(one).release)
-        work = Path(tempfile.mkdtemp(prefix=".recover-metadata-", dir=folder))
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
-        return _recover([folder, *others], work, node_id)
+        return _recover([folder, *others], node_id)
 
 
 def damage_of(folder: Path) -> list[tuple[Path, str]]:
@@ -141,25 +125,20 @@ def damage_of(folder: Path) -> list[tuple[Path, str]]:
 
     Nothing in the folder is changed. Raises: OSError.
     """
-    with tempfile.TemporaryDirectory(prefix="kbroker-verify-") as work:
-        found = list(_damage(folder, Path(work)))
+    found = list(_damage(folder))
     if found:
         try:
             FolderLock(folder).release()
         except FolderLockedError:
-            return []  # the copy may have half a change; the broker checked the metadata when it started
+            return []  # half a change may have been read; the broker checked the metadata when it started
         except OSError:
             pass  # a read-only folder
     return found
 
 
-def _damage(folder: Path, work: Path) -> Iterator[tuple[Path, str]]:
-    path = folder / FILE_NAME
-    if path.exists():
-        try:
-            read_tables(_copy(path, work))
-        except MetadataFileError as error:
-            yield path, str(error).replace(str(work), str(folder))
+def _damage(folder: Path) -> Iterator[tuple[Path, str]]:
+    if (former := refusal([folder])) is not None:
+        yield folder / FILE_NAME, former
     if LogFiles(folder).is_empty:
         return
     try:
@@ -168,10 +147,10 @@ def _damage(folder: Path, work: Path) -> Iterator[tuple[Path, str]]:
         yield folder / FOLDER_NAME, f"{error}; of several log folders name all, this one first"
 
 
-def _recover(folders: Sequence[Path], work: Path, node_id: int | None) -> Recovered:
+def _recover(folders: Sequence[Path], node_id: int | None) -> Recovered:
     folder = folders[0]
     found = Recovered(folder / BOOTSTRAP_CHECKPOINT)
-    salvage = _salvage(folders, work)
+    salvage = _salvage(folders)
     owner = _owner(folders, node_id, salvage)
     found.notes += salvage.notes
     found.topics = _topics(folders, salvage, found.notes)
@@ -217,9 +196,6 @@ def _write(folders: Sequence[Path], salvage: _Salvage, owner: MetaProperties, im
     elif not salvage.is_static:
         voter = make_voter(owner.node_id, directory_id, voter_listener(BrokerConfig({"node.id": owner.node_id})))
     write_first(folder, voter, records, now_ms)
-    path = metadata_file(folders)
-    if path is not None:
-        aside = put_aside(path, DAMAGED_SUFFIX)
     return aside
 
 
@@ -233,7 +209,7 @@ def _owner(folders: Sequence[Path], node_id: int | None, salvage: _Salvage) -> M
     if owner is None:
         if node_id is None:
             raise RecoveryError(f"{folder} has no {checkpoints.META_PROPERTIES}: give the node's id with --node-id")
-        owner = MetaProperties(salvage.cluster_id or checkpoints.random_uuid_text(), node_id)
+        owner = MetaProperties(checkpoints.random_uuid_text(), node_id)
     directory_id = own.directory_id if own is not None else None
     if directory_id is None and salvage.voter is not None:
         directory_id = salvage.voter.directory_id
@@ -243,8 +219,10 @@ def _owner(folders: Sequence[Path], node_id: int | None, salvage: _Salvage) -> M
 # -------------------------------------------------------------------- intact batches
 
 
-def _salvage(folders: Sequence[Path], work: Path) -> _Salvage:
+def _salvage(folders: Sequence[Path]) -> _Salvage:
     """Read what is sound. Raises: RecoveryError, if everything is."""
+    if (former := refusal(folders)) is not None:
+        raise RecoveryError(former)
     folder = folders[0]
     other = folder_with_log(folders[1:])
     if other is not None and LogFiles(folder).is_empty:
@@ -252,11 +230,6 @@ def _salvage(folders: Sequence[Path], work: Path) -> _Salvage:
             f"{folder} has no metadata log, but {other} has it: nothing is recovered; set metadata.log.dir={other} for "
             f"the broker, or name that folder first in log.dirs and in this command"
         )
-    path = metadata_file(folders)
-    if path is not None and path.stat().st_size > 0:
-        if has_metadata(folder):
-            raise RecoveryError(both_have_metadata(path, folder))
-        return _salvage_file(path, work)
     if not LogFiles(folder).is_empty:
         try:
             bad_snapshots = LoadedMetadata(StartableLog(folder)).bad_snapshots
@@ -280,38 +253,6 @@ def _salvage_first(folder: Path) -> _Salvage:
     if is_known_cluster(records) or not any(path.name != FOLDER_NAME for path in partition_folders(folder)):
         raise RecoveryError(f"{folder / BOOTSTRAP_CHECKPOINT} is whole: there is nothing to recover")
     return _Salvage()
-
-
-def _salvage_file(path: Path, work: Path) -> _Salvage:
-    copy = _copy(path, work)
-    try:
-        read_tables(copy)
-    except NewerFileError as error:
-        raise RecoveryError(str(error).replace(str(work), str(path.parent))) from None
-    except MetadataFileError:
-        pass
-    else:
-        raise RecoveryError(f"{path} is whole: there is nothing to recover")
-    try:
-        tables, whole = sound_rows(copy)
-    except MetadataFileError:
-        return _Salvage()
-    image = cluster_image(tables)
-    records = list(records_of(image, image.features[METADATA_VERSION]))
-    salvage = _Salvage(topics_of(tables), records, whole=whole, is_latest=True)
-    salvage.kept = {table: len(rows) for table, rows in tables.items() if table != "facts"}
-    salvage.cluster_id = cluster_id_of(tables)
-    return salvage
-
-
-def _copy(path: Path, work: Path) -> Path:
-    """Copy the file, because reading it rolls back uncommitted changes."""
-    copy = work / path.name
-    shutil.copyfile(path, copy)
-    journal = path.with_name(path.name + JOURNAL_SUFFIX)
-    if journal.exists():
-        shutil.copyfile(journal, copy.with_name(copy.name + JOURNAL_SUFFIX))
-    return copy
 
 
 def _salvage_log(folder: Path, files: LogFiles) -> _Salvage:
@@ -371,12 +312,12 @@ def _topics(folders: Sequence[Path], salvage: _Salvage, notes: list[str]) -> lis
     topics = {topic.name: topic for topic in salvage.topics}
     for name, partitions in ids.items():
         known = topics.get(name)
-        if known is not None and not salvage.is_latest and any(partitions.values()):
-            topic_id = _id_of(name, partitions, folder, notes)
-            if topic_id != known.topic_id:  # a topic that was created later
-                known = None
+        if known is not None and not any(partitions.values()):
+            topic_id = known.topic_id
         else:
-            topic_id = known.topic_id if known is not None else _id_of(name, partitions, folder, notes)
+            topic_id = _id_of(name, partitions, folder, notes)
+            if known is not None and topic_id != known.topic_id:  # a topic that was created later
+                known = None
         count = max(partitions) + 1
         if count - len(partitions) > MOST_MISSING:
             raise RecoveryError(

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.cli import cli
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_quorum import voter_listener
+from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, SERVED_LEVELS
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import Credential
@@ -19,16 +21,19 @@ from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_lock import FolderLock
 from kbroker.log.log_dir import LogDir
-from kbroker.metadata.image.image import MetadataImage
-from kbroker.metadata.log.former_file import FILE_NAME
+from kbroker.metadata.image.delta import image_of
+from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
+from kbroker.metadata.image.snapshot_records import records_of
+from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
+from kbroker.metadata.log.formatter import feature_records, make_voter, write_bootstrap
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
+from kbroker.metadata.log.opening import write_first
 from kbroker.metadata.log.recovery import FIRST_NEW_IDS, LAST_NEW_IDS, RecoveryError, recover
 from kbroker.metadata.records.batches import build_records, read_batches
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 from tests.support.killed_steps import killed_at_each_step
 from tests.support.metadata import start_metadata
-from tests.support.metadata_file import Rows, write_metadata_file
 
 ORDERS, OFFSETS = uuid.UUID(int=0x1234), uuid.UUID(int=0x99)
 KEEPS_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -36,32 +41,29 @@ CREDENTIAL = Credential(b"s" * 16, 4096, b"k" * 32, b"v" * 32)
 TOKEN = DelegationToken(
     "token-1", Principal("User", "alice"), Principal("User", "bob"), (Principal("User", "carol"),), 1, 30, 20
 )
-ROWS: Rows = {
-    "facts": [("feature.transaction.version", "1"), ("features.epoch", "4")],
-    "topics": [("orders", ORDERS.bytes, 3), ("__consumer_offsets", OFFSETS.bytes, 2)],
-    "configs": [
-        ("topic", "orders", "cleanup.policy", "compact"),
-        ("topic", "orders", "retention.ms", "7"),
-        ("topic", "__consumer_offsets", "cleanup.policy", "compact"),
-        ("group", "readers", "consumer.session.timeout.ms", "45000"),
-        ("broker", "", "message.max.bytes", "7777"),
-    ],
-    "producer_ids": [(1000,)],
-    "quotas": [('{"user": "u"}', "producer_byte_rate", 5.0)],
-    "scram_credentials": [("bob", "SCRAM-SHA-256", b"s" * 16, 4096, b"k" * 32, b"v" * 32)],
-    "delegation_tokens": [("token-1", "User", "alice", "User", "bob", '[["User", "carol"]]', 1, 30, 20)],
-}
+TOPICS = [
+    StoredTopic("orders", ORDERS, 3, {"cleanup.policy": "compact", "retention.ms": "7"}),
+    StoredTopic("__consumer_offsets", OFFSETS, 2, {"cleanup.policy": "compact"}),
+]
+REST = EMPTY_IMAGE._replace(
+    features={name: one for name, one in SERVED_LEVELS.items() if one and name != KRAFT_VERSION}
+    | {"transaction.version": 1},
+    configs={(32, "readers"): {"consumer.session.timeout.ms": "45000"}, (4, ""): {"message.max.bytes": "7777"}},
+    client_quotas={QuotaEntity.of({"user": "u"}): {"producer_byte_rate": 5.0}},
+    next_producer_id=1000,
+    scram_credentials={("bob", "SCRAM-SHA-256"): CREDENTIAL},
+    delegation_tokens={"token-1": TOKEN},
+)
 EVERYTHING = {
     "topics": 2, "configs": 5, "producer_ids": 1, "quotas": 1, "scram_credentials": 1, "delegation_tokens": 1,
 }  # fmt: skip
 
 
 @pytest.fixture
-def old_folder(tmp_path: Path) -> Path:
-    """Create the log folder of an earlier version, with a compacted, a regular and a deleted topic."""
+def folder(tmp_path: Path) -> Path:
+    """Create a log folder with a compacted, a regular and a deleted topic, and without its bootstrap checkpoint."""
     data = tmp_path / "data"
     log_dir = LogDir(data, "some-cluster", 3)
-    write_metadata_file(data, ROWS, node_id=3, cluster_id="some-cluster")
     for name, topic_id, partitions in (("orders", ORDERS, 3), ("__consumer_offsets", OFFSETS, 2)):
         for partition in range(partitions):
             path = log_dir.create_partition_folder(name, partition, topic_id)
@@ -71,19 +73,16 @@ def old_folder(tmp_path: Path) -> Path:
     log_dir.write_cleaner_offsets({("orders", 1): 5})
     log_dir.create_partition_folder("gone", 0, uuid.UUID(int=5))
     log_dir.rename_for_delete("gone", 0)
+    level = REST.features[METADATA_VERSION]
+    records = [*records_of(REST, level), *topic_records(TOPICS, PartitionsOnDisk([data]), 3)]
+    voter = make_voter(3, log_dir.directory_id, voter_listener(BrokerConfig({"node.id": 3})))
+    write_first(data, voter, records_of(image_of(records), level), 1)
     log_dir.close(clean=True)
     (data / "backup-2024").mkdir()
+    start(data)
+    start(data)
+    (data / BOOTSTRAP_CHECKPOINT).unlink()
     return data
-
-
-@pytest.fixture
-def folder(old_folder: Path) -> Path:
-    """Return the folder with a metadata log in place of the file, and without its bootstrap checkpoint."""
-    start(old_folder)
-    start(old_folder)
-    (old_folder / f"{FILE_NAME}.taken-over").unlink()
-    (old_folder / BOOTSTRAP_CHECKPOINT).unlink()
-    return old_folder
 
 
 def start(folder: Path, *others: Path, node_id: int = 3) -> MetadataImage:
@@ -153,12 +152,30 @@ def test_a_lost_log_beside_partitions_is_refused(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_first_records_of_former_times_are_no_replacement(old_folder: Path) -> None:
+def test_first_records_of_former_times_are_no_replacement(folder: Path) -> None:
     """The records of bootstrap.checkpoint do not replace a lost log, because they lack all later changes."""
-    start(old_folder)
-    lose(old_folder)
+    write_bootstrap(folder, feature_records(SERVED_LEVELS), 1)
+    lose(folder)
     with pytest.raises(MetadataLogError, match="is missing, but"):
-        start(old_folder)
+        start(folder)
+
+
+def test_metadata_of_a_development_version_is_refused(folder: Path) -> None:
+    """A metadata file of former times prevents the start, the recovery and a clean bill, and no file changes."""
+    path = folder / "kbroker-metadata.db"
+    path.write_bytes(b"rows")
+    before = {one: one.read_bytes() for one in folder.rglob("*") if one.is_file() and one.name != ".lock"}
+    expected = rf"{path} has the metadata of a development version .*: start commit [0-9a-f]+ of kbroker on the folder"
+    with pytest.raises(MetadataLogError, match=expected):
+        start(folder)
+    with pytest.raises(RecoveryError, match=expected):
+        recover(folder)
+    status, output = verify(folder)
+    assert status == 3
+    assert re.search(expected, output)
+    assert {one: one.read_bytes() for one in before} == before
+    path.unlink()
+    check_rest(start(folder))
 
 
 def test_a_folder_without_partitions_is_a_new_one(tmp_path: Path) -> None:
@@ -181,33 +198,6 @@ def test_topics_come_back_from_their_folders(folder: Path) -> None:
     assert image.configs[4, ""] == {"min.insync.replicas": "1"}
     assert FIRST_NEW_IDS <= image.next_producer_id < LAST_NEW_IDS
     assert sorted(path.name for path in folder.iterdir() if "recover" in path.name) == []
-
-
-def test_sound_rows_of_a_damaged_file_are_kept(old_folder: Path) -> None:
-    """Rows with a correct checksum are kept, damaged ones are dropped, and the file is renamed."""
-    folder = old_folder
-    damage(folder / FILE_NAME, b"consumer.session.timeout.ms45000", b"consumer.session.timeout.ms45001")
-    with pytest.raises(MetadataLogError, match="table configs"):
-        start(folder)
-    found = recover(folder)
-    assert found.set_aside == folder / f"{FILE_NAME}.damaged"
-    assert found.lost == ["configs of topics and brokers"]
-    assert found.kept == {**EVERYTHING, "configs": 4}
-    image = start(folder)
-    check_topics(image)
-    check_rest(image)
-    assert image.configs[2, "orders"] == {"retention.bytes": "-1", "cleanup.policy": "compact", "retention.ms": "7"}
-    assert image.configs[4, ""] == {"message.max.bytes": "7777"}
-    assert (32, "readers") not in image.configs
-
-
-def test_another_file_of_that_name_is_put_aside(old_folder: Path) -> None:
-    """A file without readable rows is renamed, and the topics are recovered from their folders."""
-    (old_folder / FILE_NAME).write_bytes(b"no database at all, however long" * 200)
-    with pytest.raises(MetadataLogError, match=r"is damaged: .*recover-metadata"):
-        start(old_folder)
-    assert recover(old_folder).set_aside == old_folder / f"{FILE_NAME}.damaged"
-    check_topics(start(old_folder))
 
 
 def test_records_before_the_damage_of_a_log_are_kept(folder: Path) -> None:
@@ -257,21 +247,12 @@ def test_a_topic_that_was_created_after_the_damage_is_not_the_old_one(folder: Pa
     assert image.configs[2, "orders"] == {**KEEPS_ALL, "cleanup.policy": "compact"}
 
 
-def test_whole_metadata_is_left_alone(folder: Path, old_folder: Path) -> None:
+def test_whole_metadata_is_left_alone(folder: Path) -> None:
     """Recovery of undamaged metadata is refused, and no file changes."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     with pytest.raises(RecoveryError, match=f"{FOLDER_NAME} is whole: there is nothing to recover"):
         recover(folder)
     assert {path: path.read_bytes() for path in before} == before
-
-
-def test_a_whole_file_is_left_alone(old_folder: Path) -> None:
-    """The next start takes over an undamaged file."""
-    before = (old_folder / FILE_NAME).read_bytes()
-    with pytest.raises(RecoveryError, match="is whole: there is nothing to recover"):
-        recover(old_folder)
-    assert (old_folder / FILE_NAME).read_bytes() == before
-    check_topics(start(old_folder))
 
 
 def test_a_torn_tail_is_no_damage(folder: Path) -> None:
@@ -287,35 +268,31 @@ def test_a_torn_tail_is_no_damage(folder: Path) -> None:
 STEPS = [*((Path, name) for name in ("replace", "rename", "chmod")), (checkpoints, "sync_folder")]
 
 
-@pytest.mark.parametrize("kind", ["log", "file", "lost"])
+@pytest.mark.parametrize("kind", ["log", "lost"])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_recovery_that_is_killed_at_any_step_is_repeated(
-    old_folder: Path, tmp_path: Path, kind: str, is_late: bool
+    folder: Path, tmp_path: Path, kind: str, is_late: bool
 ) -> None:
     """After a kill before or after any step, a start has all topics or is refused until the recovery is repeated."""
-    if kind == "file":
-        damage(old_folder / FILE_NAME, b"consumer.session.timeout.ms45000", b"consumer.session.timeout.ms45001")
-    else:
-        start(old_folder)
-        damage_log(old_folder)
-        if kind == "lost":
-            lose(old_folder)
+    damage_log(folder)
+    if kind == "lost":
+        lose(folder)
     source = tmp_path / "source"
-    old_folder.rename(source)
+    folder.rename(source)
 
     def recovery() -> None:
-        shutil.rmtree(old_folder, ignore_errors=True)
-        shutil.copytree(source, old_folder)
-        recover(old_folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(source, folder)
+        recover(folder)
 
     kills = 0
     for is_killed in killed_at_each_step(recovery, STEPS, is_late=is_late):
         kills += is_killed
         try:
-            image = start(old_folder)
+            image = start(folder)
         except MetadataLogError:
-            recover(old_folder)
-            image = start(old_folder)
+            recover(folder)
+            image = start(folder)
         check_topics(image)
         if kind != "lost":
             check_rest(image)
@@ -423,20 +400,6 @@ def test_the_command_reports_what_was_made_and_what_is_lost(folder: Path) -> Non
 def verify(folder: Path, *options: str) -> tuple[int, str]:
     done = CliRunner().invoke(cli, ["log", "verify", *options, str(folder)])
     return done.exit_code, done.output
-
-
-def test_verify_checks_an_old_file(old_folder: Path) -> None:
-    """Damage gives exit status 3, also with --json, and the file is not changed."""
-    folder = old_folder
-    assert verify(folder) == (0, "0 damaged places\n")
-    damage(folder / FILE_NAME, ORDERS.bytes, uuid.UUID(int=7).bytes)
-    before = (folder / FILE_NAME).read_bytes()
-    status, output = verify(folder)
-    assert status == 3
-    assert f"{folder / FILE_NAME} is damaged: table topics, topic 'orders': its checksum is wrong" in output
-    (row,) = json.loads(verify(folder, "--json")[1])
-    assert row["path"] == str(folder / FILE_NAME)
-    assert (folder / FILE_NAME).read_bytes() == before
 
 
 def test_verify_checks_the_metadata_log(folder: Path) -> None:
