@@ -175,6 +175,16 @@ def test_transaction_of_the_largest_epoch_can_end(state: ProducerStateManager) -
     assert state.end_transaction(PID, 32767, 1, commit=False, transaction_version=2) == (0, (PID, 0, 1, 2))
 
 
+def test_marker_of_the_largest_epoch_ends_the_verification(state: ProducerStateManager) -> None:
+    """No transaction of the same producer id follows it, so that a verification is of the one that it ends."""
+    for transaction_version in (1, 2):
+        guard = state.verify(PID, 32767, 0, bumps_epochs=True)[1]
+        found = state.end_transaction(PID, 32767, 1, commit=False, transaction_version=transaction_version)
+        assert found == (0, None)
+        assert state.verifications == 0
+        assert state.append(PID, 32767, 0, 2, transactional=True, guard=guard)[0] == BAD_TXN_STATE
+
+
 def test_marker_of_an_unknown_version(state: ProducerStateManager) -> None:
     """The error of an older epoch precedes that of the version, which precedes that of an older coordinator."""
     assert state.end_transaction(PID, -2, 0, commit=True, transaction_version=-1)[0] == UNKNOWN_SERVER_ERROR
