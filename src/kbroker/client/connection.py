@@ -325,16 +325,16 @@ class Connection:
             self._arm(deadline)
             received = self._sock.recv_into(view) if read is None else read(len(view), view)
             if not received:
-                raise BrokerConnectionError(self.address, self._closed_text())
+                raise BrokerConnectionError(self.address, self._closed_text(deadline))
             view = view[received:]
 
-    def _closed_text(self) -> str:
-        """Return the reason for which the broker has closed the connection, as far as it can be known."""
+    def _closed_text(self, deadline: float) -> str:
+        """Return the reason for which the broker has closed the connection, as far as it can be known in time."""
         sock = self._sock
         if not self._is_answered and not hasattr(sock, "read") and sock is not None:  # the first request, without TLS
             from kbroker.client.security import requires_tls
 
-            if requires_tls(sock):
+            if requires_tls(sock, deadline, self._clock):
                 return WITH_TLS
         return f"the broker closed the connection{self.closed_hint}"
 

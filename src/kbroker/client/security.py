@@ -7,7 +7,7 @@ unless they are misspelled names of these.
 import copy
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kbroker.client.cluster import check
@@ -137,19 +137,25 @@ def _is_without_tls(error: BaseException) -> bool:
     return isinstance(error, ConnectionResetError)
 
 
-def requires_tls(sock: socket.socket) -> bool:
-    """Return whether the peer of a connected socket takes part in a TLS handshake on another connection."""
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+def requires_tls(sock: socket.socket, deadline: float, clock: Callable[[], float]) -> bool:
+    """Return whether the peer of a connected socket takes part in a TLS handshake on another connection.
+
+    A peer that takes longer than ``PROBE_TIMEOUT_S``, or than the deadline by the clock, does not.
+    """
+    deadline = min(deadline, clock() + PROBE_TIMEOUT_S)
+    if deadline <= clock() or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        with (
-            socket.create_connection(sock.getpeername()[:2], PROBE_TIMEOUT_S) as other,
-            context.wrap_socket(other),
-        ):
-            return True
+        with socket.create_connection(sock.getpeername()[:2], deadline - clock()) as other:
+            left_s = deadline - clock()
+            if left_s <= 0:
+                return False
+            other.settimeout(left_s)
+            with context.wrap_socket(other):  # the time-out is that of the whole handshake
+                return True
     except ssl.SSLError as error:  # a refusal of the handshake, such as of the version, is one of a TLS listener
         return not _is_without_tls(error)
     except OSError:  # also of a broker that stops

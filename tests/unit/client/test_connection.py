@@ -159,6 +159,37 @@ def test_bad_responses_close_the_connection(data: bytes, message: str) -> None:
             connection.request(METADATA, 9, {})
 
 
+@pytest.mark.parametrize(("left_s", "limits"), [(1.0, [1.0, 0.5]), (30.0, [2.0, 1.5]), (0.5, [0.5])])
+def test_search_for_tls_ends_with_the_request(
+    left_s: float, limits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed connection is asked for TLS on another one, within the time that is left, and 2 s in all."""
+    times = [0.0]
+    found: list[float] = []
+
+    class Watched(socket.socket):
+        def settimeout(self, value: float | None) -> None:
+            found.append(value or 0.0)
+            super().settimeout(value)
+
+    def connect(address: object, timeout_s: float) -> socket.socket:
+        found.append(timeout_s)
+        times[0] += 0.5
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return Watched(fileno=ours.detach())
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stream = socket.create_connection(server.getsockname())
+        connection = Connection(("fake", 1), open_stream=lambda address, timeout_s: stream, clock=lambda: times[0])
+        monkeypatch.setattr(socket, "create_connection", connect)
+        with server.accept()[0] as theirs:
+            theirs.shutdown(socket.SHUT_WR)
+            with pytest.raises(BrokerConnectionError, match="the broker closed the connection"):
+                connection.request(METADATA, 9, {}, timeout_s=left_s)
+    assert found == limits
+
+
 def test_silent_broker_times_out() -> None:
     """A broker that never responds causes a time-out error with the time-out's length, by the injected clock."""
     ours, theirs = socket.socketpair()
