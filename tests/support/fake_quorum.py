@@ -133,7 +133,7 @@ class FakeQuorum:
             self.requests.append((step.address, step.api_key, step.body))
             if step.address in self.unreachable:
                 now_ms += 1
-                observer.on_failure(step, "connection refused", now_ms)
+                observer.on_disconnect(step, "connection refused", now_ms)
                 continue
             response = self.respond(step)
             version = step.versions[1]

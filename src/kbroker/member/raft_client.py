@@ -104,7 +104,7 @@ class RaftClient:
             text = error.message if isinstance(error, KafkaError) else str(error)
             if isinstance(error, KafkaError) and error.error is not Errors.UNSUPPORTED_VERSION:
                 text = f"controller {format_address(send.address)} refuses the connection: {error.error.name}: {text}"
-            observer.on_failure(send, text, self._clock.now_ms())
+            observer.on_disconnect(send, text, self._clock.now_ms())
         else:
             try:
                 observer.on_response(send, response, self._clock.now_ms())

@@ -29,6 +29,7 @@ FETCH_VERSIONS, FETCH_SNAPSHOT_VERSIONS = (16, 18), (0, 1)  # before 16 a respon
 FETCH_MAX_WAIT_MS = 500
 NO_LEADER = -1
 NO_OFFSET = -1
+RECONNECT_BACKOFF_MS, RECONNECT_BACKOFF_MAX_MS = 50, 500  # as in KafkaRaftManager, doubled with each failure
 MAX_HOST_LENGTH = 255  # of a name in DNS
 
 
@@ -99,6 +100,7 @@ class RaftObserver:
         self._bootstrap = list(dict.fromkeys([*settings.bootstrap, *settings.voters.values()]))
         self._turn = 0  # of the bootstrap servers
         self._backing_off: dict[Address, int] = {}  # until when
+        self._reconnect_ms: dict[Address, int] = {}  # latest pause before a new connection, until a response
         self._download: SnapshotDownload | None = None
         self._has_news = False  # a newer epoch or leader since the last success
 
@@ -173,12 +175,26 @@ class RaftObserver:
 
     def on_failure(self, sent: Send, reason: str, now_ms: int) -> None:
         """Note a request without a response, or with one that is of no use."""
+        self._back_off(sent, reason, now_ms, self._settings.retry_backoff_ms)
+
+    def on_disconnect(self, sent: Send, reason: str, now_ms: int) -> None:
+        """Note a request for which no connection could be made, or whose connection has failed.
+
+        Nodes that are down for long must not cost a connection each ``retry_backoff_ms``.
+        """
+        before_ms = self._reconnect_ms.get(sent.address, 0)
+        after_ms = min(2 * before_ms, RECONNECT_BACKOFF_MAX_MS) if before_ms else RECONNECT_BACKOFF_MS
+        self._reconnect_ms[sent.address] = after_ms
+        self._back_off(sent, reason, now_ms, max(after_ms, self._settings.retry_backoff_ms))
+
+    def _back_off(self, sent: Send, reason: str, now_ms: int, duration_ms: int) -> None:
         self.last_error = reason
         self._backing_off = {one: until for one, until in self._backing_off.items() if until > now_ms}
-        self._backing_off[sent.address] = now_ms + max(1, self._settings.retry_backoff_ms)
+        self._backing_off[sent.address] = now_ms + max(1, duration_ms)
 
     def on_response(self, sent: Send, response: Body, now_ms: int) -> None:
         """Apply a response. Raises: RaftFatalError; OSError, the log cannot be written."""
+        self._reconnect_ms.pop(sent.address, None)
         error = Errors.of(response["ErrorCode"])
         topics = response.get("Responses") if sent.api_key == FETCH else response.get("Topics")
         if error is not Errors.NONE or not topics or not topics[0]["Partitions"]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client.connection import Address
 from kbroker.common.errors import Errors
 from kbroker.log.log_dir import LogDir
-from kbroker.member.raft_observer import FETCH, FETCH_SNAPSHOT, RaftFatalError, Send, Wait
+from kbroker.member.raft_observer import FETCH, FETCH_SNAPSHOT, RaftFatalError, RaftObserver, Send, Wait
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.quorum_state import QuorumState, read_quorum_state
 from kbroker.metadata.records.batches import build_control
@@ -88,6 +89,34 @@ def test_a_leader_that_does_not_respond(tmp_path: Path, quorum: FakeQuorum) -> N
         quorum.commit()
         assert follower.catch_up() == quorum.image()
         assert follower.observer.leader == (2, ("c2", 9093))
+
+
+def attempts_ms(observer: RaftObserver, now_ms: int, count: int) -> dict[Address, list[int]]:
+    """Let attempts fail at once; return their times, since the first one, by address."""
+    times: dict[Address, list[int]] = {}
+    begin_ms = now_ms
+    while count > 0:
+        step = observer.next(now_ms)
+        if isinstance(step, Wait):
+            now_ms += step.ms
+            continue
+        times.setdefault(step.address, []).append(now_ms - begin_ms)
+        observer.on_disconnect(step, "connection refused", now_ms)
+        count -= 1
+    return times
+
+
+def test_controllers_that_are_gone(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The pause before a connection to a node doubles from 50 to 500 ms, and is short again after a response."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        observer = follower.observer
+        expected = [0, 50, 150, 350, 750, 1250, 1750]
+        assert attempts_ms(observer, 100_000, 14) == dict.fromkeys(quorum.addresses.values(), expected)
+        assert isinstance(observer.next(102_249), Wait)
+        quorum.drive(observer, 3, 102_250)
+        assert observer.last_error == ""
+        assert attempts_ms(observer, 200_000, 6)[quorum.addresses[1]][:3] == expected[:3]
 
 
 def test_an_election_without_a_result(tmp_path: Path, quorum: FakeQuorum) -> None:
