@@ -181,8 +181,8 @@ cdef bint apply_marker(ProducerState *state, Entry *entry, const BatchFacts *fac
 
 cdef bint begins_next(ProducerState *state, const BatchFacts *facts) noexcept nogil:
     """Return whether the producer's verification is of the transaction that follows the one which a marker ends: with
-    transaction version 2 the client may begin it, with the marker's epoch, before the marker is written. A marker of the
-    largest epoch is followed by none: the client continues with another producer id.
+    transaction version 2 the client may begin it, with the marker's epoch, before the marker is written. None follows a
+    marker of the largest epoch: the client continues with another producer id.
     """
     cdef Verification *verification
     if not facts.is_control or state.verifications.count == 0 or facts.producer_epoch == MAX_EPOCH:
