@@ -99,7 +99,8 @@ class Model:
         self, pid: int, epoch: int, offset: int, commit: bool, coordinator_epoch: int, timestamp: int, version: int
     ) -> tuple[int, tuple[int, int, int, int] | None]:
         p = self.producers.get(pid) or Producer()
-        if epoch < p.epoch or (version >= 2 and epoch == p.epoch and p.txn is not None):
+        is_late = version >= 2 and epoch == p.epoch != LARGEST_EPOCH and p.txn is not None
+        if epoch < p.epoch or is_late:
             return 47, None
         if coordinator_epoch < p.coordinator_epoch:
             return 52, None
