@@ -218,7 +218,8 @@ class ReplicaMover:
         end = min(segment.size_bytes, start + budget)
         if is_active and at == end > 0:
             return 0
-        with FileIO(folder / name) as source, FileIO(future.folder / name, "r+" if start else "w") as target:
+        copy = str(future.folder / name)
+        with _open(str(folder / name)) as source, FileIO(copy, "r+" if start else "w") as target:
             while at < end:
                 size = min(CHUNK_BYTES, end - at)
                 self._throttle.take(size)
@@ -308,6 +309,16 @@ def _copy_file(source: Path, target: Path, name: str, max_bytes: int = -1, *, is
         if is_synced:
             file.flush()
             checkpoints.sync_descriptor(file.fileno())
+
+
+def _open(path: str) -> FileIO:
+    """Open a segment's file. Raises: FileNotFoundError, if it was removed; SourceError."""
+    try:
+        return FileIO(path)
+    except FileNotFoundError:
+        raise
+    except OSError as e:
+        raise SourceError(str(e)) from e
 
 
 def _read(file: FileIO, size_bytes: int, position: int) -> bytes:

@@ -23,3 +23,10 @@ def brokers(tmp_path: Path, clock: VirtualClock) -> Brokers:
 def manager(brokers: Brokers) -> LogManager:
     """Return the log manager of a started broker."""
     return brokers.start()[0]
+
+
+@pytest.fixture
+def folders(brokers: Brokers, tmp_path: Path) -> list[Path]:
+    """Give the brokers two folders."""
+    brokers.folders = [tmp_path / "a", tmp_path / "b"]
+    return brokers.folders

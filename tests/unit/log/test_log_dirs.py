@@ -22,45 +22,11 @@ from kbroker.log.replica_mover import ReplicaMover
 from tests.support.compaction import keyed
 from tests.support.errors import error_of
 from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, kill, pass_time
-
-KEY = ("orders", 0)
-
-
-@pytest.fixture
-def folders(brokers: Brokers, tmp_path: Path) -> list[Path]:
-    """Give the brokers two folders."""
-    brokers.folders = [tmp_path / "a", tmp_path / "b"]
-    return brokers.folders
+from tests.support.log_moves import KEY, filled, finish, home, values
 
 
 def homes(folders: list[Path]) -> Counter[str]:
     return Counter(folder.name for folder in folders for entry in folder.iterdir() if re.search(r"-\d+\Z", entry.name))
-
-
-def finish(manager: LogManager) -> None:
-    """Run every step of every move."""
-    while manager.mover.scheduler.task_names:
-        manager.mover.scheduler.run_due()
-
-
-def home(manager: LogManager, key: tuple[str, int] = KEY) -> str:
-    log_dir = manager._hosted[key].log_dir
-    assert log_dir is not None
-    return log_dir.path.name
-
-
-def values(manager: LogManager) -> list[bytes]:
-    """Return the bytes of each batch of the partition, by offset."""
-    log = manager.partition(*KEY)
-    assert log is not None
-    found = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        read = log.read(offset, 1)
-        assert read.error == 0
-        found.append(read.records)
-        offset = int.from_bytes(read.records[:8], "big") + int.from_bytes(read.records[23:27], "big") + 1
-    return found
 
 
 def test_a_new_partition_is_in_the_folder_with_the_fewest(brokers: Brokers, folders: list[Path]) -> None:
@@ -140,9 +106,9 @@ def test_the_folder_of_the_metadata_log(tmp_path: Path, clock: VirtualClock) -> 
     (tmp_path / "link").symlink_to(second)
     with pytest.raises(LogDirError, match="expected a folder"):
         LogManager([first, second], clock, BrokerConfig())
-    for home in (second, tmp_path / "link", outside):
-        manager = LogManager([first, second], clock, BrokerConfig({"metadata.log.dir": str(home)}))
-        assert manager.metadata_dir.path == (outside if home == outside else second)
+    for metadata in (second, tmp_path / "link", outside):
+        manager = LogManager([first, second], clock, BrokerConfig({"metadata.log.dir": str(metadata)}))
+        assert manager.metadata_dir.path == (outside if metadata == outside else second)
         assert [*manager.offline_dirs] == [first]
         with pytest.raises(FolderLockedError):
             LogManager([manager.metadata_dir.path], clock, BrokerConfig())
@@ -257,17 +223,6 @@ def test_a_partition_in_two_folders_is_refused(brokers: Brokers, folders: list[P
 
 
 # -- moves -------------------------------------------------------------------------------------------------------------
-
-
-def filled(brokers: Brokers, **topic: Any) -> LogManager:
-    """Return the manager of a broker whose partition has three segments and a producer."""
-    manager, _ = brokers.start((("orders", 1),), segment_ms=1000, **topic)
-    for number in range(3):
-        append(manager, time=NOW_MS + 60_000 * number, count=3)
-    for sequence in range(3):
-        producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
-        append(manager, time=NOW_MS + 120_000, **producer)
-    return manager
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
