@@ -308,8 +308,6 @@ class LogCleaner:
             logger.error("%s; the partition is not compacted any more", e)
             with self._lock:
                 self._uncleanable.add(key)
-        except ValueError as e:
-            logger.info("compaction of %s-%d: %s", *key, e)
         except OSError as e:
             self._failed(key, "compaction", e)
         finally:

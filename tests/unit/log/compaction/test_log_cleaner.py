@@ -1,15 +1,17 @@
 """Log cleaner: choice of partitions, times of rounds, and their ends, on a virtual clock."""
 
 import errno
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CompactionConfig, Dirt, measure
@@ -358,3 +360,102 @@ def test_in_memory() -> None:
     assert bench.manager.cleaner.run_once() == [("t", 0)]
     assert [row[0] for row in records(bench.log("t"))] == [2]
     bench.manager.close()
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+class Failing:
+    """A log one of whose methods fails."""
+
+    def __init__(self, log: PartitionLog, name: str, error: Exception) -> None:
+        self._log, self._name, self._error = log, name, error
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self._name:
+            return getattr(self._log, name)
+
+        def fail(*args: object) -> NoReturn:
+            raise self._error
+
+        return fail
+
+
+def let_fail(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:
+    """Let a method of the partition few-0 fail in the cleaner."""
+    original = bench.manager.cleaner._partitions
+    monkeypatch.setattr(
+        bench.manager.cleaner,
+        "_partitions",
+        lambda: [row._replace(log=Failing(row.log, name, error)) if row.key[0] == "few" else row for row in original()],
+    )
+
+
+@pytest.mark.parametrize(("method", "work"), [("segments", "compaction"), ("apply_retention", "retention")])
+def test_a_failure_of_one_partition(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    method: str,
+    work: str,
+) -> None:
+    """The others are cleaned, and the failure is logged; one of a partition deleted meanwhile is not."""
+    caplog.set_level("INFO")
+    for error in (OSError(errno.ENOSPC, "full"), ValueError("the log is closed")):
+        fill(bench.log("many"), *[NOW_MS] * 4)
+        with monkeypatch.context() as patch:
+            let_fail(bench, patch, method, error)
+            assert bench.manager.cleaner.run_once() == [("many", 0)]
+    lines = [line for line in caplog.messages if "few-0" in line]
+    assert lines == [f"{tmp_path}: {work} of few-0 failed, the disk is full: [Errno 28] full"]
+    assert bench.manager.offline_dirs == {}
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_partition_deleted_before_its_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, is_noted: bool
+) -> None:
+    """The round ends, the cleaner continues with the others, and the deleted partition has no checkpoint entry."""
+    caplog.set_level("INFO")
+    fill(bench.log("few"), *[NOW_MS] * 4)
+    fill(bench.log("many"), *[NOW_MS] * 2)
+    note = bench.manager.cleaner._note_first
+
+    def note_late(key: TopicPartition, offset: int) -> bool:
+        noted = is_noted and note(key, offset)
+        if key == ("few", 0):
+            bench.manager.delete_topics({"few": [0]})
+        return noted or note(key, offset)
+
+    monkeypatch.setattr(bench.manager.cleaner, "_note_first", note_late)
+    assert bench.manager.cleaner.run_once() == []
+    assert bench.manager.cleaner.run_once() == [("many", 0)]
+    assert [line for line in caplog.messages if "few-0" in line] == []
+    path = tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT
+    assert checkpoints.offset_checkpoint(path).read() == {("many", 0): 2}
+    assert bench.manager.offline_dirs == {}
+
+
+def test_age_of_records_without_time(log: PartitionLog, tmp_path: Path) -> None:
+    """Without a time stamp the time of the file counts; that of a removed file is now."""
+    config = CompactionConfig(min_compaction_lag_ms=60_000)
+    fill(log, -1, -1)
+    files = [tmp_path / "t-0" / f"{base:020d}.log" for base in (0, 1)]
+    for file, age_s in zip(files, (61, 59), strict=True):
+        stamp = NOW_MS // 1000 - age_s
+        os.utime(file, (stamp, stamp))
+    assert measure(log, config, None, NOW_MS).first_uncleanable == 1
+    files[0].unlink()
+    assert measure(log, config, None, NOW_MS).first_uncleanable == 0
+
+
+def test_after_close_nothing_starts(bench: Bench) -> None:
+    """A change of the configuration after close creates no thread, and a second close does nothing."""
+    cleaner = bench.manager.cleaner
+    cleaner.close()
+    schedulers = cleaner._schedulers
+    cleaner.reconfigure()
+    cleaner.close()
+    assert cleaner._schedulers is schedulers
+    assert all(scheduler.is_idle for scheduler in schedulers)
