@@ -143,8 +143,6 @@ class Membership:
                 self._add(group, member_id, request, on_joined)
             return
         error = group.member_error(member_id, request.group_instance_id)
-        if error is Errors.NONE and group.state is GroupState.EMPTY:
-            error = Errors.UNKNOWN_MEMBER_ID
         if error is not Errors.NONE:
             on_joined(JoinResult(error, member_id))
             return
@@ -461,8 +459,6 @@ def _sync_error(group: ClassicGroup, request: SyncRequest) -> Errors:
         return Errors.INCONSISTENT_GROUP_PROTOCOL
     if request.protocol_name is not None and request.protocol_name != group.protocol_name:
         return Errors.INCONSISTENT_GROUP_PROTOCOL
-    if group.state is GroupState.EMPTY:
-        return Errors.UNKNOWN_MEMBER_ID
     if group.state is GroupState.PREPARING_REBALANCE:
         return Errors.REBALANCE_IN_PROGRESS
     return Errors.NONE

@@ -5,7 +5,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -387,7 +387,10 @@ def let_fail(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, error: Ex
     monkeypatch.setattr(
         bench.manager.cleaner,
         "_partitions",
-        lambda: [row._replace(log=Failing(row.log, name, error)) if row.key[0] == "few" else row for row in original()],
+        lambda: [
+            row._replace(log=cast("PartitionLog", Failing(row.log, name, error))) if row.key[0] == "few" else row
+            for row in original()
+        ],
     )
 
 
