@@ -37,6 +37,11 @@ cdef struct SampleBlock:        # header of the memory: samples behind it, histo
     SampleBlock *older
     int32_t capacity
 
+cdef enum OtherSamples:
+    OTHERS_UNKNOWN = 0
+    OTHERS_WHOLE = 1            # whole numbers, whose sum is exact in any order
+    OTHERS_FRACTIONAL = 2
+
 cdef struct SampleWindow:
     SampleBlock *block          # owned, with all older ones
     Sample *ring
@@ -46,6 +51,11 @@ cdef struct SampleWindow:
     int32_t kind
     int32_t length              # existing samples, in the order of creation
     int32_t current
+    int32_t others              # OtherSamples; OTHERS_UNKNOWN after any change of the samples but the current one
+    # of all samples but the current one:
+    double others_total
+    int64_t others_start_ms     # the earliest one
+    int64_t others_event_ms     # the earliest last event
     HistogramScheme scheme
 
 cdef bint window_init(SampleWindow *window, int32_t kind, const StatConfig *config, int64_t own_window_ms,

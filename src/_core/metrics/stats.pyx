@@ -100,6 +100,7 @@ cdef bint window_reserve(SampleWindow *window, const StatConfig *config) noexcep
 
 cdef inline void sample_reset(SampleWindow *window, int32_t number, int64_t now_ms) noexcept nogil:
     cdef Sample *sample = &window.ring[number]
+    window.others = OTHERS_UNKNOWN
     sample.value = window.initial
     sample.event_count = 0
     sample.start_ms = sample.last_event_ms = now_ms
@@ -258,14 +259,49 @@ cdef inline int64_t elapsed_ms(SampleWindow *window, int64_t now_ms) noexcept no
     return now_ms - oldest
 
 
+cdef int32_t MOST_EXACT = 4096
+
+
+cdef inline bint is_exact(double value) noexcept nogil:
+    """Return whether sums of MOST_EXACT such numbers are exact, and so the same in any order."""
+    return -1099511627776.0 < value < 1099511627776.0 and <double><int64_t>value == value
+
+
+cdef void sum_others(SampleWindow *window) noexcept nogil:
+    cdef Sample *sample
+    cdef int32_t i
+    window.others = OTHERS_WHOLE if window.length <= MOST_EXACT else OTHERS_FRACTIONAL
+    window.others_total = 0.0
+    window.others_start_ms = window.others_event_ms = INT64_MAX >> 1    # without any; the time minus it is in range
+    for i in range(window.length):
+        if i == window.current:
+            continue
+        sample = &window.ring[i]
+        if not is_exact(sample.value):
+            window.others = OTHERS_FRACTIONAL
+        window.others_total += sample.value
+        window.others_start_ms = min(window.others_start_ms, sample.start_ms)
+        window.others_event_ms = min(window.others_event_ms, sample.last_event_ms)
+
+
 cdef double sum_rate(SampleWindow *window, const StatConfig *config, int32_t unit, bint is_simple,
                      int64_t now_ms) noexcept nogil:
-    """Return window_rate of a sum or count, in one pass over the samples instead of three, for the checks of quotas."""
+    """Return window_rate of a sum or count, in one pass over the samples instead of three, for the checks of quotas.
+
+    Of whole numbers, such as bytes, only the current sample is read: the sum of the others is kept.
+    """
     cdef int64_t expire_ms = config.samples * sample_ms(window, config)
     cdef int64_t oldest = now_ms
     cdef double total = 0.0
-    cdef Sample *sample = window.ring
-    cdef const Sample *end = sample + window.length
+    cdef Sample *sample = &window.ring[window.current]
+    cdef const Sample *end
+    if (window.others == OTHERS_WHOLE and is_exact(sample.value) and now_ms - sample.last_event_ms < expire_ms
+            and now_ms - window.others_event_ms < expire_ms):
+        total = window.others_total + sample.value
+        oldest = min(window.others_start_ms, sample.start_ms)
+        return total / convert_ms(padded_ms(window, config, is_simple, now_ms - oldest), unit)
+    sample = window.ring
+    end = sample + window.length
     if sample < end:
         oldest = INT64_MAX
     else:
@@ -276,10 +312,13 @@ cdef double sum_rate(SampleWindow *window, const StatConfig *config, int32_t uni
             sample.value = 0.0
             sample.event_count = 0
             sample.start_ms = sample.last_event_ms = now_ms
+            window.others = OTHERS_UNKNOWN
         total += sample.value
         if sample.start_ms < oldest:
             oldest = sample.start_ms
         sample += 1
+    if window.others == OTHERS_UNKNOWN:
+        sum_others(window)
     return total / convert_ms(padded_ms(window, config, is_simple, now_ms - oldest), unit)
 
 

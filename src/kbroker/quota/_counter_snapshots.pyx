@@ -9,7 +9,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport qsort
 
 from kbroker._core.metrics.metric_config cimport StatConfig, convert_ms
-from kbroker._core.metrics.stats cimport Sample, SampleWindow
+from kbroker._core.metrics.stats cimport OTHERS_UNKNOWN, Sample, SampleWindow
 from kbroker._core.metrics.sensor_core cimport (
     RECORD_ACCEPTED, MetricCore, SensorCore, Violation, metric_get_config, metric_measure, metric_window_ms,
     sensor_check, sensor_copy, sensor_release, sensor_retain,
@@ -195,6 +195,7 @@ cdef class CounterSnapshot:
         for i in range(length):
             window.length = i + 1       # the ring at that time, as far as its older samples still exist
             window.current = i
+            window.others = OTHERS_UNKNOWN
             if window.ring[i].event_count > 0 and i + MOST_REPLAYED >= length:
                 rows.append(self.replayed(copy, window.ring[i].last_event_ms, first_ms, i == latest))
         rows.append(self.replayed(copy, now_ms, first_ms, True))
