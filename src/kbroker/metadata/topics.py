@@ -29,12 +29,14 @@ from kbroker.metadata.partition_records import directory_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_growth import Charge, TopicGrowth, own_configs, storage_error
 from kbroker.metadata.topic_logs import Logs
+from kbroker.metadata.topic_opening import TopicOpening
 from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic
 
 logger = get_logger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
+CREATED_AT_ONCE = 250  # topics: other changes of metadata wait meanwhile, about 50 ms
 DELETED_AT_ONCE = 100  # topics: others wait for the lock meanwhile, and the deletion note has space for this many
 
 
@@ -95,6 +97,8 @@ class TopicRegistry:
         self._failed: dict[uuid.UUID, Exception] = {}  # created topics without logs, with the reason
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
+        self._image = controller.image  # in force
+        self._opening = TopicOpening(config, logs, self.lock, lambda: self._image, self._failed, self._serve)
         self._growth = TopicGrowth(config, controller, logs, self.lock, self._failed, self._drop_logs)
         self.create_remotely: Callable[[str], None] | None = None  # requests a topic of another node's controller
         self.version = 0  # rises with every change
@@ -153,7 +157,7 @@ class TopicRegistry:
 
     def load(self) -> None:
         """Start the logs of every topic, then publish the topics."""
-        image = self._controller.image
+        image = self._image = self._controller.image
         topics = [image.topics[name] for name in sorted(image.topics)]
         configs = {one.name: self._config.topic_configs(own_configs(image, one.name)) for one in topics}
         self._logs.start([TopicLogs(one.name, one.topic_id, len(one.partitions), configs[one.name]) for one in topics])
@@ -176,51 +180,77 @@ class TopicRegistry:
     def create_all(
         self, topics: Iterable[NewTopic], validate_only: bool = False, charge: Charge = free
     ) -> list[Created | KafkaError]:
-        """Create topics separately, but store, sync and publish them together, which costs as much as for one.
+        """Create topics separately, but store, sync and publish many of them together, which costs as much as for one.
+
+        Other changes happen in between; created topics stay if others fail. Topics that exist, since another request
+        has created them, are in force when this returns.
 
         Args: ``charge`` is called with the partitions of each valid topic, unless it is only validated.
         Returns: for each the created topic, or the error with the code and text of Kafka.
         """
+        wanted = list(topics)
+        if validate_only:
+            planned = self._planned(wanted, self._controller.image, None)
+            return [one if isinstance(one, KafkaError) else one.created for one in planned]
+        results: list[Created | KafkaError] = []
+        for start in range(0, len(wanted), CREATED_AT_ONCE):
+            results += self._create_some(wanted[start : start + CREATED_AT_ONCE], charge)
+        return results
+
+    def _create_some(self, topics: Sequence[NewTopic], charge: Charge) -> list[Created | KafkaError]:
         results: list[PlannedTopic | KafkaError] = []
+        planned: list[PlannedTopic] = []
 
         def plan(image: MetadataImage) -> list[MetadataRecord]:
-            names = TopicNames(image.topics)
-            for topic in topics:
-                try:
-                    one = self._checked(topic, names, image)
-                    if not validate_only:
-                        charge(len(one.replicas))
-                        names.add(topic.name)
-                    results.append(one)
-                except KafkaError as error:
-                    results.append(error)
-            planned = [one for one in results if isinstance(one, PlannedTopic)]
+            results.extend(self._planned(topics, image, charge))
+            planned.extend(one for one in results if isinstance(one, PlannedTopic))
+            self._opening.expect(planned)
             return [record for one in planned for record in topic_records(one, self._logs.directory_ids, image.level)]
 
         failures: dict[uuid.UUID, KafkaError] = {}
-        if validate_only:
-            plan(self._controller.image)
-        else:
+        try:
             try:
                 self._controller.change(plan, publisher=self)  # another request may be creating a topic that exists
-                failures = self._forget_failed(results)
-                self.record_directories([one.name for one in results if isinstance(one, PlannedTopic)])
-            except KafkaError as error:
-                failures = {one.topic_id: error for one in results if isinstance(one, PlannedTopic)}
+            finally:
+                self._opening.finish(one.topic_id for one in planned)
+            failures = self._forget_failed(planned)
+            self.record_directories([one.name for one in planned])
+        except KafkaError as error:
+            failures = {one.topic_id: error for one in planned}
+        for topic, one in zip(topics, results, strict=True):
+            if isinstance(one, KafkaError) and one.error is Errors.TOPIC_ALREADY_EXISTS:
+                self._opening.wait(topic.name)
         return [one if isinstance(one, KafkaError) else failures.get(one.topic_id) or one.created for one in results]
+
+    def _planned(
+        self, topics: Iterable[NewTopic], image: MetadataImage, charge: Charge | None
+    ) -> list[PlannedTopic | KafkaError]:
+        """Return for each topic what is to be created, or the error. Args: ``charge``: None if they are not created."""
+        results: list[PlannedTopic | KafkaError] = []
+        names = TopicNames(image.topics)
+        for topic in topics:
+            try:
+                one = self._checked(topic, names, image)
+                if charge is not None:
+                    charge(len(one.replicas))
+                    names.add(topic.name)
+                results.append(one)
+            except KafkaError as error:
+                results.append(error)
+        return results
 
     def _checked(self, topic: NewTopic, names: TopicNames, image: MetadataImage) -> PlannedTopic:
         planned = planned_topic(topic, names, self._config, image)
         self.resolve(planned.configs)
         return planned
 
-    def _forget_failed(self, results: Iterable[PlannedTopic | KafkaError]) -> dict[uuid.UUID, KafkaError]:
+    def _forget_failed(self, topics: Iterable[PlannedTopic]) -> dict[uuid.UUID, KafkaError]:
         """Delete those topics whose logs could not be created; return their errors.
 
         They were stored first: folders without a stored topic would stay forever, while a start creates missing
         folders. Raises: OutcomeUnknownError, if they cannot be deleted: the next start would create them.
         """
-        ids = [one.topic_id for one in results if isinstance(one, PlannedTopic) and one.topic_id in self._failed]
+        ids = [one.topic_id for one in topics if one.topic_id in self._failed]
         failures = {topic_id: storage_error(self._failed[topic_id]) for topic_id in ids}
         if ids:
             try:
@@ -327,9 +357,10 @@ class TopicRegistry:
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Open and remove logs and swap the topics, as a change of the metadata needs it."""
+        self._image = image
         if delta.topics.deleted:
             self._remove(delta.topics.deleted.values())
-        created = self._created(delta.topics.created.values(), image)
+        created = self._created([one for one in delta.topics.created.values() if not self._opening.begin(one)], image)
         grown = [one for one in delta.topics.changed.values() if self._is_grown(one)]
         fresh = created | {topic.name: self._open(topic, image) for topic in grown}
         fresh |= self._reconfigured(delta, image, fresh)
@@ -343,9 +374,7 @@ class TopicRegistry:
         for topic in delta.topics.changed.values():
             if topic.name in self._by_name:
                 self._lead(self._by_name[topic.name])
-        for view in created.values():
-            count = counted(len(view.partitions), "partition")
-            logger.info("created topic %s with %s, id %s", view.name, count, uuid_to_text(view.topic_id))
+        _log_created(created.values())
 
     def _created(self, topics: Collection[TopicImage], image: MetadataImage) -> dict[str, TopicView]:
         """Create the logs of new topics; return the views, without those that failed."""
@@ -355,6 +384,25 @@ class TopicRegistry:
                 views[topic.name] = self._open(topic, image)
             except Exception as error:
                 self._failed[topic.topic_id] = error
+        return self._synced(topics, views)
+
+    def _serve(self, topics: Collection[TopicImage], opened: Mapping[uuid.UUID, Sequence[Any]]) -> None:
+        """Serve new topics with these logs, unless they failed."""
+        views = {
+            one.name: self._view(one, tuple(opened[one.topic_id]), own_configs(self._image, one.name))
+            for one in topics
+            if one.topic_id in opened
+        }
+        created = self._synced(topics, views)
+        if created:
+            self._note_isr(created.values())
+            self._swap({**self._by_name, **created})
+        for view in created.values():
+            self._lead(view)
+        _log_created(created.values())
+
+    def _synced(self, topics: Iterable[TopicImage], views: dict[str, TopicView]) -> dict[str, TopicView]:
+        """Make the folders of new topics durable; return the views, without those that failed."""
         if views:
             try:
                 self._logs.sync_folders()
@@ -370,7 +418,7 @@ class TopicRegistry:
     def _lead(self, view: TopicView) -> None:
         """Set the leader epochs of logs, after the views: fetches that wait at an earlier leader complete by it."""
         for index, (log, registration) in enumerate(zip(view.partitions, view.registrations, strict=True)):
-            if log is not None and log.leader_epoch != registration.leader_epoch:
+            if log is not None and log.leader_epoch < registration.leader_epoch:
                 log.set_leader_epoch(registration.leader_epoch)
                 for hook in self.on_elected:
                     hook(view.topic_id, index)
@@ -393,7 +441,8 @@ class TopicRegistry:
         views, ends = {}, {}
         for topic in topics:
             growing_end = self._growth.forget(topic.topic_id)
-            if self._failed.pop(topic.topic_id, None) is not None:  # partitions may have been added meanwhile
+            is_opening = self._opening.end(topic.topic_id)
+            if self._failed.pop(topic.topic_id, None) is not None or is_opening:  # partitions may have been added
                 self._drop_logs({topic.name: range(max(len(topic.partitions), growing_end))}, [topic.topic_id])
             view = self._by_id.get(topic.topic_id)
             if view is not None:
@@ -521,6 +570,12 @@ class TopicRegistry:
         if has_new:
             self.creation_version = self.version
         self._publish(list(by_name.values()))
+
+
+def _log_created(views: Iterable[TopicView]) -> None:
+    for view in views:
+        count = counted(len(view.partitions), "partition")
+        logger.info("created topic %s with %s, id %s", view.name, count, uuid_to_text(view.topic_id))
 
 
 def _removal(topic_id: uuid.UUID) -> MetadataRecord:
