@@ -18,20 +18,17 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe the named topics, or all, by name; from the cursor on, up to a number of partitions."""
     cursor = body["Cursor"]
     asked = sorted({row["Name"] for row in body["Topics"]})
-    if "" in asked:
-        return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
     if cursor is not None and (cursor["PartitionIndex"] < 0 or (asked and cursor["TopicName"] not in asked)):
         return failure(body, Errors.INVALID_REQUEST, request)
     names = asked or [view.name for view in ctx.topics.all()]
-    first = 0
     if cursor is not None:
         names = [name for name in names if name >= cursor["TopicName"]]
+    if "" in names:
+        return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
     allowed = ctx.auth.allowed(request, checks.DESCRIBE_TOPIC_PARTITIONS, names)
     error = checks.DESCRIBE_TOPIC_PARTITIONS.error  # it does not reveal whether a topic exists
     refused = [_error(name, error) for name in names if asked and name not in allowed]
     names = [name for name in names if name in allowed]
-    if cursor is not None and names and names[0] == cursor["TopicName"]:
-        first = cursor["PartitionIndex"]
     room = max(1, min(body["ResponsePartitionLimit"], MAX_PARTITIONS))
     live = live_nodes(ctx, request.listener)
     topics: list[Body] = []
@@ -42,13 +39,13 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if view is None:
             topics.append({**_unknown(name), "TopicAuthorizedOperations": _operations(ctx, request, name)})
             continue
-        first = min(first, len(view.partitions))
+        is_at_cursor = cursor is not None and name == cursor["TopicName"]
+        first = min(cursor["PartitionIndex"] if is_at_cursor else 0, len(view.partitions))
         last = min(len(view.partitions), first + room)
         topics.append(_topic(ctx, view, range(first, last), _operations(ctx, request, name), live))
         if last < len(view.partitions):
             return {"Topics": topics + refused, "NextCursor": {"TopicName": name, "PartitionIndex": last}}
         room -= last - first
-        first = 0
     return {"Topics": topics + refused, "NextCursor": None}
 
 

@@ -73,6 +73,8 @@ class ScramCredentials:
                 if isinstance(change, Deletion):
                     body = {"Name": change.user, "Mechanism": mechanism.number}
                     records.append(metadata_record("RemoveUserScramCredentialRecord", body))
+                elif not change.salted_password:  # Java has no HMAC with an empty key: the error of its exception
+                    outcome[change.user] = KafkaError(Errors.UNKNOWN_SERVER_ERROR)
                 else:
                     credential = scram.Credential.from_salted_password(
                         mechanism, change.salted_password, change.salt, change.iterations
@@ -104,6 +106,4 @@ def _objection(change: Deletion | Upsertion, image: MetadataImage) -> KafkaError
         return KafkaError(Errors.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     elif change.iterations > scram.MAX_ITERATIONS:
         return KafkaError(Errors.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
-    elif not change.salted_password:  # Java has no HMAC with an empty key: the error is that of its exception
-        return KafkaError(Errors.UNKNOWN_SERVER_ERROR)
     return None

@@ -98,6 +98,22 @@ def test_lists_grow_and_shrink(bench: Bench) -> None:
     assert configs_of(bench, "t")["cleanup.policy"] == "delete"
 
 
+def test_lists_are_split_as_java_splits(bench: Bench) -> None:
+    """Empty words at the end of a text are left out, but an empty text is one word; spaces belong to a word."""
+    bench.create("t")
+    key = "cleanup.policy"
+    assert step(bench, TOPIC, "t", (key, APPEND, ",")) == (0, None)
+    assert configs_of(bench, "t") == {key: "delete"}
+    assert step(bench, TOPIC, "t", (key, APPEND, ""))[0] == 40
+    assert step(bench, TOPIC, "t", (key, APPEND, ",compact"))[0] == 40
+    assert step(bench, TOPIC, "t", (key, APPEND, " compact,,")) == (0, None)
+    assert configs_of(bench, "t") == {key: "delete, compact"}
+    assert step(bench, TOPIC, "t", (key, SUBTRACT, "compact")) == (0, None)
+    assert configs_of(bench, "t") == {key: "delete, compact"}
+    assert step(bench, TOPIC, "t", (key, SUBTRACT, " compact")) == (0, None)
+    assert configs_of(bench, "t") == {key: "delete"}
+
+
 def test_a_list_grows_no_longer_than_a_response_can_describe(bench: Bench) -> None:
     """An append beyond 32,767 bytes is rejected, since an old DescribeConfigs response could not hold the value."""
     bench.create("t")
@@ -232,6 +248,9 @@ def test_client_metrics_configs(bench: Bench) -> None:
         ("a,b", 7), ("100", 7), ("", 5)
     ]  # fmt: skip
     assert step(bench, CLIENT_METRICS, "m", ("interval.ms", SET, "99"))[0] == 42
+    assert step(bench, CLIENT_METRICS, "m", ("match", SET, "nonsense"))[0] == 40
+    assert step(bench, CLIENT_METRICS, "m", ("match", SET, "nonsense"), ("interval.ms", SET, "99"))[0] == 42
+    assert step(bench, CLIENT_METRICS, "m", ("match", SET, "nonsense"), ("unknown", SET, "1"))[0] == 42
 
 
 @pytest.mark.parametrize("name", ["", "m"])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from kbroker.common.errors import Errors
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
@@ -230,3 +231,28 @@ def test_an_older_leader_epoch_is_fenced() -> None:
 def test_an_unknown_topic_without_partitions_has_no_response() -> None:
     body = {"ReplicaId": -1, "Topics": [{"Name": "absent", "Partitions": []}]}
     assert timed().ask("ListOffsets", 5, body)["Topics"] == []
+
+
+# ---------------------------------------------------------------- DescribeTopicPartitions
+
+
+def pages(bench: Bench, *names: str, cursor: tuple[str, int]) -> dict[str, Body]:
+    at = {"TopicName": cursor[0], "PartitionIndex": cursor[1]}
+    body = {"Topics": [{"Name": name} for name in names], "ResponsePartitionLimit": 9, "Cursor": at}
+    return {row["Name"]: row for row in bench.ask("DescribeTopicPartitions", 0, body)["Topics"]}
+
+
+def test_the_partition_of_a_cursor_at_an_unknown_topic_is_not_that_of_the_next_one(bench: Bench) -> None:
+    """The topic after an unknown one is described from its first partition on."""
+    bench.create("there", partitions=2)
+    rows = pages(bench, "absent", "there", cursor=("absent", 1))
+    assert rows["absent"]["ErrorCode"] == Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert [each["PartitionIndex"] for each in rows["there"]["Partitions"]] == [0, 1]
+
+
+def test_a_topic_without_a_name_before_the_cursor_is_left_out(bench: Bench) -> None:
+    """A cursor is checked before names are looked up; those before it are not looked up at all."""
+    bench.create("there")
+    assert {*pages(bench, "", "there", cursor=("there", 0))} == {"there"}
+    rows = pages(bench, "", "there", cursor=("other", 0))
+    assert {row["ErrorCode"] for row in rows.values()} == {Errors.INVALID_REQUEST}

@@ -104,6 +104,13 @@ def test_an_empty_salted_password_is_refused(ctx: Any) -> None:
     assert [row[0] for row in described(ctx, None)] == ["right"]
 
 
+def test_a_user_who_is_set_twice_has_that_error_before_the_one_of_an_empty_salted_password(ctx: Any) -> None:
+    """Kafka refuses users that are named twice before it computes the keys of any user."""
+    changes = [{**upsertion("twice"), "SaltedPassword": b""}, upsertion("twice")]
+    assert altered(ctx, [], changes)["twice"][0] == Errors.DUPLICATE_RESOURCE
+    assert described(ctx, None) == []
+
+
 def test_users_are_in_kafkas_order(ctx: Any) -> None:
     """Results are in the order of Java's hash maps: removed users, set ones, errors; descriptions as well."""
     names = [f"user{i}" for i in range(20)] + ["alice", "bob", "carol", "dave", "zoë"]

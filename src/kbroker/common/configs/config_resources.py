@@ -13,7 +13,7 @@ from kbroker.common.configs.config_def import ConfigError, ConfigKey, Validator,
 from kbroker.common.configs.group_bounds import bound_name
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_patterns import is_java_pattern
-from kbroker.common.java.java_values import trim
+from kbroker.common.java.java_values import java_split, trim
 
 _DURATION = re.compile(  # durations that java.time.Duration parses and that are not negative
     r"\+?P(?=.)(?:\+?([0-9]+)D)?(?:T(?=.)(?:\+?([0-9]+)H)?(?:\+?([0-9]+)M)?(?:\+?([0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?",
@@ -122,21 +122,21 @@ def validate_group_configs(configs: Mapping[str, str], setting_of: Callable[[str
 
 def validate_client_metrics_configs(configs: Mapping[str, str]) -> None:
     """Refuse configs that a subscription cannot have. Raises: ConfigError or KafkaError with Kafka's wording."""
-    for name, value in configs.items():
+    for name in configs:
         if name not in CLIENT_METRICS_TABLE:
             raise KafkaError(Errors.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
-        parsed = CLIENT_METRICS_TABLE[name].parse(value)
-        if name == "interval.ms" and isinstance(parsed, int) and not 100 <= parsed <= 3_600_000:
-            text = f"Invalid value {parsed} for {name}, interval must be between 100 and 3600000 (1 hour)"
-            raise KafkaError(Errors.INVALID_REQUEST, text)
-        if name == "match" and isinstance(parsed, tuple):
-            for word in parsed:
-                match_parts(word)
+    values = {name: CLIENT_METRICS_TABLE[name].parse(value) for name, value in configs.items()}
+    interval_ms, words = values.get("interval.ms"), values.get("match")
+    if isinstance(interval_ms, int) and not 100 <= interval_ms <= 3_600_000:
+        text = f"Invalid value {interval_ms} for interval.ms, interval must be between 100 and 3600000 (1 hour)"
+        raise KafkaError(Errors.INVALID_REQUEST, text)
+    for word in words if isinstance(words, tuple) else ():
+        match_parts(word)
 
 
 def match_parts(word: str) -> tuple[str, str]:
     """Return name and regular expression of a word of ``match``. Raises: ConfigError if they are not valid."""
-    parts = [trim(part) for part in word.rstrip("=").split("=")]  # Java's split leaves out empty parts at the end
+    parts = [trim(part) for part in java_split(word, "=")]
     if len(parts) != 2 or parts[0] not in MATCH_NAMES or not is_java_pattern(parts[1]):
         raise ConfigError("", word, f"Illegal client matching pattern: {word}")
     return parts[0], parts[1]

@@ -1,6 +1,7 @@
 """Numbers and lists as Java reads and prints them: accepted values of Kafka's configs, and their texts.
 
-Source: ``ConfigDef.parseType``, ``Double.parseDouble``, ``Double.toString`` (of Java 19 and later), ``String.trim``.
+Source: ``ConfigDef.parseType``, ``Double.parseDouble``, ``Double.toString`` (of Java 19 and later), ``String.trim``,
+``String.split``.
 """
 
 from __future__ import annotations
@@ -79,6 +80,16 @@ def _shortest(value: float) -> tuple[str, int]:
 def _precision(value: float) -> int:
     digits = repr(value).partition("e")[0].replace(".", "").strip("0")
     return max(1, len(digits) - 1)
+
+
+def java_split(text: str, separator: str) -> list[str]:
+    """Return the parts as Java's ``String.split``: without empty parts at the end, but one part of an empty text."""
+    if not text:
+        return [text]
+    parts = text.split(separator)
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts
 
 
 def split_list(text: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from kbroker.common.configs.config_resources import (
 )
 from kbroker.common.configs.config_security import security_key
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_values import java_split
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata.configs.broker_loggers import change_levels
@@ -349,8 +350,8 @@ def _applied(
         key = table.get(name)
         if key is None or key.type is not ConfigType.LIST:
             raise KafkaError(Errors.INVALID_CONFIG, refusal(operation, name))
-        words = _words(configs.get(name, default(key)))
-        given = _words(value)
+        words = [word for word in java_split(configs.get(name, default(key)), ",") if word]
+        given = java_split(value, ",")
         if operation is ConfigOperation.APPEND:
             words += [word for word in dict.fromkeys(given) if word not in words]
             size_bytes = len(",".join(words).encode(errors="surrogatepass"))
@@ -358,13 +359,11 @@ def _applied(
                 text = f"Expected a value of {name} of at most {LONGEST_VALUE_BYTES} bytes, got {size_bytes} with"
                 raise KafkaError(Errors.INVALID_CONFIG, f"{text} the appended values. Subtract values, or set others.")
         else:
-            words = [word for word in words if word not in given]
+            for word in given:
+                if word in words:
+                    words.remove(word)
         configs[name] = ",".join(words)
     return configs
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",")] if text else []
 
 
 def _not_a_list(operation: ConfigOperation, name: str) -> str:
