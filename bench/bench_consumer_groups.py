@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.measured import Measured
 from kbroker._core.clock import VirtualClock
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
-from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
+from tests.support.consumer_groups import ConsumerGroupBench
+from tests.support.fake_image import FakeImage
 
 STEP_MS = 10
 BEATS = 20_000

@@ -22,7 +22,8 @@ from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_shard import GroupShard
 from tests.support.closing import scope
-from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
+from tests.support.consumer_groups import ConsumerGroupBench
+from tests.support.fake_image import FakeImage
 from tests.support.groups import MemoryTopic
 from tests.support.wire import split
 

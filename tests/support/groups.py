@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import JoinResult, SyncResult
 from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
+from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.metrics.registry import Metrics
 from tests.support.closing import close_at_end
+from tests.support.fake_image import FakeImage
 from tests.support.log_files import memory_log
 
 SESSION_MS, REBALANCE_MS = 10_000, 20_000
 RANGE = [("range", b"\0\0\0\0\0\0\xff\xff\xff\xff")]
 QUICK = GroupSettings(initial_rebalance_delay_ms=0)
+
+
+def refuse_share_partition(key: SharePartitionKey) -> NoReturn:
+    """Refuse a request where there is no share coordinator."""
+    raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
 
 class MemoryTopic:
@@ -80,8 +87,9 @@ class Groups:
 
     def __post_init__(self) -> None:
         self.topic = self.topic or MemoryTopic(self.clock)
+        image, metrics = self.image or FakeImage(), self.metrics or Metrics(clock=self.clock)
         self.coordinator = close_at_end(
-            GroupCoordinator(self.clock, self.topic, self.settings, self.image, self.metrics)
+            GroupCoordinator(self.clock, self.topic, self.settings, image, metrics, refuse_share_partition)
         )
         self.coordinator.start()
 

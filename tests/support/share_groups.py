@@ -17,6 +17,7 @@ from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.share_group.records import StatePartitions
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 from kbroker.coordinator.share_groups import DescribedShareGroup
+from kbroker.metrics.registry import Metrics
 from tests.support.closing import close_at_end
 from tests.support.consumer_groups import Beat, GroupBench
 from tests.support.groups import MemoryTopic
@@ -71,7 +72,7 @@ class ShareGroupBench(GroupBench):
             self.share.runtime.load_all()
         known = GroupSettings(initial_rebalance_delay_ms=0, share=self.settings)
         self.coordinator = close_at_end(
-            GroupCoordinator(self.clock, self.topic, known, self.image, share_coordinator_of=self._coordinator_of)
+            GroupCoordinator(self.clock, self.topic, known, self.image, Metrics(clock=self.clock), self._coordinator_of)
         )
         self.coordinator.start()
         self.groups = self.coordinator.share_groups

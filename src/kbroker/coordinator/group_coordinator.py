@@ -37,7 +37,7 @@ from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.internal_topic import InternalTopic
 from kbroker.coordinator.modern_group.group import ModernGroup
 from kbroker.coordinator.modern_group.membership import GroupParts
-from kbroker.coordinator.modern_group.topics_image import NoTopics, TopicsImage
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import ModernGroups
 from kbroker.coordinator.offset_metadata_manager import OffsetMetadataManager
 from kbroker.coordinator.partition_replay import PartitionReplay
@@ -51,18 +51,11 @@ from kbroker.coordinator.streams_groups import StreamsGroups
 from kbroker.metrics.registry import Metrics
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.share.share_coordinator import ShareCoordinator
-    from kbroker.coordinator.share.share_records import SharePartitionKey
     from kbroker.coordinator.share_groups import CoordinatorOf
 
 __all__ = ["OFFSETS_TOPIC", "DescribedGroup", "DescribedMember", "GroupCoordinator", "GroupSettings", "ListedGroup"]
 
 logger = get_logger(__name__)
-
-
-def no_share_coordinator(key: SharePartitionKey) -> ShareCoordinator:
-    """Refuse a request where there is no share coordinator. Raises: KafkaError COORDINATOR_NOT_AVAILABLE."""
-    raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
 
 class GroupSettings(NamedTuple):
@@ -134,15 +127,15 @@ class GroupCoordinator:
         self,
         clock: BaseClock,
         topic: InternalTopic,
-        settings: GroupSettings | None = None,
-        image: TopicsImage | None = None,
-        metrics: Metrics | None = None,
-        share_coordinator_of: CoordinatorOf = no_share_coordinator,
+        settings: GroupSettings,
+        image: TopicsImage,
+        metrics: Metrics,
+        share_coordinator_of: CoordinatorOf,
     ) -> None:
         self._clock = clock
         self._topic = topic
-        sensors = GroupSensors(metrics, clock)
-        self._settings = GroupSettings() if settings is None else settings
+        sensors = GroupSensors(metrics)
+        self._settings = settings
         self.runtime = CoordinatorRuntime(topic, OFFSETS_TOPIC, "groups", self, clock)
         self.joins = Purgatory("Rebalance", clock)
         self.heartbeats = Purgatory("Heartbeat", clock)
@@ -156,8 +149,7 @@ class GroupCoordinator:
             sensors=sensors,
         )
         self._groups = GroupMap(self.runtime)
-        topics = NoTopics() if image is None else image
-        parts, known = GroupParts(clock, self.heartbeats, topics, sensors), (self._groups, self._membership)
+        parts, known = GroupParts(clock, self.heartbeats, image, sensors), (self._groups, self._membership)
         consumer = replace(self._settings.consumer, classic_max_size=self._settings.max_size)
         self.consumer_groups = ConsumerGroups(parts, consumer, *known)
         self.share_groups = ShareGroups(parts, self._settings.share, *known, share_coordinator_of)

@@ -5,7 +5,6 @@ Source: ``GroupCoordinatorMetrics``.
 
 from __future__ import annotations
 
-from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.sensor import Sensor
 from kbroker.metrics.registry import Metrics
 
@@ -13,16 +12,11 @@ GROUP = "group-coordinator-metrics"
 
 
 class GroupSensors:
-    """Sensors with a rate per second and a total each. Threads: any.
+    """Sensors with a rate per second and a total each. Threads: any. Args: ``metrics``: the registry for them."""
 
-    Args: ``metrics``: the registry for them; None: their own.
-    """
-
-    def __init__(self, metrics: Metrics | None, clock: BaseClock) -> None:
-        known = Metrics(clock=clock) if metrics is None else metrics
-
+    def __init__(self, metrics: Metrics) -> None:
         def meter(sensor_name: str, name: str, text: str) -> Sensor:
-            return known.meter(sensor_name, name, GROUP, text)
+            return metrics.meter(sensor_name, name, GROUP, text)
 
         self.offset_commits = meter("OffsetCommits", "offset-commit", "committed offsets")
         self.offset_expirations = meter("OffsetExpired", "offset-expiration", "expired offsets")

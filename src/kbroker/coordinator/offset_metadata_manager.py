@@ -49,7 +49,7 @@ class OffsetMetadataManager:
     """The offsets of the groups in a map.
 
     Args: ``touch`` extends the session of a member that commits, under its group's lock; ``kinds``: the groups of the
-    newer protocols, by kind; ``image``: the topics, None if they are not known.
+    newer protocols, by kind; ``image``: the topics.
     Threads: any.
     """
 
@@ -61,7 +61,7 @@ class OffsetMetadataManager:
         retention_ms: int,
         kinds: Mapping[str, ModernGroups[Any, Any]],
         sensors: GroupSensors,
-        image: TopicsImage | None = None,
+        image: TopicsImage,
     ) -> None:
         self._image = image
         self._clock = clock
@@ -268,7 +268,7 @@ class OffsetMetadataManager:
 
     def delete_topic(self, group_id: str, name: str) -> None:
         """Delete a group's offsets of a deleted topic, not those of a new one with its name. Raises: KafkaError."""
-        present = None if self._image is None else self._image.get(name)
+        present = self._image.get(name)
         present_id = None if present is None else present.topic_id
         with self._groups.locked(group_id) as group:
             if group is not None:

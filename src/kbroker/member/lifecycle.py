@@ -101,7 +101,6 @@ class BrokerLifecycle:
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_EPOCH
         self.is_fenced = True
-        self.heartbeat_ms = -1  # time of the last response to a heartbeat, -1 before
         self.caught_up, self.unfenced, self.ended = threading.Event(), threading.Event(), threading.Event()
         self.failure = ""
         self.last_error = ""
@@ -274,7 +273,6 @@ class BrokerLifecycle:
                 self._is_next_immediate = False
                 delay_ms = self._times.heartbeat_interval_ms
             else:
-                self.heartbeat_ms = self._clock.now_ms()
                 for directory_id in reported:
                     self._offline[directory_id] = True
                 delay_ms = self._take(outcome.body)

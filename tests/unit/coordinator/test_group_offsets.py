@@ -18,8 +18,8 @@ from kbroker.coordinator.internal_topic import partition_of
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_records
-from tests.support.consumer_groups import FakeImage
 from tests.support.errors import error_of
+from tests.support.fake_image import FakeImage
 from tests.support.groups import RANGE, SESSION_MS, Groups, MemoryTopic
 
 PLACE = ("t", 0)

@@ -21,7 +21,8 @@ from kbroker.requests.context import Body
 from kbroker.requests.response_room import MAX_BYTES, NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from tests.support.closing import close_at_end
 from tests.support.compaction import keyed
-from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
+from tests.support.consumer_groups import ConsumerGroupBench
+from tests.support.fake_image import FakeImage
 from tests.support.groups import Groups
 from tests.support.log_files import NOW_MS
 from tests.support.server import Bench, make_bench

@@ -49,22 +49,6 @@ class TopicsImage(Protocol):
         """Return the names of all topics."""
 
 
-class NoTopics:
-    """An image without topics."""
-
-    version = creation_version = 0
-    rack: str | None = None
-
-    def get(self, name: str) -> TopicMetadata | None:
-        return None
-
-    def get_by_id(self, topic_id: UUID) -> TopicMetadata | None:
-        return None
-
-    def names(self) -> Iterable[str]:
-        return ()
-
-
 class TopicHashes:
     """Cache of the hashes of topics. Threads: any; a hash may be computed twice."""
 

@@ -26,7 +26,7 @@ _STRIPE, _STRIPES_A_BLOCK = 64, (192 - 64) // 8
 
 
 def xxh3_64(data: bytes) -> int:
-    """Return the hash of ``data``, an unsigned int of 64 bits."""
+    """Return the hash of ``data``, an unsigned int of 64 bits. The data of Kafka's hashes has at least 8 bytes."""
     size = len(data)
     if size <= 16:
         return _short(data, size)
@@ -56,14 +56,6 @@ def _avalanche(value: int) -> int:
     return value ^ value >> 32
 
 
-def _xxh64_avalanche(value: int) -> int:
-    value ^= value >> 33
-    value = value * _PRIME_2 & _MASK
-    value ^= value >> 29
-    value = value * _PRIME_3 & _MASK
-    return value ^ value >> 32
-
-
 def _rotate(value: int, bits: int) -> int:
     return (value << bits | value >> (64 - bits)) & _MASK
 
@@ -74,17 +66,12 @@ def _short(data: bytes, size: int) -> int:
         high = _u64(data, size - 8) ^ _u64(_SECRET, 40) ^ _u64(_SECRET, 48)
         swapped = int.from_bytes(low.to_bytes(8, "little"), "big")
         return _avalanche((size + swapped + high + _fold(low, high)) & _MASK)
-    if size >= 4:
-        value = (_u32(data, size - 4) + (_u32(data, 0) << 32)) ^ _u64(_SECRET, 8) ^ _u64(_SECRET, 16)
-        value ^= _rotate(value, 49) ^ _rotate(value, 24)
-        value = value * _MIX_2 & _MASK
-        value ^= (value >> 35) + size
-        value = value * _MIX_2 & _MASK
-        return value ^ value >> 28
-    if size:
-        mixed = data[0] << 16 | data[size >> 1] << 24 | data[size - 1] | size << 8
-        return _xxh64_avalanche(mixed ^ (_u32(_SECRET, 0) ^ _u32(_SECRET, 4)))
-    return _xxh64_avalanche(_u64(_SECRET, 56) ^ _u64(_SECRET, 64))
+    value = (_u32(data, size - 4) + (_u32(data, 0) << 32)) ^ _u64(_SECRET, 8) ^ _u64(_SECRET, 16)
+    value ^= _rotate(value, 49) ^ _rotate(value, 24)
+    value = value * _MIX_2 & _MASK
+    value ^= (value >> 35) + size
+    value = value * _MIX_2 & _MASK
+    return value ^ value >> 28
 
 
 def _mix_16(data: bytes, at: int, secret_at: int) -> int:

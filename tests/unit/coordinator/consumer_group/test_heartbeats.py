@@ -19,7 +19,8 @@ from kbroker.coordinator.modern_group import timers
 from kbroker.coordinator.modern_group.membership import TOPICS_REFRESH_MS
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.modern_group.topics_image import TopicMetadata
-from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
+from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench
+from tests.support.fake_image import FakeImage
 
 
 def stable_pair(bench: ConsumerGroupBench) -> tuple[int, int]:

@@ -8,11 +8,13 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import JoinResult
+from kbroker.coordinator.classic_membership import LeavingMember
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.protocol import codec
-from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
+from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench
+from tests.support.fake_image import FakeImage
 
 
 def protocols(
@@ -167,11 +169,41 @@ def test_what_a_classic_member_is_refused(bench: ConsumerGroupBench) -> None:
     assert bench.groups.sync(joined.member_id, 9).one.error is Errors.ILLEGAL_GENERATION
     wrong = bench.groups.sync(joined.member_id, joined.generation_id, name="roundrobin")
     assert wrong.one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    foreign = bench.groups.sync(joined.member_id, joined.generation_id, kind="connect")
+    assert foreign.one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
     assert bench.groups.beat(joined.member_id, 9) is Errors.ILLEGAL_GENERATION
+    assert bench.groups.join(joined.member_id, protocols=[("range", b"\0")]).one.error is Errors.UNKNOWN_SERVER_ERROR
+    bench.join("another")
+    behind = bench.groups.sync(joined.member_id, joined.generation_id)
+    assert behind.one.error is Errors.REBALANCE_IN_PROGRESS
     assert bench.groups.leave("unknown", joined.member_id) == [Errors.UNKNOWN_MEMBER_ID, Errors.NONE]
     closed = ConsumerGroupBench(settings=replace(AT_ONCE, migration_policy="disabled"))
     closed.join("new")
     assert closed.groups.join(protocols=protocols()).one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_static_classic_members_of_a_consumer_group(bench: ConsumerGroupBench) -> None:
+    """They sync, send heartbeats and leave by their instance ids, with or without their member ids."""
+    bench.join("new")
+    one, two = (bench.groups.join(instance=name, protocols=protocols()).one for name in ("i", "k"))
+    assert bench.groups.sync(two.member_id, two.generation_id, instance="i").one.error is Errors.FENCED_INSTANCE_ID
+    assert bench.groups.sync(two.member_id, two.generation_id, instance="l").one.error is Errors.UNKNOWN_MEMBER_ID
+    assert bench.groups.sync(two.member_id, two.generation_id, instance="k").one.error is Errors.NONE
+    leaving = [("", "l"), (two.member_id, "i"), ("", "i"), (two.member_id, "k")]
+    assert bench.coordinator.leave("g", [LeavingMember(*row) for row in leaving]) == [
+        Errors.UNKNOWN_MEMBER_ID, Errors.FENCED_INSTANCE_ID, Errors.NONE, Errors.NONE,
+    ]  # fmt: skip
+    assert [row.member.member_id for row in bench.described().members] == ["new"]
+    assert bench.groups.beat(one.member_id, one.generation_id, instance="i") is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_a_classic_group_too_large_for_the_other_protocol_is_not_converted() -> None:
+    bench = ConsumerGroupBench(settings=replace(AT_ONCE, max_size=1))
+    one, two = classic_pair(bench)
+    why = "the group size exceeds the consumer group maximum size"
+    with pytest.raises(KafkaError, match=f"Cannot upgrade classic group g to consumer group because {why}"):
+        bench.join("new")
+    assert set(bench.groups.members()) == {one, two}
 
 
 def test_a_classic_member_that_does_not_sync_is_removed(bench: ConsumerGroupBench) -> None:

@@ -3,8 +3,9 @@
 from kbroker.common.errors import Errors
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
-from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
+from tests.support.consumer_groups import ConsumerGroupBench
 from tests.support.errors import error_of
+from tests.support.fake_image import FakeImage
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -8,7 +8,8 @@ import pytest
 from kbroker.common.errors import KafkaError
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.modern_group.settings import Limits
-from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
+from tests.support.consumer_groups import ConsumerGroupBench
+from tests.support.fake_image import FakeImage
 from tests.support.group_lives import LOST, GroupLife, LiveClient
 
 Used = set[tuple[str, int]]

@@ -11,7 +11,8 @@ from kbroker.coordinator.consumer_group import regexes
 from kbroker.coordinator.consumer_group.background import BackgroundTasks
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.records import ResolvedRegex
-from tests.support.consumer_groups import Beat, ConsumerGroupBench, FakeImage
+from tests.support.consumer_groups import Beat, ConsumerGroupBench
+from tests.support.fake_image import FakeImage
 
 
 def resolve(*arguments: Any) -> dict[str, ResolvedRegex]:

@@ -7,8 +7,8 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
-from tests.support.consumer_groups import FakeImage
 from tests.support.errors import error_of
+from tests.support.fake_image import FakeImage
 from tests.support.groups import Groups
 from tests.support.share_groups import AT_ONCE, ShareGroupBench
 

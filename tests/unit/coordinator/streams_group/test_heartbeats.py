@@ -9,8 +9,8 @@ from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.streams_group.internal_topics import Status
-from tests.support.consumer_groups import FakeImage
 from tests.support.errors import error_of
+from tests.support.fake_image import FakeImage
 from tests.support.groups import RANGE
 from tests.support.streams_groups import AT_ONCE, Beat, StreamsGroupBench, subtopology, topic, topology
 

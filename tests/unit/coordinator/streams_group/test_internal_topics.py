@@ -7,8 +7,8 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.streams_group.internal_topics import MAX_TASKS, ConfiguredTopology, Status, configure
 from kbroker.coordinator.streams_group.topology import StreamsTopology
-from tests.support.consumer_groups import FakeImage
 from tests.support.errors import error_of
+from tests.support.fake_image import FakeImage
 from tests.support.streams_groups import subtopology, topic, topology
 
 IMAGE = FakeImage(t=2, u=3, v=3)

@@ -8,7 +8,7 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
-from tests.support.consumer_groups import FakeImage
+from tests.support.fake_image import FakeImage
 from tests.support.group_lives import LOST, GroupLife, LiveClient
 from tests.support.streams_groups import StreamsGroupBench, subtopology, topology
 
