@@ -1,5 +1,8 @@
 """A partition to move between the two log folders of one broker."""
 
+import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from kbroker.log.manager import LogManager
@@ -17,6 +20,10 @@ def filled(brokers: Brokers, **topic: Any) -> LogManager:
         producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
         append(manager, time=NOW_MS + 120_000, **producer)
     return manager
+
+
+def homes(folders: list[Path]) -> Counter[str]:
+    return Counter(folder.name for folder in folders for entry in folder.iterdir() if re.search(r"-\d+\Z", entry.name))
 
 
 def finish(manager: LogManager) -> None:

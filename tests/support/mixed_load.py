@@ -38,6 +38,7 @@ TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
     ("atomic", 2, {}),
     ("compacted", 1, {"cleanup.policy": "compact", "segment.ms": "10000", "min.cleanable.dirty.ratio": "0.01"}),
 )
+MOVED = ("plain", "compacted", "atomic")  # topics whose partition 0 is moved to the other log folder in each round
 NO_LIMIT = {"retention.ms": "-1", "message.timestamp.before.max.ms": str((1 << 63) - 1)}
 
 
@@ -279,6 +280,23 @@ class Load:
         self._mark()
         return code
 
+    def move(self, topic: str) -> int:
+        """Move partition 0 to the other log folder, wait for the end of the move, and produce a record."""
+        if not self.broker.is_running:
+            return UNKNOWN
+        hosted = self.broker.parts.logs._hosted.find((topic, 0))
+        if hosted is None or hosted.log_dir is None:
+            return STORAGE_ERROR
+        _, *others = sorted(self.broker.parts.logs._dirs, key=lambda log_dir: log_dir is not hosted.log_dir)
+        row = {"Path": str(others[0].path), "Topics": [{"Name": topic, "Partitions": [0]}]}
+        where = ("Results", 0, "Partitions", 0)
+        code = self._until_served("move", lambda: self._first(34, 2, {"Dirs": [row]}, *where))
+        wait_for(f"the end of the move of {topic}-0", lambda: hosted.future is None, 5, 0.001)
+        self._mark()
+        if topic != "atomic":
+            self.produce(topic, 0, key=b"same" if topic == "compacted" else None)
+        return code
+
     # ------------------------------------------------------------ groups and transactions
 
     def commit_offset(self, group: str, offset: int) -> int:
@@ -366,6 +384,8 @@ class Load:
         self.delete_records("plain", 0, number)
         self.maintain()
         self.produce_exactly_once(0)
+        for topic in MOVED:
+            self.move(topic)
         for topic in [fact.removeprefix("topic ") for fact in self.expected.facts if fact.startswith("topic new-")]:
             if topic != name and self.expected.facts[f"topic {topic}"] not in ([None], [None, None]):
                 self.delete(topic)

@@ -120,12 +120,19 @@ class PartitionLog:
         """Remove the files of segments that were deleted at least file.delete.delay.ms ago; return their number."""
     def delete_records(self, offset: int) -> int:
         """Move the log start up to `offset` (-1: high watermark); return the log start. Raises: ValueError."""
-    def move_to(self, directory: str, commit: Callable[[], None], undo: Callable[[], None]) -> None:
+    def move_to(
+        self,
+        directory: str,
+        complete: Callable[[], None],
+        commit: Callable[[], None],
+        undo: Callable[[], None],
+    ) -> None:
         """Continue in another folder, without an append or a flush in between.
 
-        `commit` makes `directory` a copy of the log, on disk; `undo` reverses that. When this returns, no read uses the
-        former folder. Raises: ValueError, when the log is closed or has failed; OSError, when the copy cannot be read
-        or differs; the log then stays in its folder.
+        `complete` copies what a copy of the log lacks; `commit` gives it the name `directory`, on disk; `undo` reverses
+        a commit, also one that failed after a part of it. When this returns, no read uses the former folder. Raises:
+        ValueError, when the log is closed or has failed; OSError, when the copy cannot be written, read or differs; the
+        log then stays in its folder, without appends if `undo` failed.
         """
     def expire_producers(self, now_ms: int) -> None: ...
     def update_config(self, config: Mapping[str, Any]) -> None: ...

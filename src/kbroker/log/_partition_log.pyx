@@ -295,14 +295,13 @@ cdef class PartitionLog:
             raise ValueError(f"offset {offset} is not between 0 and the high watermark {mark}")
         return start
 
-    def move_to(self, str directory not None, commit, undo):
+    def move_to(self, str directory not None, complete, commit, undo):
         cdef Partition *state = open_state(self)
         cdef bytes path = os.fsencode(directory)
-        cdef Directory *target
         cdef SegmentList *old = NULL
         if self.in_memory:
             raise ValueError("an in-memory log has no folder")
-        target = directory_new(<const char *>path)
+        cdef Directory *target = directory_new(<const char *>path)
         if target is NULL:
             raise MemoryError
         with nogil:
@@ -311,8 +310,9 @@ cdef class PartitionLog:
         try:
             if atomic_load(&state.closed) or atomic_load(&state.is_failed):
                 raise ValueError(f"{self.topic}-{self.partition_id} is closed or has failed")
-            commit()
+            complete()
             try:
+                commit()
                 old = adopt_copy(state, directory, target)
             except BaseException:
                 atomic_store(&state.is_failed, 1)       # until the copy is certain to be undone

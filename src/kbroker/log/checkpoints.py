@@ -328,28 +328,29 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
 # -- kbroker-moved-from ------------------------------------------------------------------------------------------------
 
 
-def write_moved_from(folder: Path, source: uuid.UUID) -> None:
-    """Note in a partition's folder that it replaces the partition's folder in another log folder.
+def write_moved_from(folder: Path, sources: Iterable[uuid.UUID]) -> None:
+    """Note in a partition's folder that it replaces the partition's folders in other log folders.
 
-    A crash may leave both: this one is complete then, and the other is out of date. Raises: OSError.
+    A crash may leave several: this one is complete then, and the others are out of date. Raises: OSError.
     """
-    write_atomically(folder / MOVED_FROM, f"version: 0\ndirectory_id: {uuid_to_text(source)}\n".encode())
+    lines = ["version: 0", *(f"directory_id: {uuid_to_text(source)}" for source in sources)]
+    write_atomically(folder / MOVED_FROM, ("\n".join(lines) + "\n").encode())
 
 
-def read_moved_from(folder: Path) -> uuid.UUID | None:
-    """Return the id of the log folder that the partition was moved from, None without such a note.
+def read_moved_from(folder: Path) -> list[uuid.UUID]:
+    """Return the ids of the log folders that the partition was moved from, the latest first; none without a note.
 
     Raises: CorruptFileError, OSError.
     """
     path = folder / MOVED_FROM
     text = read_text(path)
     if text is None:
-        return None
-    version, _, directory_id = text.strip().partition("\ndirectory_id: ")
+        return []
+    version, *lines = text.strip().split("\n")
     try:
-        if version != "version: 0":
+        if version != "version: 0" or not lines or not all(line.startswith("directory_id: ") for line in lines):
             raise ValueError("expected the lines 'version: 0' and 'directory_id: ID'")
-        return uuid_from_text(directory_id)
+        return [uuid_from_text(line.removeprefix("directory_id: ")) for line in lines]
     except ValueError as e:
         raise CorruptFileError(f"{path}: {e}") from None
 

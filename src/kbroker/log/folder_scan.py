@@ -178,7 +178,7 @@ class FolderScan:
         if other is log_dir:
             return
         for moved, former in ((log_dir, other), (other, log_dir)):
-            if checkpoints.read_moved_from(moved.partition_path(*key)) == former.directory_id:
+            if former.directory_id in checkpoints.read_moved_from(moved.partition_path(*key)):
                 path = former.partition_path(*key)
                 logger.info("%s removed: the partition was moved to %s before the last stop", path, moved.path)
                 self._remove(path, former.put_aside_for_delete(path))
@@ -194,10 +194,10 @@ class FolderScan:
         )
 
     def _forget_former(self, folder: Path) -> None:
-        """Remove the note of a move whose former folder is online, and so no longer has the partition."""
+        """Remove the note of a move if the former folders are online, and so no longer have the partition."""
         try:
-            former = checkpoints.read_moved_from(folder)
-            if any(log_dir.directory_id == former and not log_dir.is_offline for log_dir in self._dirs):
+            formers = set(checkpoints.read_moved_from(folder))
+            if formers and formers <= {log_dir.directory_id for log_dir in self._dirs if not log_dir.is_offline}:
                 (folder / checkpoints.MOVED_FROM).unlink()
         except OSError as e:
             logger.warning("%s: %s", folder / checkpoints.MOVED_FROM, e)

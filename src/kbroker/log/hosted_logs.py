@@ -7,6 +7,7 @@ only to create, delete or move a partition.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,16 +28,18 @@ T = TypeVar("T")
 class FutureReplica:
     """A copy of a partition in another log folder, which will replace it.
 
-    ``copied``: bytes by base offset of the segment; ``sealed``: base offsets of the segments that are complete.
+    ``copied``: bytes by base offset of the segment; ``sealed``: base offsets of the segments that are complete;
+    ``formers``: ids of offline log folders that earlier moves have left, which may still have the partition.
     """
 
-    __slots__ = ("copied", "end_offset", "folder", "is_begun", "log_dir", "sealed")
+    __slots__ = ("copied", "end_offset", "folder", "formers", "is_begun", "log_dir", "sealed")
 
     def __init__(self, log_dir: LogDir, folder: Path) -> None:
         self.log_dir = log_dir
         self.folder = folder
         self.copied: dict[int, int] = {}
         self.sealed: set[int] = set()
+        self.formers: list[uuid.UUID] = []
         self.end_offset = 0
         self.is_begun = False
 

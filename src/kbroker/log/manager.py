@@ -102,14 +102,16 @@ class LogManager:
         self.tasks = LogTasks(self._hosted, self._dirs, self.scheduler, config, self._clock)
         known = {
             key: offset
-            for log_dir in self._dirs
-            for key, offset in log_dir.cleaner_offsets.items()
-            if len(self._dirs) == 1 or log_dir.holds(key)
+            for one in self._dirs
+            for key, offset in one.cleaner_offsets.items()
+            if len(self._dirs) == 1 or one.holds(key)
         }
         self.cleaner = LogCleaner(
             self._clock, config, self._compacted, known, self._write_cleaner_offsets, self._cleaner_failed
         )
-        self.mover = ReplicaMover(self._hosted, self.cleaner, self.tasks, self._clock, config, self._remove_later)
+        self.mover = ReplicaMover(
+            self._hosted, self._dirs, self.cleaner, self.tasks, self._clock, config, self._remove_later
+        )
         _disarm_in_child(self)
 
     # -- start and stop ----------------------------------------------------------------------------------------------
@@ -179,8 +181,8 @@ class LogManager:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
+        self.mover.close()  # first: the end of a move schedules the removal of a folder
         self.scheduler.close()
-        self.mover.close()
         self.cleaner.close()
         self.flusher.close()
         unclean: set[LogDir | None] = self._unsound if self._is_started else {*self._dirs}
@@ -546,9 +548,8 @@ class LogManager:
         log, source = hosted.log, hosted.log_dir
         if log.is_failed or log.damage_offset is not None or (source is not None and source.is_offline):
             raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Partition {topic}-{partition} is offline")
-        for log_dir in self._dirs:
-            if str(log_dir.path) == path:
-                self.mover.move(key, hosted, log_dir)
+        for log_dir in (log_dir for log_dir in self._dirs if str(log_dir.path) == path):
+            self.mover.move(key, hosted, log_dir)
 
     # -- compaction --------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 The copy is a folder ``topic-partition.<uuid>-future`` in the target log folder. It gets the bytes of the segments while
 the partition is in use. Appends wait only for the last few bytes: the copy takes the partition's name, the log
 continues in it, and the former folder is removed. A note in the new folder (``kbroker-moved-from``) names the log
-folder that it replaces, so that a start after a crash in between finds which of two folders is out of date. An
-earlier crash leaves an incomplete copy, and the start begins the move again.
+folder that it replaces, so that a start after a crash in between finds which of two folders is out of date; it also
+names log folders of earlier moves that have gone offline with a former folder. An earlier crash leaves an incomplete
+copy, and the start begins the move again.
 
 Threads: every method from any thread; the copying runs on one thread, step by step, each move in turn.
 Source: ``ReplicaAlterLogDirsThread``, ``LogManager.replaceCurrentWithFutureLog``.
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import ByteThrottle
 from kbroker.log.compaction.log_cleaner import LogCleaner
 from kbroker.log.hosted_logs import FutureReplica, PartitionEntry, PartitionRegistry
-from kbroker.log.log_dir import LogDir, future_folder_name, make_folder, remove_folder
+from kbroker.log.log_dir import LogDir, belongs_to, future_folder_name, make_folder, remove_folder
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.log_types import SegmentFacts
 from kbroker.log.scheduler import Scheduler
@@ -53,6 +55,7 @@ class ReplicaMover:
 
     Args:
         hosted: the partitions.
+        log_dirs: the log folders.
         cleaner: leaves a partition alone while it is moved.
         tasks: write the checkpoints of both folders.
         clock, config: of the broker.
@@ -62,6 +65,7 @@ class ReplicaMover:
     def __init__(
         self,
         hosted: PartitionRegistry,
+        log_dirs: Sequence[LogDir],
         cleaner: LogCleaner,
         tasks: LogTasks,
         clock: BaseClock,
@@ -69,6 +73,7 @@ class ReplicaMover:
         remove_later: Callable[[Path, int], None],
     ) -> None:
         self._hosted = hosted
+        self._dirs = log_dirs
         self._cleaner = cleaner
         self._tasks = tasks
         self._config = config
@@ -88,7 +93,8 @@ class ReplicaMover:
 
     def close(self) -> None:
         """End the step in progress; the next start begins unfinished moves again."""
-        self._is_closed = True
+        with self._hosted.lock:
+            self._is_closed = True
         self._throttle.set_rate(0)
         self.scheduler.close()
 
@@ -113,8 +119,9 @@ class ReplicaMover:
             self.scheduler.start()
 
     def _again(self, key: TopicPartition, future: FutureReplica, delay_ms: int = 0) -> None:
-        if not self._is_closed:
-            self.scheduler.schedule(f"move {key[0]}-{key[1]}", lambda: self._step(key, future), delay_ms=delay_ms)
+        with self._hosted.lock:  # no step is scheduled after the close
+            if not self._is_closed:
+                self.scheduler.schedule(f"move {key[0]}-{key[1]}", lambda: self._step(key, future), delay_ms=delay_ms)
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +143,7 @@ class ReplicaMover:
                     self._again(key, future, CLEANER_RETRY_MS)
                     return
                 future.is_begun = True
-                self._begin(key, source, future)
+                self._begin(key, hosted, source, future)
             if self._copy(hosted.log, future, STEP_BYTES) > TAIL_BYTES:
                 self._again(key, future)
                 return
@@ -149,17 +156,32 @@ class ReplicaMover:
         except ValueError as e:  # the log is closed, deleted or failed
             self._abandon(key, hosted, future, str(e))
 
-    @staticmethod
-    def _begin(key: TopicPartition, source: LogDir, future: FutureReplica) -> None:
+    def _begin(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir, future: FutureReplica) -> None:
         folder = source.partition_path(*key)
         try:
-            (folder / checkpoints.MOVED_FROM).unlink(missing_ok=True)  # of an earlier move, which has ended
+            future.formers = self._settle_formers(key, hosted, folder)
             topic_id = checkpoints.read_partition_metadata(folder)
         except OSError as e:
             raise SourceError(str(e)) from e
         make_folder(future.folder)
         if topic_id is not None:
             checkpoints.write_partition_metadata(future.folder, topic_id, is_synced=True)
+
+    def _settle_formers(self, key: TopicPartition, hosted: PartitionEntry, folder: Path) -> list[uuid.UUID]:
+        """Remove what earlier moves have left, durably: with two notes a start could not find the later folder.
+
+        Returns: the ids of the log folders that cannot be looked at, which the note still names. Raises: OSError.
+        """
+        formers = checkpoints.read_moved_from(folder)
+        online = {log_dir.directory_id: log_dir for log_dir in self._dirs if not log_dir.is_offline}
+        left = [one for one in formers if one not in online]
+        for log_dir in (online[one] for one in formers if one in online):
+            if belongs_to(log_dir.partition_path(*key), uuid.UUID(bytes=hosted.log.topic_id)):
+                self._put_aside(key, hosted, log_dir)
+        _note_formers(folder, left)
+        if not left:
+            checkpoints.sync_folder(folder)
+        return left
 
     def _end(self, key: TopicPartition, future: FutureReplica) -> None:
         remove_folder(future.folder)
@@ -235,7 +257,7 @@ class ReplicaMover:
     def _replace(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir, future: FutureReplica) -> None:
         """Replace the partition's folder by the copy, which lacks at most the latest records."""
         target = future.log_dir
-        checkpoints.write_moved_from(future.folder, source.directory_id)
+        checkpoints.write_moved_from(future.folder, [source.directory_id, *future.formers])
         self._tasks.write_recovery_points()
         if key in self._tasks.write_log_starts():
             raise SourceError("the log start offsets could not be written")
@@ -246,17 +268,18 @@ class ReplicaMover:
                 return
             hosted.log.move_to(
                 str(target.partition_path(*key)),
-                lambda: self._complete(key, hosted.log, future),
-                lambda: _take_back(target, key),
+                lambda: self._complete(hosted.log, future),
+                lambda: target.promote(future.folder, *key),
+                lambda: _take_back(future, key),
             )
             self._hosted.set_folder(hosted, target)
             logger.info("moved %s-%d from %s to %s", *key, source.path, target.path)
             self._cleaner.release(key)
-            self._remove_former(key, hosted, source)
+            self._remove_former(key, hosted, source, future.formers)
         self.on_moved(key)
 
-    def _complete(self, key: TopicPartition, log: PartitionLog, future: FutureReplica) -> None:
-        """Copy the rest, while appends wait, and give the copy the partition's name, durably."""
+    def _complete(self, log: PartitionLog, future: FutureReplica) -> None:
+        """Copy the rest, while appends wait."""
         folder = Path(log.directory or "")
         self._throttle.set_rate(0)
         try:
@@ -276,24 +299,44 @@ class ReplicaMover:
             for suffix in (".log", *REBUILT, ".txnindex"):
                 (future.folder / f"{base:020}{suffix}").unlink(missing_ok=True)
         checkpoints.sync_folder(future.folder)
-        future.log_dir.promote(future.folder, *key)
 
-    def _remove_former(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir) -> None:
-        """Remove the folder that was replaced. If that fails, the next start does it."""
+    def _remove_former(
+        self, key: TopicPartition, hosted: PartitionEntry, source: LogDir, formers: Sequence[uuid.UUID]
+    ) -> None:
+        """Remove the folder that was replaced. If that fails, the next move or the next start does it."""
         try:
-            renamed = source.rename_for_delete(*key)
-            source.sync()
+            self._put_aside(key, hosted, source)
         except OSError as e:
             self._hosted.note_failure(source, f"removing the former folder of {key[0]}-{key[1]}", e)
             return
-        (Path(hosted.log.directory or "") / checkpoints.MOVED_FROM).unlink(missing_ok=True)
+        try:
+            _note_formers(Path(hosted.log.directory or ""), formers)
+        except OSError as e:
+            logger.warning("the note of the former folder of %s-%d stays: %s", *key, e)
+
+    def _put_aside(self, key: TopicPartition, hosted: PartitionEntry, log_dir: LogDir) -> None:
+        """Remove a former folder of a partition; its name is free, durably, when this returns. Raises: OSError."""
+        renamed = log_dir.rename_for_delete(*key)
         self._remove_later(renamed, hosted.delete_delay_ms)
+        log_dir.sync()
 
 
-def _take_back(target: LogDir, key: TopicPartition) -> None:
-    """Rename an unusable copy, so that it no longer has the partition's name. Raises: OSError."""
-    target.rename_for_delete(*key)
-    target.sync()
+def _note_formers(folder: Path, formers: Sequence[uuid.UUID]) -> None:
+    """Replace the note of a partition's former folders; without any it is removed. Raises: OSError."""
+    if formers:
+        checkpoints.write_moved_from(folder, formers)
+    else:
+        (folder / checkpoints.MOVED_FROM).unlink(missing_ok=True)
+
+
+def _take_back(future: FutureReplica, key: TopicPartition) -> None:
+    """Rename a copy that got the partition's name and cannot be used. Raises: OSError.
+
+    The next start would otherwise take it for the later one, and remove the folder in use.
+    """
+    if not future.folder.exists():
+        future.log_dir.rename_for_delete(*key)
+        future.log_dir.sync()
 
 
 def _copy_file(source: Path, target: Path, name: str, max_bytes: int = -1, *, is_synced: bool = False) -> None:
