@@ -1,0 +1,197 @@
+"""Metadata log of a follower after crashes, damage and truncation, in several segments."""
+
+import errno
+import logging
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from kbroker.log import checkpoints
+from kbroker.member import follower_log
+from kbroker.metadata.image.snapshot_records import records_of
+from tests.support import metadata_images as rows
+from tests.support.fake_quorum import FakeQuorum
+from tests.support.raft_follower import RaftFollower
+
+LEVEL = rows.feature("metadata.version", 30)
+
+
+@pytest.fixture
+def quorum() -> FakeQuorum:
+    found = FakeQuorum()
+    found.append(LEVEL)
+    grow(found, "a", 1)
+    return found
+
+
+def grow(quorum: FakeQuorum, name: str, number: int) -> None:
+    quorum.append(rows.topic(name, number), rows.partition(number))
+    quorum.commit()
+
+
+def folder_of(follower: RaftFollower) -> Path:
+    return follower.log.folder
+
+
+def in_segments(tmp_path: Path, quorum: FakeQuorum) -> list[Path]:
+    """Let a follower fetch a log of several segments, and return their files."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.log._segment_bytes = 200
+        for number in range(2, 8):
+            grow(quorum, f"t{number}", number)
+            follower.catch_up()
+        paths = sorted(folder_of(follower).glob("*.log"))
+    assert len(paths) >= 4
+    return paths
+
+
+@pytest.mark.parametrize("harm", ["cut", "removed"])
+def test_segments_behind_damage_are_fetched_again(
+    tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
+    """Segments that do not follow the sound ones are removed with their indexes, and fetched again."""
+    first, second, third, *_ = in_segments(tmp_path, quorum)
+    third.with_suffix(".index").write_bytes(b"")  # as Apache Kafka leaves one
+    if harm == "cut":
+        second.write_bytes(second.read_bytes()[:-1])
+    else:
+        second.unlink()
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.log.end_offset < int(third.stem)
+        assert not third.exists()
+        assert not third.with_suffix(".index").exists()
+        expected = follower.log.end_offset
+        assert f"{third}: expected a segment at offset {expected}; it is fetched again" in caplog.messages
+        assert first.exists()
+        assert follower.catch_up() == quorum.image()
+
+
+def test_a_tail_that_is_no_batch(tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture) -> None:
+    """What a crash left behind the last whole batch is cut off."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        path, size_bytes = follower.log._segments[-1].path, follower.log.size_bytes
+    path.write_bytes(path.read_bytes() + bytes(5))
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert path.stat().st_size == follower.log.size_bytes == size_bytes
+        assert any(line.startswith(f"{path}: ") and "is fetched again" in line for line in caplog.messages)
+        grow(quorum, "b", 2)
+        assert follower.catch_up() == quorum.image()
+
+
+def test_a_crash_between_a_snapshot_and_the_removal_of_the_log(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """A log that ends below its newest snapshot begins at the end of it; older and partial snapshots are removed."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        image = follower.catch_up()
+        follower.log.write_snapshot(records_of(image, 30), image.offset, image.epoch, 1)
+        grow(quorum, "b", 2)
+        image = follower.catch_up()
+        follower.log.write_snapshot(records_of(image, 30), image.offset, image.epoch, 1)
+        older, newer = sorted(one.path for one in follower.log.snapshots())
+        path = follower.log._segments[-1].path
+    (partial := newer.with_name(newer.name + ".part")).write_bytes(b"x")
+    path.write_bytes(b"")
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.log.start_offset == follower.log.end_offset == image.offset + 1
+        assert [path.exists() for path in (older, newer, partial)] == [False, True, False]
+        grow(quorum, "c", 3)
+        assert follower.catch_up() == quorum.image()
+        assert sorted(quorum.image().topics) == ["a", "b", "c"]
+
+
+def test_a_log_whose_snapshot_was_removed(tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture) -> None:
+    """The earlier records are fetched again, as those of the log alone are not the metadata."""
+    quorum.take_snapshot()
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        (snapshot,), start = follower.log.snapshots(), follower.log.start_offset
+    snapshot.path.unlink()
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.log.start_offset == 0
+        assert (
+            f"{folder_of(follower)}: no snapshot of the records below {start}; it is fetched again" in caplog.messages
+        )
+        assert follower.catch_up() == quorum.image()
+
+
+def test_a_truncation_over_several_segments(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """Segments of records that another leader does not have are removed."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.log._segment_bytes = 100
+        follower.catch_up()
+        before = follower.log.end_offset
+        for number in range(2, 6):
+            quorum.append(rows.topic(f"lost{number}", number), rows.partition(number))
+            follower.drive()
+        assert len(list(folder_of(follower).glob("*.log"))) >= 4
+        assert follower.log.end_offset > before
+        quorum.elect(2)
+        grow(quorum, "b", 9)
+        assert follower.catch_up() == quorum.image()
+        assert sorted(follower.metadata.image.topics) == ["a", "b"]
+        assert all(int(path.stem) <= follower.log.end_offset for path in folder_of(follower).glob("*.log"))
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.catch_up() == quorum.image()
+
+
+def test_batches_are_read_in_parts(tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch is read once, in order, whatever the size of a read and the offsets."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        for number in range(2, 8):
+            grow(quorum, f"t{number}", number)
+        follower.catch_up()
+        log = follower.log
+        whole = list(log.batches(0, log.end_offset))
+        monkeypatch.setattr(follower_log, "READ_BYTES", 1)
+        assert list(log.batches(0, log.end_offset)) == whole
+        for at in range(1, len(whole)):
+            assert list(log.batches(whole[at].base_offset, log.end_offset)) == whole[at:]
+            assert list(log.batches(0, whole[at].base_offset)) == whole[:at]
+        assert [log.base_offset_of(one.base_offset) for one in whole] == [one.base_offset for one in whole]
+        with pytest.raises(OSError, match=f"offset {log.end_offset} is not in the log"):
+            log.base_offset_of(log.end_offset)
+
+
+def test_a_close_whose_sync_fails(
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The close is completed with a warning, and the next start continues."""
+
+    def fail(descriptor: int) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "sync_descriptor", fail)
+            follower.log.close()
+        assert f"{folder_of(follower)} cannot be synced: [Errno 5] Input/output error" in caplog.messages
+        assert follower.log._descriptor == -1
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.catch_up() == quorum.image()
+
+
+def test_a_damaged_state_of_the_quorum(tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture) -> None:
+    """The state is ignored with a warning: the epoch of the log is used until a controller responds."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        path = folder_of(follower) / "quorum-state"
+    path.write_text("{")
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert (follower.observer.leader_id, follower.observer.epoch) == (-1, 1)
+        assert any(line.endswith(": ignored, the controllers have the epoch") for line in caplog.messages)
+        assert follower.catch_up() == quorum.image()
+
+
+def test_the_progress_of_a_large_snapshot(
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(follower_log, "PROGRESS_BYTES", 50)
+    quorum.take_snapshot()
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        (snapshot,) = follower.log.snapshots()
+        size_bytes = snapshot.path.stat().st_size
+    assert f"fetched {size_bytes} of {size_bytes} bytes of the snapshot" in caplog.messages
