@@ -36,7 +36,7 @@ class Worker:
     """Program that is killed and restarted, with one log file for each start.
 
     Args: ``archive``: class archive of a Java program whose command has the archive's options; the last run creates the
-    archive if it does not exist.
+    archive if it is due.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Worker:
         self._process.wait(60)
 
     def discard(self) -> None:
-        if self.is_alive() and self._archive is not None and not self._archive.exists():
+        if self.is_alive() and self._archive is not None and self._archive.is_due():
             self.end()
             self._archive.keep(self.folder / ARCHIVE)
         if self.is_alive():

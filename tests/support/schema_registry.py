@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support import need
 from tests.support.broker import wait_for
-from tests.support.kafka.jars import QUICK_START, ROOT, ClassArchive, program
+from tests.support.kafka.jars import QUICK_START, ROOT, ClassArchive, program, run_maven
 from tests.support.ports import free_run
 
 VERSION = "2.6.13.Final"
@@ -32,9 +32,8 @@ def _folder() -> Path:
         if not folder.exists():
             fresh = BUILD / "fresh"
             shutil.rmtree(fresh, ignore_errors=True)
-            command = [program("mvn"), "-q", "-B", "dependency:copy", f"-DoutputDirectory={fresh}"]
-            command += [f"-Dartifact=io.apicurio:{ARTIFACT}:{VERSION}:tar.gz:all"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+            artifact = f"-Dartifact=io.apicurio:{ARTIFACT}:{VERSION}:tar.gz:all"
+            done = run_maven("dependency:copy", f"-DoutputDirectory={fresh}", artifact)
             if done.returncode != 0:
                 need.lack(f"Maven did not fetch Apicurio: {(done.stdout + done.stderr)[-500:]}")
             with tarfile.open(next(fresh.glob("*.tar.gz"))) as archive:
@@ -83,8 +82,8 @@ class Apicurio:
         return int(self.request("POST", f"{self.url}/subjects/{subject}/versions", body)["id"])
 
     def close(self) -> None:
-        """Stop the registry; the first registry writes an archive of classes with which later ones start faster."""
-        if not self._archive.exists():
+        """Stop the registry, which writes its archive of classes if that is due."""
+        if self._archive.is_due():
             self._process.terminate()
             self._process.wait(60)
             self._archive.keep(self._new_archive)
