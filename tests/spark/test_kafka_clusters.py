@@ -55,10 +55,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def kafka(certificates: Certificates) -> Iterator[KafkaCluster]:
-    """Yield two brokers, of which the second can be killed."""
+def kafka(certificates: Certificates, soak: bool) -> Iterator[KafkaCluster]:
+    """Yield two brokers, of which the second can be killed; only tests of the soak read their request logs."""
     need.program("java", "mvn")
-    with start(2, certificates) as cluster:
+    with start(2, certificates, logs_requests=soak) as cluster:
         yield cluster
 
 
