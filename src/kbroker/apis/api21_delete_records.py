@@ -51,7 +51,7 @@ def _refused(ctx: ApiContext, name: str) -> Errors | None:
     if view.is_internal:
         return Errors.INVALID_TOPIC_EXCEPTION
     policy = ctx.config.topic_configs(view.configs)["cleanup.policy"]
-    if isinstance(policy, tuple) and "delete" not in policy:
+    if isinstance(policy, tuple) and "compact" in policy and "delete" not in policy:
         return Errors.POLICY_VIOLATION
     return None
 

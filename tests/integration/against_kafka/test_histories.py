@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.talk import look_at
-from tests.integration.against_kafka.conftest import AT_ONCE
+from tests.integration.against_kafka.conftest import AT_ONCE, SETTINGS
 from tests.support import seeds
 from tests.support.broker import BrokerProcess
-from tests.support.histories import topics
+from tests.support.histories import configs, entities, topics
 from tests.support.histories.mixes import MIXES, history
 from tests.support.histories.replay import Differing, Pair
 from tests.support.histories.shortest import shortest_part
 from tests.support.histories.steps import Step
 
-LENGTH = 40  # requests of a history
 CONFIRMATIONS = 5  # Kafka's choices may depend on random ids and on time
 PROTOCOLS = {
     "group.coordinator.rebalance.protocols": "classic,consumer,streams",
     "group.initial.rebalance.delay.ms": "0",
 }
+AUTHORIZED = {name: SETTINGS[name] for name in ("authorizer.class.name", "super.users")}
 
 
 def paired(kafka: str, kbroker: str) -> Pair:
@@ -32,7 +32,7 @@ def compare(pair: Pair, mix: str, count: int) -> None:
     """Replay histories of one mix; one that fails in each of several replays is reduced."""
     first = seeds.history_seed()
     for seed in range(first, first + count):
-        steps = history(mix, seed, LENGTH)
+        steps = history(mix, seed)
         found = pair.differing(steps)
         if found and pair.confirmed(steps, found.step.api, CONFIRMATIONS):
             part, difference = reduced(pair, steps[: found.number + 1], found)
@@ -52,9 +52,11 @@ def started(folder: Path, settings: Mapping[str, str]) -> BrokerProcess:
 
 @pytest.fixture(scope="module")
 def pair(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Kafka of the folder beside a kbroker."""
-    with started(tmp_path_factory.mktemp("histories"), {}) as kbroker:
-        yield paired(kafka, kbroker.bootstrap)
+    """Kafka of the folder, without what histories have in common afterwards, beside a kbroker."""
+    with started(tmp_path_factory.mktemp("histories"), AUTHORIZED) as kbroker:
+        found = paired(kafka, kbroker.bootstrap)
+        yield found
+        found.differing([configs.begin(), entities.begin()])
 
 
 @pytest.mark.slow
@@ -70,8 +72,8 @@ def test_a_difference_is_found_and_reduced(tmp_path: Path) -> None:
     """The history of a broker that refuses a second member is reduced to the steps that this needs."""
     with started(tmp_path / "one", {}) as one, started(tmp_path / "other", {"group.consumer.max.size": "1"}) as other:
         pair = paired(one.bootstrap, other.bootstrap)
-        seed = next(seed for seed in range(1, 50) if pair.differing(history("consumer", seed, LENGTH)))
-        steps = history("consumer", seed, LENGTH)
+        seed = next(seed for seed in range(1, 50) if pair.differing(history("consumer", seed)))
+        steps = history("consumer", seed)
         found = pair.differing(steps)
         assert found is not None
         part, _ = reduced(pair, steps[: found.number + 1], found, times=1)

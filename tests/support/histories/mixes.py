@@ -3,8 +3,11 @@
 from collections.abc import Callable
 
 from tests.support.histories import (
+    administration,
     classic,
+    configs,
     consumer,
+    entities,
     groups,
     log,
     migration,
@@ -55,6 +58,22 @@ MIXES: dict[str, dict[Request, int]] = {
         log.produce: 16, log.fetch: 6, log.list_offsets: 3, log.delete_records: 1, log.describe_producers: 1,
         log.epoch_ends: 1, log.begin_idempotence: 1, log.add_partitions: 3, transactions.begin: 3, transactions.end: 4,
     },
+    "administration": {
+        administration.create: 10, administration.delete: 4, administration.create_partitions: 5,
+        administration.metadata: 5, administration.describe_partitions: 3, administration.log_dirs: 1,
+        administration.list_offsets: 2, administration.epoch_ends: 1, administration.describe_producers: 1,
+        administration.delete_records: 1, administration.elect: 2, administration.reassign: 2,
+        administration.list_reassignments: 1, administration.move: 1, configs.change: 8, configs.replace: 4,
+        configs.describe: 4, configs.list_resources: 1,
+    },
+    "entities": {
+        entities.alter_quotas: 6, entities.describe_quotas: 5, entities.create_acls: 5, entities.describe_acls: 4,
+        entities.delete_acls: 3, entities.alter_scram: 5, entities.describe_scram: 2,
+        administration.describe_cluster: 1, administration.update_features: 3, administration.api_versions: 1,
+        administration.find_coordinator: 2, administration.list_transactions: 3,
+        administration.describe_transactions: 1, transactions.begin: 2, transactions.add_offsets: 1,
+        transactions.end: 1, groups.list_all: 1, offsets.commit: 1,
+    },
     "all": {
         migration.join: 3, classic.sync: 3, classic.heartbeat: 1, classic.leave: 1, migration.heartbeat: 4,
         share.heartbeat: 2, streams.heartbeat: 3, offsets.commit: 2, consumer.commit: 1, offsets.fetch: 2,
@@ -65,12 +84,20 @@ MIXES: dict[str, dict[Request, int]] = {
 }  # fmt: skip
 
 
-BEGIN = {"share-fetch": share_fetch.begin, "log": log.begin}  # steps before the drawn ones
+BEGIN: dict[str, Callable[[Draw], list[Step]]] = {
+    "share-fetch": share_fetch.begin,
+    "log": log.begin,
+    "administration": lambda draw: [configs.begin()],
+    "entities": lambda draw: [entities.begin()],
+}  # steps before the drawn ones
 
 
-def history(mix: str, seed: int, length: int) -> list[Step]:
+LENGTH = 40  # drawn steps
+
+
+def history(mix: str, seed: int) -> list[Step]:
     """Return the steps of a history."""
     draw = Draw(seed, has_topics=mix == "consumer" and seed % 3 == 0)
     requests, weights = list(MIXES[mix]), list(MIXES[mix].values())
     begin = BEGIN[mix](draw) if mix in BEGIN else []
-    return begin + [draw.random.choices(requests, weights)[0](draw) for _ in range(length)]
+    return begin + [draw.random.choices(requests, weights)[0](draw) for _ in range(LENGTH)]

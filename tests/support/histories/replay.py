@@ -15,7 +15,7 @@ from typing import Any
 
 from kbroker.common.errors import Errors
 from tests.conformance import codec
-from tests.conformance.names import MEMBERS, MESSAGES, Flat, Names
+from tests.conformance.names import MEMBERS, MESSAGES, Flat, Keep, Names
 from tests.conformance.talk import Broker
 from tests.support.histories.differences import adapted, comparable
 from tests.support.histories.steps import Body, Known, Step, bound, learn
@@ -30,6 +30,13 @@ WITHOUT = (*MESSAGES, "AcknowledgeErrorMessage", "ProducerId")
 # Member ids of JoinGroup and of ConsumerGroupHeartbeat
 GIVEN_ID = re.compile(r"^.+-[0-9a-f]{8}-[0-9a-f-]{27}$|^[A-Za-z0-9_-]{22}$")
 NEW_MEMBER, ABSENT = "<new member>", "<absent>"
+# Elements of the responses that name everything that a broker has: those of the history
+OWN = {
+    "ListGroups": ("Groups", "GroupId"), "ListTransactions": ("TransactionStates", "TransactionalId"),
+    "ListConfigResources": ("ConfigResources", "ResourceName"), "DescribeUserScramCredentials": ("Results", "User"),
+    "DescribeAcls": ("Resources", "Acls"), "DescribeClientQuotas": ("Entries", "Entity"),
+    "DescribeLogDirs": ("Topics", "Name"), "Metadata": ("Topics", "Name"),
+}  # fmt: skip
 _runs = itertools.count(1)
 
 
@@ -50,7 +57,7 @@ class Side:
     """One broker in one replay."""
 
     def __init__(self, broker: Broker, prefix: str, topic_ids: dict[str, uuid.UUID]) -> None:
-        self.known = Known(prefix, dict(topic_ids))
+        self.known = Known(prefix, dict(topic_ids), broker.node_id)
         self.names = Names(prefix, broker.node_id, (broker.host, broker.port))
         for name, topic_id in topic_ids.items():
             self.names.learn_topic(topic_id, name)
@@ -113,10 +120,16 @@ class Side:
     def flat(self, api: str, response: Body | None) -> Flat:
         if not response:
             return {"": "no response" if response is None else "closed connection"}
-        is_own = {"Groups": lambda row: str(row["GroupId"]).startswith(self.known.prefix)}
         response = self._labelled(comparable(api, response))
         self.names.learn_request(response)  # labels are final names
-        return self.names.flat(api, response, without=WITHOUT, only=is_own if api == "ListGroups" else None)
+        return self.names.flat(api, response, without=WITHOUT, only=self._own(api))
+
+    def _own(self, api: str) -> dict[str, Keep] | None:
+        """Return a predicate for elements that have the prefix or an error, as others depend on other histories."""
+        if api not in OWN:
+            return None
+        array, field = OWN[api]
+        return {array: lambda row: self.known.prefix in str(row[field]) or row.get("ErrorCode", 0) != 0}
 
 
 class Pair:

@@ -32,6 +32,7 @@ class Known:
 
     prefix: str
     topic_ids: dict[str, uuid.UUID]
+    node_id: int
     values: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def name(self, label: str) -> str:
@@ -52,6 +53,10 @@ class Reference:
 def named(label: str) -> Reference:
     """Return the name of a group or a transactional id, new in each replay."""
     return Reference(label, lambda known: known.name(label))
+
+
+NODE = Reference("node", lambda known: known.node_id)
+NODE_NAME = Reference("name of the node", lambda known: str(known.node_id))
 
 
 def member_id(label: str) -> Reference:
@@ -122,8 +127,9 @@ def learn(known: Known, step: Step, body: Body, response: Body) -> None:
             values.pop(("pending", response["MemberId"]), None)
         if response.get("GenerationId", -1) >= 0:
             values["epoch", body["GroupId"], None] = response["GenerationId"]
-    elif step.api == "Metadata":
-        known.topic_ids |= {row["Name"]: row["TopicId"] for row in response["Topics"]}
+    elif step.api in ("Metadata", "CreateTopics"):
+        ids = {row.get("Name"): row.get("TopicId") for row in response["Topics"] if row["ErrorCode"] == 0}
+        known.topic_ids |= {name: topic_id for name, topic_id in ids.items() if topic_id and topic_id.int}
     elif step.api == "Produce":
         values.update(next_sequences(body, response))
     if response.get("ErrorCode") != 0:

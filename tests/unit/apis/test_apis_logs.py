@@ -90,10 +90,11 @@ def test_delete_records_of_unknown_partitions(bench: Bench) -> None:
     assert cut(bench, "__transaction_state", (0, 0), (9, 0)) == [(0, -1, 17), (9, -1, 3)]
 
 
-def test_delete_records_of_both_policies(bench: Bench) -> None:
-    """Records of a topic with the policy compact,delete can be deleted."""
-    bench.create("both", cleanup_policy="compact,delete")
-    assert cut(bench, "both", (0, -1)) == [(0, 0, 0)]
+@pytest.mark.parametrize("policy", ["compact,delete", "delete", ""])
+def test_delete_records_of_other_policies(bench: Bench, policy: str) -> None:
+    """Records of a topic that is not only compacted can be deleted, also without any policy."""
+    bench.create("other", cleanup_policy=policy)
+    assert cut(bench, "other", (0, -1)) == [(0, 0, 0)]
 
 
 def test_delete_records_of_a_closed_log(bench: Bench) -> None:
