@@ -6,15 +6,18 @@ of them, so the broker counts as a known one that returns, and leads its partiti
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 from kbroker.common.errors import UserError
 from kbroker.common.feature_versions import CORDONED_LEVEL, METADATA_VERSION, level_text
-from kbroker.log.checkpoints import MetaProperties, read_text, sync_folder, write_meta_properties
+from kbroker.log.checkpoints import MetaProperties, read_text, sync_descriptor, sync_folder, write_meta_properties
 from kbroker.log.clean_shutdown import FILE_NAME
+from kbroker.log.log_dir import DELETE_SUFFIX, make_folder, remove_folder
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_check import LogFolders, read_folders
@@ -47,21 +50,54 @@ def separate(folders: Sequence[Path], voters: Sequence[Voter], output: Path, now
     made = []
     for voter in voters:
         folder = output / f"controller-{voter.id}"
-        folder.mkdir(parents=True)
+        make_folder(folder)
         write_bootstrap(folder, records, now_ms)
         write_voters(folder, voters, KRAFT_LEVEL, now_ms)
         write_meta_properties(folder, MetaProperties(owner.cluster_id, voter.id, voter.directory_id), now_ms)
         made.append(folder)
     before = output / f"broker-{owner.node_id}"
-    before.mkdir()
+    make_folder(before)
     assert found.metadata is not None
-    shutil.move(found.metadata.log_dir / FOLDER_NAME, before / FOLDER_NAME)
+    _move(found.metadata.log_dir / FOLDER_NAME, before / FOLDER_NAME)
     for number, folder in enumerate(folders):
         first = folder / BOOTSTRAP_CHECKPOINT
         if first.exists():
-            shutil.move(first, before / (BOOTSTRAP_CHECKPOINT if not number else f"{number}-{BOOTSTRAP_CHECKPOINT}"))
-        sync_folder(folder)
+            _move(first, before / (BOOTSTRAP_CHECKPOINT if not number else f"{number}-{BOOTSTRAP_CHECKPOINT}"))
     return made
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a file or a folder of files, durable in its new place before it leaves the old one. Raises: OSError."""
+    try:
+        source.rename(target)  # one step of the file system
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(source, target)
+        aside = source.with_name(f"{source.name}.{uuid.uuid4().hex}{DELETE_SUFFIX}")
+        source.rename(aside)
+        sync_folder(source.parent)
+        if aside.is_dir():
+            remove_folder(aside)
+        else:
+            aside.unlink()
+    sync_folder(target.parent)
+    sync_folder(source.parent)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder of files to another disk, durably. Raises: OSError."""
+    is_folder = source.is_dir()
+    if is_folder:
+        shutil.copytree(source, target)
+    else:
+        shutil.copy2(source, target)
+    for path in target.iterdir() if is_folder else (target,):
+        with path.open("rb") as file:
+            sync_descriptor(file.fileno())
+    if is_folder:
+        sync_folder(target)
+    sync_folder(target.parent)
 
 
 def _checked(found: LogFolders, voters: Sequence[Voter], output: Path) -> MetadataImage:
