@@ -11,8 +11,9 @@ from kbroker.broker.broker import Broker
 from kbroker.common.errors import Errors
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.replica._topics import partition_key
+from tests.support import wire
 from tests.support.broker import wait_for
-from tests.support.client import Body, Client
+from tests.support.client import Body, Client, produce_body, set_configs
 
 pytestmark = pytest.mark.timeout(60)
 ACCEPT, RELEASE, RENEW = 1, 2, 4
@@ -288,3 +289,30 @@ def test_an_append_and_a_closed_connection_end_their_watches(broker: Broker) -> 
     produce(broker)
     member.client.close()
     wait_for("no watch", lambda: signal.watched == 0)
+
+
+@pytest.mark.parametrize(
+    ("reset", "first"), [("earliest", 0), ("latest", None), ("by_duration:PT1H", 1), ("by_duration:PT0S", None)]
+)
+def test_the_first_start_offset(broker: Broker, reset: str, first: int | None) -> None:
+    """A new share partition begins where share.auto.offset.reset says, with later records only by default."""
+    now_ms = broker.context.clock.epoch_ms()
+    client = Client(broker.bootstrap_servers)
+    OPEN.append(client)
+    for age_s in (7200, 1800):
+        stamp_ms = now_ms - age_s * 1000
+        (row,) = client.call(
+            "Produce", 7, produce_body("t", wire.batch(timestamp_ms=stamp_ms, max_timestamp_ms=stamp_ms))
+        )["Responses"]
+        assert row["PartitionResponses"][0]["ErrorCode"] == 0
+    group = f"new-{reset}"
+    (done,) = client.call("IncrementalAlterConfigs", 1, set_configs(32, group, {"share.auto.offset.reset": reset}))[
+        "Responses"
+    ]
+    assert done["ErrorCode"] == 0
+    member = Member(broker, group)
+    broker.context.share.initialize(SharePartitionKey(group, member.topic_id, 0), 1, -1)
+    wanted = [] if first is None else [(first, 1, 1)]
+    assert member.acquired(0, MaxWaitMs=0) == wanted
+    produce(broker)
+    assert member.acquired() == [(2, 2, 1)]

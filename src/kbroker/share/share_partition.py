@@ -52,7 +52,6 @@ _STATE_OF_TYPE = {
     AcknowledgeType.RELEASE: RecordState.AVAILABLE,
     AcknowledgeType.REJECT: RecordState.ARCHIVED,
 }
-_NOT_COMPLETED = "The record state is invalid. The acknowledgement of delivery could not be completed."
 _BATCH_NOT_ACQUIRED = "The batch cannot be acknowledged. The batch is not in the acquired state."
 _SERVER_ERROR = "Unable to complete operation due to server error."
 
@@ -323,14 +322,9 @@ class SharePartition:
             if not batch.is_split:
                 _check_owner(batch.whole, member_id)
                 if not is_whole or len(ack.types) > 1 or starts_within:
-                    if batch.whole.state is not RecordState.ACQUIRED:
-                        text = "The batch cannot be acknowledged. The subset batch is not in the acquired state."
-                        raise KafkaError(Errors.INVALID_RECORD_STATE, text)
                     batch.is_split = True
             if batch.is_split:
                 self._acknowledge_part(member_id, ack, batch, transition)
-            elif batch.whole.state is not RecordState.ACQUIRED:
-                raise KafkaError(Errors.INVALID_RECORD_STATE, _BATCH_NOT_ACQUIRED)
             else:
                 self._change(batch.whole, ack.types[0], transition)
 
@@ -358,8 +352,6 @@ class SharePartition:
             if run.state is not RecordState.ACQUIRED:
                 text = "The offset cannot be acknowledged. The offset is not acquired."
                 raise KafkaError(Errors.INVALID_RECORD_STATE, text)
-            if run.transition is not None:
-                raise KafkaError(Errors.INVALID_RECORD_STATE, _NOT_COMPLETED)
             if run.member_id != member_id:
                 raise KafkaError(Errors.INVALID_RECORD_STATE, "Member is not the owner of offset")
             start, end = max(first, run.first_offset), min(ack.last_offset, run.last_offset)
@@ -404,6 +396,8 @@ class SharePartition:
                 are_available = window.is_next_unknown = True
             if not is_stored and was_terminal and run.state not in TERMINAL:
                 window.complete_count -= window.count_from_start(run.first_offset, run.last_offset)
+        if are_available:  # the log may begin later than before the transition
+            window.archive(0, window.start_offset - 1, RecordState.AVAILABLE, is_counted=False)
         if is_stored:
             for run in transition.runs:
                 batch = window.floor(run.first_offset)
@@ -502,13 +496,11 @@ class _Write(NamedTuple):
 
 
 def _check_owner(run: InFlightRun, member_id: str) -> None:
-    """Check that a whole batch is acquired by a member. Raises: KafkaError."""
+    """Check that a member has acquired a whole batch, of which no change is in progress. Raises: KafkaError."""
     if not run.member_id:
         raise KafkaError(Errors.INVALID_RECORD_STATE, _BATCH_NOT_ACQUIRED)
     if run.member_id != member_id:
         raise KafkaError(Errors.INVALID_RECORD_STATE, "Member is not the owner of batch record")
-    if run.transition is not None:
-        raise KafkaError(Errors.INVALID_RECORD_STATE, _NOT_COMPLETED)
 
 
 def _same_types(ack: AcknowledgementBatch, first: int, last: int) -> Iterable[tuple[int, int, int]]:

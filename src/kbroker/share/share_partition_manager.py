@@ -27,7 +27,7 @@ from kbroker.metadata.topics import TopicView
 from kbroker.network.connections.closed_connections import connection_key
 from kbroker.replica._topics import partition_key
 from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, Results, ShareFetch, ShareFetchParams
-from kbroker.share.group_configs import BY_DURATION, EARLIEST, LATEST, ShareGroupConfigs, share_limits
+from kbroker.share.group_configs import BY_DURATION, EARLIEST, ShareGroupConfigs, share_limits
 from kbroker.share.sessions import SharedPartition, ShareSession, ShareSessionCache
 from kbroker.share.share_partition import AcknowledgementBatch, SharePartition, SharePartitionKey
 from kbroker.share.share_sensors import ShareSensors
@@ -170,8 +170,6 @@ class SharePartitionManager:
             found = log.offset_for_timestamp(max(0, self.clock.epoch_ms() - duration_ms))
             if found.offset >= 0:
                 return found.offset
-        elif strategy != LATEST:
-            logger.warning("unknown value of share.auto.offset.reset: %s", strategy)
         return log.high_watermark
 
     def _log(self, topic_id: UUID, index: int) -> PartitionLog | Errors:

@@ -1,13 +1,17 @@
 """Deliveries, acknowledgements and locks of a share partition, on a virtual clock."""
 
+from typing import NoReturn
+
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.share.persister import StateBatch
 from kbroker.log.log_types import AbortedTransaction
 from kbroker.protocol.batch_format import TRANSACTIONAL_BIT
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.fetched import AcquiredRecords, Fetched, without
-from kbroker.share.share_partition import SharePartitionState, persister_error
+from kbroker.share.share_partition import SharePartition, SharePartitionState, persister_error
+from kbroker.share.window import InFlightWindow
 from tests.support.control_batches import build_control_batch
 from tests.support.share import (
     ACCEPT,
@@ -343,3 +347,100 @@ def test_a_stored_state_with_an_unknown_record_state_is_an_error(caplog: pytest.
 
 def test_a_group_id_cannot_forge_a_line_of_the_log() -> None:
     assert str(KEY._replace(group_id="g\n\x1b[31m")) == "g\\u000a\\u001b[31m-t-0"
+
+
+def test_acknowledgements_that_begin_below_the_start_offset() -> None:
+    """What is below the start offset is passed over, whether it is still in flight or not."""
+    bench = ShareBench((0, 9), (10, 19), (20, 29))
+    bench.fetch()
+    assert bench.ack("m", 0, 9, ACCEPT) is Errors.NONE
+    assert bench.ack("m", 0, 19, ACCEPT) is Errors.NONE
+    assert bench.partition.window.start_offset == 20
+    bench = ShareBench((0, 9), (10, 19), (20, 29))
+    bench.fetch("m", 5)
+    bench.fetch("m", 5)
+    bench.partition.move_log_start(10)  # its records are acquired, and so remain in flight
+    assert bench.partition.window.batches[0].first_offset == 0
+    assert bench.ack("m", 0, 19, ACCEPT) is Errors.NONE
+    assert bench.partition.window.start_offset == 10
+    bench.after(LOCK_MS)
+    assert (bench.partition.window.start_offset, bench.fetch()) == (20, [(20, 29, 1)])
+
+
+@pytest.mark.parametrize("acked", [(0, 4), (0, 9)])
+@pytest.mark.parametrize("error", [Errors.NONE, Errors.COORDINATOR_NOT_AVAILABLE])
+def test_the_log_start_moves_while_an_acknowledgement_is_stored(
+    bench: ShareBench, acked: tuple[int, int], error: Errors
+) -> None:
+    """If the write fails after the lock has expired, records before the log start are not delivered again."""
+    bench.fetch()
+    bench.persister.is_held = True
+    assert bench.ack("m", *acked, ACCEPT) is None
+    bench.partition.move_log_start(2)
+    bench.after(LOCK_MS)
+    last = acked[1]
+    assert "".join(state for state, _ in bench.states().values()) == "k" * (last + 1) + "v" * (9 - last)
+    bench.persister.error = error
+    bench.persister.release()
+    bench.persister.error = Errors.NONE
+    first = 2 if error is not Errors.NONE else last + 1
+    assert bench.partition.next_fetch_offset() == first
+    bench.batches = [(first, 9)] if first < 9 else [(10, 19)]
+    end = bench.batches[0][1]
+    assert bench.fetch("x") == [(first, end, 1 if first > 9 else 2)]
+    assert bench.ack("x", first, end, ACCEPT) is Errors.NONE
+    assert (bench.partition.window.start_offset, bench.partition.window.complete_count) == (end + 1, 0)
+
+
+def test_a_persister_that_raises(bench: ShareBench, caplog: pytest.LogCaptureFixture) -> None:
+    """The acknowledgement gets UNKNOWN_SERVER_ERROR, the records remain acquired, and the traceback is logged."""
+
+    def fail(*args: object) -> NoReturn:
+        raise ZeroDivisionError("division by zero")
+
+    bench.fetch()
+    write_state, bench.persister.write_state = bench.persister.write_state, fail  # type: ignore[method-assign]
+    assert bench.ack("m", 0, 9, ACCEPT) is Errors.UNKNOWN_SERVER_ERROR
+    assert set(bench.states().values()) == {("a", 1)}
+    assert caplog.messages == ["cannot write the state of the share partition g-t-0"]
+    assert "ZeroDivisionError" in caplog.text
+    bench.persister.write_state = write_state  # type: ignore[method-assign]
+    assert bench.ack("m", 0, 9, ACCEPT) is Errors.NONE
+
+
+def test_released_locks_that_cannot_be_stored(bench: ShareBench) -> None:
+    """The records are available all the same: the state that is stored has them available already."""
+    bench.fetch()
+    bench.persister.error = Errors.COORDINATOR_NOT_AVAILABLE
+    bench.after(LOCK_MS)
+    assert set(bench.states().values()) == {("v", 1)}
+    assert bench.sensors.timeouts == [10]
+    assert bench.fetch() == [(0, 9, 2)]
+
+
+@pytest.mark.parametrize("stored", [(4, 2), (0, 3)])
+def test_a_stored_batch_that_cannot_be(stored: tuple[int, int]) -> None:
+    """A batch that ends before it begins, or begins below the start offset, fails the load."""
+    window = InFlightWindow()
+    with pytest.raises(KafkaError, match=f"invalid stored batch {stored[0]} to {stored[1]}"):
+        window.load(2, [StateBatch(*stored, 0, 1)])
+
+
+def test_a_load_that_raises(bench: ShareBench, caplog: pytest.LogCaptureFixture) -> None:
+    """The share partition has failed, and the traceback is logged."""
+    bench.persister.start_offset = -1
+    partition = SharePartition(
+        KEY,
+        0,
+        bench.configs,
+        bench.timer,
+        bench.clock,
+        bench.persister,
+        lambda: 1 // 0,
+        lambda: None,
+        bench.sensors,
+    )
+    assert bench.outcome(partition.initialize) is Errors.UNKNOWN_SERVER_ERROR
+    assert partition.state is SharePartitionState.FAILED
+    assert caplog.messages[0] == "failed to load the share partition g-t-0"
+    assert "ZeroDivisionError" in caplog.text

@@ -22,10 +22,9 @@ _DURATION = re.compile(  # durations that java.time.Duration parses and that are
 
 
 def duration_ms(text: str) -> int:
-    """Return the milliseconds of an ISO 8601 duration that is not negative. Raises: ValueError."""
+    """Return the milliseconds of an ISO 8601 duration that `offset_reset` accepts."""
     match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"expected a duration such as P1DT2H30M, got {text!r}")
+    assert match is not None
     days, hours, minutes, seconds, fraction = (part or "0" for part in match.groups())
     whole = int(days) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
     return whole * 1000 + int(fraction[:3].ljust(3, "0"))

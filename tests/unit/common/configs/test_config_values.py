@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kbroker.common.configs.config_resources import duration_ms
 from tests.support import config_values
 from tests.support.config_values import Prober
 from tests.support.server import make_bench
@@ -131,3 +132,20 @@ def test_values_are_taken_and_shown_as_by_kafka(resource: str, tried: int, agree
     assert unknown == []
     assert count == tried
     assert count - len(found) >= agreeing
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("PT0S", 0),
+        ("PT1H", 3_600_000),
+        ("P1DT2H3M4S", 93_784_000),
+        ("+p+2d", 172_800_000),
+        ("PT1.5S", 1500),
+        ("PT0,0479S", 47),
+        ("PT7.S", 7000),
+    ],
+)
+def test_durations_are_those_of_java(text: str, milliseconds: int) -> None:
+    """The duration of share.auto.offset.reset is what java.time.Duration reads, without parts of a millisecond."""
+    assert duration_ms(text) == milliseconds
