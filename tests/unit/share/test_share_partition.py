@@ -350,7 +350,7 @@ def test_a_group_id_cannot_forge_a_line_of_the_log() -> None:
 
 
 def test_acknowledgements_that_begin_below_the_start_offset() -> None:
-    """What is below the start offset is passed over, whether it is still in flight or not."""
+    """Offsets below the start offset are passed over, whether they are still in flight or not."""
     bench = ShareBench((0, 9), (10, 19), (20, 29))
     bench.fetch()
     assert bench.ack("m", 0, 9, ACCEPT) is Errors.NONE
@@ -399,7 +399,7 @@ def test_a_persister_that_raises(bench: ShareBench, caplog: pytest.LogCaptureFix
         raise ZeroDivisionError("division by zero")
 
     bench.fetch()
-    write_state, bench.persister.write_state = bench.persister.write_state, fail  # type: ignore[method-assign]
+    write_state, bench.persister.write_state = bench.persister.write_state, fail  # type: ignore[method-assign,assignment]
     assert bench.ack("m", 0, 9, ACCEPT) is Errors.UNKNOWN_SERVER_ERROR
     assert set(bench.states().values()) == {("a", 1)}
     assert caplog.messages == ["cannot write the state of the share partition g-t-0"]
