@@ -146,6 +146,38 @@ def test_a_refused_append_changes_nothing(
     assert controller.image.offset + 1 == controller.end_offset
 
 
+def test_waiting_changes_that_do_not_fit_into_one_batch(
+    controller: MemoryController, calls: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batch begins with the change that does not fit, which is refused if those before it are."""
+    monkeypatch.setattr("kbroker.metadata.controller.BATCH_RECORDS", 2)
+    waiting = (setting(controller, "a", "b"), setting(controller, "c"), setting(controller, "d"))
+    assert together(controller, *waiting) == [None, None, None]
+    assert controller.storage.appended == [[*map(group_config, "ab")], [*map(group_config, "cd")]]
+    assert calls == [("one", ["a", "b"]), ("one", ["c"]), ("one", ["d"])]
+    append = controller.storage.append
+
+    def append_but_e(records: list[MetadataRecord], level: int, *, frees_space: bool) -> None:
+        controller.storage.is_full = group_config("e") in records
+        append(records, level, frees_space=frees_space)
+
+    monkeypatch.setattr(controller.storage, "append", append_but_e)
+    seen: list[list[str]] = []
+
+    def plan(image: MetadataImage) -> list[MetadataRecord]:
+        seen.append([name for kind, name in image.configs if kind == GROUP])
+        return [group_config("g")]
+
+    refused, also, made = together(
+        controller, setting(controller, "e", "f"), setting(controller, "h"), lambda: controller.change(plan)
+    )
+    assert isinstance(refused, KafkaError)
+    assert (also, made) == (refused, None)
+    assert (seen, groups(controller)) == ([["a", "b", "c", "d"]], ["a", "b", "c", "d", "g"])
+    assert calls[3:] == [("one", ["g"])]
+    assert controller.image.offset + 1 == controller.end_offset
+
+
 def test_space_is_freed_by_changes_that_say_so(controller: MemoryController, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(controller.storage, "append", lambda records, level, frees_space: asked.append(frees_space))
