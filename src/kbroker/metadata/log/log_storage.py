@@ -178,4 +178,5 @@ def first_image(
 
 def _unusable(log_dir: Path, others: Sequence[Path], error: Exception) -> MetadataLogError:
     path = log_dir / BOOTSTRAP_CHECKPOINT
-    return MetadataLogError(f"{path} cannot be used: {reason_of(error)}; {recovery_command(log_dir, *others)}")
+    reason = reason_of(error).removeprefix(f"{path}: ")
+    return MetadataLogError(f"{path} cannot be used: {reason}; {recovery_command(log_dir, *others)}")

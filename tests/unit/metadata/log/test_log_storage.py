@@ -14,7 +14,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_quorum import DEFAULT_VOTER
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
-from kbroker.metadata.log.formatter import format_folders, make_voter, standalone_voter
+from kbroker.metadata.log.formatter import format_folders, make_voter, standalone_voter, write_bootstrap
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.metadata_log import (
     FOLDER_NAME,
@@ -365,3 +365,79 @@ def test_a_large_change_whose_later_part_fails_does_not_count(
     assert len(groups_after_start(tmp_path)) == 1
     names = [record.name for batch in batches(tmp_path) for record in batch.records]
     assert (names.count(BEGIN), names.count(ABORT)) == (2, 1)
+
+
+def test_an_abort_that_cannot_be_written_ends_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later changes would be a part of the open transaction, so none is made; the next start aborts it."""
+    controller = LoggedController(tmp_path)
+    change(controller, group_config(-1))
+    append, calls = controller.log.append, 0
+
+    def fails(batch: bytes, **options: bool) -> None:
+        nonlocal calls
+        calls += 1
+        if calls >= 2:
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "no space")
+        append(batch, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(controller.log, "append", fails)
+        text = "cannot abort a change of which a part is written: KAFKA_STORAGE_ERROR: no space"
+        with pytest.raises(OutcomeUnknownError, match=text):
+            change(controller, *(group_config(number) for number in range(25_000)))
+    with pytest.raises(OutcomeUnknownError):
+        change(controller, group_config(-2))
+    controller.close()
+    assert groups_after_start(tmp_path, is_clean=False) == ["-1"]
+    names = [record.name for batch in batches(tmp_path) for record in batch.records]
+    assert (names.count(BEGIN), names.count(ABORT)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([], "it has no level of metadata.version"),
+        (
+            [metadata_record("UnfenceBrokerRecord", {"Id": 9, "Epoch": 1})],
+            "UnfenceBrokerRecord: expected a registered broker, found broker id 9",
+        ),
+        (None, "batch length 0 is below a header's 49"),
+    ],
+)
+def test_first_records_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: list[MetadataRecord] | None, reason: str
+) -> None:
+    """The start names the file and the command that recovers the metadata, and writes nothing."""
+    voter = standalone_voter(1, DEFAULT_VOTER)
+    format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=1, voters=[voter])
+    path = tmp_path / "bootstrap.checkpoint"
+    if records is None:
+        path.write_bytes(bytes(70))
+    else:
+        write_bootstrap(tmp_path, records, 1)
+    with pytest.raises(MetadataLogError) as refused:
+        start_metadata(tmp_path, directory_id=voter.directory_id)
+    assert str(refused.value) == (
+        f"{path} cannot be used: {reason}; rebuild it with 'kbroker log recover-metadata {tmp_path}', or restore it "
+        "from a backup"
+    )
+    assert not (tmp_path / FOLDER_NAME / "quorum-state").exists()
+
+
+def test_a_part_of_a_refused_batch_is_cut_off_later(tmp_path: Path) -> None:
+    """Bytes that could not be cut off at once are cut off with the next refusal, and the log continues."""
+    controller = LoggedController(tmp_path)
+    change(controller, group_config(1))
+    segment = tmp_path / FOLDER_NAME / f"{0:020}.log"
+    size = segment.stat().st_size
+    with segment.open("ab") as file:
+        file.write(b"the rest of a batch")
+    log = controller.log._log
+    log._inject_fault(write_errno=errno.ENOSPC)
+    with pytest.raises(KafkaError, match="The log cannot be written"):
+        change(controller, group_config(2))
+    assert segment.stat().st_size == size
+    log._inject_fault()
+    change(controller, group_config(3))
+    controller.close()
+    assert groups_after_start(tmp_path) == ["1", "3"]
