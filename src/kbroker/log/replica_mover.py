@@ -190,11 +190,12 @@ class ReplicaMover:
 
     def _abandon(self, key: TopicPartition, hosted: PartitionEntry, future: FutureReplica, reason: str) -> None:
         with self._hosted.lock:
-            if hosted.future is future:
+            is_wanted = hosted.future is future  # not if the partition was deleted, or is moved elsewhere
+            if is_wanted:
                 self._hosted.set_future(hosted, None)
-        logger.error(
-            "moving %s-%d to %s failed, and the partition stays in its folder: %s", *key, future.log_dir.path, reason
-        )
+        if is_wanted:
+            path = future.log_dir.path
+            logger.error("moving %s-%d to %s failed, and the partition stays in its folder: %s", *key, path, reason)
         self._end(key, future)
 
     # -- copy --------------------------------------------------------------------------------------------------------

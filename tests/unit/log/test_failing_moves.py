@@ -167,6 +167,25 @@ def test_a_partition_deleted_in_the_last_step(
     assert manager.cleaner.hold(KEY)
 
 
+def test_a_partition_deleted_during_the_copy(
+    brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The copy is removed, and the log names no failure: the partition does not stay in its folder."""
+    manager = filled(brokers)
+    copy = ReplicaMover._copy_segment
+
+    def delete_first(*args: Any) -> int:
+        delete(manager, *KEY)
+        return copy(*args)
+
+    monkeypatch.setattr(ReplicaMover, "_copy_segment", delete_first)
+    manager.move_partition(*KEY, str(folders[1]))
+    finish(manager)
+    assert not list(folders[1].glob("orders*"))
+    assert [line for line in caplog.messages if "failed" in line] == []
+    assert manager.cleaner.hold(KEY)
+
+
 def test_a_second_request_for_a_move_and_a_stop(brokers: Brokers, folders: list[Path]) -> None:
     """The same move twice is one; after a stop no step runs, and the next start begins the move again."""
     manager = filled(brokers)
