@@ -70,10 +70,7 @@ def _look_up(log: Any, error: Errors, row: Body) -> Body:
     index = row["Partition"]
     if error is not Errors.NONE:
         return _response(index, error)
-    try:
-        epoch, end = log.end_of_epoch(row["LeaderEpoch"])
-    except ValueError:  # deleted just now
-        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    epoch, end = log.end_of_epoch(row["LeaderEpoch"])
     return {"ErrorCode": 0, "Partition": index, "LeaderEpoch": epoch, "EndOffset": end}
 
 

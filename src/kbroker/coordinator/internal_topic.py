@@ -213,10 +213,7 @@ def append(
     owner = (-1, -1) if producer is None else (producer.producer_id, producer.producer_epoch)
     data = b"".join(key_value_batch(part, now_ms, *owner) for part in parts(log, records))
     guard = -1 if producer is None else producer.verification_guard
-    try:
-        info = log.append(data, acks=-1, is_client=False, verification_guard=guard)
-    except ValueError as error:  # closed: the topic was deleted, or the broker stops
-        raise KafkaError(Errors.NOT_COORDINATOR, str(error)) from error
+    info = log.append(data, acks=-1, is_client=False, verification_guard=guard)
     if info.error:
         raise error_for_client(Errors.of(info.error), info.message)
     return Written(log, info.flush_offset, info.base_offset)
@@ -225,12 +222,9 @@ def append(
 def append_end_marker(log: Any, marker: EndMarker) -> Written:
     """Append the marker that ends a transaction on a partition; call ``await_disk`` before acknowledging it.
 
-    Raises: KafkaError with the log's code, NOT_LEADER_OR_FOLLOWER for a closed log; then nothing was written.
+    Raises: KafkaError with the log's code; then nothing was written.
     """
-    try:
-        info = log.append_end_marker(*marker[:4], transaction_version=marker.transaction_version)
-    except ValueError as error:  # closed: the topic is being deleted, or the broker stops
-        raise KafkaError(Errors.NOT_LEADER_OR_FOLLOWER, str(error)) from error
+    info = log.append_end_marker(*marker[:4], transaction_version=marker.transaction_version)
     if info.error:
         raise KafkaError(Errors.of(info.error), info.message)
     return Written(log, info.flush_offset, info.base_offset)

@@ -1,16 +1,27 @@
 """Common parts of the coordinators: partition of a key, appends, and replay of a partition."""
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator import internal_topic
-from kbroker.coordinator.internal_topic import BATCH_BYTES, UnreadableError, partition_of, read_to_end
+from kbroker.coordinator.internal_topic import (
+    BATCH_BYTES,
+    EndMarker,
+    UnreadableError,
+    append_end_marker,
+    partition_of,
+    read_to_end,
+)
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.log._partition_log import PartitionLog
+from kbroker.log.log_types import ReadInfo
 from kbroker.protocol.records import iter_batches
 from tests.support.errors import error_of
-from tests.support.log_files import memory_log
+from tests.support.log_files import memory_log, open_log
 
 
 def log(**config: object) -> PartitionLog:
@@ -72,3 +83,54 @@ def test_errors_of_the_log_become_the_coordinators() -> None:
     assert small.log_end_offset == 0
     small.close()
     assert error_of(internal_topic.append, small, [(b"k", b"v")], 5) is Errors.COORDINATOR_NOT_AVAILABLE
+    assert error_of(append_end_marker, small, EndMarker(1, 0, 0, True, 1)) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(("number", "text"), [(errno.ENOSPC, "No space left on device"), (0, "t-0 is closed")])
+def test_a_flush_that_fails(tmp_path: Path, number: int, text: str) -> None:
+    """With flush.messages=1 a failed flush, and a log that was closed before it, have the coordinator's error."""
+    one = open_log(tmp_path / "__internal-0", config={"flush.messages": 1})
+    written = internal_topic.append(one, [(b"k", b"v")], 5)
+    if number:
+        one._inject_fault(sync_errno=number)
+    else:
+        one.close(clean=False)
+    with pytest.raises(KafkaError, match=f"NOT_COORDINATOR: cannot flush: .*{text}"):
+        written.await_disk()
+
+
+class Reading:
+    """Log whose reads have a result of the test's choice."""
+
+    damage: str | None = None
+    log_start_offset, log_end_offset = 0, 5
+
+    def __init__(self, result: ReadInfo | OSError) -> None:
+        self.result = result
+
+    def read(self, offset: int, max_bytes: int) -> ReadInfo:
+        if isinstance(self.result, OSError):
+            raise self.result
+        return self.result
+
+
+def test_reads_that_fail() -> None:
+    """Damage, a broken disk and an error of the log raise UnreadableError; a compacted end has no records."""
+    read: list[bytes] = []
+
+    def take(data: bytes, offset: int) -> int:
+        read.append(data)
+        return 5
+
+    for result, text in (
+        (OSError(errno.EIO, "broken"), r"reading from offset 0 failed: \[Errno 5\] broken"),
+        (ReadInfo(56, 5, 5, 0, b"", 0, []), "reading from offset 0 failed: KAFKA_STORAGE_ERROR"),
+    ):
+        with pytest.raises(UnreadableError, match=text):
+            read_to_end(Reading(result), take)
+    damaged = Reading(OSError())
+    damaged.damage = "the batch at offset 3 is damaged"
+    with pytest.raises(UnreadableError, match=damaged.damage):
+        read_to_end(damaged, take)
+    read_to_end(Reading(ReadInfo(0, 5, 5, 0, b"", 0, [])), take)
+    assert read == []

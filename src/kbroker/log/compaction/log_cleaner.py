@@ -330,8 +330,6 @@ class LogCleaner:
             cleaned = self.cleaned_offset(key)
             try:
                 dirt = measure(log, partition.config, cleaned, now_ms)
-            except ValueError:
-                continue  # deleted meanwhile
             except OSError as e:
                 self._failed(key, "compaction", e)
                 continue
