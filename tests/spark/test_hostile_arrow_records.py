@@ -2,12 +2,13 @@
 
 import struct
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from kbroker.client.request_records import _rows_of
+from kbroker.client.request_records import _rows_of, file_rows
 from kbroker.console.request_tail import _COLUMNS, _TEXTS, _arrow
 
 NAME = "a-client-" + 4321 * "x"
@@ -28,6 +29,13 @@ def stream(row: dict[str, Any]) -> bytes:
 
 def read(value: bytes) -> tuple[int, int]:
     return len(list(_arrow([value]))), len(list(_rows_of(value, b"arrow")))
+
+
+def read_file(folder: Path, *values: bytes) -> list[Any]:
+    """Return the clients of the records of a file."""
+    path = folder / "requests-1.arrows"
+    path.write_bytes(b"".join(values))
+    return [row["client_id"] for rows in file_rows([path], False, lambda seconds: None) for row in rows]
 
 
 def test_a_record_of_a_broker() -> None:
@@ -62,3 +70,48 @@ def test_values_of_other_types(name: str) -> None:
     """A value of another type makes the record invalid, or is left out."""
     for other in ("x", 5, 1.5, [1], {"a": 1}, b"\xff", True, float("inf")):
         read(stream({**ROW, name: other}))
+
+
+def test_files_of_others(tmp_path: Path) -> None:
+    """A file with other columns, values of other types, offsets beyond the data or no Arrow stream has no records."""
+    assert read_file(tmp_path, stream(ROW)) == [NAME]
+    for bad in (
+        stream({"a": 1}),
+        stream({**ROW, "time": 7}),
+        stream({**ROW, "api_name": 5}),
+        with_offsets(0, len(NAME) + 100),
+        with_offsets(0x7FFF0000, 0x7FFFFFF0),
+        b"",
+        b"{}",
+        stream(ROW)[:400],
+    ):
+        assert read_file(tmp_path, bad) == []
+
+
+def test_a_damaged_batch_of_a_file_that_grows(tmp_path: Path) -> None:
+    """The batches beside it are read, each once, and an incomplete batch when it is complete."""
+    batch = pa.RecordBatch.from_pylist([ROW])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        for _ in range(3):
+            writer.write_batch(batch)
+    whole = bytearray(sink.getvalue())
+    written = struct.pack("<ii", 0, len(NAME))
+    places = [at for at in range(len(whole)) if whole.startswith(written, at)]
+    second = places[len(places) // 3 : 2 * len(places) // 3]  # in the metadata of the second batch, and in its data
+    first_end = len(stream(ROW)) - 8  # without the end of the stream
+    assert places[len(places) // 3 - 1] < first_end < second[0]
+    at = second[-1]
+    whole[at : at + 8] = struct.pack("<ii", 0, len(NAME) + 100)
+    path = tmp_path / "requests-1.arrows"
+    lengths = iter([first_end, first_end + 100, len(whole)])
+    found: list[int] = []
+    path.write_bytes(whole[: next(lengths)])
+    for rows in file_rows([path], True, lambda seconds: None):
+        found.append(len(rows))
+        if not rows:
+            length = next(lengths, None)
+            if length is None:
+                break
+            path.write_bytes(whole[:length])
+    assert found == [1, 0, 0, 1, 0]

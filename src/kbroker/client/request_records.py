@@ -6,12 +6,13 @@ microseconds since 1970, and values that do not apply are None.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from kbroker.client.admin import EARLIEST, Admin
 from kbroker.client.cluster import Cluster
@@ -106,22 +107,30 @@ def _fits(column: Column, value: Any) -> bool:
     return isinstance(value, int | float if column.type == FLOAT64 else int) and abs(value) < 1 << 63
 
 
-def _arrow_rows(table: Any) -> Iterator[Row]:
-    for row in table.to_pylist():
-        moment = row.get("time")
-        row["time"] = None if moment is None else int(moment.timestamp()) * 1_000_000 + moment.microsecond
-        yield {column.name: row.get(column.name) for column in COLUMNS}
-
-
 def _arrow_records(value: bytes) -> list[Row]:
     """Return the records in a value of the topic; none if it is not an Arrow stream of records."""
-    pyarrow = _pyarrow()
     try:
-        table = pyarrow.ipc.open_stream(value).read_all()
-        table.validate(full=True)  # otherwise offsets beyond the data would be followed
-        return [row for row in _arrow_rows(table) if _is_record(row)]
-    except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return _records_of(_pyarrow().ipc.open_stream(value).read_all())
+    except _damage():
         return []
+
+
+def _records_of(table: Any) -> list[Row]:
+    """Return the records of an Arrow table, or of one batch. Raises: one of `_damage`, if it is not of records."""
+    table.validate(full=True)  # otherwise offsets beyond the data would be followed
+    rows = []
+    for one in table.to_pylist():
+        moment = one["time"]
+        one["time"] = None if moment is None else int(moment.timestamp()) * 1_000_000 + moment.microsecond
+        row = {column.name: one.get(column.name) for column in COLUMNS}
+        if _is_record(row):
+            rows.append(row)
+    return rows
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """Return the errors of reading Arrow data that are not those of a broker."""
+    return _pyarrow().ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError
 
 
 def _pyarrow() -> Any:
@@ -219,7 +228,6 @@ class _File:
         self._at = 0
         self._rest = b""
         self._batches = 0
-        self._file: BinaryIO | None = None
 
     def rows(self) -> Iterator[Row]:
         """Yield the records that were written since the last call."""
@@ -248,8 +256,11 @@ class _File:
                 for number, batch in enumerate(pyarrow.ipc.open_stream(file)):
                     if number >= self._batches:
                         self._batches = number + 1
-                        yield from _arrow_rows(batch)
-            except (pyarrow.ArrowInvalid, OSError, EOFError):  # a partially written batch
+                        rows: list[Row] = []
+                        with contextlib.suppress(*_damage()):
+                            rows = _records_of(batch)
+                        yield from rows
+            except _damage():  # a partially written batch, or no Arrow file
                 return
 
 
