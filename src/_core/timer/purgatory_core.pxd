@@ -4,6 +4,10 @@ An operation is any struct that begins with ``Operation`` and has a table of fun
 (its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's.
 Functions of a table run under no lock but the operation's. check_and_complete is called with none of them held.
 
+try_complete may wait for a disk, and with it on_complete. A check that finds the operation's own lock taken does not
+wait: it leaves a mark, and the thread with the lock tests again. So no event is missed, and a thread that checks waits
+for its own tests alone. A supplied lock is waited for.
+
 A snapshot copies the watch lists in short turns under the lock of one shard, then of the timer. A turn reads
 LOOKS_PER_TURN watchers at most. A longer list, or more than the requested number of operations, is cut, and
 ``is_truncated`` is set. An operation that completes meanwhile is left out.
@@ -33,6 +37,7 @@ cdef struct Operation:
     int64_t timeout_ms
     WatcherBlock *reserved      # in the owner's memory, for up to reserve_for watchers; NULL: allocated at the watch
     int64_t reserve_for            # both set between operation_init and the watch
+    AtomicI64 is_pending        # a check found own_lock taken: its owner tests again
     Mutex *lock                 # &own_lock or the supplied one; NULL: try_complete locks for itself (Python operations)
     Mutex own_lock
 

@@ -9,7 +9,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from kbroker._core.sync cimport (
     Mutex, atomic_add_fetch, atomic_load, atomic_load_seq, atomic_store, atomic_store_seq, atomic_swap, mutex_destroy,
-    mutex_init, mutex_lock, mutex_lock_spinning, mutex_unlock, prefetch,
+    mutex_init, mutex_lock, mutex_lock_spinning, mutex_try_lock, mutex_unlock, prefetch,
 )
 from kbroker._core.timer.timer_core cimport (
     Timer, TimerEntry, timer_add, timer_cancel, timer_collect, timer_release, timer_retain, timer_take_due_batch,
@@ -33,6 +33,7 @@ cdef enum:
 cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_ms, Mutex *lock) noexcept nogil:
     atomic_store(&op.refs, 1)
     atomic_store(&op.completed, 0)
+    atomic_store(&op.is_pending, 0)
     op.table = table
     mutex_init(&op.own_lock)
     op.lock = lock if lock is not NULL else &op.own_lock
@@ -160,9 +161,26 @@ cdef void fire_batch(TimerEntry **entries, int32_t count) noexcept nogil:
         operation_release(won[i])   # the timer's
 
 
+cdef bint try_alone(Operation *op) noexcept nogil:
+    """Try under the own lock, unless another thread does: it then tries again after that. Source: KAFKA-6653."""
+    cdef bint done = False, again = True
+    while again and not operation_is_completed(op):
+        if mutex_try_lock(&op.own_lock):
+            atomic_store_seq(&op.is_pending, 0)
+            done = op.table.try_complete(op)
+            mutex_unlock(&op.own_lock)
+            again = not done and atomic_load_seq(&op.is_pending) != 0
+        else:
+            # The owner sees a mark that was set before. A new one it may have missed: try once more.
+            again = atomic_swap(&op.is_pending, 1) == 0
+    return done
+
+
 cdef bint try_under_lock(Operation *op) noexcept nogil:
     cdef bint done
     cdef Mutex *lock = op.lock
+    if lock is &op.own_lock:
+        return try_alone(op)
     if lock is not NULL:
         mutex_lock(lock)
     done = op.table.try_complete(op)
@@ -268,6 +286,8 @@ cdef bint purgatory_try_complete_else_watch(
         return True
     if not watched:
         return operation_force_complete(op)     # no event would ever wake it
+    if atomic_load_seq(&op.is_pending) and try_under_lock(op):
+        return True
     start_timeout(purgatory, op)
     return False
 

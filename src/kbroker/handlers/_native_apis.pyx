@@ -32,8 +32,9 @@ from kbroker.apis.api01_fetch._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
 from kbroker.requests._native_types cimport (
-    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_LISTENERS, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore, Peers,
+    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_LISTENERS, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore,
 )
+from kbroker.requests._peers cimport peers_join, peers_leave, peers_release
 from kbroker.handlers._batch_receiver cimport new_receiver
 from kbroker.handlers._native_handler cimport HandlerExecutor, executor_free, executor_new, handler_loop
 from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce_source
@@ -187,47 +188,6 @@ cdef void unhook_partitions(NativeApisCore *native_apis, TopicTable *table, Topi
             partition_end_hook(partition, native_apis)
 
 
-cdef int join_peers(NativeApisCore *native_apis, NativeApis peer) except -1:
-    """Join the native handlers of another node in this process."""
-    cdef Peers *peers = peer.native_apis.peers
-    if peers == NULL:
-        peers = <Peers *>calloc(1, sizeof(Peers))
-        if peers == NULL:
-            raise MemoryError
-        mutex_init(&peers.lock)
-        atomic_store(&peers.refs, 1)
-        peers.first = peer.native_apis
-        peer.native_apis.peers = peers
-    with nogil:
-        mutex_lock(&peers.lock)
-        atomic_add_fetch(&peers.refs, 1)
-        native_apis.peers = peers
-        native_apis.next_peer = peers.first
-        peers.first = native_apis
-        mutex_unlock(&peers.lock)
-    return 0
-
-
-cdef void leave_peers(NativeApisCore *native_apis) noexcept nogil:
-    cdef Peers *peers = native_apis.peers
-    cdef NativeApisCore **at
-    if peers == NULL:
-        return
-    mutex_lock(&peers.lock)
-    at = &peers.first
-    while at[0] != NULL and at[0] != native_apis:
-        at = &at[0].next_peer
-    if at[0] != NULL:
-        at[0] = native_apis.next_peer
-    mutex_unlock(&peers.lock)
-
-
-cdef void release_peers(Peers *peers) noexcept nogil:
-    if peers != NULL and atomic_add_fetch(&peers.refs, -1) == 0:
-        mutex_destroy(&peers.lock)
-        free(peers)
-
-
 cdef void set_body(NativeApisCore *native_apis, Body *body, bytes data, object throttle_at) except *:
     cdef Body made, before
     made.size_bytes = len(data)
@@ -315,8 +275,8 @@ cdef class NativeApis:
         if native_apis.fetch_purgatory == NULL or native_apis.produce_purgatory == NULL or native_apis.sessions == NULL:
             raise MemoryError
         native_apis.topics = topic_table_build((), node_id)
-        if peer is not None:
-            join_peers(native_apis, peer)
+        if peer is not None and not peers_join(native_apis, peer.native_apis):
+            raise MemoryError
 
     def __dealloc__(self):
         cdef NativeApisCore *native_apis = self.native_apis
@@ -324,8 +284,9 @@ cdef class NativeApis:
         if native_apis == NULL:
             return
         topic_table_release(native_apis.topics)
-        leave_peers(native_apis)
-        release_peers(native_apis.peers)
+        with nogil:
+            peers_leave(native_apis)
+        peers_release(native_apis)
         key_signal_release(native_apis.appends)
         if native_apis.fetch_purgatory != NULL:
             purgatory_release(native_apis.fetch_purgatory)
@@ -544,7 +505,7 @@ cdef class NativeApis:
             purgatory_close(native_apis.produce_purgatory)
             timer_close(native_apis.fetch_timer)
             timer_close(native_apis.produce_timer)
-            leave_peers(native_apis)
+            peers_leave(native_apis)
         self.publish_topics(())
 
     @property

@@ -11,7 +11,7 @@ from kbroker._core.timer.purgatory cimport Purgatory
 from kbroker._core.requests.request cimport Request
 from kbroker._core.requests.request_queue cimport RequestQueue
 from kbroker._core.codec.wire cimport Writer, write_raw, write_uvarint
-from kbroker._core.sync cimport AtomicI64, Mutex, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex, mutex_lock, mutex_unlock
 from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.network.connections._refused_requests cimport RefusedTable
@@ -54,7 +54,8 @@ cdef struct Body:               # a response body that is the same for all clien
 
 cdef struct Peers:              # the native handlers of the nodes in one process, whose partitions are the same
     AtomicI64 refs
-    Mutex lock                  # taken before the purgatories' locks
+    Mutex lock                  # a leaf
+    Cond visit_ended            # of a node that leaves
     NativeApisCore *first
 
 cdef struct NativeApisCore:
@@ -86,7 +87,9 @@ cdef struct NativeApisCore:
     Purgatory *produce_purgatory
     KeySignalCore *appends      # counted: of partitions, by address and 0, for share fetches; NULL: none
     Peers *peers                # counted; NULL: no other node is in this process
-    NativeApisCore *next_peer   # Peers.lock
+    NativeApisCore *next_peer   # Peers.lock, like the next two
+    int32_t visits              # threads of other nodes that check its fetches
+    bint is_leaving
     void *sessions              # SessionCache of _fetch_session
     Mutex delayed_lock
     void *delayed                # FetchState list, for shutdown

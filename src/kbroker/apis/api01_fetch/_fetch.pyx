@@ -35,6 +35,7 @@ from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
 from kbroker.requests._native_types cimport (
     OUTCOME_DELAYED, OUTCOME_RESPONDED, Handler, NativeApisCore, Outcome, DEFERRED_SLOTS,
 )
+from kbroker.requests._peers cimport peers_check_fetches
 from kbroker.quota._quota_enforcement cimport ClientCache, fetch_window_bytes, gate_request, quotas_are_set
 from kbroker.log._partition cimport Partition, partition_release, partition_retain
 
@@ -189,17 +190,9 @@ cdef void defer_check(Handler *handler, Partition *partition) noexcept nogil:
 
 
 cdef void check_fetches(NativeApisCore *native_apis, Key *key) noexcept nogil:
-    cdef NativeApisCore *peer
     purgatory_check_and_complete(native_apis.fetch_purgatory, key)
-    if native_apis.peers == NULL:
-        return
-    mutex_lock(&native_apis.peers.lock)
-    peer = native_apis.peers.first
-    while peer != NULL:
-        if peer != native_apis:
-            purgatory_check_and_complete(peer.fetch_purgatory, key)
-        peer = peer.next_peer
-    mutex_unlock(&native_apis.peers.lock)
+    if native_apis.peers != NULL:
+        peers_check_fetches(native_apis, key)
 
 
 cdef void run_deferred(Handler *handler) noexcept nogil:
