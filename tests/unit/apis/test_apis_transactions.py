@@ -201,6 +201,12 @@ def test_a_pattern_that_costs_too_much_is_refused(ask: Asked) -> None:
     assert ask("ListTransactions", 2, {"TransactionalIdPattern": "(a{1000}){1000}"})["ErrorCode"] == 128
 
 
+def test_a_repeated_filter_is_one_filter(ask: Asked) -> None:
+    """An unknown state is returned once, in the place of its first mention."""
+    body = {"StateFilters": ["x", "Empty", "y", "x"]}
+    assert ask("ListTransactions", 2, body)["UnknownStateFilters"] == ["x", "y"]
+
+
 @pytest.mark.parametrize(
     ("name", "version", "body"),
     [

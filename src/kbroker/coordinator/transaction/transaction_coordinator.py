@@ -453,8 +453,9 @@ class TransactionCoordinator:
 
 
 def states_of(labels: Collection[str]) -> tuple[set[TransactionState], list[str]]:
-    """Return the states of these names, and the names that are not states."""
-    return {BY_LABEL[label] for label in labels if label in BY_LABEL}, [name for name in labels if name not in BY_LABEL]
+    """Return the states of these names, and the names that are not states, each once."""
+    unknown = [name for name in dict.fromkeys(labels) if name not in BY_LABEL]
+    return {BY_LABEL[label] for label in labels if label in BY_LABEL}, unknown
 
 
 def _may_be(metadata: TransactionMetadata, expected: Producer) -> bool:
