@@ -1,11 +1,13 @@
 """Share coordinator: state of share partitions, fencing, snapshots, restarts, deleted topics and records."""
 
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import SHARE_STATE_TOPIC
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.share.persister import ShareState, StateBatch, StateChange
 from kbroker.coordinator.share.share_coordinator import SNAPSHOT_INTERVAL_MS, ShareSettings, ShareStatePersister
@@ -180,6 +182,65 @@ def test_the_persister_reports_states_and_errors() -> None:
     refusal = ShareState(int(Errors.INVALID_REQUEST), "Read operation on uninitialized share partition not allowed.")
     unwritten = (int(Errors.INVALID_REQUEST), "Write operation on uninitialized share partition not allowed.")
     assert done == [unwritten, (0, None), state, refusal]
+
+
+def test_keys_of_others_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """A key without a version, a malformed one and one of a later release are skipped, and the state is served."""
+    topic = MemoryTopic(VirtualClock(), count=1)
+    share = Share(topic=topic)
+    share.coordinator.initialize(KEY, 0, 3)
+    internal_topic.append(topic.logs[0], [(b"\0", b"v"), (b"\0\0cut", b"v"), (b"\0\x63", b"v")], 5)
+    again = share.restart()
+    assert again.stored().start_offset == 3
+    malformed, cut, newer = caplog.messages
+    assert (
+        malformed
+        == "__share_group_state: skipped a record with a malformed key: INVALID_REQUEST: record key without a version"
+    )
+    assert cut.startswith("__share_group_state: skipped a record with a malformed key: ")
+    assert newer == "__share_group_state: skipped a record of a newer kind"
+
+
+def test_snapshots_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    """Work in the background that fails is logged, and tried again later."""
+    topic = MemoryTopic(VirtualClock(), count=1)
+    share = Share(topic=topic)
+    share.coordinator.initialize(KEY, 0, 3)
+    share.coordinator.write(KEY, StateChange(0, 0, 4, 0, []))
+    share.clock.advance_ms(SNAPSHOT_INTERVAL_MS)
+    topic.logs[0].is_under_min_isr = True
+    share.coordinator.snapshot_idle()
+    (line,) = caplog.messages
+    assert line.startswith("__share_group_state-0: cannot write snapshots: COORDINATOR_NOT_AVAILABLE")
+    assert kinds(share) == [0, 1]
+    topic.logs[0].is_under_min_isr = False
+    share.coordinator.snapshot_idle()
+    assert kinds(share) == [0, 1, 0]
+
+
+def test_a_coordinator_that_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """The share partition gets UNKNOWN_SERVER_ERROR with the reason, and the traceback is logged."""
+
+    def fail(key: SharePartitionKey) -> NoReturn:
+        raise ZeroDivisionError("division by zero")
+
+    persister = ShareStatePersister(fail)
+    done: list[object] = []
+    persister.write_state("g", TOPIC_ID, 0, StateChange(1, 0, 8, 0, []), lambda *found: done.append(found))
+    persister.read_state("g", TOPIC_ID, 0, 0, done.append)
+    reason = "ZeroDivisionError: division by zero"
+    assert done == [(-1, reason), ShareState(-1, reason)]
+    assert caplog.messages == [f"the state of a share partition cannot be {verb}" for verb in ("changed", "read")]
+
+
+def test_the_deletion_of_the_own_topic() -> None:
+    """The states are those of the new topic, which has none."""
+    share = initialized()
+    assert share.topic is not None
+    share.topic.logs = MemoryTopic(share.clock).logs
+    assert share.stored().start_offset == -1
+    share.coordinator.topic_deleted(SHARE_STATE_TOPIC)
+    assert error_of(share.coordinator.read, KEY, -1) is Errors.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
