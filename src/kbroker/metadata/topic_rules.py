@@ -233,15 +233,12 @@ def automatic_topic(name: str, config: BrokerConfig, node_count: int = 1) -> New
 
 
 def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
-    """Settings of ``__consumer_offsets``: compacted; if that is refused, its records are never deleted."""
-    configs: dict[str, str | None] = {
+    """Settings of ``__consumer_offsets``: compacted."""
+    return {
         "compression.type": "producer",
         "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
+        "cleanup.policy": "compact",
     }
-    try:
-        return {**configs, **check_configs({"cleanup.policy": "compact"})}
-    except KafkaError:
-        return {**configs, "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 def share_state_topic_configs(config: BrokerConfig) -> dict[str, str | None]:

@@ -4,6 +4,7 @@ import pytest
 
 from kbroker.common.errors import Errors
 from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.group_records import CommittedOffset
 from tests.support.groups import RANGE, SESSION_MS, Groups
 
 NONE = Errors.NONE
@@ -86,3 +87,23 @@ def test_an_empty_group_that_cannot_be_stored(groups: Groups, caplog: pytest.Log
     assert groups.members() == [joined.member_id]
     groups.after(SESSION_MS)
     assert groups.members() == []
+
+
+def test_offsets_that_cannot_be_deleted_now(caplog: pytest.LogCaptureFixture) -> None:
+    """Offsets that have expired, or are of a deleted topic, stay until their deletion can be stored."""
+    day = 24 * 3600 * 1000
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=day))
+    offsets = groups.coordinator.offsets
+    for group in ("g", "h"):
+        offsets.commit(group, "", None, -1, {("t", 0): CommittedOffset(7, -1, "", groups.clock.wall_ms())})
+    groups.clock.advance_ms(day)
+    take_replicas_away(groups)
+    assert offsets.expire() == 0
+    lines = [f"group {group}: cannot expire offsets: COORDINATOR_NOT_AVAILABLE" for group in ("g", "h")]
+    assert [line.partition(": The")[0] for line in caplog.messages] == lines
+    assert offsets.fetch("g").committed[("t", 0)].offset == 7
+    groups.coordinator.topic_deleted("t")
+    assert any("cannot delete the offsets of the deleted topic t" in line for line in caplog.messages)
+    take_replicas_away(groups, False)
+    assert offsets.expire() == 2
+    assert offsets.fetch("g").committed == {}
