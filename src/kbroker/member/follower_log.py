@@ -104,13 +104,21 @@ class FollowerLog(SnapshotWriter):
         if not self.folder.is_dir():
             self.folder.mkdir()
             checkpoints.sync_folder(log_dir)
-        if checkpoints.read_partition_metadata(self.folder) is None:
+        if not self._has_topic_id():
             checkpoints.write_partition_metadata(self.folder, TOPIC_ID, is_synced=True)
         for path in self.folder.glob(f"*{PARTIAL_SUFFIX}"):
             path.unlink()
         self._open()
 
     # ------------------------------------------------------------ opening
+
+    def _has_topic_id(self) -> bool:
+        """Return whether the file with the topic id is sound; each metadata log has the same id."""
+        try:
+            return checkpoints.read_partition_metadata(self.folder) is not None
+        except CorruptFileError as error:
+            logger.warning("%s; it is written again", error)
+            return False
 
     def _open(self) -> None:
         """Read all batches; cut the log at the first one that is not sound."""

@@ -184,6 +184,19 @@ def test_a_damaged_state_of_the_quorum(tmp_path: Path, quorum: FakeQuorum, caplo
         assert follower.catch_up() == quorum.image()
 
 
+def test_a_damaged_topic_id(tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture) -> None:
+    """The file is written again, as each metadata log has the same topic id."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        image = follower.catch_up()
+        path = follower.log.folder / checkpoints.PARTITION_METADATA
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"version", b"vursion"))
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert path.read_bytes() == whole
+        assert f"{path}: expected the lines 'version: 0' and 'topic_id: ID'; it is written again" in caplog.messages
+        assert follower.catch_up() == image
+
+
 def test_the_progress_of_a_large_snapshot(
     tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

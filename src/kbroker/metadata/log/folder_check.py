@@ -12,7 +12,7 @@ from uuid import UUID
 
 from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, RELEASES, level_text, unserved
 from kbroker.common.quotas import is_shadow_key
-from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kbroker.common.units import counted
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CorruptFileError, MetaProperties, uuid_to_text
@@ -39,6 +39,7 @@ class LogFolders(NamedTuple):
         fault: fault of the metadata or of a folder's owner, "" without one.
         strays: partition folders that belong to no partition of the metadata.
         missing: partitions of this node without a folder.
+        doubles: folders of the partitions that have several.
     """
 
     folders: Sequence[Path]
@@ -47,6 +48,7 @@ class LogFolders(NamedTuple):
     fault: str
     strays: Sequence[Path]
     missing: Sequence[str]
+    doubles: Sequence[Sequence[Path]]
 
     @property
     def node_id(self) -> int:
@@ -115,15 +117,20 @@ def read_folders(folders: Sequence[Path]) -> LogFolders:
             fault = fault or f"{folder} belongs to node {owner.node_id} of cluster {owner.cluster_id}"
     strays: list[Path] = []
     missing: list[str] = []
+    doubles: list[Sequence[Path]] = []
     if metadata is not None and first is not None:
-        strays, missing = _compare(folders, metadata.image, first.node_id)
-    return LogFolders(folders, owners, metadata, fault, strays, missing)
+        strays, missing, doubles = _compare(folders, metadata.image, first.node_id)
+    return LogFolders(folders, owners, metadata, fault, strays, missing, doubles)
 
 
-def _compare(folders: Sequence[Path], image: MetadataImage, node_id: int) -> tuple[list[Path], list[str]]:
-    """Return the folders without a partition in the image, and the partitions of the node without a folder."""
+def _compare(
+    folders: Sequence[Path], image: MetadataImage, node_id: int
+) -> tuple[list[Path], list[str], list[Sequence[Path]]]:
+    """Return the folders without a partition in the image, the partitions of the node without a folder, and the folders
+    of those with several.
+    """
     strays = []
-    present = set()
+    present: dict[TopicPartition, list[Path]] = {}
     for path in (path for folder in folders for path in partition_folders(folder)):
         found = parse_partition_folder(path.name)
         if found is None or found[0] == CLUSTER_METADATA_TOPIC:
@@ -132,14 +139,14 @@ def _compare(folders: Sequence[Path], image: MetadataImage, node_id: int) -> tup
         if topic is None or found[1] >= len(topic.partitions) or _topic_id(path) not in (None, topic.topic_id):
             strays.append(path)
         else:
-            present.add(found)
+            present.setdefault(found, []).append(path)
     missing = [
         f"{topic.name}-{number}"
         for topic in image.topics.values()
         for number, partition in enumerate(topic.partitions)
         if node_id in partition.replicas and (topic.name, number) not in present
     ]
-    return strays, missing
+    return strays, missing, [paths for paths in present.values() if len(paths) > 1]
 
 
 def _topic_id(folder: Path) -> UUID | None:
@@ -171,6 +178,12 @@ def _folder_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
             yield "the folder is not formatted: run kbroker storage format"
     elif not found.owners:
         yield "meta.properties is missing: restore it from a backup"
+    for paths in found.doubles:
+        # after a crash in a move between log folders; a start of kbroker removes the former folder by the note
+        is_moved = any((path / checkpoints.MOVED_FROM).exists() for path in paths)
+        if is_kafka or not is_moved:
+            remedy = "start and stop kbroker first" if is_moved else "move the one that is out of date away"
+            yield f"partition {paths[0].name} has several folders, {', '.join(map(str, paths))}: {remedy}"
 
 
 def _kafka_obstacles(found: LogFolders, release: str) -> Iterator[str]:

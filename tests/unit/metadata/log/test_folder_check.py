@@ -15,6 +15,7 @@ from kbroker.log.checkpoints import (
     read_meta_properties,
     uuid_from_text,
     write_meta_properties,
+    write_moved_from,
     write_partition_metadata,
 )
 from kbroker.metadata.log.folder_check import KBROKER, Verdict, judge, read_folders
@@ -280,6 +281,15 @@ def test_folders_of_partitions(folder: Folder, tmp_path: Path) -> None:
         assert order.startswith(f"the metadata log is in {folder.path}: name that folder first in log.dirs, or set ")
         assert missing.startswith("1 partition (lost-0) without")
         assert judge(read_folders([folder.path, second]), server).losses[1:] == [missing]
+    (folder.path / "orders-0").mkdir()
+    write_partition_metadata(folder.path / "orders-0", TOPIC_ID)
+    paths = f"partition orders-0 has several folders, {folder.path / 'orders-0'}, {second / 'orders-0'}"
+    both = read_folders([folder.path, second])
+    for server in ("4.3", KBROKER):
+        assert judge(both, server).obstacles == [f"{paths}: move the one that is out of date away"]
+    write_moved_from(second / "orders-0", [UUID(int=9 << 70)])  # a crash in a move left both
+    assert judge(both, "4.3").obstacles == [f"{paths}: start and stop kbroker first"]
+    assert judge(both, KBROKER).obstacles == []
     write_meta_properties(second, MetaProperties("other", NODE, UUID(int=5 << 70)))
     (found,) = judge(read_folders([folder.path, second]), KBROKER).obstacles
     assert found.startswith(f"{second} belongs to node 1 of cluster other")
