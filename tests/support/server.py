@@ -130,7 +130,9 @@ class FakeLogs:
             if topic in configs:
                 log.configs = dict(configs[topic])
 
-    def delete_topics(self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID]) -> None:
+    def delete_topics(
+        self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID], is_last: bool = True
+    ) -> None:
         self.withdraw_deletions(topic_ids)
         for topic, partitions in topics.items():
             for partition in partitions:

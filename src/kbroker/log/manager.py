@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import uuid
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.forked_child import call_in_child
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
@@ -81,6 +81,7 @@ class LogManager:
         #: Returns the leader epoch of a partition, which its new batches get.
         self.leader_epoch_of: Callable[[str, int], int] = lambda topic, partition: 0
         self._noted: frozenset[uuid.UUID] = frozenset()  # topics that are being deleted
+        self._unforgotten: set[TopicPartition] = set()  # deleted partitions that checkpoints may have
         self._undeleted: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
         #: Called before each partition is opened, on any thread of the start; True ends the start.
         self.is_cancelled: Callable[[], bool] = lambda: False
@@ -112,7 +113,7 @@ class LogManager:
         self.mover = ReplicaMover(
             self._hosted, self._dirs, self.cleaner, self.tasks, self._clock, config, self._remove_later
         )
-        _disarm_in_child(self)
+        call_in_child(self._disarm)
 
     # -- start and stop ----------------------------------------------------------------------------------------------
 
@@ -410,10 +411,13 @@ class LogManager:
             except OSError as error:
                 self._hosted.note_failure(log_dir, "noting which topics are deleted", error)
 
-    def delete_topics(self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = ()) -> None:
+    def delete_topics(
+        self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = (), is_last: bool = True
+    ) -> None:
         """Delete partitions by topic; their folders are renamed at once and removed after file.delete.delay.ms.
 
-        Partitions that do not exist are skipped. Args: ``topic_ids``: removed from the note of deletions.
+        Partitions that do not exist are skipped. Args: ``topic_ids``: removed from the note of deletions; ``is_last``:
+        False if another call follows, which writes the checkpoints and syncs the folders for this one too.
         Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be renamed; the others are deleted then.
         """
         self._check_open()
@@ -426,8 +430,11 @@ class LogManager:
                 failure = e
             self.cleaner.forget(key)
             self._away.discard(key)
-        self.tasks.forget_offsets([key for key in keys if key not in self._hosted])
-        self.sync_folders()
+        self._unforgotten.update(key for key in keys if key not in self._hosted)
+        if is_last:
+            forgotten, self._unforgotten = self._unforgotten, set()
+            self.tasks.forget_offsets(forgotten)
+            self.sync_folders()
         deleted = self._noted.intersection(topic_ids)
         if deleted:  # no sync: an extra id matters only if its folder is put back
             self._write_note(self._noted - deleted, is_synced=False)
@@ -586,15 +593,3 @@ class LogManager:
             logger.error("%s of %s-%d failed: %s", what, *key, error)
         else:
             self._hosted.note_failure(hosted.log_dir, f"{what} of {key[0]}-{key[1]}", error, what)
-
-
-def _disarm_in_child(manager: LogManager) -> None:
-    reference = weakref.ref(manager)
-
-    def disarm() -> None:
-        found = reference()
-        if found is not None:
-            found._disarm()
-
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=disarm)

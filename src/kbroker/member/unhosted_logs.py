@@ -51,7 +51,9 @@ class UnhostedLogs:
 
     withdraw_deletions = note_deletions
 
-    def delete_topics(self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID]) -> None:
+    def delete_topics(
+        self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID], is_last: bool = True
+    ) -> None:
         """Do nothing: existing folders stay as they are."""
 
     def sync_folders(self) -> None:

@@ -30,6 +30,7 @@ from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_re
 from kbroker.metadata.topic_growth import Charge, TopicGrowth, own_configs, storage_error
 from kbroker.metadata.topic_logs import Logs
 from kbroker.metadata.topic_opening import TopicOpening
+from kbroker.metadata.topic_removal import TopicRemoval
 from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic
 
 logger = get_logger(__name__)
@@ -99,6 +100,7 @@ class TopicRegistry:
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
         self._image = controller.image  # in force
         self._opening = TopicOpening(config, logs, self.lock, lambda: self._image, self._failed, self._serve)
+        self._removal = TopicRemoval(self.lock, self._drop_logs)
         self._growth = TopicGrowth(config, controller, logs, self.lock, self._failed, self._drop_logs)
         self.create_remotely: Callable[[str], None] | None = None  # requests a topic of another node's controller
         self.version = 0  # rises with every change
@@ -301,12 +303,16 @@ class TopicRegistry:
                 else:
                     deleted[name] = topic.topic_id
                     results.append(topic.topic_id)
+            self._removal.expect([image.topics[name] for name in deleted])
             if deleted:  # by this note a start after a crash removes the folders that were not renamed
                 self._logs.note_deletions(deleted.values())
             return [_removal(topic_id) for topic_id in deleted.values()]
 
         try:
-            self._controller.change(plan, frees_space=True)
+            try:
+                self._controller.change(plan, frees_space=True)
+            finally:
+                self._removal.finish(deleted.values())
         except KafkaError as error:
             with self.lock:
                 self._logs.withdraw_deletions(deleted.values())
@@ -360,6 +366,7 @@ class TopicRegistry:
         self._image = image
         if delta.topics.deleted:
             self._remove(delta.topics.deleted.values())
+        self._removal.complete([one.name for one in delta.topics.created.values()])
         created = self._created([one for one in delta.topics.created.values() if not self._opening.begin(one)], image)
         grown = [one for one in delta.topics.changed.values() if self._is_grown(one)]
         fresh = created | {topic.name: self._open(topic, image) for topic in grown}
@@ -451,8 +458,12 @@ class TopicRegistry:
         if not views:
             return
         self._swap({name: view for name, view in self._by_name.items() if name not in views})
-        partitions = {name: range(end) for name, end in ends.items()}
-        self._drop_logs(partitions, [view.topic_id for view in views.values()])
+        at_once = {
+            name: view for name, view in views.items() if not self._removal.begin(view.topic_id, name, ends[name])
+        }
+        if at_once:
+            partitions = {name: range(ends[name]) for name in at_once}
+            self._drop_logs(partitions, [view.topic_id for view in at_once.values()])
         for name, view in views.items():
             logger.info("deleted topic %s, id %s", name, uuid_to_text(view.topic_id))
 
@@ -551,13 +562,15 @@ class TopicRegistry:
         is_internal = is_log or topic.name in INTERNAL_TOPICS
         return TopicView(topic.name, topic.topic_id, partitions, is_internal, is_log, configs, topic.partitions)
 
-    def _drop_logs(self, partitions: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = ()) -> None:
+    def _drop_logs(
+        self, partitions: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = (), is_last: bool = True
+    ) -> None:
         """Remove the existing logs of these topics; a failed creation has not created all of them.
 
-        Args: ``topic_ids`` of the topics that are deleted.
+        Args: ``topic_ids`` of the topics that are deleted; ``is_last``: False if other logs of theirs follow.
         """
         try:
-            self._logs.delete_topics(partitions, topic_ids)
+            self._logs.delete_topics(partitions, topic_ids, is_last)
         except (OSError, KafkaError) as error:
             names = list(partitions)
             logger.warning("cannot remove all logs of %s: %s", names[0] if len(names) == 1 else names, error)

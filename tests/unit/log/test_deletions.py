@@ -17,6 +17,7 @@ from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
 from kbroker.metadata.log.log_storage import LogStorage
 from kbroker.metadata.log.metadata_log import FOLDER_NAME
+from kbroker.metadata.topic_removal import REMOVED_AT_ONCE
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicRegistry
 from tests.support.log_files import NOW_MS, batch
@@ -96,6 +97,26 @@ def test_killed_between_deleting_and_renaming(broker: Broker, monkeypatch: pytes
     assert broker.folders() == ["doomed-0", "doomed-1", "kept-0", "kept-1"], "a folder was put aside"
 
 
+def test_killed_between_runs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start removes the folders of the runs that a topic with many partitions did not have."""
+    broker.topics.create(NewTopic("wide", REMOVED_AT_ONCE + 1))
+    delete = broker.logs.delete_topics
+
+    def delete_once(topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID], is_last: bool) -> None:
+        if is_last:
+            raise Killed
+        delete(topics, topic_ids, is_last)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.logs, "delete_topics", delete_once)
+        with pytest.raises(Killed):
+            broker.topics.delete("wide")
+    assert f"wide-{REMOVED_AT_ONCE}" in broker.folders()
+    broker.restart()
+    assert broker.folders() == ["doomed-0", "doomed-1", "kept-0", "kept-1"]
+    assert broker.report.unknown_folders == []
+
+
 def test_killed_before_deleting(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic in the deletion note that the metadata keeps has all its records, and the start clears the note."""
     with monkeypatch.context() as patch:
@@ -128,9 +149,9 @@ def test_deletions_that_are_stored_together(broker: Broker, monkeypatch: pytest.
     noted: list[int] = []
     delete = broker.logs.delete_topics
 
-    def look(topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID]) -> None:
+    def look(topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID], is_last: bool) -> None:
         noted.append(len(DeletionNote(broker.folder).read()))
-        delete(topics, topic_ids)
+        delete(topics, topic_ids, is_last)
 
     monkeypatch.setattr(broker.logs, "delete_topics", look)
     together(broker.controller, lambda: broker.topics.delete("doomed"), lambda: broker.topics.delete("kept"))
