@@ -29,7 +29,7 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import ByteThrottle
 from kbroker.log.compaction.log_cleaner import LogCleaner
 from kbroker.log.hosted_logs import FutureReplica, PartitionEntry, PartitionRegistry
-from kbroker.log.log_dir import LogDir, belongs_to, future_folder_name, make_folder, remove_folder
+from kbroker.log.log_dir import LogDir, future_folder_name, make_folder, remove_folder
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.log_types import SegmentFacts
 from kbroker.log.scheduler import Scheduler
@@ -176,7 +176,9 @@ class ReplicaMover:
         online = {log_dir.directory_id: log_dir for log_dir in self._dirs if not log_dir.is_offline}
         left = [one for one in formers if one not in online]
         for log_dir in (online[one] for one in formers if one in online):
-            if belongs_to(log_dir.partition_path(*key), uuid.UUID(bytes=hosted.log.topic_id)):
+            former = log_dir.partition_path(*key)
+            own = (uuid.UUID(bytes=hosted.log.topic_id), None)  # None: a power cut took the id
+            if former.exists() and checkpoints.read_partition_metadata(former) in own:
                 self._put_aside(key, hosted, log_dir)
         _note_formers(folder, left)
         if not left:

@@ -50,8 +50,9 @@ def test_a_promotion_whose_sync_fails(
     assert values(manager) == before
 
 
+@pytest.mark.parametrize("metadata", ["as written", "with Kafka's line break", "empty after a power cut"])
 def test_a_former_folder_that_stays_is_removed_before_the_next_move(
-    brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch, metadata: str
 ) -> None:
     """A move back does not end with two folders that each replace the other."""
     manager = filled(brokers)
@@ -64,6 +65,8 @@ def test_a_former_folder_that_stays_is_removed_before_the_next_move(
         manager.move_partition(*KEY, str(folders[1]))
         finish(manager)
     assert homes(folders) == {"a": 1, "b": 1}
+    path = folders[0] / "orders-0" / checkpoints.PARTITION_METADATA
+    path.write_bytes({"a": path.read_bytes(), "w": path.read_bytes() + b"\n", "e": b""}[metadata[0]])
     append(manager, time=NOW_MS + 900_000)
     before = values(manager)
     manager.move_partition(*KEY, str(folders[0]))
