@@ -134,11 +134,10 @@ def _damaged_file(path: Path, problem: str, repair: bool) -> Finding:
 def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
     segments = sorted(p for p in folder.iterdir() if SEGMENT.match(p.name))
     findings: list[Finding] = []
-    next_offset = 0
     for i, segment in enumerate(segments):
         limit = int(segments[i + 1].stem) - 1 if i + 1 < len(segments) else MAX_OFFSET
         indexes = _read_indexes(segment)
-        damaged, next_offset = _verify_segment(segment, next_offset, limit)
+        damaged, next_offset = _verify_segment(segment, limit)
         if damaged and repair:
             damaged = _cut(segment, damaged)
         findings += damaged
@@ -207,16 +206,11 @@ def _bad(row: Row) -> bool:
     return bool(row["kind"] == "damage")
 
 
-def _verify_segment(path: Path, next_offset: int, limit: int) -> tuple[list[Finding], int]:
-    """Return the damage, and the offset after the last sound batch."""
+def _verify_segment(path: Path, limit: int) -> tuple[list[Finding], int]:
+    """Return the damage, and the offset after the last sound batch, which ends at or below ``limit``."""
     findings: list[Finding] = []
-    base = int(path.stem)
-    problem = f"the segment before reaches offset {next_offset - 1}" if base < next_offset else ""
-    next_offset = max(base, next_offset)
+    next_offset, position = int(path.stem), 0
     with closing(BatchFile(path)) as file:
-        if problem:
-            findings.append(Finding(path, 0, 0, base, problem))
-        position = 0
         while position < file.size_bytes:
             fault, batch = _judge(file, position, next_offset, limit)
             if batch is not None:
@@ -285,17 +279,14 @@ def _verify_indexes(
 
 def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
     """Rewrite the segment atomically without the damaged bytes; its indexes are removed first, and rebuilt from it."""
-    cuts = [f for f in findings if f.size_bytes > 0]
-    if not cuts:
-        return findings
     for suffix in (".index", ".timeindex"):
         segment.with_suffix(suffix).unlink(missing_ok=True)
     with gaps.rewritten(segment) as (source, target):
         at = 0
-        for f in cuts:
+        for f in findings:
             gaps.copy_bytes(source, target, f.position - at)
             with segment.with_name(f"{segment.name}.{f.position}.damaged").open("wb") as aside:
                 gaps.copy_bytes(source, aside, f.size_bytes)
             at = f.position + f.size_bytes
         gaps.copy_bytes(source, target, segment.stat().st_size - at)
-    return [replace(f, repair=f"cut {f.size_bytes} bytes") if f.size_bytes else f for f in findings]
+    return [replace(f, repair=f"cut {f.size_bytes} bytes") for f in findings]

@@ -1,6 +1,7 @@
 """Tools for the files of a partition: Kafka's output, and each damaged place."""
 
 import struct
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from kbroker._core.codec.crc32c import crc32c
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.tools.batch_file import BatchFile
-from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
+from kbroker.log.tools.dump import UnknownFileError, describe, dump_file, snapshot_fault
 from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
 from tests.native.producer_state import ProducerStateManager
@@ -315,3 +316,59 @@ def test_damaged_checkpoints_are_found(tmp_path: Path) -> None:
     assert [f.path.name for f in verify(tmp_path)] == ["recovery-point-offset-checkpoint", "meta.properties"]
     verify(tmp_path, repair=True)
     assert [p.name for p in sorted(tmp_path.iterdir())] == [".lock", "meta.properties"]
+
+
+def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
+    log = segment(tmp_path / "t-0", 0, batch(0))
+    with pytest.raises(NotADirectoryError, match=f"{log} is not a folder"):
+        verify(log)
+
+
+def test_segments_that_overlap(tmp_path: Path) -> None:
+    """A batch of offsets that the next segment has is cut out of the earlier one."""
+    first = segment(tmp_path / "t-0", 0, batch(0), batch(1, 3))
+    second = segment(tmp_path / "t-0", 2, batch(2), batch(3))
+    (found,) = verify(tmp_path)
+    assert (found.path, found.position, found.offset) == (first, 68, 1)
+    assert found.problem == "offsets 1 to 3 are not in 1 to 1"
+    assert [one.repair for one in verify(tmp_path, repair=True)] == ["cut 68 bytes", "an empty batch fills the gap"]
+    assert describe_offsets(first) == [(0, 0, 1), (1, 1, 0)]
+    assert describe_offsets(second) == [(2, 2, 1), (3, 3, 1)]
+    assert verify(tmp_path) == []
+
+
+def test_a_gap_that_no_batch_can_fill(tmp_path: Path) -> None:
+    """Offsets beyond the reach of a segment are reported, and nothing is changed by a repair."""
+    last = 2**31 + 5
+    log = segment(tmp_path / "t-0", 0, batch(0))
+    segment(tmp_path / "t-0", last + 1, batch(last + 1))
+    (finding,) = verify(tmp_path)
+    assert (finding.path, finding.offset, finding.problem) == (log, 1, f"offsets 1 to {last} are missing")
+    (finding,) = verify(tmp_path, repair=True)
+    assert finding.repair == ""
+    assert log.read_bytes() == batch(0)
+
+
+def test_gaps_beside_a_damaged_checkpoint(tmp_path: Path) -> None:
+    """Gaps are not reported while it is unknown whether the partition was compacted."""
+    segment(tmp_path / "t-0", 0, batch(0), batch(5))
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n9\n")
+    (found,) = verify(tmp_path)
+    assert found.path.name == "cleaner-offset-checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda data: data[:5], "5 bytes are too few"),
+        (lambda data: b"\0\2" + data[2:], "version 2 is not 1"),
+        (lambda data: data[:-1] + b"x", "the checksum does not fit"),
+        (lambda data: data[:2] + struct.pack(">I", crc32c(data[6:-8])) + data[6:-8], "1 entries do not take 48 bytes"),
+    ],
+)
+def test_damaged_snapshots(tmp_path: Path, change: Callable[[bytes], bytes], fault: str) -> None:
+    state, path = ProducerStateManager(), tmp_path / f"{5:020}.snapshot"
+    state.append(9, 2, 0, 3, record_count=2, timestamp_ms=77, transactional=True)
+    state.write_snapshot(path)
+    assert snapshot_fault(path.read_bytes()) is None
+    assert snapshot_fault(change(path.read_bytes())) == fault

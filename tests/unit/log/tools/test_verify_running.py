@@ -37,8 +37,8 @@ def test_an_append_during_the_check_is_no_damage(tmp_path: Path, monkeypatch: py
         append(manager, NOW_MS + i)
     read = verify._verify_segment
 
-    def read_and_append(path: Path, next_offset: int, limit: int) -> tuple[list[verify.Finding], int]:
-        result = read(path, next_offset, limit)
+    def read_and_append(path: Path, limit: int) -> tuple[list[verify.Finding], int]:
+        result = read(path, limit)
         append(manager, NOW_MS + 10)
         append(manager, NOW_MS + 20)
         return result
@@ -62,13 +62,13 @@ def test_a_segment_that_is_removed_during_the_check(
     assert len(others) == 2
     read, checks = verify._verify_segment, []
 
-    def remove_and_read(path: Path, next_offset: int, limit: int) -> tuple[list[verify.Finding], int]:
+    def remove_and_read(path: Path, limit: int) -> tuple[list[verify.Finding], int]:
         checks.append(path.name)
         if lasting:
             raise FileNotFoundError(path)
         if path == first:
             path.unlink()
-        return read(path, next_offset, limit)
+        return read(path, limit)
 
     monkeypatch.setattr(verify, "_verify_segment", remove_and_read)
     if lasting:

@@ -1,5 +1,6 @@
 """`kbroker log verify` on transactions: an aborted one without an index entry is found and repaired."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -108,4 +109,19 @@ def test_wrong_entries(tmp_path: Path) -> None:
     assert [finding.problem for finding in verify(tmp_path)] == [
         "the aborted transaction of producer 7, offsets 0 to 1, is not in the index",
         "the aborted transaction of producer 1, offsets 0 to 1, is in the index, and the segment has no such marker",
+    ]
+
+
+def test_an_entry_of_a_marker_without_records(tmp_path: Path) -> None:
+    """An abort marker of a producer without records in the log has no entry, and an added one is found."""
+    folder = tmp_path / "t-0"
+    log = open_log(folder)
+    write(log, 0, commit=True)
+    assert log.append_end_marker(PID, 0, 0, False).error == 0
+    log.close()
+    assert verify(tmp_path) == []
+    index = folder / f"{0:020d}.txnindex"
+    index.write_bytes(struct.pack(">hqqqq", 0, PID, 2, 2, 3))
+    assert index_findings(tmp_path) == [
+        "the aborted transaction of producer 7, offsets 2 to 2, is in the index, and the segment has no such records"
     ]
