@@ -17,8 +17,13 @@ LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required userna
 AT_ONCE = {f"group.{kind}.assignment.interval.ms": "0" for kind in ("consumer", "share", "streams")} | {
     "group.streams.initial.rebalance.delay.ms": "0"
 }
+SHORT_TIMES = {
+    "group.min.session.timeout.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+}
 SETTINGS = {
     **AT_ONCE,
+    **SHORT_TIMES,
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
     "log.initial.task.delay.ms": "86400000",  # the tests write records of 2023, which retention would delete

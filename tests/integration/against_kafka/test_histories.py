@@ -6,19 +6,28 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.talk import look_at
-from tests.integration.against_kafka.conftest import AT_ONCE, SETTINGS
-from tests.support import seeds
+from tests.integration.against_kafka.conftest import AT_ONCE, SETTINGS, SHORT_TIMES
+from tests.support import need, seeds
 from tests.support.broker import BrokerProcess
 from tests.support.histories import configs, entities, topics
-from tests.support.histories.mixes import MIXES, history
+from tests.support.histories.elapsed import NEWER
+from tests.support.histories.mixes import MIXES, OF_OTHER_TIMES, history
 from tests.support.histories.replay import Differing, Pair
 from tests.support.histories.shortest import shortest_part
 from tests.support.histories.steps import Step
+from tests.support.kafka import ApacheKafka
 
 CONFIRMATIONS = 5  # Kafka's choices may depend on random ids and on time
 PROTOCOLS = {
     "group.coordinator.rebalance.protocols": "classic,consumer,streams",
     "group.initial.rebalance.delay.ms": "0",
+    **SHORT_TIMES,
+}
+OTHER_TIMES = {
+    **{f"group.{kind}.min.session.timeout.ms": "500" for kind in NEWER},
+    **{f"group.{kind}.min.heartbeat.interval.ms": "100" for kind in NEWER},
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.initial.rebalance.delay.ms": "1000",
 }
 AUTHORIZED = {name: SETTINGS[name] for name in ("authorizer.class.name", "super.users")}
 
@@ -61,10 +70,21 @@ def pair(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("mix", [mix for mix in MIXES if mix not in OF_OTHER_TIMES])
 def test_responses_of_histories_are_apache_kafkas(pair: Pair, mix: str) -> None:
     """Each response of a history equals Apache Kafka's, except for deliberate differences."""
     compare(pair, mix, seeds.history_count(1, 100))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("mix", OF_OTHER_TIMES)
+def test_sessions_and_locks_of_histories_expire_as_in_apache_kafka(tmp_path: Path, mix: str) -> None:
+    """Members of the newer protocols and locks of records expire, and first joins wait; each response is Kafka's."""
+    need.program("java", "mvn")
+    settings = {**AT_ONCE, **PROTOCOLS, **OTHER_TIMES}
+    with ApacheKafka(settings) as kafka, started(tmp_path, OTHER_TIMES) as kbroker:
+        compare(paired(kafka.bootstrap, kbroker.bootstrap), mix, seeds.history_count(1, 50))
 
 
 @pytest.mark.slow

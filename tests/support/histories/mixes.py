@@ -7,6 +7,7 @@ from tests.support.histories import (
     classic,
     configs,
     consumer,
+    elapsed,
     entities,
     groups,
     log,
@@ -74,6 +75,20 @@ MIXES: dict[str, dict[Request, int]] = {
         administration.describe_transactions: 1, transactions.begin: 2, transactions.add_offsets: 1,
         transactions.end: 1, groups.list_all: 1, offsets.commit: 1,
     },
+    "elapsed": {
+        elapsed.join: 6, classic.sync: 4, classic.heartbeat: 1, classic.leave: 1, elapsed.heartbeat: 6,
+        offsets.commit: 1, elapsed.begin: 3, transactions.add_offsets: 3, transactions.commit_offsets: 2,
+        transactions.end: 1, groups.describe_classic: 1, groups.delete: 1,
+    },
+    "elapsed-sessions": {
+        elapsed.heartbeat: 5, share.heartbeat: 3, elapsed.streams_heartbeat: 4, consumer.commit: 2, streams.commit: 1,
+        offsets.fetch: 1, groups.list_all: 1, groups.delete: 1,
+    },
+    "elapsed-joins": {
+        elapsed.join: 9, classic.sync: 5, classic.heartbeat: 2, classic.leave: 2, groups.describe_classic: 1,
+        groups.delete: 1, offsets.commit: 1,
+    },
+    "elapsed-locks": {share_fetch.fetch: 8, share_fetch.acknowledge: 4},
     "all": {
         migration.join: 3, classic.sync: 3, classic.heartbeat: 1, classic.leave: 1, migration.heartbeat: 4,
         share.heartbeat: 2, streams.heartbeat: 3, offsets.commit: 2, consumer.commit: 1, offsets.fetch: 2,
@@ -89,10 +104,16 @@ BEGIN: dict[str, Callable[[Draw], list[Step]]] = {
     "log": log.begin,
     "administration": lambda draw: [configs.begin()],
     "entities": lambda draw: [entities.begin()],
+    "elapsed-sessions": elapsed.begin_sessions,
+    "elapsed-locks": elapsed.begin_locks,
 }  # steps before the drawn ones
 
 
-LENGTH = 40  # drawn steps
+LENGTH = 40  # drawn steps of a history in which no time passes
+
+
+# Mixes whose settings the shared broker cannot have: bounds of the configs of groups, and a delay of first joins
+OF_OTHER_TIMES = ("elapsed-sessions", "elapsed-joins", "elapsed-locks")
 
 
 def history(mix: str, seed: int) -> list[Step]:
@@ -100,4 +121,7 @@ def history(mix: str, seed: int) -> list[Step]:
     draw = Draw(seed, has_topics=mix == "consumer" and seed % 3 == 0)
     requests, weights = list(MIXES[mix]), list(MIXES[mix].values())
     begin = BEGIN[mix](draw) if mix in BEGIN else []
-    return begin + [draw.random.choices(requests, weights)[0](draw) for _ in range(LENGTH)]
+    passing = elapsed.PASSING.get(mix)
+    count = passing.bursts * passing.burst if passing else LENGTH
+    steps = [draw.random.choices(requests, weights)[0](draw) for _ in range(count)]
+    return begin + (elapsed.put_together(passing, draw, steps) if passing else steps)
