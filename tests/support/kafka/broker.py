@@ -56,7 +56,8 @@ class StartError(Exception):
 class ApacheKafka:
     """Node in a separate process, started by `with`; its data is deleted at the end.
 
-    The first node that is stopped writes an archive of its classes, with which later nodes start in half the CPU time.
+    The first node that is stopped writes an archive of its classes, with which later nodes start in half the CPU time,
+    unless `write_class_archive.py` has written it.
 
     Args:
         settings: override the settings of a single node; an empty value removes a setting.
