@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.topic_names import INTERNAL_TOPICS
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.new_topics import PlannedTopic
@@ -17,17 +16,13 @@ from kbroker.metadata.topic_logs import Logs
 
 
 class _Opening:
-    """A stored topic whose logs are being made.
+    """A stored topic whose logs are being made. ``logs``: those so far."""
 
-    ``logs``: those so far; ``resolved``: the configs with which the first ones were opened.
-    """
-
-    __slots__ = ("is_over", "logs", "name", "resolved")
+    __slots__ = ("is_over", "logs", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.logs: list[Any] = []
-        self.resolved: Mapping[str, ConfigValue] | None = None
         self.is_over = threading.Event()
 
 
@@ -58,6 +53,11 @@ class TopicOpening:
         self._serve = serve
         self._expected: set[uuid.UUID] = set()  # changed under the controller's lock, read after it in `begin`
         self._begun: dict[uuid.UUID, _Opening] = {}  # the registry's lock
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the topics that are being opened; changed configs are for their logs, too. Under the lock."""
+        return {opening.name for opening in self._begun.values()}
 
     def expect(self, topics: Collection[PlannedTopic]) -> None:
         """Note topics that are about to be stored, unless they are few enough to be opened at once."""
@@ -115,31 +115,28 @@ class TopicOpening:
             topic = image.topics_by_id[todo[0]]
             made = len(opening.logs)
             end = min(made + room, len(topic.partitions))
-            resolved = self._config.topic_configs(own_configs(image, topic.name))
-            opening.resolved = opening.resolved or resolved
-            try:
-                opening.logs += self._logs.create_partitions(topic.name, range(made, end), topic.topic_id, resolved)
-            except Exception as error:
-                self._failed[topic.topic_id] = error
-                continue
-            room -= end - made
-            if end == len(topic.partitions):
+            self._make(topic, end)
+            room -= len(opening.logs) - made
+            if len(opening.logs) == len(topic.partitions):
                 todo.popleft()
 
+    def _make(self, topic: TopicImage, end: int) -> None:
+        """Make the logs of a topic up to a partition, or note the reason for which that failed."""
+        opening = self._begun[topic.topic_id]
+        indexes = range(len(opening.logs), end)
+        try:
+            resolved = self._config.topic_configs(own_configs(self._image(), topic.name))
+            opening.logs += self._logs.create_partitions(topic.name, indexes, topic.topic_id, resolved)
+        except Exception as error:
+            self._failed[topic.topic_id] = error
+
     def _serve_all(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Serve the topics, with the configs that they have by now."""
+        """Serve the topics, with the partitions that they have by now."""
         image = self._image()
         topics = [image.topics_by_id[topic_id] for topic_id in topic_ids if topic_id in self._begun]
-        opened = {}
         for topic in topics:
-            if topic.topic_id in self._failed:
-                continue
-            opening = self._begun[topic.topic_id]
-            missing = range(len(opening.logs), len(topic.partitions))  # added meanwhile, so that they have logs
-            resolved = self._config.topic_configs(own_configs(image, topic.name))
-            if missing:
-                opening.logs += self._logs.create_partitions(topic.name, missing, topic.topic_id, resolved)
-            if opening.resolved != resolved:
-                self._logs.update_configs({topic.name: resolved})
-            opened[topic.topic_id] = opening.logs
+            is_grown = len(self._begun[topic.topic_id].logs) < len(topic.partitions)
+            if is_grown and topic.topic_id not in self._failed:
+                self._make(topic, len(topic.partitions))  # the added ones have logs
+        opened = {topic_id: opening.logs for topic_id, opening in self._begun.items() if topic_id not in self._failed}
         self._serve(topics, opened)

@@ -470,15 +470,17 @@ class TopicRegistry:
     def _reconfigured(
         self, delta: MetadataDelta, image: MetadataImage, fresh: Mapping[str, TopicView]
     ) -> dict[str, TopicView]:
-        """Let the logs of topics with changed configs use them; return the views of these topics."""
+        """Let the logs of topics with changed configs use them; return the views of those topics that are served."""
+        opening = self._opening.names.difference(one.name for one in delta.topics.created.values())
         names = [name for kind, name in delta.changed_configs if kind == ConfigResourceType.TOPIC]
-        names = [name for name in names if name in self._by_name and name not in fresh]
+        names = [name for name in names if (name in self._by_name or name in opening) and name not in fresh]
         resolved = {name: self.resolve(own_configs(image, name)) for name in names}
         if resolved:
             self._logs.update_configs(resolved)
         return {
-            name: self._retried(self._by_name[name]._replace(configs=own_configs(image, name)), resolved[name])
-            for name in names
+            name: self._retried(self._by_name[name]._replace(configs=own_configs(image, name)), configs)
+            for name, configs in resolved.items()
+            if name in self._by_name
         }
 
     def resolve(self, configs: Mapping[str, str], config: BrokerConfig | None = None) -> Mapping[str, ConfigValue]:
@@ -504,7 +506,8 @@ class TopicRegistry:
     def refresh_configs(self) -> None:
         """Apply the broker's changed defaults to every topic's logs."""
         with self.lock:
-            resolved = {name: self._config.topic_configs(view.configs) for name, view in self._by_name.items()}
+            names = self._by_name.keys() | self._opening.names
+            resolved = {name: self._config.topic_configs(own_configs(self._image, name)) for name in names}
             self._logs.update_configs(resolved)
             self._note_isr(self._by_name.values())
             views = {name: self._retried(view, resolved[name]) for name, view in self._by_name.items()}

@@ -70,6 +70,22 @@ def test_changes_of_other_topics_do_not_wait(topics: Bench) -> None:
     assert served(topics) == COUNT
 
 
+def test_configs_that_are_changed_back_meanwhile(topics: Bench) -> None:
+    """No log keeps the configs that were in force while it was made: those of the topic, and of the broker."""
+
+    def change(retention_ms: str, bytes_: int) -> None:
+        store_configs(topics.ctx.controller, TOPIC, "t", {"retention.ms": retention_ms})
+        topics.ctx.config.set_dynamic({"log.segment.bytes": str(bytes_)}, {})
+        topics.ctx.topics.refresh_configs()
+
+    meanwhile = Meanwhile(topics, {1: lambda: change("5000", 1 << 21), 2: lambda: change("604800000", 1 << 30)})
+    assert create(topics) is Errors.NONE
+    meanwhile.join()
+    assert meanwhile.configs == [604_800_000, 5000, 604_800_000, 604_800_000]
+    logs = [log for (name, _), log in topics.logs.open.items() if name == "t"]
+    assert {(log.configs["retention.ms"], log.configs["segment.bytes"]) for log in logs} == {(604_800_000, 1 << 30)}
+
+
 def test_a_topic_that_is_deleted_meanwhile(topics: Bench) -> None:
     """The topic was created and deleted: no log of it is left."""
     meanwhile = Meanwhile(topics, {2: lambda: topics.ctx.topics.delete("t")})
@@ -125,6 +141,24 @@ def test_a_disk_that_fails_late(topics: Bench, fails: str) -> None:
     topics.logs.fail_at, topics.logs.fail_sync = None, False
     assert create(topics) is Errors.NONE
     assert served(topics) == COUNT
+
+
+def test_added_partitions_without_logs(topics: Bench) -> None:
+    """A failure in the last step of a creation is one of the topic, which does not stay, stored and not served."""
+
+    def grow() -> None:
+        topics.ctx.topics.add_partitions("a", 2)
+        del topics.logs.open["a", 1]
+        topics.logs.fail_at = ("a", 1)
+
+    meanwhile = Meanwhile(topics, {2: grow})
+    first, second = topics.ctx.topics.create_all([NewTopic("a", 1), NewTopic("t", COUNT)])
+    meanwhile.join()
+    assert isinstance(first, KafkaError)
+    assert first.error is Errors.KAFKA_STORAGE_ERROR
+    assert not isinstance(second, KafkaError)
+    assert (of_topic(topics, "a"), served(topics, "a"), served(topics)) == ([], 0, COUNT)
+    assert "a" not in topics.ctx.controller.image.topics
 
 
 def test_many_topics_of_one_request(topics: Bench) -> None:
