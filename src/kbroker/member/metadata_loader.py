@@ -13,6 +13,7 @@ from kbroker._core import process_memory
 from kbroker.common.feature_versions import FIRST_LEVEL, LAST_STABLE_LEVEL, METADATA_VERSION, level_text
 from kbroker.common.loggers import get_logger
 from kbroker.common.threads import have_ended
+from kbroker.log.log_dir import LogDir
 from kbroker.member.follower_log import FollowerLog
 from kbroker.member.remote_metadata import RemoteMetadata
 from kbroker.metadata.image.delta import MetadataDelta
@@ -27,6 +28,7 @@ from kbroker.metadata.records.snapshot_files import read_snapshot
 logger = get_logger(__name__)
 
 NO_TRANSACTION = -1
+SHORTAGE_BACKOFF_S = 1.0
 
 
 class LoaderCounts(NamedTuple):
@@ -57,6 +59,7 @@ class MetadataLoader:
         self._changed = threading.Condition()
         self._high_watermark = -1
         self._snapshot: SnapshotFile | None = None
+        self._loaded: SnapshotFile | None = None  # the last one that has replaced the image's records
         self._is_held = True
         self._is_closed = False
         self._is_busy = False
@@ -151,8 +154,7 @@ class MetadataLoader:
                     return
                 self._is_busy = True
             try:
-                self._load()
-                if not self._is_held:
+                if self._try_load() and not self._is_held:
                     self._publish()
             except (OSError, *UNUSABLE) as error:
                 if self._snapshot is None:  # otherwise a newer snapshot has replaced the log meanwhile
@@ -173,16 +175,40 @@ class MetadataLoader:
             self._is_busy = False
             self._changed.notify_all()
 
+    def _try_load(self) -> bool:
+        """Read the records; return false after a shortage of descriptors or memory, which ends no loading."""
+        try:
+            self._load()
+            return True
+        except OSError as error:
+            if self._snapshot is not None or LogDir.ends_with(error):
+                raise
+            self._begin_again(error)
+            return False
+
     def _load(self) -> None:
         with self._changed:
             snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None and snapshot.end_offset > self._next_offset:
+            self._loaded = snapshot
             self._delta = MetadataDelta.between(self._metadata.image, self._image_of(snapshot))
         for batch in self._log.batches(self._next_offset, self._high_watermark):
             self._replay(batch)
             self._next_offset, self._epoch = batch.last_offset + 1, batch.leader_epoch
             if self._transaction == NO_TRANSACTION:
                 self.applied_offset, self.applied_time_ms = batch.last_offset, batch.timestamp_ms
+
+    def _begin_again(self, error: OSError) -> None:
+        """Forget what was read since the image, and wait before it is read again."""
+        logger.warning("the metadata of the cluster is read again after offset %d: %s", self.applied_offset, error)
+        image = self._metadata.image
+        self._delta, self._transaction = MetadataDelta(image), NO_TRANSACTION
+        self.applied_offset, self._next_offset = image.offset, image.offset + 1
+        with self._changed:
+            if self._snapshot is None and self._loaded is not None and self._loaded.end_offset > self._next_offset:
+                self._snapshot = self._loaded  # the log begins behind the records that it replaces
+            if not self._is_closed:
+                self._changed.wait(SHORTAGE_BACKOFF_S)
 
     def _publish(self) -> None:
         """Put the changes in force, unless a transaction is open."""

@@ -1,12 +1,15 @@
 """Loader of a member's metadata: transactions of records, the hold during a start, and unknown records."""
 
+import errno
 import gc
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kbroker.member import metadata_loader
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.records.batches import build_control
@@ -181,3 +184,75 @@ def test_a_replaced_delta_is_freed_at_once() -> None:
         assert found() is None
     finally:
         gc.enable()
+
+
+class Shortage:
+    """One failure of the opening of a file of the metadata log, the n-th from now on, for want of descriptors."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, suffix: str = ".log") -> None:
+        self.left, self.suffix, self.thread = number, suffix, "kafka-metadata-loader"
+        self.open = Path.open
+        monkeypatch.setattr(metadata_loader, "SHORTAGE_BACKOFF_S", 0.001)
+        monkeypatch.setattr(Path, "open", lambda path, *modes, **options: self.opened(path, *modes, **options))
+
+    def opened(self, path: Path, *modes: Any, **options: Any) -> Any:
+        if path.suffix == self.suffix and threading.current_thread().name == self.thread:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(errno.EMFILE, "Too many open files")
+        return self.open(path, *modes, **options)
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_shortage_of_descriptors(
+    tmp_path: Path,
+    quorum: FakeQuorum,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    """The records are read again, with those of a transaction that was replayed in part, and each counts once."""
+    recorder = Recorder()
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.log._segment_bytes = 100
+        follower.catch_up()
+        follower.metadata.publishers.append(recorder)
+        shortage = Shortage(monkeypatch, number)
+        for end in range(4):
+            quorum.append(BEGIN, rows.topic(f"a{end}", 10 * end + 1))
+            quorum.append(rows.partition(10 * end + 1), rows.topic(f"b{end}", 10 * end + 2))
+            quorum.append(rows.partition(10 * end + 2), END, rows.topic(f"c{end}", 10 * end + 3))
+            quorum.append(rows.partition(10 * end + 3))
+            quorum.commit()
+            assert follower.catch_up() == quorum.image()
+        assert shortage.left <= 0
+        assert follower.faults == []
+        assert sorted(name for created, _, _ in recorder.got for name in created) == sorted(quorum.image().topics)
+        assert len(quorum.image().topics) == 12
+        assert sum("is read again after offset" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("suffix", [".checkpoint", ".log"])
+def test_a_shortage_of_descriptors_at_a_snapshot(
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """The snapshot is loaded again with the records behind it, as the log no longer has those before it."""
+    recorder = Recorder()
+    with RaftFollower(tmp_path, quorum) as follower:
+        quorum.append(rows.topic("a", 1), rows.partition(1))
+        quorum.commit()
+        follower.catch_up()
+        follower.metadata.publishers.append(recorder)
+        shortage = Shortage(monkeypatch, 1, suffix)
+        quorum.append(rows.removal(1), rows.topic("b", 2), rows.partition(2))
+        quorum.commit()
+        quorum.take_snapshot()
+        follower.drive()
+        quorum.append(rows.topic("c", 3), rows.partition(3))
+        quorum.commit()
+        assert follower.catch_up() == quorum.image()
+        assert shortage.left <= 0
+        assert follower.faults == []
+        assert sorted(follower.metadata.image.topics) == ["b", "c"]
+        assert sorted(name for created, _, _ in recorder.got for name in created) == ["b", "c"]
+        assert [name for _, deleted, _ in recorder.got for name in deleted] == ["a"]
