@@ -21,6 +21,7 @@ from kbroker.log.segment._segment cimport (
 
 cdef enum:
     MAX_INT32 = 2147483647
+    DELETED_AT_ONCE = 16        # segments: appends wait while their files are renamed
 
 
 cdef bint should_roll(Partition *partition, int64_t size_bytes, int64_t max_timestamp_ms, int64_t last_offset,
@@ -165,22 +166,28 @@ cdef int32_t deletable_count(Partition *partition, int64_t now_ms) noexcept nogi
     return count
 
 
-cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogil:
+cdef int32_t delete_some(Partition *partition, int64_t now_ms, bint *has_more) noexcept nogil:
+    """Delete the oldest segments that are due, at most DELETED_AT_ONCE; return their number, or an error."""
+    cdef LogSegment *deleted[DELETED_AT_ONCE]
     cdef SegmentList *kept
     cdef SegmentList *old
     cdef DeletedSegment *entry
     cdef LogSegment *segment
     cdef PendingSnapshot snapshot
     cdef char path[PATH_BYTES]
-    cdef int32_t count, slot, rc, result
+    cdef int32_t count, slot, rc, result, deleted_count = 0
     cdef int64_t stable
     cdef bint stable_moved = False
     memset(&snapshot, 0, sizeof(snapshot))
+    has_more[0] = False
     mutex_lock(&partition.append_lock)
     if atomic_load(&partition.closed) or atomic_load(&partition.damage_offset) != INT64_MAX:
         mutex_unlock(&partition.append_lock)     # a damaged log deletes nothing, since the repair may need it
         return 0
     count = deletable_count(partition, now_ms)
+    if count > DELETED_AT_ONCE:
+        count = DELETED_AT_ONCE
+        has_more[0] = True
     result = count
     if count > 0 and count == partition.view.count:
         rc = roll_segment(partition, atomic_load(&partition.log_end), now_ms, &snapshot)
@@ -203,9 +210,8 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
                 rc = segment_remove(segment, False)
                 if rc < 0 and result > 0:       # a start would find the segment, and a gap behind it
                     result = rc
-                if partition.directory is not NULL:
-                    segment_path(segment, b".snapshot", path)
-                    io_unlink(path)
+                deleted[deleted_count] = segment_retain(segment)
+                deleted_count += 1
                 entry = <DeletedSegment *>calloc(1, sizeof(DeletedSegment))
                 if entry is NULL:
                     segment_release(segment)     # the file keeps its .deleted name until the next opening
@@ -219,10 +225,26 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
             advance_watermarks(partition)       # keeps the last stable offset at or above the start
             stable_moved = atomic_load(&partition.last_stable) > stable
     mutex_unlock(&partition.append_lock)
+    for slot in range(deleted_count):           # not under the lock: threads that wait for it get it meanwhile
+        if partition.directory is not NULL:
+            segment_path(deleted[slot], b".snapshot", path)
+            io_unlink(path)
+        segment_release(deleted[slot])
     store_snapshot(partition, &snapshot)
     if stable_moved:
         call_hook(partition, False)
     return result
+
+
+cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogil:
+    cdef bint has_more = True
+    cdef int32_t count, total = 0
+    while has_more:
+        count = delete_some(partition, now_ms, &has_more)
+        if count < 0:
+            return count
+        total += count
+    return total
 
 
 cdef int32_t purge_deleted(Partition *partition, int64_t now_ms, bint all_of_them) noexcept nogil:

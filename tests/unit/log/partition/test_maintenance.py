@@ -85,6 +85,23 @@ def test_retention_by_size(tmp_path: Path) -> None:
     assert not list((tmp_path / "t-0").glob("*.deleted"))
 
 
+def test_retention_of_many_segments(tmp_path: Path) -> None:
+    """They are deleted in runs of 16, between which records are appended; a run in which a file fails is the last."""
+    size = len(batch(b"x" * 100))
+    log = open_log(tmp_path / "t-0", config={"segment.bytes": size, "retention.bytes": size, "retention.ms": -1})
+    for _ in range(41):
+        log.append(batch(b"x" * 100))
+    obstacle = tmp_path / "t-0" / f"{20:020}.log.deleted"
+    obstacle.mkdir()
+    with pytest.raises(IsADirectoryError):
+        log.apply_retention(NOW_MS)
+    assert log.log_start_offset == 32
+    obstacle.rmdir()
+    assert log.apply_retention(NOW_MS) == 8
+    assert log.log_start_offset == 40
+    log.close()
+
+
 def test_retention_by_time(tmp_path: Path) -> None:
     """A segment is deleted when its maximum timestamp is more than retention.ms old; the active one is rolled first."""
     log = open_log(tmp_path / "t-0", config={"segment.ms": 1, "retention.ms": 1000})
