@@ -3,6 +3,7 @@
 import contextlib
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,8 @@ def peer_names(client: ssl.SSLContext, certificates: Certificates) -> tuple[str,
                 end.do_handshake()
     found = []
     for end in ends:
-        subject = dict(field for row in (end.getpeercert() or {}).get("subject", ()) for field in row)
+        rows: Any = (end.getpeercert() or {}).get("subject", ())
+        subject = dict(field for row in rows for field in row)
         found.append(str(subject.get("commonName", "")))
     return found[0], found[1]
 
