@@ -316,3 +316,23 @@ def test_the_first_start_offset(broker: Broker, reset: str, first: int | None) -
     assert member.acquired(0, MaxWaitMs=0) == wanted
     produce(broker)
     assert member.acquired() == [(2, 2, 1)]
+
+
+def test_another_leader_or_a_disabled_feature_ends_deliveries(broker: Broker) -> None:
+    """After an election the stored state is read again; without the feature there is no session and no delivery."""
+    produce(broker, 2)
+    member = Member(broker)
+    assert member.acquired(0) == [(0, 1, 1)]
+    manager = broker.context.share_partitions
+    (before,) = manager.partitions()
+    manager.elected(member.topic_id, 0)
+    assert manager.partitions() == []
+    assert member.acknowledge(p0=[(0, 0, ACCEPT)])[1][0]["ErrorCode"] == Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert member.acquired() == [(0, 1, 1)]  # nothing of the first delivery was stored
+    (after,) = manager.partitions()
+    assert after is not before
+    assert member.acknowledge(p0=[(0, 0, ACCEPT)])[1][0]["ErrorCode"] == 0
+    manager.disable()
+    assert manager.partitions() == []
+    assert member.fetch()[0] == Errors.SHARE_SESSION_NOT_FOUND
+    assert Member(broker).acquired(0) == [(1, 1, 1)]

@@ -1,12 +1,13 @@
 """Request log records that no broker has written are skipped, or shown with their valid fields."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kbroker.console.rendering import milliseconds
-from kbroker.console.request_tail import LoggedRequest, _json
+from kbroker.console.request_tail import LoggedRequest, _json, _last_lines
 
 RECORD: dict[str, Any] = {"time": "2026-01-02T03:04:05Z", "requestHeader": {"requestApiKeyName": "FETCH"}}
 
@@ -31,3 +32,15 @@ def test_numbers_that_no_broker_writes(number: str) -> None:
 def test_times_that_no_broker_writes(time: object) -> None:
     (one,) = _json([json.dumps({**RECORD, "time": time}).encode()])
     assert isinstance(one, LoggedRequest)
+
+
+def test_the_last_lines_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest file counts, without its first line if it is cut and its last if it is unfinished."""
+    assert _last_lines(tmp_path) == []
+    (tmp_path / "other.jsonl").write_text("x\n")
+    (tmp_path / "requests-20260101T000000Z-000001.jsonl").write_text("old\n")
+    newest = tmp_path / "requests-20260102T000000Z-000001.jsonl"
+    newest.write_text("one\ntwo\nthr")
+    assert _last_lines(tmp_path) == [b"one", b"two"]
+    monkeypatch.setattr("kbroker.console.request_tail.TAIL_BYTES", 9)
+    assert _last_lines(tmp_path) == [b"two"]
