@@ -7,6 +7,7 @@ never dangles.
 """
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._core.metrics.histogram cimport HistogramScheme
 from kbroker._core.metrics.metric_config cimport StatConfig
 from kbroker._core.metrics.token_bucket cimport Bucket
 
@@ -25,13 +26,6 @@ cdef struct Sample:
     int64_t event_count
     int64_t start_ms
     int64_t last_event_ms
-
-cdef struct HistogramScheme:    # float counts in bins of one width, or of widths that grow linearly from 0
-    bint is_linear
-    int32_t bins
-    double smallest
-    double largest
-    double scale                # width of a bin; linear: of the first one
 
 cdef struct SampleBlock:        # header of the memory: samples behind it, histogram counts behind those
     SampleBlock *older

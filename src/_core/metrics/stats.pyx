@@ -8,11 +8,12 @@ their order, so that results agree to the last bit (the build forbids contracted
 cimport cython
 from operator import index
 
-from libc.math cimport INFINITY, NAN, sqrt
+from libc.math cimport INFINITY, NAN
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from kbroker._core.metrics.histogram cimport HistogramScheme, bin_of, value_of_bin
 from kbroker._core.metrics.metric_config cimport UNIT_SECONDS, StatConfig, convert_ms, unit_number
 from kbroker._core.metrics.token_bucket cimport bucket_measure, bucket_record
 
@@ -106,32 +107,6 @@ cdef inline void sample_reset(SampleWindow *window, int32_t number, int64_t now_
     sample.start_ms = sample.last_event_ms = now_ms
     if window.counts is not NULL:
         memset(window.counts + <size_t>number * window.scheme.bins, 0, window.scheme.bins * sizeof(float))
-
-
-cdef inline int32_t bin_of(const HistogramScheme *scheme, double value) noexcept nogil:
-    """Return the bin of a value, which is limited to the range first; that of NaN is the first."""
-    cdef double place
-    if value > scheme.largest:
-        value = scheme.largest
-    elif value < scheme.smallest:
-        value = scheme.smallest
-    if scheme.is_linear:
-        place = -0.5 + 0.5 * sqrt(1.0 + 8.0 * value / scheme.scale)
-    elif value <= scheme.smallest:
-        return 0
-    elif value >= scheme.largest:
-        return scheme.bins - 1
-    else:
-        place = (value - scheme.smallest) / scheme.scale
-    if place != place:
-        return 0
-    return scheme.bins - 1 if place >= scheme.bins - 1 else <int32_t>place
-
-
-cdef inline double value_of_bin(const HistogramScheme *scheme, int32_t number) noexcept nogil:
-    if scheme.is_linear:
-        return scheme.scale * (<double>number * (<double>number + 1.0)) / 2.0
-    return scheme.smallest + <double>number * scheme.scale
 
 
 cdef void window_record(SampleWindow *window, const StatConfig *config, double value, int64_t now_ms) noexcept nogil:
