@@ -309,9 +309,7 @@ class LogDir:
             if found is None and (is_known or never_had_records(path)):
                 checkpoints.write_partition_metadata(path, topic_id, is_synced=not never_had_records(path))
                 return path
-            stray = self._other_name(topic, partition, STRAY_SUFFIX)
-            logger.warning("%s belongs to another topic of this name: renamed to %s", path, stray.name)
-            self._rename(path, stray)
+            self.rename_stray(topic, partition)
         path.mkdir()
         self._has_new_names = True
         try:
@@ -329,6 +327,12 @@ class LogDir:
             if not isinstance(e, CorruptFileError):
                 self.note_failure(f"making the folder of {topic}-{partition}", e, "making a folder")
             raise
+
+    def rename_stray(self, topic: str, partition: int) -> None:
+        """Rename a folder that has a partition's name and belongs to another topic of this name. Raises: OSError."""
+        path, stray = self.partition_path(topic, partition), self._other_name(topic, partition, STRAY_SUFFIX)
+        logger.warning("%s belongs to another topic of this name: renamed to %s", path, stray.name)
+        self._rename(path, stray)
 
     def rename_for_delete(self, topic: str, partition: int) -> Path:
         """Rename a partition's folder for deletion, durably after the next ``sync``; the caller removes it later.

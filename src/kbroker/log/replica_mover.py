@@ -163,6 +163,8 @@ class ReplicaMover:
             topic_id = checkpoints.read_partition_metadata(folder)
         except OSError as e:
             raise SourceError(str(e)) from e
+        if future.log_dir.holds(key):  # former folders are gone: it would keep the name from the copy
+            future.log_dir.rename_stray(*key)
         make_folder(future.folder)
         if topic_id is not None:
             checkpoints.write_partition_metadata(future.folder, topic_id, is_synced=True)

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,23 @@ def test_a_former_folder_that_stays_is_removed_before_the_next_move(
     kill(manager)
     manager, _ = brokers.start((("orders", 1),), segment_ms=1000)
     assert (home(manager), values(manager)) == ("a", before)
+
+
+def test_a_folder_of_another_topic_in_the_way(brokers: Brokers, folders: list[Path]) -> None:
+    """It gets another name, as where a new topic finds one; it neither ends the move nor takes its log folder offline."""
+    filled(brokers).close()
+    stray = folders[1] / "orders-0"
+    stray.mkdir()
+    checkpoints.write_partition_metadata(stray, uuid.uuid4())
+    (stray / f"{0:020}.log").write_bytes(b"records")
+    manager, report = brokers.start((("orders", 1),), segment_ms=1000)
+    assert report.unknown_folders == [stray]
+    before = values(manager)
+    manager.move_partition(*KEY, str(folders[1]))
+    finish(manager)
+    assert (home(manager), manager.offline_dirs, values(manager)) == ("b", {}, before)
+    (kept,) = folders[1].glob("orders-0.*-stray")
+    assert (kept / f"{0:020}.log").read_bytes() == b"records"
 
 
 def test_the_note_of_an_earlier_move_is_gone_from_the_disk_before_the_next_move(
