@@ -163,7 +163,7 @@ class ReplicaMover:
             topic_id = checkpoints.read_partition_metadata(folder)
         except OSError as e:
             raise SourceError(str(e)) from e
-        if future.log_dir.holds(key):  # former folders are gone: it would keep the name from the copy
+        if future.log_dir.holds(key):  # not a former one, which is removed by now: the copy needs the name
             future.log_dir.rename_stray(*key)
         make_folder(future.folder)
         if topic_id is not None:
