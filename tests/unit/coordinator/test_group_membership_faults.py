@@ -107,3 +107,20 @@ def test_offsets_that_cannot_be_deleted_now(caplog: pytest.LogCaptureFixture) ->
     take_replicas_away(groups, False)
     assert offsets.expire() == 2
     assert offsets.fetch("g").committed == {}
+
+
+def test_offsets_of_a_group_of_another_type_stay() -> None:
+    """Offsets of a group with members expire by its subscriptions, which only consumers have."""
+    day = 24 * 3600 * 1000
+    groups = Groups(
+        GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=day, max_session_timeout_ms=3 * day)
+    )
+    joined = groups.lone(kind="connect", session_ms=3 * day)
+    value = CommittedOffset(7, -1, "", groups.clock.wall_ms())
+    groups.coordinator.offsets.commit("g", joined.member_id, None, 1, {("t", 0): value})
+    groups.clock.advance_ms(2 * day)
+    assert groups.coordinator.offsets.expire() == 0
+    assert groups.leave(joined.member_id) == [NONE]
+    assert groups.coordinator.offsets.expire() == 0  # from the time at which it became empty
+    groups.clock.advance_ms(day)
+    assert groups.coordinator.offsets.expire() == 1

@@ -123,7 +123,7 @@ class ModernGroup:
         return found
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member subscribes to this topic."""
+        """Return whether a member subscribes to this topic. Groups without offsets have no use for it."""
         raise NotImplementedError
 
     def tombstones(self) -> Sequence[GroupRecord]:

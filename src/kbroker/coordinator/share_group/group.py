@@ -42,10 +42,6 @@ class ShareGroup(ModernGroup):
         """True if the group can be dropped, because a rejected request created it."""
         return super().is_unused and self.state_partitions is None
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member subscribes to this topic."""
-        return topic in self.subscribers
-
     def subscribers_with(self, old: ShareGroupMember | None, new: ShareGroupMember | None) -> dict[str, int]:
         """Return the number of subscribers by topic after a change of a member."""
         found = dict(self.subscribers)
