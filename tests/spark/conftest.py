@@ -117,7 +117,7 @@ _sessions = Sessions()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set a long time-out: a JVM beside other work takes minutes to start, and any test may be the first."""
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 

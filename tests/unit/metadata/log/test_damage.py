@@ -47,9 +47,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy(filled: Path, folder: Path) -> Path:
     """Copy a data folder and return the folder of its metadata log."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(filled, folder)
-    for path in (folder / FOLDER_NAME).iterdir():
-        path.chmod(0o644)
+    shutil.copytree(filled, folder, copy_function=shutil.copyfile)  # without modes: snapshots are read-only
     return folder / FOLDER_NAME
 
 
