@@ -55,8 +55,7 @@ def check_groups(config: BrokerConfig) -> None:
     if "classic" not in protocols:
         raise ConfigError("", ",".join(protocols), "Disabling the 'classic' protocol is not supported.")
     names = words("group.consumer.assignors")
-    unknown = [name for name in names if name not in ASSIGNORS]
-    if unknown or not names or len(set(names)) < len(names):
+    if not names or any(name not in ASSIGNORS for name in names):
         found = ",".join(names)
         reason = "Expected uniform, range, or both, each once"
         raise ConfigError("group.consumer.assignors", found, reason, "uniform,range")

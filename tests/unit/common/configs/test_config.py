@@ -265,6 +265,35 @@ def test_listeners_with_names_of_their_own() -> None:
         ({"transaction.state.log.segment.bytes": "1000"}, "at least 1048576"),
         ({"group.coordinator.rebalance.protocols": "consumer"}, "Disabling the 'classic' protocol is not supported"),
         ({"group.coordinator.rebalance.protocols": "classic,Consumer"}, "one of: consumer, classic, share, streams"),
+        ({"group.consumer.assignors": "sticky"}, "assignors: Expected uniform, range, or both, each once"),
+        ({"group.consumer.assignors": ""}, "assignors: Expected uniform, range, or both, each once"),
+        (
+            {"group.consumer.max.session.timeout.ms": "30000", "group.consumer.min.session.timeout.ms": "40000"},
+            "max.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        (
+            {"group.share.session.timeout.ms": "1000"},
+            "share.session.timeout.ms must be greater than or equal to group.share.min.session.timeout.ms",
+        ),
+        (
+            {"group.streams.session.timeout.ms": "100000"},
+            "streams.session.timeout.ms must be less than or equal to group.streams.max.session.timeout.ms",
+        ),
+        (
+            {
+                "group.consumer.heartbeat.interval.ms": "45000",
+                "group.consumer.max.heartbeat.interval.ms": "45000",
+                "group.consumer.session.timeout.ms": "45000",
+            },
+            "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms",
+        ),
+        ({"group.share.assignors": "other"}, "There is one assignor"),
+        (
+            {"group.streams.num.standby.replicas": "3"},
+            "standby.replicas must be less than or equal to group.streams.max.standby.replicas",
+        ),
+        ({"log.dirs": ""}, "A folder is needed"),
+        ({"listeners": "PLAINTEXT://:9092,SSL://:9092"}, "Port 9092 is used twice"),
         (
             {"group.coordinator.rebalance.protocols": ""},
             r"must not be empty. Valid values include: \[consumer, classic",
