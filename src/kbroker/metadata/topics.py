@@ -311,15 +311,15 @@ class TopicRegistry:
         try:
             try:
                 self._controller.change(plan, frees_space=True)
-            finally:
-                self._removal.finish(deleted.values())
-        except KafkaError as error:
-            with self.lock:
-                self._logs.withdraw_deletions(deleted.values())
-            return [one if isinstance(one, KafkaError) else error for one in results]
-        for name in deleted:
-            for hook in self.on_deleted:
-                hook(name)
+            except KafkaError as error:
+                with self.lock:
+                    self._logs.withdraw_deletions(deleted.values())
+                return [one if isinstance(one, KafkaError) else error for one in results]
+            for name in deleted:  # before their logs are removed, which takes seconds: coordinators must not wait
+                for hook in self.on_deleted:
+                    hook(name)
+        finally:
+            self._removal.finish(deleted.values())
         return results
 
     def add_partitions(

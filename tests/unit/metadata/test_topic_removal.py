@@ -96,6 +96,19 @@ def test_a_topic_that_is_created_again_meanwhile(topics: Bench, run: int) -> Non
     assert topics.logs.noted == set()
 
 
+def test_coordinators_end_with_the_topic_before_its_logs_are_removed(topics: Bench) -> None:
+    """A topic that is created again meanwhile would else wait for them, or be taken for the deleted one."""
+    ended: list[tuple[str, bool, int]] = []
+
+    def note(name: str) -> None:
+        ended.append((name, topics.ctx.topics.get(name) is None, len(of_topic(topics, name))))
+
+    topics.ctx.topics.on_deleted.append(note)
+    topics.ctx.topics.delete("t")
+    assert ended == [("t", True, COUNT)]
+    assert of_topic(topics, "t") == []
+
+
 def test_many_topics_of_one_request(topics: Bench) -> None:
     """Their logs are removed in runs together, and synced once."""
     topics.ctx.topics.create_all([NewTopic("u", 10), NewTopic("kept", 1), NewTopic("v", 20)])
