@@ -7,6 +7,7 @@ tasks (``LogTasks``) run on the scheduler's thread. Source: ``LogManager``, ``Lo
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,6 +81,7 @@ class LogManager:
         self.broker_epoch = -1  # of this start, for the clean-shutdown mark
         #: Returns the leader epoch of a partition, which its new batches get.
         self.leader_epoch_of: Callable[[str, int], int] = lambda topic, partition: 0
+        self._note_lock = threading.Lock()  # held while the note of deletions changes, and is written
         self._noted: frozenset[uuid.UUID] = frozenset()  # topics that are being deleted
         self._unforgotten: set[TopicPartition] = set()  # deleted partitions that checkpoints may have
         self._undeleted: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
@@ -395,21 +397,24 @@ class LogManager:
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Note the topics that the metadata is about to delete: the next start removes the folders that a crash leaves.
 
-        If a note cannot be written, this is logged and the deletion continues. Threads: one at a time.
+        If a note cannot be written, this is logged and the deletion continues.
         """
-        self._write_note(self._noted | set(topic_ids))
+        self._write_note(added=topic_ids)
 
     def withdraw_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Remove topics from the note, which the metadata could not delete."""
-        self._write_note(self._noted - set(topic_ids))
+        self._write_note(removed=topic_ids)
 
-    def _write_note(self, topic_ids: frozenset[uuid.UUID], *, is_synced: bool = True) -> None:
-        self._noted = topic_ids
-        for log_dir in self._dirs:
-            try:
-                log_dir.deletion_note.write(self._undeleted | topic_ids, is_synced=is_synced)
-            except OSError as error:
-                self._hosted.note_failure(log_dir, "noting which topics are deleted", error)
+    def _write_note(
+        self, added: Iterable[uuid.UUID] = (), removed: Iterable[uuid.UUID] = (), is_synced: bool = True
+    ) -> None:
+        with self._note_lock:  # a deletion is planned while the logs of another are removed
+            self._noted = self._noted.difference(removed).union(added)
+            for log_dir in self._dirs:
+                try:
+                    log_dir.deletion_note.write(self._undeleted | self._noted, is_synced=is_synced)
+                except OSError as error:
+                    self._hosted.note_failure(log_dir, "noting which topics are deleted", error)
 
     def delete_topics(
         self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = (), is_last: bool = True
@@ -437,7 +442,7 @@ class LogManager:
             self.sync_folders()
         deleted = self._noted.intersection(topic_ids)
         if deleted:  # no sync: an extra id matters only if its folder is put back
-            self._write_note(self._noted - deleted, is_synced=False)
+            self._write_note(removed=deleted, is_synced=False)
         if failure is not None:
             raise failure
 

@@ -1,6 +1,7 @@
 """A deleted topic leaves no folder after a kill at any moment, and other topics remain."""
 
 import errno
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.topic_removal import REMOVED_AT_ONCE
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicRegistry
+from kbroker.testing.waiting import wait_until
 from tests.support.log_files import NOW_MS, batch
 from tests.support.log_manager import kill
 from tests.support.metadata import LoggedController, following, together
@@ -266,3 +268,23 @@ def test_note_is_synced_before_the_metadata_changes(tmp_path: Path, monkeypatch:
     assert note.read() == {uuid.UUID(int=7)}
     note.write([], is_synced=False)
     assert len(synced) == 1
+
+
+def test_a_deletion_is_noted_while_the_note_of_another_is_removed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later note stays, whichever is written first: the folders of its topic are removed after a kill."""
+    first, second = uuid.uuid4(), uuid.uuid4()
+    broker.logs.note_deletions([first])
+    write, threads = DeletionNote.write, [threading.Thread(target=broker.logs.note_deletions, args=([second],))]
+
+    def write_late(self: DeletionNote, ids: Iterable[uuid.UUID], *, is_synced: bool = True) -> None:
+        if second not in ids and threads[0].ident is None:
+            threads[0].start()
+            wait_until(lambda: broker.logs._note_lock.locked() or not threads[0].is_alive())
+        write(self, ids, is_synced=is_synced)
+
+    monkeypatch.setattr(DeletionNote, "write", write_late)
+    broker.logs.withdraw_deletions([first])
+    threads[0].join(10)
+    assert DeletionNote(broker.folder).read() == {second}
