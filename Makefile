@@ -98,7 +98,7 @@ $(LINTERS): | $(VENV)/.built $(VENV)/.locked $(VENV)/.docs
 
 lint-types:
 	$(BIN)/python -m mypy -p kbroker
-	$(BIN)/python -m mypy --explicit-package-bases tests
+	$(BIN)/python -m mypy --explicit-package-bases tests bench
 	$(BIN)/python tests/lint/stubs.py
 
 lint-rules:

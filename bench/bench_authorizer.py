@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.loads import generator, peers  # noqa: E402
-from bench.loads.run import Loads, Plan  # noqa: E402
+from bench.loads.loads import Loads, Plan  # noqa: E402
 from tests.support.broker import BrokerProcess  # noqa: E402
 from tests.support.client import Body, Client, produce_body  # noqa: E402
 

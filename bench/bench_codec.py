@@ -76,7 +76,7 @@ NAMES = [case[0] for case in CASES]
 
 
 @pytest.mark.parametrize(("name", "side", "key", "version", "body"), CASES, ids=NAMES)
-def bench_encode(benchmark, name, side, key, version, body):
+def bench_encode(benchmark: Any, name: str, side: str, key: int, version: int, body: Any) -> None:
     encode = codec.encode_request if side == "request" else codec.encode_response
     decode = codec.decode_request if side == "request" else codec.decode_response
     data = benchmark(encode, key, version, body)
@@ -84,7 +84,7 @@ def bench_encode(benchmark, name, side, key, version, body):
 
 
 @pytest.mark.parametrize(("name", "side", "key", "version", "body"), CASES, ids=NAMES)
-def bench_decode(benchmark, name, side, key, version, body):
+def bench_decode(benchmark: Any, name: str, side: str, key: int, version: int, body: Any) -> None:
     encode = codec.encode_request if side == "request" else codec.encode_response
     decode = codec.decode_request if side == "request" else codec.decode_response
     data = encode(key, version, body)
@@ -95,16 +95,16 @@ BATCH = build_batch([Record(b"key-%d" % i, b"v" * 100, 1000 + i) for i in range(
 
 
 @pytest.mark.benchmark(group="read 1,000 records")
-def bench_columns(benchmark):
+def bench_columns(benchmark: Any) -> None:
     assert len(benchmark(columns, BATCH).offsets) == 1000
 
 
 @pytest.mark.benchmark(group="read 1,000 records")
-def bench_rows(benchmark):
+def bench_rows(benchmark: Any) -> None:
     assert len(benchmark(lambda: list(iter_records(BATCH)))) == 1000
 
 
 @pytest.mark.benchmark(group="build 1,000 records")
-def bench_build(benchmark):
+def bench_build(benchmark: Any) -> None:
     records = [(b"key-%d" % i, b"v" * 100) for i in range(1000)]
     assert len(benchmark(build_batch, records)) > 100_000

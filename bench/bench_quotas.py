@@ -53,16 +53,16 @@ def load(sockets: list[socket.socket], frame: bytes, requests: int) -> None:
     """Send `requests` requests over the connections, with a window of responses outstanding on each."""
     share = requests // len(sockets)
     with selectors.DefaultSelector() as selector:
-        state = {}
+        state: dict[socket.socket, tuple[int, int, bytes]] = {}  # sent, answered, the rest
         for one in sockets:
             one.sendall(frame * IN_FLIGHT)
             selector.register(one, selectors.EVENT_READ)
-            state[one] = [IN_FLIGHT, 0, b""]
+            state[one] = (IN_FLIGHT, 0, b"")
         busy = len(sockets)
         while busy:
             for key, _ in selector.select():
+                assert isinstance(key.fileobj, socket.socket)
                 one = key.fileobj
-                assert isinstance(one, socket.socket)
                 sent, answered, rest = state[one]
                 data = rest + one.recv(1 << 18)
                 at = count = 0
@@ -76,7 +76,7 @@ def load(sockets: list[socket.socket], frame: bytes, requests: int) -> None:
                 more = min(count, share - sent)
                 if more:
                     one.sendall(frame * more)
-                state[one] = [sent + more, answered, data[at:]]
+                state[one] = (sent + more, answered, data[at:])
                 if answered >= share:
                     selector.unregister(one)
                     busy -= 1
@@ -116,7 +116,7 @@ def main() -> None:
     def cpu_us(word: str) -> float:
         before = command(word)
         load(sockets, frame, given.requests)
-        return (command("cpu") - before) / given.requests / 1000
+        return (command("cpu") - before) / int(given.requests) / 1000
 
     for word in ("off", "on") * 4:
         cpu_us(word)

@@ -50,7 +50,7 @@ def bench_record_from_cython(benchmark: Any, stat: StatSpec) -> None:
 
 @pytest.mark.benchmark(group="10,000 charges of three sensors")
 def bench_charge_three(benchmark: Any) -> None:
-    charges = [(bounded(Rate()), 1.0), (bounded(Rate()), 1.0), (bounded(TokenBucket()), 1.0, "strict")]
+    charges: list[Any] = [(bounded(Rate()), 1.0), (bounded(Rate()), 1.0), (bounded(TokenBucket()), 1.0, "strict")]
 
     def calls() -> None:
         for _ in range(CALLS):

@@ -140,9 +140,10 @@ def main() -> None:
     missed = []
     for row, (name, goal) in enumerate(GOALS.items()):
         cells = []
-        for column in found:
-            values = [values[row] for values in column]
-            cells.append(f"{statistics.median(values):7.1f} ({min(values):.1f} - {max(values):.1f})")
+        for rounds in found:
+            column_values = [values[row] for values in rounds]
+            low, high = min(column_values), max(column_values)
+            cells.append(f"{statistics.median(column_values):7.1f} ({low:.1f} - {high:.1f})")
         median = statistics.median(values[row] for values in found[-1])
         if goal is not None and median > goal:
             missed.append(name)

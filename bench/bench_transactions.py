@@ -45,6 +45,9 @@ class FolderTopic:
     def partition(self, index: int) -> PartitionLog:
         return self.logs[index]
 
+    def led_epoch(self, index: int) -> int:
+        return 0
+
     def folder(self, index: int) -> str:
         return f"{index}"
 

@@ -110,7 +110,7 @@ def measure(server: Server, frame: str, rounds: int, seconds: float) -> Measured
         client_us = (now.children_user + now.children_system - children.children_user - children.children_system) * 1e6
         count = figures["requests"]
         spent = [(b - a) / count for a, b in zip(before, after, strict=True)]
-        found.append(Measured(count / seconds, *spent, client_us / count))
+        found.append(Measured(count / seconds, spent[0], spent[1], spent[2], client_us / count))
     return Measured(*(median(column) for column in zip(*found, strict=True)))
 
 

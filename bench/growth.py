@@ -51,7 +51,7 @@ class Growth:
             before = cpu_ns(server.pid)
             figures = load.run(server.port, "growth", connections, in_flight, self._seconds)
             found.append((cpu_ns(server.pid) - before) / figures["requests"] / units / 1000)
-        return median(found)
+        return float(median(found))
 
     def throttled(self) -> Iterator[tuple[int, float]]:
         """Yield the cost of another client's Produce beside increasing numbers of throttled channels."""

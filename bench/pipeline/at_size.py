@@ -151,7 +151,7 @@ class Meter:
         url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/stages"
         with urllib.request.urlopen(url) as response:
             found = json.load(response)
-        return tuple(sum(stage[name] for stage in found) for name in ("shuffleWriteBytes", "diskBytesSpilled"))  # type: ignore[return-value]
+        return tuple(sum(stage[name] for stage in found) for name in ("shuffleWriteBytes", "diskBytesSpilled"))
 
     @contextmanager
     def step(self, requests: int, name: str, table: Path | None) -> Iterator[None]:

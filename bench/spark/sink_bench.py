@@ -55,7 +55,7 @@ def measure(bootstrap: str, send: Callable[[Producer, Any], None], made: list[pa
         for batch in made:
             send(producer, batch)
         producer.flush()
-        return sum(batch.num_rows for batch in made) / (time.process_time() - used)
+        return int(sum(batch.num_rows for batch in made)) / (time.process_time() - used)
 
 
 def main() -> None:
