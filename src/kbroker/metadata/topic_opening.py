@@ -1,6 +1,5 @@
 """New topics with many partitions: their logs are made in runs, between which other topics change."""
 
-import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
@@ -18,17 +17,17 @@ from kbroker.metadata.topic_logs import Logs
 class _Opening:
     """A stored topic whose logs are being made. ``logs``: those so far."""
 
-    __slots__ = ("is_over", "logs", "name")
+    __slots__ = ("logs", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.logs: list[Any] = []
-        self.is_over = threading.Event()
 
 
 class TopicOpening:
     """New topics that are in force once all their logs are made, by the thread that has created them.
 
+    Meanwhile requests do not know them, and nothing waits for them: as in Kafka, the controller knows a topic earlier.
     Coordinators use an internal topic as soon as it is stored: it is not among them.
 
     Args: ``lock`` of the registry, released between runs of partitions; ``image``: the one that is in force;
@@ -73,18 +72,7 @@ class TopicOpening:
 
     def end(self, topic_id: uuid.UUID) -> bool:
         """End with a topic; return False if it is not being opened. Under the lock."""
-        opening = self._begun.pop(topic_id, None)
-        if opening is None:
-            return False
-        opening.is_over.set()
-        return True
-
-    def wait(self, name: str) -> None:
-        """Wait until no topic of this name is being opened. Without the lock."""
-        with self._lock:
-            found = [opening for opening in self._begun.values() if opening.name == name]
-        for opening in found:
-            opening.is_over.wait()
+        return self._begun.pop(topic_id, None) is not None
 
     def finish(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Make the logs of those of the topics that have begun, and serve them. Without the lock."""

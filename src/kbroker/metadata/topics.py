@@ -184,8 +184,8 @@ class TopicRegistry:
     ) -> list[Created | KafkaError]:
         """Create topics separately, but store, sync and publish many of them together, which costs as much as for one.
 
-        Other changes happen in between; created topics stay if others fail. Topics that exist, since another request
-        has created them, are in force when this returns.
+        Other changes happen in between; created topics stay if others fail. Topics that exist are in force when this
+        returns, unless another request still makes the logs of many partitions.
 
         Args: ``charge`` is called with the partitions of each valid topic, unless it is only validated.
         Returns: for each the created topic, or the error with the code and text of Kafka.
@@ -219,9 +219,6 @@ class TopicRegistry:
             self.record_directories([one.name for one in planned])
         except KafkaError as error:
             failures = {one.topic_id: error for one in planned}
-        for topic, one in zip(topics, results, strict=True):
-            if isinstance(one, KafkaError) and one.error is Errors.TOPIC_ALREADY_EXISTS:
-                self._opening.wait(topic.name)
         return [one if isinstance(one, KafkaError) else failures.get(one.topic_id) or one.created for one in results]
 
     def _planned(

@@ -10,6 +10,7 @@ from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.metadata.topic_growth import ADDED_AT_ONCE
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import CREATED_AT_ONCE
+from kbroker.testing.waiting import wait_until
 from tests.support.meanwhile import Meanwhile
 from tests.support.metadata import store_configs
 from tests.support.server import Bench
@@ -120,13 +121,31 @@ def test_a_topic_that_grows_meanwhile(topics: Bench) -> None:
     assert served(topics) == COUNT + 3
 
 
-def test_another_request_for_the_topic(topics: Bench) -> None:
-    """It is refused when the topic is in force, not before."""
-    seen: list[tuple[Errors, int]] = []
-    meanwhile = Meanwhile(topics, {2: lambda: seen.append((create(topics), served(topics)))})
+@pytest.mark.parametrize("is_automatic", [False, True])
+def test_another_request_for_the_topic(topics: Bench, is_automatic: bool) -> None:
+    """It does not wait for the logs, and so keeps no thread from other requests; the topic is not in force yet."""
+    errors: list[int] = []
+
+    def request() -> None:
+        if is_automatic:
+            response = topics.ask("Metadata", 8, {"Topics": [{"Name": "t"}], "AllowAutoTopicCreation": True})
+            errors.append(response["Topics"][0]["ErrorCode"])
+        else:
+            errors.append(create(topics))
+
+    meanwhile = Meanwhile(topics, {2: request})
+    make = topics.logs.create_partitions
+
+    def note(topic: str, indexes: range, *rest: object) -> object:
+        if len(meanwhile.runs) == 3:  # before the last one
+            wait_until(lambda: len(errors) == 1)
+        return make(topic, indexes, *rest)  # type: ignore[arg-type]
+
+    topics.logs.create_partitions = note  # type: ignore[method-assign, assignment]
     assert create(topics) is Errors.NONE
     meanwhile.join()
-    assert seen == [(Errors.TOPIC_ALREADY_EXISTS, COUNT)]
+    assert errors == [Errors.UNKNOWN_TOPIC_OR_PARTITION if is_automatic else Errors.TOPIC_ALREADY_EXISTS]
+    assert served(topics) == COUNT
 
 
 @pytest.mark.parametrize("fails", ["disk", "sync"])
