@@ -55,8 +55,8 @@ class TopicOpening:
 
     @property
     def names(self) -> set[str]:
-        """Names of the topics that are being opened; changed configs are for their logs, too. Under the lock."""
-        return {opening.name for opening in self._begun.values()}
+        """Names of the topics that are being opened. Without the lock, some may have ended meanwhile."""
+        return {opening.name for opening in list(self._begun.values())}
 
     def expect(self, topics: Collection[PlannedTopic]) -> None:
         """Note topics that are about to be stored, unless they are few enough to be opened at once."""

@@ -536,13 +536,17 @@ class TopicRegistry:
         return view._replace(partitions=tuple(partitions))
 
     def auto_create(self, names: Iterable[str], charge: Charge = free) -> None:
-        """Create topics that are used for the first time; those that cannot be created are left out."""
+        """Create topics that are used for the first time; those that cannot be created are left out.
+
+        Topics whose logs another request still makes are left out, too: each repeated request would wait for the lock.
+        """
         if self.create_remotely is not None:
             for name in names:
                 self.create_remotely(name)
             return
         count = max(1, len(self._controller.image.brokers))
-        topics = [automatic_topic(name, self._config, count) for name in names]
+        opening = self._opening.names
+        topics = [automatic_topic(name, self._config, count) for name in names if name not in opening]
         for topic, made in zip(topics, self.create_all(topics, charge=charge), strict=True):
             if isinstance(made, KafkaError):
                 logger.debug("topic %s is not created: %s", topic.name, made)

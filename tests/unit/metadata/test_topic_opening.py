@@ -1,5 +1,6 @@
 """New topics with many partitions while other requests change topics."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -121,19 +122,10 @@ def test_a_topic_that_grows_meanwhile(topics: Bench) -> None:
     assert served(topics) == COUNT + 3
 
 
-@pytest.mark.parametrize("is_automatic", [False, True])
-def test_another_request_for_the_topic(topics: Bench, is_automatic: bool) -> None:
+def test_another_request_for_the_topic(topics: Bench) -> None:
     """It does not wait for the logs, and so keeps no thread from other requests; the topic is not in force yet."""
-    errors: list[int] = []
-
-    def request() -> None:
-        if is_automatic:
-            response = topics.ask("Metadata", 8, {"Topics": [{"Name": "t"}], "AllowAutoTopicCreation": True})
-            errors.append(response["Topics"][0]["ErrorCode"])
-        else:
-            errors.append(create(topics))
-
-    meanwhile = Meanwhile(topics, {2: request})
+    errors: list[Errors] = []
+    meanwhile = Meanwhile(topics, {2: lambda: errors.append(create(topics))})
     make = topics.logs.create_partitions
 
     def note(topic: str, indexes: range, *rest: object) -> object:
@@ -144,7 +136,29 @@ def test_another_request_for_the_topic(topics: Bench, is_automatic: bool) -> Non
     topics.logs.create_partitions = note  # type: ignore[method-assign, assignment]
     assert create(topics) is Errors.NONE
     meanwhile.join()
-    assert errors == [Errors.UNKNOWN_TOPIC_OR_PARTITION if is_automatic else Errors.TOPIC_ALREADY_EXISTS]
+    assert errors == [Errors.TOPIC_ALREADY_EXISTS]
+    assert served(topics) == COUNT
+
+
+def test_automatic_creation_of_the_topic(topics: Bench) -> None:
+    """Metadata requests, which clients repeat, do not even wait for a run to end."""
+    errors: list[int] = []
+    make = topics.logs.create_partitions
+
+    def ask() -> None:
+        response = topics.ask("Metadata", 8, {"Topics": [{"Name": "t"}], "AllowAutoTopicCreation": True})
+        errors.append(response["Topics"][0]["ErrorCode"])
+
+    def note(topic: str, indexes: range, *rest: object) -> object:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        return make(topic, indexes, *rest)  # type: ignore[arg-type]
+
+    topics.logs.create_partitions = note  # type: ignore[method-assign, assignment]
+    assert create(topics) is Errors.NONE
+    assert errors == [Errors.UNKNOWN_TOPIC_OR_PARTITION] * 4
     assert served(topics) == COUNT
 
 
