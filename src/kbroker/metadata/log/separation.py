@@ -86,18 +86,24 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder of files to another disk, durably. Raises: OSError."""
-    is_folder = source.is_dir()
-    if is_folder:
-        shutil.copytree(source, target)
+    """Copy a file or a folder of files to another disk, durably. Raises: OSError, which names the file of the copy."""
+    if not source.is_dir():
+        _copy_file(source, target)
     else:
-        shutil.copy2(source, target)
-    for path in target.iterdir() if is_folder else (target,):
-        with path.open("rb") as file:
-            sync_descriptor(file.fileno())
-    if is_folder:
+        target.mkdir()
+        for path in source.iterdir():
+            _copy_file(path, target / path.name)
         sync_folder(target)
     sync_folder(target.parent)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    try:
+        shutil.copy2(source, target)
+        with target.open("rb") as file:
+            sync_descriptor(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from None
 
 
 def _checked(found: LogFolders, voters: Sequence[Voter], output: Path) -> MetadataImage:
