@@ -76,9 +76,10 @@ def test_configs_that_are_changed_back_meanwhile(topics: Bench) -> None:
     """No log keeps the configs that were in force while it was made: those of the topic, and of the broker."""
 
     def change(retention_ms: str, bytes_: int) -> None:
-        store_configs(topics.ctx.controller, TOPIC, "t", {"retention.ms": retention_ms})
-        topics.ctx.config.set_dynamic({"log.segment.bytes": str(bytes_)}, {})
-        topics.ctx.topics.refresh_configs()
+        with topics.ctx.topics.lock:  # once, so that both are in force before the next run
+            store_configs(topics.ctx.controller, TOPIC, "t", {"retention.ms": retention_ms})
+            topics.ctx.config.set_dynamic({"log.segment.bytes": str(bytes_)}, {})
+            topics.ctx.topics.refresh_configs()
 
     meanwhile = Meanwhile(topics, {1: lambda: change("5000", 1 << 21), 2: lambda: change("604800000", 1 << 30)})
     assert create(topics) is Errors.NONE
@@ -180,9 +181,10 @@ def test_added_partitions_without_logs(topics: Bench) -> None:
     """A failure in the last step of a creation is one of the topic, which does not stay, stored and not served."""
 
     def grow() -> None:
-        topics.ctx.topics.add_partitions("a", 2)
-        del topics.logs.open["a", 1]
-        topics.logs.fail_at = ("a", 1)
+        with topics.ctx.topics.lock:  # all of it before the next run
+            topics.ctx.topics.add_partitions("a", 2)
+            del topics.logs.open["a", 1]
+            topics.logs.fail_at = ("a", 1)
 
     meanwhile = Meanwhile(topics, {2: grow})
     first, second = topics.ctx.topics.create_all([NewTopic("a", 1), NewTopic("t", COUNT)])
