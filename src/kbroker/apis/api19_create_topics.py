@@ -8,7 +8,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.configs.config_entries import Entry, topic_entries
 from kbroker.metadata.new_topics import Created
-from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic, too_many_partitions
+from kbroker.metadata.topic_rules import FEW_PARTITIONS, MAX_PARTITIONS_PER_REQUEST, NewTopic, too_many_partitions
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -59,6 +59,12 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 described[configs] = _entries(ctx, made)
             responses[name] = _created(name, made, described[configs] if name in describable else None)
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Topics": list(responses.values())}
+
+
+def takes_long(ctx: ApiContext, body: Body, request: RequestContext) -> bool:
+    """Return whether the topics have so many partitions that the thread of long requests creates them."""
+    default = ctx.config.integer("num.partitions")
+    return not body["validateOnly"] and sum(_partition_count(row, default) for row in body["Topics"]) > FEW_PARTITIONS
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

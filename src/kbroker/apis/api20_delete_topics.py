@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import TypeVar
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.topic_rules import FEW_PARTITIONS
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.quota.mutation_quota import ThrottlingQuotaExceededError
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -80,6 +81,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for name, deleted in zip(names, ctx.topics.delete_all(names, quota.record), strict=True):
         responses.append(_response(name, deleted, known.get(name, ZERO_ID)))
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Responses": responses}
+
+
+def takes_long(ctx: ApiContext, body: Body, request: RequestContext) -> bool:
+    """Return whether the topics have so many partitions that the thread of long requests deletes them."""
+    views = [
+        ctx.topics.get_by_id(topic_id) if name is None else ctx.topics.get(name)
+        for name, topic_id in _rows(body, request)
+    ]
+    return sum(len(view.partitions) for view in views if view is not None) > FEW_PARTITIONS
 
 
 class _Permissions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.topic_rules import FEW_PARTITIONS
 from kbroker.quota.mutation_quota import MutationQuota
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -28,6 +29,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         else:
             responses.append(_grow(ctx, rows[0], body["ValidateOnly"], quota))
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Results": responses}
+
+
+def takes_long(ctx: ApiContext, body: Body, request: RequestContext) -> bool:
+    """Return whether so many partitions may be added that the thread of long requests adds them."""
+    return not body["ValidateOnly"] and sum(max(row["Count"], 0) for row in body["Topics"]) > FEW_PARTITIONS
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

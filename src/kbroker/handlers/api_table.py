@@ -16,6 +16,7 @@ from kbroker.telemetry.decoder import has_decoder
 
 Handler = Callable[[ApiContext, Body, RequestContext], Body | None]
 ErrorResponseBuilder = Callable[[Body, Errors, RequestContext], Body]
+TakesLong = Callable[[ApiContext, Body, RequestContext], bool]
 
 NEVER_FLEXIBLE = 32767
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
@@ -26,6 +27,9 @@ _TELEMETRY = {71: "api71_get_telemetry_subscriptions", 72: "api72_push_telemetry
 
 #: Requests of these go to the active controller in a member of a cluster. Source: ``ApiKeys.forwardable``.
 _FORWARDED = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81})
+
+#: APIs of topics, whose modules find whether a request takes seconds.
+_MAY_TAKE_LONG = frozenset({19, 20, 37})
 
 #: The module of each API's handler in ``kbroker.apis``, imported at the API's first request.
 _MODULES = {
@@ -110,7 +114,7 @@ class ApiEntry(NamedTuple):
     """One API. ``min_served_version``: Produce advertises 0 to 2, which old librdkafka looks for, but serves from 3.
 
     ``handle`` is None where only native handlers serve the API; ``is_native``: they get its requests first;
-    ``is_forwarded``: the active controller serves them.
+    ``is_forwarded``: the active controller serves them; ``takes_long``: None if no request of the API does.
     """
 
     key: int
@@ -123,6 +127,7 @@ class ApiEntry(NamedTuple):
     failure: ErrorResponseBuilder | None
     is_native: bool
     is_forwarded: bool = False
+    takes_long: TakesLong | None = None
 
 
 def whole_failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -191,6 +196,7 @@ class KafkaApis:
         is_forwarded = self._forwards and key in _FORWARDED
         handle: Handler | None = None
         failure: ErrorResponseBuilder | None = None
+        takes_long: TakesLong | None = None
         if name is not None:
             module = f"kbroker.apis.{name}"
             failure = LateFunction(module, "failure", whole_failure)
@@ -198,9 +204,11 @@ class KafkaApis:
                 handle = ForwardedApi(LateFunction(module, "before_forwarding", forward_unchanged), failure)
             else:
                 handle = LateFunction(module, "handle")
+                takes_long = LateFunction(module, "takes_long") if key in _MAY_TAKE_LONG else None
         is_native = key in _NATIVE
         return ApiEntry(
-            key, schema.name, low, high, min_served_version, flexible, handle, failure, is_native, is_forwarded
+            *(key, schema.name, low, high, min_served_version, flexible, handle, failure, is_native, is_forwarded),
+            takes_long,
         )
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:

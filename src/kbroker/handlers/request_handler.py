@@ -14,6 +14,7 @@ from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.handlers.api_table import ApiEntry, KafkaApis, encode_response
+from kbroker.handlers.long_requests import LongRequests
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.network.processor._inbound import InboundRequest
 from kbroker.protocol import codec
@@ -148,6 +149,7 @@ class RequestHandlerPool:
         self._log_topic = ctx.config.text("kbroker.request.log.topic")
         self._is_logged = bool(self._log_topic or ctx.config.text("kbroker.request.log.dir"))
         self._stopping = threading.Event()
+        self._long_requests = LongRequests()
         self._threads = [
             threading.Thread(target=self._run, name=f"kafka-request-handler-python-{number}", daemon=True)
             for number in range(count)
@@ -164,7 +166,8 @@ class RequestHandlerPool:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(timeout_s)
-        return not any(thread.is_alive() for thread in self._threads)
+        have_ended = self._long_requests.stop(timeout_s)
+        return have_ended and not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
         process_memory.note_thread("python-handler")
@@ -212,22 +215,44 @@ class RequestHandlerPool:
             return False
         if self._is_logged:
             self._note_for_log(request, body)
+        if entry.takes_long is not None and entry.takes_long(self._ctx, body, request_context):
+            response.mark_deferred()
+            self._long_requests.put(lambda: self._serve_late(entry, body, request_context, response), response.close)
+            return True
+        self._handle(entry, body, request_context, response)
+        return True
+
+    def _serve_late(
+        self, entry: ApiEntry, body: Body, request_context: RequestContext, response: PendingResponse
+    ) -> None:
+        """Serve a request on the thread of long ones. Never raises."""
+        try:
+            self._handle(entry, body, request_context, response)
+        except Exception:  # a bug must fail one request, not the thread
+            logger.exception("cannot serve %s", entry.name)
+            with contextlib.suppress(Exception):
+                response.close()
+
+    def _handle(self, entry: ApiEntry, body: Body, request_context: RequestContext, response: PendingResponse) -> None:
+        """Call the handler and respond, or let it respond later."""
+        assert entry.handle is not None
         try:
             found = entry.handle(self._ctx, body, request_context)
         except KafkaError as error:
-            logger.debug("%s v%d: %s", entry.name, version, error)
+            logger.debug("%s v%d: %s", entry.name, request_context.api_version, error)
             found = self._failed(entry, body, error.error, request_context)
         except OutcomeUnknownError:
-            request.close()  # only the next start finds whether the change is stored
-            return True
+            response.close()  # only the next start finds whether the change is stored
+            return
         except Exception:
-            logger.exception("%s v%d failed (client %r)", entry.name, version, request_context.client_id)
+            logger.exception(
+                "%s v%d failed (client %r)", entry.name, request_context.api_version, request_context.client_id
+            )
             found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, request_context)
         if found is None:
             response.mark_deferred()
         elif response.claim():
             response.send(found)
-        return True
 
     def _note_for_log(self, request: InboundRequest, body: Body) -> None:
         """Note the facts of the body that the request log records."""

@@ -18,6 +18,7 @@ from kbroker.common.topic_names import (
 from kbroker.metadata.placement import check_factor
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
+FEW_PARTITIONS = 256  # a handler changes as many by itself, in about 0.1 s
 
 
 class NewTopic(NamedTuple):

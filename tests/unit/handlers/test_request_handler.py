@@ -5,6 +5,7 @@ import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,9 +13,11 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers._batch_receiver import BatchReceiver
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.request_handler import Receiver, RequestHandlerPool
+from kbroker.metadata.topic_rules import NewTopic
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.testing.waiting import wait_until
 from tests.support.server import make_bench
 
 
@@ -195,6 +198,98 @@ def test_threads_serve_until_stopped() -> None:
     assert handlers.stop(10)
     assert [len(one.ended) for one in ones] == [1, 1, 1]
     assert [one.closed for one in receivers] == [1, 1]
+
+
+# ---------------------------------------------------------------- requests that take long
+
+
+@dataclass
+class LongRequests:
+    """Handlers of DescribeCluster requests, each of which ends when ``go`` is set."""
+
+    begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        apis = with_handler(60, self.handle)
+        apis.entries[60] = apis.entries[60]._replace(takes_long=lambda *_: True)
+        self.pool = pool(apis)
+
+    def handle(self, ctx: ApiContext, body: Body, facts: RequestContext) -> None:
+        self.begun.release()
+        assert self.go.wait(10)
+        raise KafkaError(Errors.POLICY_VIOLATION)
+
+    def serve(self, key: int, version: int) -> FakeRequest:
+        one = request(key, version, {"Topics": []} if key == 3 else None)
+        self.pool.serve(one)  # type: ignore[arg-type]
+        return one
+
+
+def test_long_requests_hold_up_no_other() -> None:
+    """One thread serves them in turn, while handlers serve others, and end with their response."""
+    long = LongRequests()
+    ones = [long.serve(60, 0) for _ in range(2)]
+    assert long.begun.acquire(timeout=10)
+    assert len(long.serve(3, 12).ended) == 1
+    assert [one.ended for one in ones] == [[], []]
+    long.go.set()
+    wait_until(lambda: len(ones[1].ended) == 1)
+    (response,) = ones[0].ended
+    assert codec.decode_response(60, 0, response, 5)["ErrorCode"] == Errors.POLICY_VIOLATION  # type: ignore[arg-type]
+    assert long.pool.stop(10)
+
+
+def test_a_stop_refuses_long_requests_that_wait() -> None:
+    """The current one has its response; the connections of those that wait, and of later ones, are closed."""
+    long = LongRequests()
+    first, second = (long.serve(60, 0) for _ in range(2))
+    assert long.begun.acquire(timeout=10)
+    assert not long.pool.stop(0)
+    long.go.set()
+    wait_until(lambda: len(second.ended) == 1)
+    assert first.ended[0] is not None
+    assert second.ended == long.serve(60, 0).ended == [None]
+
+
+def test_a_bug_does_not_end_the_thread_of_long_requests(caplog: pytest.LogCaptureFixture) -> None:
+    long = LongRequests()
+    long.go.set()
+    entries = long.pool._apis.entries
+    entries[60] = entries[60]._replace(failure=lambda *_: 1 / 0)  # type: ignore[arg-type]
+    ones = [long.serve(60, 0) for _ in range(2)]
+    wait_until(lambda: all(one.ended == [None] for one in ones))
+    assert "cannot serve DescribeCluster" in caplog.text
+    assert long.pool.stop(10)
+
+
+def test_changes_of_many_partitions_take_long() -> None:
+    """Creations and deletions of more than 256 partitions do; checks alone never do."""
+    bench = make_bench()
+    entries = KafkaApis().entries
+    for name, count in (("few", 256), ("many", 257)):
+        bench.ctx.topics.create(NewTopic(name, count))
+    views = [bench.ctx.topics.get(name) for name in ("few", "many")]
+    facts = SimpleNamespace(api_version=7)
+
+    def takes_long(key: int, body: Body) -> bool:
+        found = entries[key].takes_long
+        assert found is not None
+        return found(bench.ctx, body, facts)  # type: ignore[arg-type]
+
+    for checks_only in (False, True):
+        for count, assignments in ((256, []), (257, []), (-1, [{"PartitionIndex": 0}] * 257)):
+            topic = {"Name": "t", "NumPartitions": count, "Assignments": assignments}
+            assert takes_long(19, {"Topics": [topic], "validateOnly": checks_only}) is (
+                count != 256 and not checks_only
+            )
+            grown = {"Topics": [{"Name": "t", "Count": count}], "ValidateOnly": checks_only}
+            assert takes_long(37, grown) is (count == 257 and not checks_only)
+    for view, is_long in zip(views, (False, True), strict=True):
+        assert view is not None
+        assert takes_long(20, {"Topics": [{"Name": view.name, "TopicId": None}]}) is is_long
+        assert takes_long(20, {"Topics": [{"Name": None, "TopicId": view.topic_id}]}) is is_long
+    assert not takes_long(20, {"Topics": [{"Name": "absent", "TopicId": None}]})
 
 
 # ---------------------------------------------------------------- responses that come later

@@ -163,6 +163,7 @@ def test_a_stop_while_a_move_ends(
     def note_close(self: Scheduler, timeout_s: float = 10.0) -> bool:
         if self is manager.mover.scheduler:
             is_stopping.set()
+            stepping.join(10)  # as the close waits for the scheduler's own thread
         return close(self, timeout_s)
 
     monkeypatch.setattr(manager.tasks, "write_log_starts", write_late)
@@ -173,6 +174,5 @@ def test_a_stop_while_a_move_ends(
     stepping.start()
     assert is_copied.wait(10)
     manager.close()
-    stepping.join(10)
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
     assert homes(folders) == {"b": 1}
