@@ -344,10 +344,10 @@ def test_the_waiter_is_woken(
 def test_time_out_on_virtual_time() -> None:
     """The waiter's time-out follows the virtual clock."""
     clock, timer = timer_at(0)
-    timer.add(1000, nothing)
+    timer.add(3_600_000, nothing)  # the thread may begin its wait late, but before the bucket of an hour is due
     thread, responses = waiting(timer, 500)
     while thread.is_alive():
-        clock.advance_ms(100 if clock.now_ms() < 900 else 0)
+        clock.advance_ms(100 if clock.now_ms() < 3_000_000 else 0)
         thread.join(0.001)
     assert responses == [False]
     assert timer.size == 1
