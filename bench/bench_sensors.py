@@ -1,8 +1,8 @@
 """Cost of sensors: pytest bench/bench_sensors.py --benchmark-group-by=group
 
 Accepted on one core of an AMD EPYC (Zen 4), Python 3.11, with an uncontended lock, 11 samples of 1 s and the
-surrounding loop: record and check of a rate of whole numbers in 18 ns from native code and 49 ns from Python; a token
-bucket in 16 and 46 ns.
+surrounding loop: record and check of a rate of whole numbers in 18 ns from native code and 49 to 51 ns from Python; a
+token bucket in 16 and 46 to 49 ns.
 """
 
 from typing import Any
