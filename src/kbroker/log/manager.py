@@ -560,7 +560,7 @@ class LogManager:
         log, source = hosted.log, hosted.log_dir
         if log.is_failed or log.damage_offset is not None or (source is not None and source.is_offline):
             raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Partition {topic}-{partition} is offline")
-        for log_dir in (log_dir for log_dir in self._dirs if str(log_dir.path) == path):
+        for log_dir in [one for one in self._dirs if str(one.path) == path]:  # none in memory
             self.mover.move(key, hosted, log_dir)
 
     # -- compaction --------------------------------------------------------------------------------------------------
