@@ -73,7 +73,7 @@ def test_create_and_delete(client: Client, reference: Confluent, topic: Topic) -
     with wire.Connection(client.bootstrap) as connection:
         assert wire.produced(connection.ask(wire.produce(topic.name, topic.partitions, wire.batch()))).error_code == 3
     topic.owner.delete(topic.name)
-    wait_for("the topic is deleted", lambda: topic.name not in reference.topics(), 15)
+    wait_for("the topic is deleted", lambda: topic.name not in reference.topics())
 
 
 def test_produce_with_each_codec_and_consume(client: Client, reference: Confluent, topic: Topic) -> None:

@@ -534,7 +534,7 @@ def test_streams_groups(pages: Console, broker: Broker) -> None:
     request = request._replace(active={}, standby={}, warmup={}, client_id="c", client_host="/127.0.0.1")
     epoch = groups.heartbeat(request).member_epoch
     assert "app" in text(ask(pages, "groups?q=app"))
-    wait_for("the tasks", lambda: groups.describe("app").members[0].target.active, 20)
+    wait_for("the tasks", lambda: groups.describe("app").members[0].target.active)
     groups.heartbeat(streams.HeartbeatRequest("app", "m", epoch, client_id="c", client_host="/127.0.0.1"))
     page = re.sub(r"<[^>]*>|\s+", " ", text(ask(pages, "group?group=app")))
     assert re.search(r"state +Stable .*members +1 +type +streams", page), page

@@ -102,7 +102,7 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
     for number in range(5):
         assert produce(broker, "kept") == wire.Produced(0, number)
     produce_until_refused(broker, "ballast")
-    wait_for("the failed append is logged", lambda: says(broker, "the last of partition ballast-0: No space left"), 10)
+    wait_for("the failed append is logged", lambda: says(broker, "the last of partition ballast-0: No space left"))
     assert read_count(broker, "kept") == 5
     assert wire.responses(broker.bootstrap)
     with Connection(broker.bootstrap) as connection:
@@ -135,7 +135,7 @@ def test_partitions_that_find_no_room_leave_nothing(
     with Connection(broker.bootstrap) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic("new", 3))) == KAFKA_STORAGE_ERROR
     assert produce(broker, "t").error_code == KAFKA_STORAGE_ERROR
-    wait_for("no folder is left", lambda: sorted((small_disk / "data").glob("*-*/")) == before, 10)
+    wait_for("no folder is left", lambda: sorted((small_disk / "data").glob("*-*/")) == before)
     filler.unlink()
     assert create_partitions(broker, "t", 5) == 0
     make_topic(broker, "new")
@@ -305,7 +305,7 @@ def test_few_descriptors(start_broker: Callable[..., BrokerProcess]) -> None:
         finally:
             for connection in crowd:
                 connection.close()
-        wait_for("new connections are served again", lambda: wire.responses(broker.bootstrap), 10)
+        wait_for("new connections are served again", lambda: wire.responses(broker.bootstrap))
         assert wire.produced(old.ask(wire.produce("few", 0, wire.batch()))).error_code == 0
 
 

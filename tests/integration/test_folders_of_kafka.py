@@ -33,7 +33,7 @@ def test_a_recorded_folder_is_served(recorded: Recorded, tmp_path: Path) -> None
                 return not found
 
             try:
-                wait_for(what, is_same, 15)
+                wait_for(what, is_same)
             except AssertionError:
                 pytest.fail("\n".join([*found, broker.kbroker.tail()]), pytrace=False)
 

@@ -179,7 +179,7 @@ def test_a_slow_append_delays_no_fetch_of_another_partition(broker: EmbeddedBrok
         Connection(broker.bootstrap_servers) as slow,
     ):
         reader.send(fetch("t", (1,), max_wait_ms=20_000))
-        wait_for("the fetch waits", lambda: broker.waiting_fetches == 1, 10)
+        wait_for("the fetch waits", lambda: broker.waiting_fetches == 1)
         holder = threading.Thread(target=slow_append, args=(broker, until, held))
         holder.start()
         assert held.wait(10)
@@ -236,9 +236,9 @@ def test_without_help_handlers_execute_all(tmp_path: Path, helps: bool) -> None:
     with EmbeddedBroker(settings) as running, Client(running.bootstrap_servers) as one:
         assert running._runtime is not None
         queue = running._runtime.parts.requests
-        wait_for("idle handlers", lambda: queue.sleepers == 8, 10)
+        wait_for("idle handlers", lambda: queue.sleepers == 8)
         before = queue.wakeups
         for _ in range(20):
             one.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
-            wait_for("idle handlers", lambda: queue.sleepers == 8, 10)
+            wait_for("idle handlers", lambda: queue.sleepers == 8)
         assert queue.wakeups - before == (0 if helps else 20)

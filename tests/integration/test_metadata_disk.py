@@ -184,8 +184,8 @@ def test_a_disk_that_turned_read_only(
             assert record_count(broker, "there") == (0, 3)
         assert client.topics() == before
         refusal = "__cluster_metadata-0 cannot be written, changes are refused until it can be"
-        wait_for("the log names the folder", lambda: refusal in "".join(broker.output), 5)
-        wait_for("the folder is offline", lambda: f"log folder {disk.folder / 'data'} is offline" in broker.tail(), 5)
+        wait_for("the log names the folder", lambda: refusal in "".join(broker.output))
+        wait_for("the folder is offline", lambda: f"log folder {disk.folder / 'data'} is offline" in broker.tail())
         assert broker.stop() == 0
         said = "".join(broker.output)
         assert "Traceback" not in said

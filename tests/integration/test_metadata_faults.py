@@ -114,7 +114,7 @@ def test_a_sync_that_fails_stops_the_broker(
         CHANGES[name](client)
     wait_for("the broker ends", lambda: not broker.is_alive())
     assert broker.process is not None
-    assert broker.process.wait(5) == 1
+    assert broker.process.wait(60) == 1
     output = "".join(broker.output)
     assert "kbroker: the metadata log cannot be synced: [Errno 5] Input/output error" in output
     assert "it is unknown whether the last change is stored, so the broker stops: repair the disk" in output
@@ -177,7 +177,7 @@ def test_a_write_that_cannot_be_undone_stops_the_broker(
         client.create("new")
     wait_for("the broker ends", lambda: not broker.is_alive())
     assert broker.process is not None
-    assert broker.process.wait(5) == 1
+    assert broker.process.wait(60) == 1
     assert "kbroker: the metadata log cannot be written: [Errno 5] Input/output error" in "".join(broker.output)
     disk.repair()
     broker.start()

@@ -47,7 +47,7 @@ def test_producers(connector: SparkSession, kafka: EmbeddedBroker, idempotence: 
     frame = connector.range(0, 500, numPartitions=2).selectExpr("cast(id as string) value")
     producer = {"kafka.enable.idempotence": idempotence, "kafka.compression.type": codec, "kafka.linger.ms": "5"}
     write(frame, kafka.bootstrap_servers, topic=topic, **producer)
-    wait_for("the last Produce counts", lambda: served(kafka)["Produce", 11] > before["Produce", 11], 10)
+    wait_for("the last Produce counts", lambda: served(kafka)["Produce", 11] > before["Produce", 11])
     assert ((served(kafka) - before)["InitProducerId", 5] > 0) == asked
     assert sorted(int(one.value or b"-1") for one in kafka.records(topic)) == list(range(500))
 

@@ -164,7 +164,7 @@ def test_a_member_shares_with_librdkafka(
             assert process.wait(20) == status
             assert process.stderr is not None
             assert process.stderr.read().strip() == b""
-            wait_for("the other to have all", lambda: members() == {"other": 3}, 20)
+            wait_for("the other to have all", lambda: members() == {"other": 3})
         finally:
             process.kill()
             other.close()

@@ -78,7 +78,7 @@ class Network:
 
     def await_ends(self, count: int) -> list[Outcome]:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.ended) >= count, 10)
+            assert self.changed.wait_for(lambda: len(self.ended) >= count, 60)
         return self.ended
 
 
