@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.java.java_hash import hash_map_order
 from kbroker.coordinator.group_offsets import GroupOffsets
-from kbroker.coordinator.group_records import StoredGroup, StoredMember
+from kbroker.coordinator.group_records import group_key
 from kbroker.protocol import codec
 
 if TYPE_CHECKING:
     from kbroker.coordinator.group_partition import GroupPartition
 
 CONSUMER = "consumer"
+VALUE_VERSION = 3  # of a group's record
 
 
 class GroupState(enum.Enum):
@@ -199,24 +200,24 @@ class ClassicGroup:
             self.static_members[member.group_instance_id] = member.member_id
         self._count(member.protocols, 1)
 
-    def restore(self, stored: StoredGroup) -> None:
-        """Restore the state stored in the log."""
+    def restore(self, body: codec.Body) -> None:
+        """Restore the state in the fields of the group's record."""
         self.is_stored = True
-        self.generation_id = stored.generation_id
-        self.state_timestamp_ms = stored.state_timestamp_ms
-        self.protocol_type = stored.protocol_type or None
-        self.protocol_name = stored.protocol_name
-        self.leader_id = stored.leader_id
-        for one in stored.members:
+        self.generation_id = body["Generation"]
+        self.state_timestamp_ms = body.get("CurrentStateTimestamp", -1)
+        self.protocol_type = body["ProtocolType"] or None
+        self.protocol_name = body["Protocol"]
+        self.leader_id = body["Leader"]
+        for row in body["Members"]:
             member = Member(
-                one.member_id,
-                one.group_instance_id,
-                one.client_id,
-                one.client_host,
-                one.rebalance_timeout_ms,
-                one.session_timeout_ms,
-                [(stored.protocol_name or "", one.subscription)],
-                one.assignment,
+                row["MemberId"],
+                row.get("GroupInstanceId"),
+                row["ClientId"],
+                row["ClientHost"],
+                row.get("RebalanceTimeout") or row["SessionTimeout"],
+                row["SessionTimeout"],
+                [(body["Protocol"] or "", bytes(row["Subscription"]))],
+                bytes(row["Assignment"]),
             )
             self._put(member)
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
@@ -234,29 +235,30 @@ class ClassicGroup:
         self.state_timestamp_ms = now_ms
         self.subscribed_topics = self._subscribed_topics()
 
-    def stored(self, assignments: Mapping[str, bytes] | None = None) -> StoredGroup:
-        """Return the state to store in the log. ``assignments``: those about to be sent, else the current ones."""
-        members = [
-            StoredMember(
-                member.member_id,
-                member.group_instance_id,
-                member.client_id,
-                member.client_host,
-                member.rebalance_timeout_ms,
-                member.session_timeout_ms,
-                member.metadata(self.protocol_name),
-                member.assignment if assignments is None else assignments.get(member.member_id, b""),
-            )
-            for member in self.members.values()
+    def record(self, assignments: Mapping[str, bytes] | None = None) -> tuple[bytes, bytes]:
+        """Return the group's record. ``assignments``: those about to be sent, else the current ones."""
+        rows = [
+            {
+                "MemberId": one.member_id,
+                "GroupInstanceId": one.group_instance_id,
+                "ClientId": one.client_id,
+                "ClientHost": one.client_host,
+                "RebalanceTimeout": one.rebalance_timeout_ms,
+                "SessionTimeout": one.session_timeout_ms,
+                "Subscription": one.metadata(self.protocol_name),
+                "Assignment": one.assignment if assignments is None else assignments.get(one.member_id, b""),
+            }
+            for one in self.members.values()
         ]
-        return StoredGroup(
-            self.protocol_type or "",
-            self.generation_id,
-            self.protocol_name,
-            self.leader_id,
-            self.state_timestamp_ms,
-            members,
-        )
+        body = {
+            "ProtocolType": self.protocol_type or "",
+            "Generation": self.generation_id,
+            "Protocol": self.protocol_name,
+            "Leader": self.leader_id,
+            "CurrentStateTimestamp": self.state_timestamp_ms,
+            "Members": rows,
+        }
+        return group_key(self.group_id), codec.encode_versioned("GroupMetadataValue", VALUE_VERSION, body)
 
     def remove(self, member_id: str) -> None:
         """Remove a member; its delayed requests get UNKNOWN_MEMBER_ID."""

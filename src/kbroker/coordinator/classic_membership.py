@@ -2,7 +2,8 @@
 
 Nothing here blocks: a delayed request gets its response later through its callback, under the group's lock.
 Lock order: a group's lock, then the purgatories' own.
-Source: ``GroupCoordinator``, ``GroupMetadataManager`` (classic groups).
+Source: ``GroupCoordinator``, ``GroupMetadataManager`` (classic groups); ``DelayedJoin``, ``InitialDelayedJoin``,
+``DelayedSync``, ``DelayedHeartbeat``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from kbroker.coordinator.classic_group import (
     SyncCallback,
     SyncResult,
 )
-from kbroker.coordinator.delayed_operations import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
 from kbroker.coordinator.group_sensors import GroupSensors
 
 logger = get_logger(__name__)
@@ -34,6 +34,7 @@ logger = get_logger(__name__)
 # a first join has no session yet, and the close of a muted connection is not detected
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit the protocol's STRING
+NO_MEMBERSHIP = (GroupState.DEAD, GroupState.EMPTY, GroupState.PREPARING_REBALANCE)
 
 
 class JoinRequest(NamedTuple):
@@ -474,3 +475,90 @@ def _sync_key(group: ClassicGroup) -> tuple[str, str]:
 
 def _member_key(group: ClassicGroup, member_id: str) -> tuple[str, str]:
     return (group.group_id, member_id)
+
+
+# ------------------------------------------------------------ operations of the purgatories
+
+
+class _GroupOperation(DelayedOperation):
+    """An operation of a group, under its lock."""
+
+    def __init__(self, membership: Membership, group: ClassicGroup, timeout_ms: int) -> None:
+        super().__init__(max(0, timeout_ms), group.lock)
+        self._membership = membership
+        self._group = group
+
+
+class DelayedJoin(_GroupOperation):
+    """A rebalance that waits until every member has joined, at most for the maximum of their rebalance timeouts."""
+
+    def try_complete(self) -> bool:
+        return self._group.have_all_joined and self.force_complete()
+
+    def on_complete(self) -> None:
+        self._membership.complete_join(self._group)
+
+
+class InitialDelayedJoin(_GroupOperation):
+    """The first rebalance of an empty group. It waits for more members, and longer while members keep joining."""
+
+    def __init__(
+        self, membership: Membership, group: ClassicGroup, configured_ms: int, delay_ms: int, remaining_ms: int
+    ) -> None:
+        super().__init__(membership, group, delay_ms)
+        self._configured_ms = configured_ms
+        self._remaining_ms = remaining_ms
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        group = self._group
+        with group.lock:
+            if group.new_member_added and self._remaining_ms > 0:
+                group.new_member_added = False
+                delay_ms = min(self._configured_ms, self._remaining_ms)
+                remaining_ms = max(self._remaining_ms - self.timeout_ms, 0)
+                again = InitialDelayedJoin(self._membership, group, self._configured_ms, delay_ms, remaining_ms)
+                self._membership.watch_join(group, again)
+            else:
+                self._membership.complete_join(group)
+
+
+class DelayedSync(_GroupOperation):
+    """Wait for every member's SyncGroup; expiry removes the members that have sent none."""
+
+    def __init__(self, membership: Membership, group: ClassicGroup, generation_id: int, timeout_ms: int) -> None:
+        super().__init__(membership, group, timeout_ms)
+        self._generation_id = generation_id
+
+    def try_complete(self) -> bool:
+        group = self._group
+        over = group.generation_id != self._generation_id or group.state in NO_MEMBERSHIP or group.have_all_synced
+        return over and self.force_complete()
+
+    def on_expiration(self) -> None:
+        self._membership.expire_sync(self._group, self._generation_id)
+
+
+class DelayedHeartbeat(_GroupOperation):
+    """The session of a member, or the time within which a client must join with its assigned member id."""
+
+    def __init__(
+        self, membership: Membership, group: ClassicGroup, member_id: str, timeout_ms: int, is_pending: bool = False
+    ) -> None:
+        super().__init__(membership, group, timeout_ms)
+        self._member_id = member_id
+        self._is_pending = is_pending
+
+    def try_complete(self) -> bool:
+        group = self._group
+        if group.state is GroupState.DEAD:
+            return self.force_complete()
+        if self._is_pending:
+            return self._member_id not in group.pending_joins and self.force_complete()
+        member = group.members.get(self._member_id)
+        return (member is None or member.has_satisfied_heartbeat) and self.force_complete()
+
+    def on_expiration(self) -> None:
+        self._membership.expire_heartbeat(self._group, self._member_id, self._is_pending)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.consumer_group import migration, records
@@ -157,7 +156,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
         if joining is not None and replaced is not None:  # its tombstones are among the changes
             member_ids = [joining.member_id if one == replaced.member_id else one for one in member_ids]
         rows = encoded([*changes, *records.group_tombstones(group_id, member_ids, group.resolved)], group.FORMATS)
-        rows.append((group_records.group_key(group_id), group_records.encode_group(classic.stored())))
+        rows.append(classic.record())
         group.shard.append(rows)
         classic.is_stored = True
         self.replace(group, classic)

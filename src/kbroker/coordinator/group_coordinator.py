@@ -18,7 +18,6 @@ from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import OFFSETS_TOPIC
-from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
     GroupState,
@@ -392,6 +391,5 @@ class GroupCoordinator:
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
         """Write a group, with the assignments about to be sent or the current ones. Raises: KafkaError."""
-        value = group_records.encode_group(group.stored(assignments))
-        group.shard.append([(group_records.group_key(group.group_id), value)])
+        group.shard.append([group.record(assignments)])
         group.is_stored = True

@@ -8,7 +8,6 @@ Source: ``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupMetadataKey
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
@@ -21,7 +20,6 @@ OFFSET_COMMIT_KEY_VERSIONS = (0, 1)
 GROUP_METADATA_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 4
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1  # the only one that has an expiry; it lacks leader epoch and topic id
-GROUP_VALUE_VERSION = 3
 
 NO_TIMESTAMP = -1
 LONGEST_CACHED = 255  # of the group ids whose keys are cached
@@ -57,43 +55,6 @@ class CommittedOffset(NamedTuple):
     def is_of(self, topic_id: UUID) -> bool:
         """Return whether the offset is of this topic, and not of a deleted one with the same name."""
         return self.topic_id in (topic_id, ZERO_ID)
-
-
-_MEMBER_FIELDS = (  # in the order of StoredMember
-    "MemberId",
-    "GroupInstanceId",
-    "ClientId",
-    "ClientHost",
-    "RebalanceTimeout",
-    "SessionTimeout",
-    "Subscription",
-    "Assignment",
-)
-_GROUP_FIELDS = ("ProtocolType", "Generation", "Protocol", "Leader", "CurrentStateTimestamp")  # as StoredGroup
-
-
-class StoredMember(NamedTuple):
-    """A stored member: its metadata for the chosen protocol, and its assignment."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-class StoredGroup(NamedTuple):
-    """A stored classic group."""
-
-    protocol_type: str
-    generation_id: int
-    protocol_name: str | None
-    leader_id: str | None
-    state_timestamp_ms: int
-    members: Sequence[StoredMember]
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
@@ -155,38 +116,4 @@ def decode_offset(value: bytes) -> CommittedOffset:
         body["CommitTimestamp"],
         body.get("ExpireTimestamp", NO_TIMESTAMP),
         body.get("TopicId", ZERO_ID),
-    )
-
-
-def encode_group(group: StoredGroup) -> bytes:
-    """Encode the value of a classic group."""
-    *fields, members = group
-    rows = [dict(zip(_MEMBER_FIELDS, member, strict=True)) for member in members]
-    body = {**dict(zip(_GROUP_FIELDS, fields, strict=True)), "Members": rows}
-    return codec.encode_versioned("GroupMetadataValue", GROUP_VALUE_VERSION, body)
-
-
-def decode_group(value: bytes) -> StoredGroup:
-    """Decode the value of a classic group. Raises: ProtocolError."""
-    body = codec.decode_versioned("GroupMetadataValue", value)[1]
-    members = [
-        StoredMember(
-            row["MemberId"],
-            row.get("GroupInstanceId"),
-            row["ClientId"],
-            row["ClientHost"],
-            row.get("RebalanceTimeout") or row["SessionTimeout"],
-            row["SessionTimeout"],
-            bytes(row["Subscription"]),
-            bytes(row["Assignment"]),
-        )
-        for row in body["Members"]
-    ]
-    return StoredGroup(
-        body["ProtocolType"],
-        body["Generation"],
-        body["Protocol"],
-        body["Leader"],
-        body.get("CurrentStateTimestamp", NO_TIMESTAMP),
-        members,
     )

@@ -25,6 +25,7 @@ from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorShard
 from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.streams_group.group import StreamsGroup
+from kbroker.protocol import codec
 
 logger = get_logger(__name__)
 
@@ -138,7 +139,7 @@ def _decode(index: int, raw_key: bytes, raw_value: bytes) -> tuple[Key, Any] | N
         if isinstance(key, OffsetKey):
             return key, group_records.decode_offset(raw_value)
         if isinstance(key, GroupKey):
-            return key, group_records.decode_group(raw_value)
+            return key, codec.decode_versioned("GroupMetadataValue", raw_value)[1]
         if key is not None:
             return key, records.decode_value(key, raw_value, _FORMATS)
     except ProtocolError as error:

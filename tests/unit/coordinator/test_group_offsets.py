@@ -10,10 +10,10 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator import group_records
-from kbroker.coordinator.classic_group import GroupState
+from kbroker.coordinator.classic_group import ClassicGroup, GroupState, Member
 from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.coordinator.group_coordinator import GroupSettings
-from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup, StoredMember
+from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey
 from kbroker.coordinator.internal_topic import partition_of
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
@@ -47,6 +47,12 @@ def commit(
 # ---------------------------------------------------------------- records
 
 
+def restored_group(value: bytes) -> ClassicGroup:
+    group = ClassicGroup("g")
+    group.restore(codec.decode_versioned("GroupMetadataValue", value)[1])
+    return group
+
+
 def test_records_are_kafkas_bytes() -> None:
     """Keys and values equal bytes written by hand from Kafka's schemas: keys 1 and 2, offsets 4, groups 3."""
     assert group_records.offset_key("g", "t", 5) == bytes.fromhex("0001 0001 67 0001 74 00000005")
@@ -61,9 +67,9 @@ def test_records_are_kafkas_bytes() -> None:
         "0001 0000000000000007 0001 6e 0000000000000009 000000000000000b"
     )
     assert group_records.group_key("g") == bytes.fromhex("0002 0001 67")
-    member = StoredMember("m", None, "c", "/h", 2, 1, b"s", b"a")
-    stored = StoredGroup("consumer", 4, "range", "m", 6, [member])
-    assert group_records.encode_group(stored) == bytes.fromhex(
+    group = ClassicGroup("g")
+    group.adopt([Member("m", None, "c", "/h", 2, 1, [("range", b"s")], b"a")], 4, "consumer", 6)
+    assert group.record()[1] == bytes.fromhex(
         "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 6d 0000000000000006 00000001"
         "0001 6d ffff 0001 63 0002 2f68 00000002 00000001 00000001 73 00000001 61"
     )
@@ -94,9 +100,11 @@ def test_every_version_of_kafkas_values_can_be_read() -> None:
         data = codec.encode_versioned("OffsetCommitValue", version, body)
         found = CommittedOffset(7, epoch, "n", 9, expires, topic_id if version == 4 else ZERO_ID)
         assert group_records.decode_offset(data) == found
-    member = StoredMember("m", "i", "c", "/h", 2, 1, b"s", b"a")
-    newest = group_records.decode_group(group_records.encode_group(StoredGroup("x", 4, None, None, 6, [member])))
-    assert newest == StoredGroup("x", 4, None, None, 6, [member])
+    group = ClassicGroup("g")
+    group.adopt([Member("m", "i", "c", "/h", 2, 1, [("range", b"s")], b"a")], 4, "x", 6)
+    restored = restored_group(group.record()[1])
+    assert restored.record() == group.record()
+    assert (restored.members["m"].group_instance_id, restored.generation_id, restored.state_timestamp_ms) == ("i", 4, 6)
     row = {
         "MemberId": "m",
         "ClientId": "c",
@@ -110,7 +118,7 @@ def test_every_version_of_kafkas_values_can_be_read() -> None:
         0,
         {"ProtocolType": "x", "Generation": 1, "Protocol": None, "Leader": None, "Members": [row]},
     )
-    (read,) = group_records.decode_group(oldest).members
+    read = restored_group(oldest).members["m"]
     assert (read.rebalance_timeout_ms, read.group_instance_id) == (1, None)
 
 
@@ -335,10 +343,11 @@ def test_the_log_holds_what_kafka_would_have_written() -> None:
     place, group = OffsetKey("g", "t", 0), GroupKey("g")
     assert [key for key, _ in rows] == [group, place, group, place, group]
     assert [found is None for _, found in rows] == [False, False, False, True, True]
-    stored = group_records.decode_group(rows[0][1])  # type: ignore[arg-type]
-    assert (stored.leader_id, stored.protocol_name, stored.members[0].assignment) == (one.member_id, "range", b"all")
-    assert group_records.decode_group(rows[2][1]).generation_id == 2  # type: ignore[arg-type]
-    assert group_records.decode_group(rows[2][1]).members == []  # type: ignore[arg-type]
+    stored = restored_group(rows[0][1])  # type: ignore[arg-type]
+    assignment = stored.members[one.member_id].assignment
+    assert (stored.leader_id, stored.protocol_name, assignment) == (one.member_id, "range", b"all")
+    empty = restored_group(rows[2][1])  # type: ignore[arg-type]
+    assert (empty.generation_id, empty.members) == (2, {})
 
 
 # ---------------------------------------------------------------- deletion and expiry
