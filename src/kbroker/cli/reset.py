@@ -1,7 +1,5 @@
 """`kbroker groups reset`: move the offsets of groups, with the rules and options of Kafka's own tool."""
 
-import re
-
 import click
 
 from kbroker.cli.name_completion import group_names
@@ -11,12 +9,10 @@ from kbroker.client import offset_reset
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import WITH_OFFSETS, Groups
 from kbroker.client.offset_reset import Offsets, ResetTo, Selection, parse_offsets, plan_group_reset, topic_partitions
+from kbroker.common.java.java_duration import parse_duration_ns
 
-INT64 = click.IntRange(-(2**63), 2**63 - 1)
-DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a sign before the whole and each part
-    r"([-+]?)P(?:([-+]?\d+)D)?(T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+)(?:[.,](\d{0,9}))?S)?)?",
-    re.IGNORECASE | re.ASCII,
-)
+LAST_MS = 2**63 - 1
+INT64 = click.IntRange(-(2**63), LAST_MS)
 
 
 @click.command()
@@ -112,7 +108,7 @@ def reset(
     if to_datetime is not None:
         to, value = ResetTo.TIMESTAMP, datetime_ms(to_datetime)
     elif by_duration is not None:
-        to, value = ResetTo.TIMESTAMP, max(0, wall_clock().wall_ms() - duration_ms(by_duration))
+        to, value = ResetTo.TIMESTAMP, time_before_ms(wall_clock().wall_ms(), by_duration)
     elif to_offset is not None:
         to, value = ResetTo.OFFSET, to_offset
     elif shift_by is not None:
@@ -191,15 +187,13 @@ def datetime_ms(text: str, option: str = "--to-datetime", others: str = "") -> i
         raise click.BadParameter(message, param_hint=option) from None
 
 
-def duration_ms(text: str) -> int:
-    """Return the milliseconds of an ISO 8601 duration of days, hours, minutes and seconds."""
-    match = DURATION.fullmatch(text)
-    if match is None or text[-1] in "PpTt":
-        raise click.BadParameter(f"expected a duration such as P1DT2H30M, got {text!r}", param_hint="--by-duration")
-    sign, days, _, hours, minutes, seconds, fraction = match.groups()
-    whole = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
-    parts = int((fraction or "")[:3].ljust(3, "0")) * (-1 if (seconds or "").startswith("-") else 1)
-    return (whole * 1000 + parts) * (-1 if sign == "-" else 1)
+def time_before_ms(now_ms: int, duration: str) -> int:
+    """Return the time that is a duration as in Java before another one, at least 0. Raises: BadParameter."""
+    duration_ns = parse_duration_ns(duration)
+    if duration_ns is None or abs(now_ms - duration_ns // 10**6) > LAST_MS:
+        message = f"expected a duration such as P1DT2H30M, got {duration!r}"
+        raise click.BadParameter(message, param_hint="--by-duration")
+    return max(0, now_ms - duration_ns // 10**6)
 
 
 def _print_csv(rows: list[dict[str, str | int | None]], one_group: bool) -> None:

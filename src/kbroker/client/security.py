@@ -201,6 +201,8 @@ def _context(properties: Mapping[str, str]) -> ssl.SSLContext:
 def _trust(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     location = properties.get("ssl.truststore.location") or properties.get("ssl.ca.location")
     given = properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem")
+    if location and given:
+        raise ValueError("ssl.truststore.location: expected a file or the certificates themselves, got both")
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Java: the roots of trusted certificates may be absent
     try:
         if location:
@@ -218,6 +220,11 @@ def _own_key(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     key_location = properties.get("ssl.key.location")
     key, chain = properties.get("ssl.keystore.key"), properties.get("ssl.keystore.certificate.chain")
     password = properties.get("ssl.key.password", "")
+    if location and (key or chain):
+        raise ValueError("ssl.keystore.location: expected a file or the key itself, got both")
+    if bool(key) != bool(chain):
+        given = "ssl.keystore.key" if key else "ssl.keystore.certificate.chain"
+        raise ValueError(f"{given}: expected ssl.keystore.key and ssl.keystore.certificate.chain, got only one of them")
     try:
         if location:
             context.load_cert_chain(location, key_location, password=lambda: password)

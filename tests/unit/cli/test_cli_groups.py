@@ -9,7 +9,7 @@ import click
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.cli.reset import datetime_ms, duration_ms, read_plan
+from kbroker.cli.reset import datetime_ms, read_plan, time_before_ms
 from kbroker.client.offset_reset import topic_partitions
 from tests.support.cli import printed, refusal, run
 from tests.support.fake_broker import Body
@@ -348,6 +348,8 @@ ONE_RULE = (
          "Invalid value for --to-datetime: expected a time such as 2026-01-31T12:00:00, got 'soon'"),
         ("groups reset g --topic t --by-duration 5m",
          "Invalid value for --by-duration: expected a duration such as P1DT2H30M, got '5m'"),
+        ("groups reset g --topic t --by-duration=-PT9223372036854775S",
+         "Invalid value for --by-duration: expected a duration such as P1DT2H30M, got '-PT9223372036854775S'"),
         ("groups delete", "Missing argument 'GROUP...'."),
         ("configs alter topic t", "expected at least one of --set, --delete, --append and --subtract"),
         ("configs alter topic t --set a=1 --delete a", "duplicate change of a: give each config once"),
@@ -368,14 +370,14 @@ def test_wrong_usage_is_one_line(args: str, message: str) -> None:
 )  # fmt: skip
 def test_durations(text: str, expected: int) -> None:
     """Durations are read as java.time.Duration reads them."""
-    assert duration_ms(text) == expected
+    assert time_before_ms(10**12, text) == 10**12 - expected
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "P1M", "1D", "P1Y", "PT1X", "P1D ", "PT٣S"])
 def test_what_is_no_duration(text: str) -> None:
     """Months, years and empty parts are rejected."""
     with pytest.raises(click.BadParameter):
-        duration_ms(text)
+        time_before_ms(0, text)
 
 
 def test_topics_with_partitions() -> None:

@@ -91,6 +91,23 @@ def test_a_server_that_is_not_trusted(certificates: Certificates) -> None:
             {"ssl.keystore.location": "/absent/key.pem"},
             "ssl.keystore.location: /absent/key.pem: No such file or directory",
         ),
+        (
+            {"ssl.keystore.key": "abc"},
+            "ssl.keystore.key: expected ssl.keystore.key and ssl.keystore.certificate.chain, got only one of them",
+        ),
+        (
+            {"ssl.keystore.certificate.chain": "abc"},
+            "ssl.keystore.certificate.chain: expected ssl.keystore.key and ssl.keystore.certificate.chain, got only "
+            "one of them",
+        ),
+        (
+            {"ssl.keystore.location": "/absent/key.pem", "ssl.keystore.key": "abc"},
+            "ssl.keystore.location: expected a file or the key itself, got both",
+        ),
+        (
+            {"ssl.truststore.location": "/absent/ca.pem", "ssl.truststore.certificates": "abc"},
+            "ssl.truststore.location: expected a file or the certificates themselves, got both",
+        ),
     ],
 )
 def test_certificates_that_cannot_be_used(properties: dict[str, str], text: str) -> None:

@@ -5,38 +5,32 @@ The keys of all kinds of groups and of client metrics subscriptions have an effe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, Validator, between, key, one_of
 from kbroker.common.configs.group_bounds import bound_name
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_duration import parse_duration_ns
 from kbroker.common.java.java_patterns import is_java_pattern
 from kbroker.common.java.java_values import java_split, trim
 
-_DURATION = re.compile(  # durations that java.time.Duration parses and that are not negative
-    r"\+?P(?=.)(?:\+?([0-9]+)D)?(?:T(?=.)(?:\+?([0-9]+)H)?(?:\+?([0-9]+)M)?(?:\+?([0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?",
-    re.IGNORECASE,
-)
-
 
 def duration_ms(text: str) -> int:
-    """Return the milliseconds of an ISO 8601 duration that `offset_reset` accepts."""
-    match = _DURATION.fullmatch(text)
-    assert match is not None
-    days, hours, minutes, seconds, fraction = (part or "0" for part in match.groups())
-    whole = int(days) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
-    return whole * 1000 + int(fraction[:3].ljust(3, "0"))
+    """Return the milliseconds of a duration that `offset_reset` accepts."""
+    duration_ns = parse_duration_ns(text)
+    assert duration_ns is not None
+    return duration_ns // 10**6
 
 
 def offset_reset() -> Validator:
-    """Return a check for ``earliest``, ``latest``, or ``by_duration:`` with an ISO 8601 duration, not negative."""
+    """Return a check for ``earliest``, ``latest``, or ``by_duration:`` with a duration as in Java, not negative."""
     name = "share.auto.offset.reset"
 
     def check(value: bool | int | float | str) -> str | None:
         kind, _, duration = str(value).partition(":")
-        if value in ("earliest", "latest") or (kind == "by_duration" and _DURATION.fullmatch(duration)):
+        duration_ns = parse_duration_ns(duration) if kind == "by_duration" else None
+        if value in ("earliest", "latest") or (duration_ns is not None and duration_ns >= 0):
             return None
         allowed = "either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'"
         return f"Invalid value `{value}` for configuration {name}. The value must be {allowed}."
