@@ -27,9 +27,8 @@ from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.modern_group.membership import GroupParts
-from kbroker.coordinator.modern_group.offset_commits import Assigned, Commit, check_commit, check_fetch
 from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
-from kbroker.coordinator.modern_groups import ModernGroups, encoded
+from kbroker.coordinator.modern_groups import Assigned, ModernGroups, encoded
 
 logger = get_logger(__name__)
 
@@ -165,26 +164,19 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
             self._classic.start_rebalance(classic)
         logger.info("group %s: converted to a classic group", group_id)
 
-    # ------------------------------------------------------------ for the coordinator
+    # ------------------------------------------------------------ offsets
 
-    def check_commit(self, group: ConsumerGroup, commit: Commit) -> None:
-        """Refuse a commit from a client that is not the member owning the partitions. Raises: KafkaError."""
-        check_commit(group, commit, _stale, self._assigned)
+    def stale(self, member: ConsumerGroupMember) -> Errors:
+        """Return the code for another epoch than a member's."""
+        return Errors.ILLEGAL_GENERATION if member.uses_classic_protocol else Errors.STALE_MEMBER_EPOCH
 
-    def _assigned(self, member: ConsumerGroupMember, name: str, partition: int) -> Assigned:
-        topic = self.image.get(name)
-        epoch = None if topic is None else member.assignment_epoch(topic.topic_id, partition)
+    def assigned(self, group: ConsumerGroup, member: ConsumerGroupMember, topic: str, partition: int) -> Assigned:
+        """Return the partition, if the member has it or is revoking it."""
+        known = self.image.get(topic)
+        epoch = None if known is None else member.assignment_epoch(known.topic_id, partition)
         if epoch is None:
-            return Assigned(f"Partition {name}-{partition} is not assigned or pending revocation for member.")
-        return Assigned(f"partition {name}-{partition}", epoch)
-
-    def check_fetch(self, group: ConsumerGroup, member_id: str | None, member_epoch: int) -> None:
-        """Check a fetch of offsets. Raises: KafkaError."""
-        check_fetch(group, member_id, member_epoch, _stale)
-
-
-def _stale(member: ConsumerGroupMember) -> Errors:
-    return Errors.ILLEGAL_GENERATION if member.uses_classic_protocol else Errors.STALE_MEMBER_EPOCH
+            return Assigned(f"Partition {topic}-{partition} is not assigned or pending revocation for member.")
+        return Assigned(f"partition {topic}-{partition}", epoch)
 
 
 def _described(group: ConsumerGroup, member: ConsumerGroupMember) -> DescribedConsumerMember:

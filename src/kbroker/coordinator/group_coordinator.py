@@ -165,7 +165,7 @@ class GroupCoordinator:
 
     def _dismiss(self, group: Group, error: Errors) -> None:
         if isinstance(group, ModernGroup):
-            self._kinds[group.KIND].dismiss(group)
+            self._kinds[group.KIND].membership.dismiss(group)
         else:
             self._membership.dismiss(group, error)
 
@@ -387,7 +387,8 @@ class GroupCoordinator:
             if not isinstance(group, ModernGroup):
                 text = "not found" if group is None else "is a classic group"
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} {text}.")
-            self._kinds[group.KIND].remove_member(group, member_id)
+            member = group.member(member_id)
+            self._kinds[group.KIND].membership.fence(group, [member], "it was removed by an operator")
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
         """Write a group, with the assignments about to be sent or the current ones. Raises: KafkaError."""

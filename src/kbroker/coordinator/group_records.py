@@ -7,12 +7,10 @@ Source: ``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupMetadataKey
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker.common.errors import ProtocolError
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
 
@@ -81,9 +79,7 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
 
     Raises: ProtocolError: cut or malformed.
     """
-    if len(key) < 2:
-        raise ProtocolError("record key without a version")
-    (version,) = struct.unpack_from(">h", key)
+    version = codec.key_version(key)
     if version in OFFSET_COMMIT_KEY_VERSIONS:
         body = codec.decode_versioned("OffsetCommitKey", key)[1]
         return OffsetKey(body["Group"], body["Topic"], body["Partition"])

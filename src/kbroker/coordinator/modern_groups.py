@@ -2,16 +2,18 @@
 
 A group that changes its kind has the lock and the offsets of the one that it replaces. It is built beside that one and
 replaces it once the records are written: a request that fails changes nothing.
-Source: ``GroupMetadataManager``.
+Source: ``GroupMetadataManager``; ``validateOffsetCommit`` and ``validateOffsetFetch`` of ``ConsumerGroup`` and
+``StreamsGroup``; KIP-848, KIP-1071, KIP-1251.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
@@ -20,11 +22,34 @@ from kbroker.coordinator.group_shard import Group
 from kbroker.coordinator.internal_topic import KeyValue
 from kbroker.coordinator.modern_group.group import ModernGroup
 from kbroker.coordinator.modern_group.membership import GroupParts, ModernMembership
-from kbroker.coordinator.modern_group.offset_commits import Commit
 from kbroker.coordinator.modern_group.records import Formats, GroupRecord, encode
 from kbroker.coordinator.modern_group.settings import ModernGroupSettings
 
 logger = get_logger(__name__)
+
+FIRST_WITH_MEMBER_EPOCH = 9  # version of OffsetCommit
+NO_EPOCH = -1  # of a client outside the group
+
+
+class Commit(NamedTuple):
+    """The facts of a commit of offsets that a group checks."""
+
+    member_id: str
+    instance_id: str | None
+    member_epoch: int
+    places: Iterable[TopicPartition]
+    api_version: int
+    is_transactional: bool
+
+
+class Assigned(NamedTuple):
+    """The partition or task that a member reads a partition with, and the epoch at which the member got it.
+
+    Without an epoch, ``name`` is the reason for which the member may not commit the partition's offset.
+    """
+
+    name: str
+    epoch: int | None = None
 
 
 G = TypeVar("G", bound=ModernGroup)
@@ -89,7 +114,7 @@ class ModernGroups(Generic[G, S]):
 
     def replace(self, group: G, classic: ClassicGroup) -> None:
         """Put a classic group in the place of a group, which ends."""
-        self.dismiss(group)
+        self.membership.dismiss(group)
         self._groups.replace(group, classic)
 
     def tombstones(self, group: G) -> list[KeyValue]:
@@ -100,20 +125,56 @@ class ModernGroups(Generic[G, S]):
         """Start the time-outs of a loaded group."""
         self.membership.resume(group)
 
-    def dismiss(self, group: G) -> None:
-        """End a group that is no longer served, or was deleted."""
-        self.membership.dismiss(group)
-
-    def remove_member(self, group: G, member_id: str) -> None:
-        """Remove a member as if its session were over. Raises: KafkaError UNKNOWN_MEMBER_ID."""
-        self.membership.fence(group, [group.member(member_id)], "it was removed by an operator")
+    # ------------------------------------------------------------ offsets
 
     def check_commit(self, group: G, commit: Commit) -> None:
-        """Refuse a commit from a client that may not commit these offsets. Raises: KafkaError."""
-        raise NotImplementedError
+        """Refuse a commit from a client that is not the member to which the partitions are assigned.
+
+        An older epoch than the member's is accepted for partitions that it had then and still has or is revoking.
+
+        Raises: KafkaError UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION; the code of ``stale``, in a transaction
+        ILLEGAL_GENERATION.
+        """
+        epoch = commit.member_epoch
+        if epoch < 0 and not group.members:
+            return
+        if commit.is_transactional and epoch == NO_EPOCH and not commit.member_id and commit.instance_id is None:
+            return
+        member = group.member(commit.member_id)
+        code = self.stale(member)
+        if commit.is_transactional:
+            code = Errors.ILLEGAL_GENERATION
+        elif code is Errors.STALE_MEMBER_EPOCH and commit.api_version < FIRST_WITH_MEMBER_EPOCH:
+            text = f"OffsetCommit version 9 or above must be used by members using the {group.KIND} group protocol"
+            raise KafkaError(Errors.UNSUPPORTED_VERSION, text)
+        if epoch == member.member_epoch:
+            return
+        if epoch > member.member_epoch:
+            text = f"Received member epoch {epoch} is newer than current member epoch {member.member_epoch}."
+            raise KafkaError(code, text)
+        for topic, partition in commit.places:
+            name, assigned_at = self.assigned(group, member, topic, partition)
+            if assigned_at is None:
+                raise KafkaError(code, name)
+            if epoch < assigned_at:
+                text = f"Received member epoch {epoch} is older than assignment epoch {assigned_at} for {name}."
+                raise KafkaError(code, text)
 
     def check_fetch(self, group: G, member_id: str | None, member_epoch: int) -> None:
-        """Check a fetch of offsets. Raises: KafkaError."""
+        """Check a fetch of offsets. Raises: KafkaError UNKNOWN_MEMBER_ID, or the code of ``stale``."""
+        if member_id is None and member_epoch < 0:
+            return
+        member = group.member(member_id or "")
+        if member_epoch != member.member_epoch:
+            text = f"The received member epoch {member_epoch} does not match the expected member epoch "
+            raise KafkaError(self.stale(member), f"{text}{member.member_epoch}.")
+
+    def stale(self, member: Any) -> Errors:
+        """Return the code for another epoch than a member's: ILLEGAL_GENERATION if it uses the classic protocol."""
+        return Errors.STALE_MEMBER_EPOCH
+
+    def assigned(self, group: G, member: Any, topic: str, partition: int) -> Assigned:
+        """Return the assignment of a partition to a member. Groups without offsets have no use for it."""
         raise NotImplementedError
 
 

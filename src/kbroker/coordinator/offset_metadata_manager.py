@@ -31,9 +31,8 @@ from kbroker.coordinator.internal_topic import (
     error_for_client,
 )
 from kbroker.coordinator.modern_group.group import ModernGroup
-from kbroker.coordinator.modern_group.offset_commits import FIRST_WITH_MEMBER_EPOCH, Commit
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
-from kbroker.coordinator.modern_groups import ModernGroups
+from kbroker.coordinator.modern_groups import FIRST_WITH_MEMBER_EPOCH, Commit, ModernGroups
 
 logger = get_logger(__name__)
 

@@ -20,9 +20,8 @@ from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.coordinator.modern_group.membership import GroupParts
-from kbroker.coordinator.modern_group.offset_commits import Commit
 from kbroker.coordinator.modern_group.records import Partitions
-from kbroker.coordinator.modern_groups import ModernGroups
+from kbroker.coordinator.modern_groups import Commit, ModernGroups
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group import records

@@ -15,8 +15,7 @@ from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH
 from kbroker.coordinator.modern_group.membership import GroupParts
-from kbroker.coordinator.modern_group.offset_commits import Assigned, Commit, check_commit, check_fetch
-from kbroker.coordinator.modern_groups import ModernGroups
+from kbroker.coordinator.modern_groups import Assigned, ModernGroups
 from kbroker.coordinator.streams_group.creation_errors import CreationErrors
 from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.member import StreamsGroupMember
@@ -94,30 +93,17 @@ class StreamsGroups(ModernGroups[StreamsGroup, StreamsGroupSettings]):
                 members,
             )
 
-    # ------------------------------------------------------------ for the coordinator
+    # ------------------------------------------------------------ offsets
 
-    def check_commit(self, group: StreamsGroup, commit: Commit) -> None:
-        """Refuse a commit from a client that is not the member with the tasks of the partitions. Raises: KafkaError."""
-        check_commit(group, commit, _stale, lambda *of: _assigned(group, *of))
-
-    def check_fetch(self, group: StreamsGroup, member_id: str | None, member_epoch: int) -> None:
-        """Check a fetch of offsets. Raises: KafkaError."""
-        check_fetch(group, member_id, member_epoch, _stale)
-
-
-def _stale(member: StreamsGroupMember) -> Errors:
-    return Errors.STALE_MEMBER_EPOCH
-
-
-def _assigned(group: StreamsGroup, member: StreamsGroupMember, topic: str, partition: int) -> Assigned:
-    """Return the task with which the member reads the partition."""
-    if group.topology is None:
-        return Assigned("Topology is not available for offset commit validation.")
-    reader = group.readers.get(topic)
-    if reader is None:
-        return Assigned(f"Topic {topic} is not in the topology.")
-    for tasks in (member.assigned.active, member.pending_revocation.active):
-        epoch = tasks.get(reader, {}).get(partition)
-        if epoch is not None:
-            return Assigned(f"task {reader}-{partition}", epoch)
-    return Assigned(f"Task {reader}-{partition} is not assigned or pending revocation for member.")
+    def assigned(self, group: StreamsGroup, member: StreamsGroupMember, topic: str, partition: int) -> Assigned:
+        """Return the task with which the member reads the partition."""
+        if group.topology is None:
+            return Assigned("Topology is not available for offset commit validation.")
+        reader = group.readers.get(topic)
+        if reader is None:
+            return Assigned(f"Topic {topic} is not in the topology.")
+        for tasks in (member.assigned.active, member.pending_revocation.active):
+            epoch = tasks.get(reader, {}).get(partition)
+            if epoch is not None:
+                return Assigned(f"task {reader}-{partition}", epoch)
+        return Assigned(f"Task {reader}-{partition} is not assigned or pending revocation for member.")

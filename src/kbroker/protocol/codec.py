@@ -56,6 +56,7 @@ __all__ = [
     "encode_response_frame",
     "encode_versioned",
     "error_counts",
+    "key_version",
     "request_header_version",
     "response_header_version",
 ]
@@ -198,6 +199,15 @@ def decode_data(name: str, version: int, data: Buffer) -> Body:
 def encode_data(name: str, version: int, body: Body) -> bytes:
     """Encode a struct that is not an API message."""
     return encode(data_plan(name, version), body)
+
+
+def key_version(key: Buffer) -> int:
+    """Return the version with which the key of a record begins, the number of its kind. Raises: ProtocolError."""
+    view = memoryview(key)
+    if view.nbytes < 2:
+        raise ProtocolError("record key without a version")
+    version: int = struct.unpack_from(">h", view)[0]
+    return version
 
 
 def decode_versioned(name: str, data: Buffer, *, read_as: int | None = None) -> tuple[int, Body]:

@@ -6,14 +6,12 @@ Source: ``CoordinatorRecordType``, ``GroupCoordinatorRecordHelpers``.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kbroker.common.errors import ProtocolError
 from kbroker.protocol import codec
 
 Body = dict[str, Any]
@@ -190,9 +188,7 @@ def encode(record: GroupRecord, formats: Formats) -> tuple[bytes, bytes | None]:
 
 def decode_key(raw: bytes, formats: Formats) -> RecordKey | None:
     """Decode a key; return None for a kind without a format. Raises: ProtocolError."""
-    if len(raw) < 2:
-        raise ProtocolError("record key without a version")
-    (kind,) = struct.unpack_from(">h", raw)
+    kind = codec.key_version(raw)
     form = formats.get(kind)
     if form is None:
         return None

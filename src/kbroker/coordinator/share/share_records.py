@@ -8,12 +8,10 @@ Source: ``ShareSnapshotValue.json``, ``ShareUpdateValue.json``, ``ShareCoordinat
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kbroker.common.errors import ProtocolError
 from kbroker.common.java.java_values import parse_long, trim
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, UNKNOWN_COUNT, StateBatch
 from kbroker.coordinator.share.state_batches import combine
@@ -114,9 +112,7 @@ def _encode(name: str, fields: Sequence[str], value: SharePartitionState | Share
 
 def decode_key(key: bytes) -> tuple[int, SharePartitionKey] | None:
     """Return the kind of a record and its share partition; None for an unknown kind. Raises: ProtocolError."""
-    if len(key) < 2:
-        raise ProtocolError("record key without a version")
-    (kind,) = struct.unpack_from(">h", key)
+    kind = codec.key_version(key)
     if kind not in _NAMES:
         return None
     body = codec.decode_versioned(_NAMES[kind] + "Key", key)[1]

@@ -6,8 +6,6 @@ Source: ``TransactionLogKey.json``, ``TransactionLogValue.json``, ``TransactionL
 
 from __future__ import annotations
 
-import struct
-
 from kbroker.common.errors import ProtocolError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.transaction_metadata import (
@@ -55,9 +53,7 @@ def encode_value(move: Move) -> bytes:
 
 def decode_key(key: bytes) -> str | None:
     """Decode a key; return None for an unknown kind. Raises: ProtocolError: cut or malformed."""
-    if len(key) < 2:
-        raise ProtocolError("record key without a version")
-    if struct.unpack_from(">h", key)[0] != KEY_VERSION:
+    if codec.key_version(key) != KEY_VERSION:
         return None
     name: str = codec.decode_versioned("TransactionLogKey", key)[1]["TransactionalId"]
     return name
