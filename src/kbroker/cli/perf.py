@@ -41,7 +41,7 @@ from kbroker.cli.progress_display import ProgressDisplay, Step
 from kbroker.client import perf_clients
 from kbroker.client.perf_clients import LIBRDKAFKA, OWN
 from kbroker.client.producer import CODECS, Producer
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, ignoring
 
 if TYPE_CHECKING:
     from kbroker._core.clock import BaseClock
@@ -318,11 +318,8 @@ def _made(cluster: Cluster, topic: str, *, err: bool) -> int:
     """Return the number of partitions of a topic, which is created if it does not exist."""
     from kbroker.client.admin import Admin, NewTopic
 
-    try:
+    with ignoring(Errors.UNKNOWN_TOPIC_OR_PARTITION):
         return len(cluster.topic(topic).partitions)
-    except KafkaError as error:
-        if error.error is not Errors.UNKNOWN_TOPIC_OR_PARTITION:
-            raise
     click.echo(
         f'Topic "{topic}" does not exist. Will create topic with 1 partition(s) and replication factor = 1', err=err
     )

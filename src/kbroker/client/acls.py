@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, ignoring
 from kbroker.common.security.acls import (
     ACL_FIELDS,
     Acl,
@@ -50,6 +50,12 @@ class Acls:
             found += [acl_of(*pattern, row) for row in resource["Acls"]]
         return sorted(found)
 
+    def list_if_any(self, wanted: AclFilter | None = None) -> Sequence[Acl] | None:
+        """Return the rules, as `list`; None if the cluster has no authorizer."""
+        with ignoring(Errors.SECURITY_DISABLED):
+            return self.list(wanted)
+        return None
+
     def add(self, acls: Iterable[Acl]) -> None:
         """Add rules; existing ones are left unchanged."""
         wanted = [*acls]
@@ -88,11 +94,8 @@ class Acls:
         settings = self.settings() if settings is None else settings
         if settings is not None and not settings.get("authorizer.class.name"):
             return Decision(True, NO_AUTHORIZER)
-        try:
-            acls = self.list(AclFilter(kind, name, PatternType.MATCH))
-        except KafkaError as error:
-            if error.error is not Errors.SECURITY_DISABLED:
-                raise
+        acls = self.list_if_any(AclFilter(kind, name, PatternType.MATCH))
+        if acls is None:
             return Decision(True, NO_AUTHORIZER)
         settings = settings or {}
         return decide(

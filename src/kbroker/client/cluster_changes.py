@@ -11,9 +11,9 @@ from kbroker.client.cluster_file import ACLS, QUOTAS, SECTIONS, TOPICS, USERS, C
 from kbroker.client.quotas import Difference, QuotaClient, changes_for, differences
 from kbroker.client.users import Users
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, ignoring
 from kbroker.common.quota_limits import limit_text
-from kbroker.common.security.acls import Acl, AclFilter
+from kbroker.common.security.acls import AclFilter
 from kbroker.common.units import counted
 
 UNAUTHORIZED = (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED)
@@ -66,11 +66,8 @@ class Plan(NamedTuple):
         """
         for step in self.steps:
             if step.can_check:
-                try:
+                with ignoring(*(UNAUTHORIZED if is_patient else ())):
                     _run(step, True)
-                except KafkaError as failure:
-                    if not is_patient or failure.error not in UNAUTHORIZED:
-                        raise
 
     def apply(self) -> Iterator[Step]:
         """Make the changes, and yield each step once it is done.
@@ -105,7 +102,7 @@ def read_cluster(
     """
     return ClusterContent(
         _topics(cluster, topics) if TOPICS in sections else None,
-        _acls(cluster) if ACLS in sections else None,
+        Acls(cluster).list_if_any() if ACLS in sections else None,
         QuotaClient(cluster).describe() if QUOTAS in sections else None,
         _users(cluster) if USERS in sections else None,
     )
@@ -130,15 +127,6 @@ def _topics(cluster: Cluster, names: Iterable[str] | None) -> dict[str, Topic]:
             factor = factors.pop() if len(factors) == 1 else None
             found[topic.name] = Topic(topic.name, len(topic.partitions), factor, is_set)
     return found
-
-
-def _acls(cluster: Cluster) -> Sequence[Acl] | None:
-    try:
-        return Acls(cluster).list()
-    except KafkaError as failure:
-        if failure.error is not Errors.SECURITY_DISABLED:
-            raise
-        return None
 
 
 def _users(cluster: Cluster) -> dict[tuple[str, str], int | None]:

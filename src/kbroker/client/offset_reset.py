@@ -14,7 +14,7 @@ from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import SHARE, Groups
 from kbroker.client.share_offsets import alter_share_offsets, share_offsets
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, ignoring
 from kbroker.common.topic_names import TopicPartition
 
 
@@ -141,16 +141,13 @@ def _places(cluster: Cluster, topic: str, indexes: list[int] | None) -> list[Top
 
 def _inactive_kind(groups: Groups, group_id: str) -> str | None:
     """Return the type of a group, None if it does not exist. Raises: KafkaError NON_EMPTY_GROUP."""
-    try:
+    with ignoring(Errors.GROUP_ID_NOT_FOUND):
         found = groups.describe(group_id)
-    except KafkaError as failure:
-        if failure.error is not Errors.GROUP_ID_NOT_FOUND:
-            raise
-        return None  # a group may be given its offsets before it first reads
-    if found.is_active:
-        message = f"group {group_id!r}: expected no members, found state {found.state}; stop its consumers first"
-        raise KafkaError(Errors.NON_EMPTY_GROUP, message)
-    return found.group_type
+        if found.is_active:
+            message = f"group {group_id!r}: expected no members, found state {found.state}; stop its consumers first"
+            raise KafkaError(Errors.NON_EMPTY_GROUP, message)
+        return found.group_type
+    return None  # a group may be given its offsets before it first reads
 
 
 # ---------------------------------------------------------------- words and files of people

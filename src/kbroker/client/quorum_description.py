@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbroker.client.cluster import Cluster, check
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, ignoring
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.protocol.codec import Body
 
@@ -40,23 +40,15 @@ def describe_quorum(cluster: Cluster) -> QuorumDescription | None:
     if not cluster.supports(DESCRIBE_QUORUM):
         return None
     topics = [{"TopicName": CLUSTER_METADATA_TOPIC, "Partitions": [{"PartitionIndex": 0}]}]
-    try:
+    with ignoring(Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.UNSUPPORTED_VERSION):
         response = cluster.ask(DESCRIBE_QUORUM, {"Topics": topics}, "quorum")
         partition = response["Topics"][0]["Partitions"][0]
         check(partition["ErrorCode"], "quorum", partition.get("ErrorMessage"))
-    except KafkaError as error:
-        if error.error in (Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.UNSUPPORTED_VERSION):
-            return None
-        raise
-    voters, observers = partition["CurrentVoters"], partition["Observers"]
-    end = max((row["LogEndOffset"] for row in voters if row["ReplicaId"] == partition["LeaderId"]), default=0)
-    return QuorumDescription(
-        partition["LeaderId"],
-        partition["LeaderEpoch"],
-        partition["HighWatermark"],
-        _replicas(voters, end),
-        _replicas(observers, end),
-    )
+        leader_id, voters = partition["LeaderId"], partition["CurrentVoters"]
+        end = max((row["LogEndOffset"] for row in voters if row["ReplicaId"] == leader_id), default=0)
+        replicas = _replicas(voters, end), _replicas(partition["Observers"], end)
+        return QuorumDescription(leader_id, partition["LeaderEpoch"], partition["HighWatermark"], *replicas)
+    return None
 
 
 def _replicas(rows: list[Body], end: int) -> tuple[QuorumReplica, ...]:

@@ -16,7 +16,7 @@ from kbroker.client.consumer import Consumer
 from kbroker.client.groups import Groups
 from kbroker.client.transactional_producer import TransactionalProducer
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
-from kbroker.common.errors import Errors, KafkaError, UserError
+from kbroker.common.errors import Errors, UserError, ignoring
 from kbroker.common.topic_names import TopicPartition
 
 #: Configs that a copy of a topic does not take over: the time of its records stays, and replicas are the target's.
@@ -209,12 +209,9 @@ class TopicCopier:
                 for e in entries
                 if e.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and e.value is not None and e.name not in NOT_COPIED
             }
-        try:
+        with ignoring(Errors.TOPIC_ALREADY_EXISTS):
             Admin(self._target).create_topics([NewTopic(copy, count, -1, configs)])
             self.made.append(copy)
-        except KafkaError as error:
-            if error.error is not Errors.TOPIC_ALREADY_EXISTS:
-                raise
         found = len(self._target.topic(copy).partitions)
         if found < count:
             raise CopyError(

@@ -10,7 +10,7 @@ from kbroker.client.cluster import Cluster, check, retried
 from kbroker.client.connection import Body
 from kbroker.client.coordinators import TRANSACTION, find_coordinator
 from kbroker.client.partitions import by_leader, partition_rows, topic_rows
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, ignoring
 from kbroker.common.topic_names import TopicPartition
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 22, 27, 61, 65, 66
@@ -192,11 +192,8 @@ class Transactions:
         listed = {row.producer_id: row.transactional_id for row in self.list_transactions(producer_ids=producer_ids)}
         awaited: dict[int, Collection[TopicPartition]] = {}
         for producer_id, transactional_id in listed.items():
-            try:
+            with ignoring(Errors.TRANSACTIONAL_ID_NOT_FOUND):
                 awaited[producer_id] = self.describe(transactional_id).partitions
-            except KafkaError as failure:
-                if failure.error is not Errors.TRANSACTIONAL_ID_NOT_FOUND:
-                    raise
         return [(place, one) for place, one in open_ones if place not in awaited.get(one.producer_id, ())]
 
     def abort(self, place: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:

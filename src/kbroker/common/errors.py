@@ -183,6 +183,19 @@ class KafkaError(Exception):
         super().__init__(f"{error.name}: {self.message}")
 
 
+class ignoring:
+    """Context that failures with one of these codes end quietly."""
+
+    def __init__(self, *errors: Errors) -> None:
+        self._errors = errors
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, failure: BaseException | None, traceback: object) -> bool:
+        return isinstance(failure, KafkaError) and failure.error in self._errors
+
+
 class OutcomeUnknownError(Exception):
     """Change of metadata that may or may not be stored: the request gets no response, and the broker stops."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
@@ -36,14 +36,23 @@ def denied(principal: str, operation: Operation, kind: ResourceType, name: str =
 
 
 @contextmanager
-def needing(principal: str, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> Iterator[None]:
-    """Replace an authorization error of the cluster by the page that names the missing ACL."""
+def instead(page: PageError, *errors: Errors) -> Iterator[None]:
+    """Show a page instead of these errors of the cluster."""
     try:
         yield
     except KafkaError as error:
-        if KINDS.get(error.error) is kind:
-            raise denied(principal, operation, kind, name) from None
+        if error.error in errors:
+            raise page from None
         raise
+
+
+def needing(
+    principal: str, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
+) -> AbstractContextManager[None]:
+    """Replace an authorization error of the cluster by the page that names the missing ACL."""
+    return instead(
+        denied(principal, operation, kind, name), *(error for error, about in KINDS.items() if about is kind)
+    )
 
 
 def page_error(error: KafkaError, principal: str) -> PageError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common.configs.config_def import ConfigError, folder_error
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, ignoring
 from kbroker.common.loggers import get_logger
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
 from kbroker.metadata.topic_rules import NewTopic
@@ -190,11 +190,8 @@ class RequestLog:
                 "compression.type": compression,
                 "max.message.bytes": str(LARGEST_BATCH_BYTES),  # a smaller message.max.bytes applies to clients only
             }
-            try:
+            with ignoring(Errors.TOPIC_ALREADY_EXISTS):
                 self._topics.create(NewTopic(name, self.settings.partitions, configs=configs))
-            except KafkaError as error:
-                if error.error is not Errors.TOPIC_ALREADY_EXISTS:
-                    raise
             view = self._topics.get(name)
         return () if view is None else view.partitions
 

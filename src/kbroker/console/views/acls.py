@@ -7,7 +7,6 @@ from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
 
 from kbroker.client.acls import NO_AUTHORIZER, REASONS, Acls, describe
-from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,
@@ -67,17 +66,11 @@ class Answer(NamedTuple):
 def acls(site: Site, query: Query) -> View:
     """Return a page of the rules whose principal or name contains ``q``, optionally about one type."""
     wanted, kind = query.text("q").strip().lower(), query.text("type")
-    is_off = False
-    try:
-        with site.needs(Operation.DESCRIBE):
-            found = site.remember("acls", lambda: Acls(site.cluster).list())
-    except KafkaError as error:
-        if error.error is not Errors.SECURITY_DISABLED:
-            raise
-        found, is_off = (), True
+    with site.needs(Operation.DESCRIBE):
+        found = site.remember("acls", lambda: Acls(site.cluster).list_if_any())
     kept = [
         acl
-        for acl in found
+        for acl in found or ()
         if (wanted in acl.principal.lower() or wanted in acl.resource_name.lower())
         and (not kind or acl.resource_type.title == kind)
     ]
@@ -88,7 +81,7 @@ def acls(site: Site, query: Query) -> View:
         "q": query.text("q").strip(),
         "type": kind,
         "types": [*KINDS],
-        "is_off": is_off,
+        "is_off": found is None,
     }
     return View("ACLs", "acls.html", values)
 

@@ -8,10 +8,11 @@ from uuid import UUID
 
 from kbroker.client.admin import ConfigEntry
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.common.units import counted
 from kbroker.console.changes import Change, Difference
+from kbroker.console.denied import instead
 from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import ROOT, Site, View, address
@@ -112,19 +113,12 @@ def configs(site: Site, query: Query) -> View:
 
 
 def _entries(site: Site, resource: Resource, key: str = "") -> list[ConfigEntry]:
-    try:
-        with site.needs(*resource.acl(is_change=False)):
-            return site.admin.describe_configs(
-                resource.kind,
-                resource.name,
-                [key] if key else None,
-                include_synonyms=True,
-                include_documentation=True,
-            )
-    except KafkaError as error:
-        if error.error in (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.BROKER_NOT_AVAILABLE):
-            raise PageError(404, f"There is no {resource.title[:300]}.") from None
-        raise
+    missing = PageError(404, f"There is no {resource.title[:300]}.")
+    needed = site.needs(*resource.acl(is_change=False))
+    with needed, instead(missing, Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.BROKER_NOT_AVAILABLE):
+        return site.admin.describe_configs(
+            resource.kind, resource.name, [key] if key else None, include_synonyms=True, include_documentation=True
+        )
 
 
 def _inherited(site: Site, resource: Resource) -> Mapping[str, str | None]:

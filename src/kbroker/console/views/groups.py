@@ -8,9 +8,10 @@ from typing import NamedTuple
 from kbroker.client.cluster import Cluster
 from kbroker.client.group_lag import PartitionLag, lags_of, partition_lags, total_lag
 from kbroker.client.groups import STREAMS, GroupDescription, GroupMember, Groups, ListedGroup
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
+from kbroker.console.denied import instead
 from kbroker.console.lag_history import Shown
 from kbroker.console.line_chart import chart_of
 from kbroker.console.paging import part_of
@@ -75,12 +76,9 @@ def groups(site: Site, query: Query) -> View:
 
 
 def _listed(client: Groups) -> list[ListedGroup]:
-    try:
+    busy = PageError(503, "The broker still loads its groups. Try again in a moment.")
+    with instead(busy, Errors.COORDINATOR_LOAD_IN_PROGRESS):
         return client.list_groups()
-    except KafkaError as error:
-        if error.error is Errors.COORDINATOR_LOAD_IN_PROGRESS:
-            raise PageError(503, "The broker still loads its groups. Try again in a moment.") from None
-        raise
 
 
 def _rows(cluster: Cluster, listed: Sequence[ListedGroup]) -> list[GroupRow]:
@@ -127,14 +125,10 @@ def group(site: Site, query: Query) -> View:
 
 def described_group(site: Site, group_id: str) -> GroupDescription:
     """Return a group. Raises: PageError 404 if it does not exist, 403 with the missing ACL."""
-    try:
-        with site.needs(Operation.DESCRIBE, ResourceType.GROUP, group_id):
-            return Groups(site.cluster, assignment_bytes=ASSIGNMENT_BYTES).describe(group_id)
-    except KafkaError as error:
-        if error.error is Errors.GROUP_ID_NOT_FOUND:
-            text = f"Group {group_id[:LONGEST_TOPIC]!r} does not exist; it may have been deleted."
-            raise PageError(404, text, address("groups")) from None
-        raise
+    text = f"Group {group_id[:LONGEST_TOPIC]!r} does not exist; it may have been deleted."
+    needed = site.needs(Operation.DESCRIBE, ResourceType.GROUP, group_id)
+    with needed, instead(PageError(404, text, address("groups")), Errors.GROUP_ID_NOT_FOUND):
+        return Groups(site.cluster, assignment_bytes=ASSIGNMENT_BYTES).describe(group_id)
 
 
 def _places(site: Site, described: GroupDescription) -> list[PartitionLag]:

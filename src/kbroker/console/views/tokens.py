@@ -12,7 +12,7 @@ from kbroker.common.security.acls import Operation, ResourceType, check_principa
 from kbroker.common.security.delegation_token import Principal
 from kbroker.common.units import parse_duration, rounded_duration
 from kbroker.console.changes import Change, Difference
-from kbroker.console.denied import denied
+from kbroker.console.denied import denied, instead
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import exact_time
 from kbroker.console.requests import PageError, Query
@@ -91,12 +91,9 @@ def create(site: Site, form: Query) -> Change:
 
     @_clear_refusals()
     def apply() -> View:
-        try:
+        refusal = denied(site.identity.principal, Operation.CREATE_TOKENS, ResourceType.USER, owner)
+        with instead(refusal, Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED):
             made = Tokens(site.cluster).create(owners[0] if owners else None, renewers, lifetime_ms)
-        except KafkaError as error:
-            if error.error is Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED:
-                raise denied(site.identity.principal, Operation.CREATE_TOKENS, ResourceType.USER, owner) from None
-            raise
         values = {
             "what": f"Clients log in with this token as {made.token.owner}.",
             "secrets": [("Token id", made.token.token_id), ("HMAC", made.secret), ("sasl.jaas.config", made.login)],

@@ -11,6 +11,7 @@ from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
+from kbroker.console.denied import instead
 from kbroker.console.line_chart import chart_of
 from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
@@ -190,13 +191,10 @@ def offsets(
 def found_topic(site: Site, query: Query) -> TopicMetadata:
     """Return the topic of the parameter ``topic``. Raises: PageError 404, 403."""
     name = query.needed("topic")
-    try:
-        with site.needs(Operation.DESCRIBE, ResourceType.TOPIC, name):
-            return site.admin.describe_topics([name])[0]
-    except KafkaError as error:
-        if error.error in (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.INVALID_TOPIC_EXCEPTION):
-            raise PageError(404, f"Topic {name[:249]!r} does not exist; it may have been deleted.") from None
-        raise
+    missing = PageError(404, f"Topic {name[:249]!r} does not exist; it may have been deleted.")
+    needed = site.needs(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    with needed, instead(missing, Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.INVALID_TOPIC_EXCEPTION):
+        return site.admin.describe_topics([name])[0]
 
 
 def topic(site: Site, query: Query) -> View:

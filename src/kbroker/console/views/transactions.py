@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.client.transactions import ActiveProducer, ListedTransaction, TransactionDescription, Transactions
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
 from kbroker.console.changes import Change, Difference
-from kbroker.console.denied import Needed
+from kbroker.console.denied import Needed, instead
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough
@@ -65,14 +65,10 @@ def transaction(site: Site, query: Query) -> View:
 
 
 def _described(site: Site, transactional_id: str) -> TransactionDescription:
-    try:
-        with site.needs(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-            return Transactions(site.cluster).describe(transactional_id)
-    except KafkaError as error:
-        if error.error is Errors.TRANSACTIONAL_ID_NOT_FOUND:
-            text = f"There is no transactional id {transactional_id[:249]!r}; it may have expired."
-            raise PageError(404, text, address("transactions")) from None
-        raise
+    text = f"There is no transactional id {transactional_id[:249]!r}; it may have expired."
+    needed = site.needs(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    with needed, instead(PageError(404, text, address("transactions")), Errors.TRANSACTIONAL_ID_NOT_FOUND):
+        return Transactions(site.cluster).describe(transactional_id)
 
 
 def hanging(site: Site, query: Query) -> View:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.cluster import UNKNOWN_TOPIC_PATIENCE_S, Cluster, TopicMetadata, check
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, ignoring
 from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.datasource.options import ReadOptions, Topics
 from kbroker.spark.datasource.positions import Positions
@@ -91,11 +91,8 @@ class Lookup:
             for topic in found:
                 check(topic.error, f"topic {topic.name!r}")
 
-        try:
+        with ignoring(Errors.UNKNOWN_TOPIC_OR_PARTITION):
             self.cluster.retry(attempt, timeout_s=min(UNKNOWN_TOPIC_PATIENCE_S, self.cluster.retry_timeout_s))
-        except KafkaError as error:
-            if error.error is not Errors.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
         return found
 
     def missing(self) -> list[str]:
@@ -138,12 +135,9 @@ class Lookup:
         return self._ends
 
     def _latest_of_those_left(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        try:
+        with ignoring(Errors.UNKNOWN_TOPIC_OR_PARTITION):
             return self.latest(partitions)
-        except KafkaError as error:
-            if error.error is not Errors.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            return {}  # deleted meanwhile, as the next look-up of the topics will show
+        return {}  # deleted meanwhile, as the next look-up of the topics will show
 
     def last_ends(self) -> Found | None:
         """Return the latest result of ``ends``, without a request."""
