@@ -78,9 +78,7 @@ class EmbeddedCluster:
         self._is_cancelled = False
         self._storage: BrokerStorage | None = None
         self._held: list[socket.socket] = []
-        self._free_ports: list[
-            tuple[str, int]
-        ] = []  # host and port that the system chose, for each listener with port 0
+        self._free_ports: list[tuple[str, int]] = []  # that the system chose, for each listener with port 0
         factor = min(DEFAULT_FACTOR, brokers)
         base: dict[str, object] = {
             **defaults,

@@ -106,15 +106,6 @@ class ControlServer:
 class _Handler(HttpHandler):
     server_version = "kbroker-control"
 
-    def do_GET(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._serve()
-
-    def do_DELETE(self) -> None:
-        self._serve()
-
     def _serve(self) -> None:
         try:
             self._check_token()
@@ -128,6 +119,8 @@ class _Handler(HttpHandler):
             logger.exception("%s %s failed", self.command, self.path)
             status, response = 500, {"error": f"{type(error).__name__}: {error}"}
         self._send(status, response)
+
+    do_GET = do_POST = do_DELETE = _serve
 
     def _path(self) -> str:
         try:

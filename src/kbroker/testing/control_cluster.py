@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kbroker.testing.cluster import EmbeddedCluster
-from kbroker.testing.control_routes import Body, ControlError, Routes, RouteTable, end, step_ms, take, topic_settings
+from kbroker.testing.control_routes import (
+    Body,
+    ControlError,
+    Routes,
+    RouteTable,
+    end,
+    numbered,
+    step_ms,
+    take,
+    topic_settings,
+)
 
 #: First words of the routes of a node that are served below /nodes/ID.
 OF_A_NODE = ("faults", "clock", "groups", "transactions", "held-markers")
@@ -18,10 +28,9 @@ class ClusterRoutes(RouteTable):
     Threads: any; nodes are stopped and started one at a time.
     """
 
-    def __init__(self, cluster: EmbeddedCluster, on_shutdown: Callable[[], object]) -> None:
+    def __init__(self, cluster: EmbeddedCluster, on_shutdown: Callable[[], None]) -> None:
         super().__init__()
         self._cluster = cluster
-        self._on_shutdown = on_shutdown
         self._nodes = {node_id: Routes(node, on_shutdown) for node_id, node in cluster.nodes.items()}
         self.table |= {
             ("GET", ""): self._describe,
@@ -33,14 +42,14 @@ class ClusterRoutes(RouteTable):
             ("GET", "topics/*/partitions"): self._partitions,
             ("POST", "topics/*/leader"): self._move_leader,
             ("POST", "topics/*/replicas"): self._reassign,
-            ("POST", "preferred-leaders"): self._elect,
+            ("POST", "preferred-leaders"): cluster.elect_preferred_leaders,
             ("POST", "coordinator"): self._move_coordinator,
             ("POST", "controller"): self._move_controller,
             ("POST", "nodes/*/stop"): self._stopping(cluster.stop_node),
             ("POST", "nodes/*/drop"): self._stopping(cluster.drop_node),
             ("POST", "nodes/*/start"): self._start,
             ("POST", "clock/advance"): self._advance,
-            ("POST", "shutdown"): self._shutdown,
+            ("POST", "shutdown"): on_shutdown,
         }
 
     def serve(self, method: str, parts: list[str], body: Body) -> Body:
@@ -52,10 +61,8 @@ class ClusterRoutes(RouteTable):
         return super().serve(method, parts, body)
 
     def _id(self, name: str) -> int:
-        node_id = int(name) if name.isascii() and name.isdigit() else -1
-        if node_id not in self._nodes:
-            raise ControlError(404, f"there is no node {name}; the nodes are {', '.join(map(str, self._nodes))}")
-        return node_id
+        missing = f"there is no node {name}; the nodes are {', '.join(map(str, self._nodes))}"
+        return numbered(name, self._nodes, missing)
 
     def _of_any(self, method: str, first: str, *rest: str) -> Callable[..., Body]:
         """Return the action of a running node, for what all nodes share."""
@@ -86,10 +93,6 @@ class ClusterRoutes(RouteTable):
             ],
             "clock": {"virtual": cluster.clock.is_virtual, "now_ms": cluster.clock.wall_ms()},
         }
-
-    def _shutdown(self) -> Body:
-        self._on_shutdown()
-        return {}
 
     def _create_topic(self, body: Body) -> Body:
         name, partitions, configs = topic_settings(body)
@@ -125,10 +128,6 @@ class ClusterRoutes(RouteTable):
         (wanted,) = _lists([replicas])
         self._cluster.reassign(name, partition, wanted)
         return {"replicas": list(self._cluster.partition(name, partition).replicas)}
-
-    def _elect(self) -> Body:
-        self._cluster.elect_preferred_leaders()
-        return {}
 
     def _move_coordinator(self, body: Body) -> Body:
         key, kind, node = take(body, "key", str), take(body, "kind", str, "group"), take(body, "node", int, None)

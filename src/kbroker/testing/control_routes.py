@@ -6,7 +6,8 @@ import base64
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import Any
 
 from kbroker._core.clock import BaseClock, VirtualClock
@@ -49,8 +50,8 @@ class RouteTable:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        #: (method, path with * for a name) to its function of the name and, if a parameter has this name, the ``body``
-        self.table: dict[tuple[str, str], Callable[..., Body]] = {}
+        #: (method, path with * for a name) to its function of the name and, if a parameter has this name, the ``body``.
+        self.table: dict[tuple[str, str], Callable[..., Body | None]] = {}
 
     def serve(self, method: str, parts: list[str], body: Body) -> Body:
         """Serve a request. Raises: ControlError."""
@@ -65,9 +66,9 @@ class RouteTable:
             raise ControlError(404, f"no such path; there are: {routes}")
         try:
             if "body" in inspect.signature(action).parameters:
-                return action(*names, body=body)
+                return action(*names, body=body) or {}
             end(body)
-            return action(*names)
+            return action(*names) or {}
         except KafkaError as error:
             raise ControlError(409, str(error), error.error.name) from None
         except TimeoutError as error:
@@ -85,10 +86,9 @@ class Routes(RouteTable):
     Threads: any; snapshots and restores one at a time.
     """
 
-    def __init__(self, broker: EmbeddedBroker, on_shutdown: Callable[[], object]) -> None:
+    def __init__(self, broker: EmbeddedBroker, on_shutdown: Callable[[], None]) -> None:
         super().__init__()
         self._broker = broker
-        self._on_shutdown = on_shutdown
         self._snapshots: dict[int, Snapshot] = {}
         self._numbers = itertools.count(1)
         self._held: dict[int, tuple[str | None, HeldMarkers]] = {}
@@ -97,12 +97,12 @@ class Routes(RouteTable):
             ("GET", ""): self._describe,
             ("GET", "topics"): self._topics,
             ("POST", "topics"): self._create_topic,
-            ("DELETE", "topics/*"): self._delete_topic,
-            ("GET", "topics/*/records"): self._records,
-            ("GET", "topics/*/committed-records"): self._committed_records,
+            ("DELETE", "topics/*"): broker.delete_topic,
+            ("GET", "topics/*/records"): partial(self._shown, broker.records),
+            ("GET", "topics/*/committed-records"): partial(self._shown, broker.committed_records),
             ("GET", "groups/*/members"): self._group_members,
             ("POST", "groups/*/fence"): self._fence_member,
-            ("POST", "groups/*/rebalance"): self._rebalance,
+            ("POST", "groups/*/rebalance"): broker.rebalance,
             ("GET", "transactions"): self._transactions,
             ("GET", "held-markers"): self._list_held_markers,
             ("POST", "held-markers"): self._hold_markers,
@@ -118,7 +118,7 @@ class Routes(RouteTable):
             ("POST", "snapshots"): self._snapshot,
             ("POST", "snapshots/*/restore"): self._restore,
             ("DELETE", "snapshots/*"): self._discard,
-            ("POST", "shutdown"): self._shutdown,
+            ("POST", "shutdown"): on_shutdown,
         }
 
     # ------------------------------------------------------------ broker
@@ -134,10 +134,6 @@ class Routes(RouteTable):
             "clock": {"virtual": clock.is_virtual, "now_ms": clock.wall_ms()},
         }
 
-    def _shutdown(self) -> Body:
-        self._on_shutdown()
-        return {}
-
     # ------------------------------------------------------------ topics
 
     def _topics(self) -> Body:
@@ -149,17 +145,7 @@ class Routes(RouteTable):
         self._broker.create_topic(name, partitions, configs)
         return {"name": name, "partitions": self._broker.topics.get(name, partitions)}  # -1 takes the broker's default
 
-    def _delete_topic(self, name: str) -> Body:
-        self._broker.delete_topic(name)
-        return {}
-
-    def _records(self, name: str) -> Body:
-        return self._shown(name, self._broker.records)
-
-    def _committed_records(self, name: str) -> Body:
-        return self._shown(name, self._broker.committed_records)
-
-    def _shown(self, name: str, read: Callable[[str, int], list[Record]]) -> Body:
+    def _shown(self, read: Callable[[str, int], list[Record]], name: str) -> Body:
         partitions = self._broker.topics.get(name)
         if partitions is None:
             raise ControlError(404, f"topic {name} does not exist")
@@ -184,15 +170,10 @@ class Routes(RouteTable):
             ]
         }
 
-    def _fence_member(self, name: str, body: Body) -> Body:
+    def _fence_member(self, name: str, body: Body) -> None:
         member_id = take(body, "member_id", str)
         end(body)
         self._broker.fence_member(name, member_id)
-        return {}
-
-    def _rebalance(self, name: str) -> Body:
-        self._broker.rebalance(name)
-        return {}
 
     # ------------------------------------------------------------ transactions
 
@@ -218,9 +199,7 @@ class Routes(RouteTable):
 
     def _release_markers(self, name: str) -> Body:
         with self.lock:
-            number = int(name) if name.isascii() and name.isdigit() else 0
-            if number not in self._held:
-                raise ControlError(404, f"there are no held markers {name}")
+            number = numbered(name, self._held, f"there are no held markers {name}")
             return {"removed": self._forget_markers([number])}
 
     def forget_markers(self) -> None:
@@ -318,21 +297,17 @@ class Routes(RouteTable):
 
     def _restore(self, name: str) -> Body:
         with self.lock:
-            self._broker.restore(self._found(name))
+            self._broker.restore(self._snapshots[self._number(name)])
             self._forget_markers(list(self._held))  # the broker that starts holds none
         return {"bootstrap_servers": self._broker.bootstrap_servers}
 
     def _discard(self, name: str) -> Body:
         with self.lock:
-            self._found(name).discard()
-            del self._snapshots[int(name)]
+            self._snapshots.pop(self._number(name)).discard()
         return {"removed": 1}
 
-    def _found(self, name: str) -> Snapshot:
-        snapshot = self._snapshots.get(int(name)) if name.isascii() and name.isdigit() else None
-        if snapshot is None:
-            raise ControlError(404, f"there is no snapshot {name}")
-        return snapshot
+    def _number(self, name: str) -> int:
+        return numbered(name, self._snapshots, f"there is no snapshot {name}")
 
 
 def _notified(fault: Fault) -> Body:
@@ -361,6 +336,13 @@ def _shown_record(partition: int, record: Record) -> Body:
 
 def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
+
+
+def numbered(name: str, known: Container[int], missing: str) -> int:
+    """Return the number in a path. Raises: ControlError 404 with the text ``missing`` for one that is not known."""
+    if not (name.isascii() and name.isdigit()) or int(name) not in known:
+        raise ControlError(404, missing)
+    return int(name)
 
 
 def take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _MISSING) -> Any:

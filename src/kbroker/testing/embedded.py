@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
 from kbroker.broker import Broker
@@ -172,6 +173,20 @@ class EmbeddedBroker(Broker):
         Args: ``partition``: only this one.
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION.
         """
+        return [one for log in self._logs(topic, partition) for one in _records_of(log)]
+
+    def committed_records(self, topic: str, partition: int | None = None) -> list[Record]:
+        """Return the records that a consumer with ``isolation.level=read_committed`` reads now.
+
+        Args: ``partition``: only this one. Raises: as ``records``.
+        """
+        found: list[Record] = []
+        for log in self._logs(topic, partition):
+            records, decided = _records_of(log), decided_offsets(log)
+            found += [one for one in records if one.offset in decided]
+        return found
+
+    def _logs(self, topic: str, partition: int | None) -> Sequence[Any]:
         view = self.context.topics.get(topic)
         if view is None:
             known = sorted(self.topics)
@@ -180,31 +195,7 @@ class EmbeddedBroker(Broker):
         if partition is not None and not 0 <= partition < len(view.partitions):
             expected = f"expected a partition from 0 to {len(view.partitions) - 1}, got {partition}"
             raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}: {expected}")
-        found: list[Record] = []
-        for log in view.partitions if partition is None else (view.partitions[partition],):
-            offset = log.log_start_offset
-            while offset < log.log_end_offset:
-                data = memoryview(log.read(offset, READ_BYTES).records)
-                found.extend(one for one in iter_records(data, allow_truncated=True) if one.offset >= offset)
-                ends = [batch.last_offset for batch in iter_batches(data, allow_truncated=True)]
-                offset = ends[-1] + 1 if ends else log.log_end_offset
-        return found
-
-    def committed_records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Return the records that a consumer with ``isolation.level=read_committed`` reads now.
-
-        Args: ``partition``: only this one. Raises: as ``records``.
-        """
-        view = self.context.topics.get(topic)
-        if view is None or partition is not None:
-            return self._committed_of(topic, partition)
-        return [one for index in range(len(view.partitions)) for one in self._committed_of(topic, index)]
-
-    def _committed_of(self, topic: str, partition: int | None) -> list[Record]:
-        found = self.records(topic, partition)
-        log = self.context.topics.partition(topic, partition or 0)
-        decided = set() if log is None else decided_offsets(log)
-        return [one for one in found if one.offset in decided]
+        return view.partitions if partition is None else (view.partitions[partition],)
 
     # ------------------------------------------------------------ transactions
 
@@ -271,7 +262,7 @@ class EmbeddedBroker(Broker):
         place = Path(tempfile.mkdtemp(prefix="kbroker-snapshot-", dir=data.parent)) if folder is None else Path(folder)
         if not temporary and place.exists():
             raise FileExistsError(f"{place} exists")
-        with _Paused(self):
+        with self._paused():
             shutil.copytree(data, place, ignore=shutil.ignore_patterns(*NOT_COPIED), dirs_exist_ok=temporary)
         return Snapshot(place, temporary)
 
@@ -283,13 +274,27 @@ class EmbeddedBroker(Broker):
         data = self._data_folder()
         if not snapshot.folder.is_dir():
             raise FileNotFoundError(f"{snapshot!r} was discarded")
-        with _Paused(self):
+        with self._paused():
             for path in data.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)
                 elif path.name not in NOT_COPIED:
                     path.unlink()
             shutil.copytree(snapshot.folder, data, dirs_exist_ok=True)
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Pause a running broker, which starts again on the same ports."""
+        was_running = self.is_running
+        if was_running:
+            pinned = ",".join(self.bound_listeners)
+            self._end()
+            self._configure({"listeners": pinned, "log.dirs": ",".join(map(str, self.config.log_dirs))})
+        try:
+            yield
+        finally:
+            if was_running:
+                self._begin()
 
     def _data_folder(self) -> Path:
         if self.config.boolean("kbroker.in.memory"):
@@ -365,20 +370,12 @@ class VirtualBroker(EmbeddedBroker):
         )
 
 
-class _Paused:
-    """A pause of a running broker, which starts again on the same ports."""
-
-    def __init__(self, broker: EmbeddedBroker) -> None:
-        self._broker = broker
-        self._was_running = broker.is_running
-
-    def __enter__(self) -> None:
-        broker = self._broker
-        if self._was_running:
-            pinned = ",".join(broker.bound_listeners)
-            broker._end()
-            broker._configure({"listeners": pinned, "log.dirs": ",".join(map(str, broker.config.log_dirs))})
-
-    def __exit__(self, *failure: object) -> None:
-        if self._was_running:
-            self._broker._begin()
+def _records_of(log: Any) -> list[Record]:
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = memoryview(log.read(offset, READ_BYTES).records)
+        found.extend(one for one in iter_records(data, allow_truncated=True) if one.offset >= offset)
+        ends = [batch.last_offset for batch in iter_batches(data, allow_truncated=True)]
+        offset = ends[-1] + 1 if ends else log.log_end_offset
+    return found

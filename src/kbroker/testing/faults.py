@@ -7,6 +7,7 @@ import inspect
 import itertools
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
@@ -30,6 +31,7 @@ LONGEST_DELAY_MS = 86_400_000
 ADVANCE_MS = 60_000
 
 
+@dataclass(eq=False, repr=False)
 class Fault:
     """One rule and its hits so far; made by ``FaultRules.add``.
 
@@ -38,23 +40,21 @@ class Fault:
     Threads: any. Attributes are those of ``FaultRules.add``; ``id`` names the rule.
     """
 
-    def __init__(
-        self, rules: FaultRules, number: int, keys: frozenset[int], *, topic: str | None, client_id: str | None,
-        error: Errors | None, delay_ms: int, drop: bool, disconnect: bool, execute: bool, count: int, skip: int,
-    ) -> None:  # fmt: skip
-        self.id = number
-        self.keys = keys
-        self.topic = topic
-        self.client_id = client_id
-        self.error = error
-        self.delay_ms = delay_ms
-        self.drop = drop
-        self.disconnect = disconnect
-        self.execute = execute
-        self.count = count
-        self.skip = skip
-        self.lost = SuppressedResponses(drop)
-        self._rules = rules
+    _rules: FaultRules
+    id: int
+    keys: frozenset[int]
+    topic: str | None
+    client_id: str | None
+    error: Errors | None
+    delay_ms: int
+    drop: bool
+    disconnect: bool
+    execute: bool
+    count: int
+    skip: int
+
+    def __post_init__(self) -> None:
+        self.lost = SuppressedResponses(self.drop)
         self._hits = 0
         self._passed = 0
         self._seen: Counter[str] = Counter()
@@ -210,10 +210,8 @@ class FaultRules:
         if skip < 0:
             raise ValueError(f"skip must be >= 0, got {skip}")
         with self.changed:
-            fault = Fault(
-                self, next(self._numbers), keys, topic=topic, client_id=client_id, error=code, delay_ms=delay_ms,
-                drop=drop, disconnect=disconnect, execute=execute, count=count, skip=skip,
-            )  # fmt: skip
+            effects = (delay_ms, drop, disconnect, execute)
+            fault = Fault(self, next(self._numbers), keys, topic, client_id, code, *effects, count, skip)
             self._rules.append(fault)
         self._notify_broker()
         return fault
