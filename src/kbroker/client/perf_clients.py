@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kbroker._core.clock import BaseClock
 from kbroker.client.admin import EARLIEST, LATEST
@@ -26,28 +26,6 @@ LINGER_BYTES = 16384  # of the own client, as batch.size in Kafka
 POLL_RECORDS = 500  # as max.poll.records
 #: Called with the seconds from a send to its acknowledgement.
 OnAcknowledged = Callable[[float], None]
-
-
-class PerfProducer(Protocol):
-    """Producer of records; ``close`` waits for all acknowledgements."""
-
-    def send(self, value: bytes) -> None:
-        """Add a record. Raises: KafkaError for an earlier record that was refused."""
-
-    def flush(self) -> None:
-        """Wait for all acknowledgements. Raises: KafkaError."""
-
-
-class PerfConsumer(Protocol):
-    """Consumer of records. ``join_s``: seconds until partitions were assigned."""
-
-    join_s: float
-
-    def poll(self, timeout_s: float) -> list[bytes]:
-        """Return values of the next records, none at the timeout."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 def has_librdkafka() -> bool:
@@ -109,7 +87,7 @@ class LibrdkafkaProducer:
         self._producer = _client(TheirProducer, {"queue.buffering.max.messages": 100_000, **config})
 
     def send(self, value: bytes) -> None:
-        """Add a record, waiting while the queue is full."""
+        """Add a record, waiting while the queue is full. Raises: KafkaError, also for an earlier record."""
         while True:
             try:
                 self._producer.produce(self._topic, value, on_delivery=self._on_delivery)
@@ -122,7 +100,7 @@ class LibrdkafkaProducer:
         self._check()
 
     def flush(self) -> None:
-        """Wait for all acknowledgements."""
+        """Wait for all acknowledgements. Raises: KafkaError."""
         self._producer.flush()
         self._check()
 
@@ -169,6 +147,7 @@ class OwnProducer:
 class LibrdkafkaConsumer:
     """Consumer of confluent-kafka: in a group from the beginning or the end, or without one from the end.
 
+    ``join_s``: seconds until partitions were assigned.
     Args: ``config`` of librdkafka; ``partitions``: read them from their end, without a group.
     Raises: UserError if librdkafka refuses the config.
     """
@@ -242,6 +221,10 @@ class OwnConsumer:
 
     def close(self) -> None:
         """Do nothing: the cluster is the caller's."""
+
+
+PerfProducer = LibrdkafkaProducer | OwnProducer
+PerfConsumer = LibrdkafkaConsumer | OwnConsumer
 
 
 def _record_bytes(key: bytes | None, value: bytes | None) -> bytes:
