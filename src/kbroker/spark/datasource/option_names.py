@@ -1,5 +1,7 @@
 """Names of the options of source and sink, and messages for options that only the official connector has."""
 
+from kbroker.client.security import PROPERTIES
+
 TOPIC_CHOICES = ("assign", "subscribe", "subscribePattern")
 READ_OPTIONS = (
     *TOPIC_CHOICES,
@@ -43,31 +45,7 @@ CLIENT_SETTINGS = (
     "kafka.default.api.timeout.ms",
     "kafka.socket.connection.setup.timeout.ms",
 )
-SECURITY_SETTINGS = tuple(
-    f"kafka.{name}"
-    for name in (
-        "security.protocol",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.username",
-        "sasl.password",
-        "sasl.jaas.config",
-        "ssl.endpoint.identification.algorithm",
-        "enable.ssl.certificate.verification",
-        "ssl.truststore.type",
-        "ssl.truststore.location",
-        "ssl.truststore.certificates",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.keystore.type",
-        "ssl.keystore.location",
-        "ssl.keystore.key",
-        "ssl.keystore.certificate.chain",
-        "ssl.certificate.location",
-        "ssl.key.location",
-        "ssl.key.password",
-    )
-)
+SECURITY_SETTINGS = tuple(f"kafka.{name}" for name in PROPERTIES)
 FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})  # of Spark itself, which passes them too
 
 _SERIALIZERS = "is not supported: keys and values are bytes; cast the columns instead, and remove the option"
