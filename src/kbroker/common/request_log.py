@@ -6,7 +6,7 @@ refused: its connection was closed instead of a response. Version 5. JSON uses t
 identifies the set of columns. Source: spec of the network layer, 10 and 11.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 VERSION = 5
 
@@ -115,3 +115,20 @@ COLUMNS = (
     # since version 5; null: not a Produce, nothing appended, or kbroker.request.log.offsets is off
     Column("appended", LIST, "response.appended", APPENDED),
 )
+
+
+def arrow_schema() -> Any:
+    """Return the columns of a record as a ``pyarrow.Schema``, with the version in its metadata."""
+    import pyarrow as pa
+
+    fields = [pa.field(column.name, arrow_type(column)) for column in COLUMNS]
+    return pa.schema(fields, metadata={VERSION_KEY: str(VERSION)})
+
+
+def arrow_type(column: Column) -> Any:
+    """Return the type of a column as a ``pyarrow.DataType``."""
+    import pyarrow as pa
+
+    if column.type == LIST:
+        return pa.list_(pa.struct([pa.field(field.name, arrow_type(field)) for field in column.fields]))
+    return pa.timestamp("us", "UTC") if column.type == TIMESTAMP_US else pa.type_for_alias(column.type)

@@ -8,29 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from kbroker.common.errors import Errors
-from kbroker.common.request_log import COLUMNS, LIST, VERSION, VERSION_KEY, Column
+from kbroker.common.request_log import arrow_schema
 from kbroker.common.request_log_names import ARROW_END
 from kbroker.protocol.records import Record, build_batch
 from kbroker.request_log._arrow_columns import ArrowColumns
 
 SET_BYTES = 512 * 1024  # limit for a batch before compression: below message.max.bytes
 HEADERS = (("format", b"arrow"),)
-
-
-def arrow_schema() -> Any:
-    """Return the columns of a record as a ``pyarrow.Schema``, with the version in its metadata."""
-    types = {
-        "timestamp_us": pa.timestamp("us", tz="UTC"), "string": pa.string(), "bool": pa.bool_(), "int16": pa.int16(),
-        "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(),
-    }  # fmt: skip
-
-    def type_of(column: Column) -> Any:
-        if column.type != LIST:
-            return types[column.type]
-        return pa.list_(pa.struct([pa.field(field.name, types[field.type]) for field in column.fields]))
-
-    fields = [pa.field(column.name, type_of(column)) for column in COLUMNS]
-    return pa.schema(fields, metadata={VERSION_KEY: str(VERSION)})
 
 
 class ArrowForm:

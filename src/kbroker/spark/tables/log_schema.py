@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from kbroker.common import request_log
-from kbroker.common.request_log import BOOL, COLUMNS, FLOAT64, INT16, INT32, INT64, LIST, STRING, TIMESTAMP_US, Column
+from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql.types import DataType, StructType
 
+arrow_schema = request_log.arrow_schema  # of the flat record
 TRANSACTION_KEY = 1  # keyType of a FindCoordinator for a transaction coordinator
 
 
@@ -34,27 +33,6 @@ def spark_schema() -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(arrow_schema())
-
-
-def arrow_schema() -> pa.Schema:
-    """The flat record as an Arrow schema, with the version in its metadata."""
-    fields = [pa.field(column.name, _arrow_type(column)) for column in COLUMNS]
-    return pa.schema(fields, metadata={request_log.VERSION_KEY: str(request_log.VERSION)})
-
-
-def _arrow_type(column: Column) -> pa.DataType:
-    if column.type == LIST:
-        return pa.list_(pa.struct([pa.field(field.name, _arrow_type(field)) for field in column.fields]))
-    plain = {
-        TIMESTAMP_US: pa.timestamp("us", "UTC"),
-        STRING: pa.string(),
-        BOOL: pa.bool_(),
-        INT16: pa.int16(),
-        INT32: pa.int32(),
-        INT64: pa.int64(),
-        FLOAT64: pa.float64(),
-    }
-    return plain[column.type]
 
 
 def json_schema(corrupt: str) -> StructType:
@@ -115,7 +93,7 @@ def _tree(columns: tuple[Column, ...]) -> dict[str, Any]:
         elif column.type == TIMESTAMP_US:
             inside[leaf] = StringType()
         else:
-            inside[leaf] = DoubleType() if is_milliseconds(column) else from_arrow_type(_arrow_type(column))
+            inside[leaf] = DoubleType() if is_milliseconds(column) else from_arrow_type(request_log.arrow_type(column))
     return tree
 
 
