@@ -24,22 +24,22 @@ from kbroker.common.units import counted
 F = TypeVar("F", bound=Callable[..., Any])
 
 OPERATIONS = {one.title: one for one in Operation if one > Operation.ANY}
+RESOURCES = (
+    ("topic", ResourceType.TOPIC, "NAME", "A topic"),
+    ("group", ResourceType.GROUP, "NAME", "A group"),
+    ("transactional-id", ResourceType.TRANSACTIONAL_ID, "NAME", "A transactional id"),
+    ("delegation-token", ResourceType.DELEGATION_TOKEN, "ID", "A delegation token"),
+    ("user", ResourceType.USER, "User:NAME", "The owner of delegation tokens"),
+)
 HEAD = ["PERMISSION", "PRINCIPAL", "HOST", "OPERATION", "RESOURCE", "PATTERN", "NAME"]
 
 
 def resource_options(command: F) -> F:
     """Add the options that name the resources of rules."""
     return decorators(
-        click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic. Repeatable."),
-        click.option("--group", "groups", multiple=True, metavar="NAME", help="A group. Repeatable."),
-        click.option(
-            "--transactional-id", "ids", multiple=True, metavar="NAME", help="A transactional id. Repeatable."
-        ),
-        click.option(
-            "--delegation-token", "tokens", multiple=True, metavar="ID", help="A delegation token. Repeatable."
-        ),
-        click.option(
-            "--user", "users", multiple=True, metavar="User:NAME", help="The owner of delegation tokens. Repeatable."
+        *(
+            click.option(f"--{option}", multiple=True, metavar=value, help=f"{what}. Repeatable.")
+            for option, _, value, what in RESOURCES
         ),
         click.option("--cluster", is_flag=True, help="The cluster."),
     )(command)
@@ -222,24 +222,10 @@ def explain(
         raise SystemExit(1)
 
 
-def resources(
-    topics: Iterable[str],
-    groups: Iterable[str],
-    ids: Iterable[str],
-    tokens: Iterable[str],
-    users: Iterable[str],
-    cluster: bool,
-) -> "list[tuple[ResourceType, str]]":
+def resources(cluster: bool, **named: Iterable[str]) -> list[tuple[ResourceType, str]]:
     """Return the resources that options name."""
-    named = [
-        (ResourceType.TOPIC, topics),
-        (ResourceType.GROUP, groups),
-        (ResourceType.TRANSACTIONAL_ID, ids),
-        (ResourceType.DELEGATION_TOKEN, tokens),
-        (ResourceType.USER, users),
-        (ResourceType.CLUSTER, [CLUSTER_NAME] if cluster else []),
-    ]
-    return [(kind, name) for kind, names in named for name in names]
+    found = [(kind, name) for option, kind, _, _ in RESOURCES for name in named[option.replace("-", "_")]]
+    return [*found, (ResourceType.CLUSTER, CLUSTER_NAME)] if cluster else found
 
 
 def needed_resources(**named: Any) -> "list[tuple[ResourceType, str]]":

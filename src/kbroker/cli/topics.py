@@ -10,8 +10,8 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import note, print_deleted, print_json, print_rows, print_table
-from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic
-from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
+from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic, own_configs
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
 from kbroker.log.checkpoints import uuid_to_text
@@ -103,8 +103,7 @@ def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
             }
             for p in t.partitions
         ]
-        entries = admin.describe_configs(ConfigResourceType.TOPIC, t.name)
-        configs = {e.name: e.value for e in entries if e.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+        configs = own_configs(admin.describe_configs(ConfigResourceType.TOPIC, t.name))
         found.append(
             {
                 "name": t.name,

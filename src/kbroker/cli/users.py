@@ -27,12 +27,7 @@ def users() -> None:
 def list_users(bootstrap_server: str, as_json: bool) -> None:
     """List users with their mechanisms."""
     with connect(bootstrap_server) as cluster:
-        found = Users(cluster).list()
-    rows = [
-        {"user": user, "mechanism": mechanism, "iterations": iterations}
-        for user, mechanisms in found.items()
-        for mechanism, iterations in mechanisms.items()
-    ]
+        rows = [one._asdict() for one in Users(cluster).credentials()]
     print_rows(["USER", "MECHANISM", "ITERATIONS"], rows, as_json)
 
 

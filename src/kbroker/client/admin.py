@@ -76,6 +76,11 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
+def own_configs(entries: Iterable[ConfigEntry]) -> dict[str, str | None]:
+    """Return the configs that a topic sets itself, of all its configs."""
+    return {entry.name: entry.value for entry in entries if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+
 class MutationThrottledError(KafkaError):
     """Refusal of a topic by the controller mutation quota, for now (error 89); it is not retried automatically.
 

@@ -5,12 +5,12 @@ from functools import partial
 from typing import NamedTuple
 
 from kbroker.client.acls import Acls, describe
-from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.admin import Admin, NewTopic, own_configs
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.cluster_file import ACLS, QUOTAS, SECTIONS, TOPICS, USERS, ClusterContent, Topic
 from kbroker.client.quotas import Difference, QuotaClient, changes_for, differences
 from kbroker.client.users import Users
-from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError, ignoring
 from kbroker.common.quota_limits import limit_text
 from kbroker.common.security.acls import AclFilter
@@ -104,7 +104,7 @@ def read_cluster(
         _topics(cluster, topics) if TOPICS in sections else None,
         Acls(cluster).list_if_any() if ACLS in sections else None,
         QuotaClient(cluster).describe() if QUOTAS in sections else None,
-        _users(cluster) if USERS in sections else None,
+        {one[:2]: one.iterations for one in Users(cluster).credentials()} if USERS in sections else None,
     )
 
 
@@ -118,23 +118,11 @@ def _topics(cluster: Cluster, names: Iterable[str] | None) -> dict[str, Topic]:
     for topic in sorted(described, key=lambda one: one.name):
         check(topic.error, f"topic {topic.name!r}")
         factors = {len(partition.replicas) for partition in topic.partitions}
-        is_set = {
-            entry.name: entry.value
-            for entry in configs.get(topic.name, ())
-            if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None
-        }
+        is_set = {name: value for name, value in own_configs(configs.get(topic.name, ())).items() if value is not None}
         if wanted is None or topic.name in wanted or not topic.is_internal:
             factor = factors.pop() if len(factors) == 1 else None
             found[topic.name] = Topic(topic.name, len(topic.partitions), factor, is_set)
     return found
-
-
-def _users(cluster: Cluster) -> dict[tuple[str, str], int | None]:
-    return {
-        (user, mechanism): iterations
-        for user, mechanisms in Users(cluster).list().items()
-        for mechanism, iterations in mechanisms.items()
-    }
 
 
 # ---------------------------------------------------------------- comparing

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kbroker.client.admin import EARLIEST, Admin, NewTopic
+from kbroker.client.admin import EARLIEST, Admin, NewTopic, own_configs
 from kbroker.client.cluster import Cluster, TopicMetadata
 from kbroker.client.consumer import Consumer
 from kbroker.client.groups import Groups
 from kbroker.client.transactional_producer import TransactionalProducer
-from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, UserError, ignoring
 from kbroker.common.topic_names import TopicPartition
 
@@ -203,19 +203,15 @@ class TopicCopier:
         count = len(topic.partitions)
         configs: dict[str, str] = {}
         if self._with_configs:
-            entries = admin.describe_configs(ConfigResourceType.TOPIC, topic.name)
-            configs = {
-                e.name: e.value
-                for e in entries
-                if e.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and e.value is not None and e.name not in NOT_COPIED
-            }
+            found = own_configs(admin.describe_configs(ConfigResourceType.TOPIC, topic.name))
+            configs = {name: value for name, value in found.items() if value is not None and name not in NOT_COPIED}
         with ignoring(Errors.TOPIC_ALREADY_EXISTS):
             Admin(self._target).create_topics([NewTopic(copy, count, -1, configs)])
             self.made.append(copy)
-        found = len(self._target.topic(copy).partitions)
-        if found < count:
+        there = len(self._target.topic(copy).partitions)
+        if there < count:
             raise CopyError(
-                f"{copy}: expected {count} partitions in the target, as {topic.name} has, found {found}: add partitions"
+                f"{copy}: expected {count} partitions in the target, as {topic.name} has, found {there}: add partitions"
             )
 
     def _check_unknown(self, copies: list[TopicPartition]) -> None:

@@ -1,6 +1,7 @@
 """SCRAM users of any Kafka cluster: the client salts the password, which is never sent."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
@@ -8,6 +9,14 @@ from kbroker.common.security import scram
 
 DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
 DEFAULT_ITERATIONS = 8192
+
+
+class Credential(NamedTuple):
+    """One credential of a user."""
+
+    user: str
+    mechanism: str
+    iterations: int
 
 
 class Users:
@@ -18,6 +27,10 @@ class Users:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+
+    def credentials(self) -> Sequence[Credential]:
+        """Return the credentials of every user, by name."""
+        return [Credential(user, *one) for user, found in self.list().items() for one in found.items()]
 
     def list(self) -> Mapping[str, Mapping[str, int]]:
         """Return the iterations by mechanism of every user, by name."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from kbroker.client.users import DEFAULT_ITERATIONS, Users
+from kbroker.client.users import DEFAULT_ITERATIONS, Credential, Users
 from kbroker.common.security import scram
 from kbroker.common.security.acls import Operation
 from kbroker.console.changes import Change, Difference
@@ -19,14 +19,6 @@ MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384  # of Kafka
 
 
-class UserRow(NamedTuple):
-    """One credential of a user."""
-
-    user: str
-    mechanism: str
-    iterations: int
-
-
 def users(site: Site, query: Query) -> View:
     """Return a page of the users whose names contain ``q``."""
     wanted = query.text("q").strip()
@@ -36,20 +28,15 @@ def users(site: Site, query: Query) -> View:
     return View("Users", "users.html", values)
 
 
-def _rows(site: Site) -> list[UserRow]:
+def _rows(site: Site) -> Sequence[Credential]:
     with site.needs(Operation.DESCRIBE):
-        found = site.remember("users", lambda: Users(site.cluster).list())
-    return [
-        UserRow(user, mechanism, iterations)
-        for user, mechanisms in found.items()
-        for mechanism, iterations in mechanisms.items()
-    ]
+        return site.remember("users", lambda: Users(site.cluster).credentials())
 
 
 # ---------------------------------------------------------------- changes
 
 
-def _credential(site: Site, form: Query) -> tuple[str, str, UserRow | None]:
+def _credential(site: Site, form: Query) -> tuple[str, str, Credential | None]:
     """Return user and mechanism of a form, and the current credential."""
     user, mechanism = form.needed("user"), form.text("mechanism", MECHANISMS[0])
     if mechanism not in scram.MECHANISMS:
@@ -76,7 +63,7 @@ def rotate(site: Site, form: Query) -> Change:
 
 
 def _with_password(
-    site: Site, title: str, user: str, mechanism: str, present: UserRow | None, iterations: int
+    site: Site, title: str, user: str, mechanism: str, present: Credential | None, iterations: int
 ) -> Change:
     def apply() -> View:
         password = secrets.token_urlsafe(PASSWORD_BYTES)
