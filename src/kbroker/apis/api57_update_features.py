@@ -6,6 +6,7 @@ Source: ``QuorumController.updateFeatures``, ``ControllerApis.handleUpdateFeatur
 from __future__ import annotations
 
 from kbroker.common.errors import KafkaError
+from kbroker.common.java.java_hash import hash_map_order
 from kbroker.metadata.features import FeatureUpdate
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -18,7 +19,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Change levels, or only check whether they could be changed."""
     ctx.auth.require(request, checks.UPDATE_FEATURES)
     asked = {one["Feature"]: one for one in body["FeatureUpdates"]}  # the last of duplicates counts
-    updates = [FeatureUpdate(name, one["MaxVersionLevel"], one["UpgradeType"]) for name, one in asked.items()]
+    names = hash_map_order(asked)  # Kafka's order: the message names the first feature that has an error
+    updates = [FeatureUpdate(name, asked[name]["MaxVersionLevel"], asked[name]["UpgradeType"]) for name in names]
     try:
         ctx.features.update(updates, ctx.node_id, validate_only=body["ValidateOnly"])
     except KafkaError as error:

@@ -75,6 +75,25 @@ def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
     assert in_force(bench) == before
 
 
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        (("share.version", "group.version"), "group.version"),
+        (("streams.version", METADATA), METADATA),
+        ((TRANSACTIONS, "streams.version", ""), ""),
+        (("nosuch", TRANSACTIONS), TRANSACTIONS),
+        (("nosuch", "", METADATA), ""),
+    ],
+)
+def test_the_first_of_several_errors_is_kafkas(bench: Bench, names: tuple[str, ...], named: str) -> None:
+    """The message names the first feature with an error in the order of Java's hash map, as Apache Kafka 4.3.1's."""
+    code, message = update(bench, *((name, -1, 2) for name in names))
+    assert (code, message) == (
+        Errors.INVALID_UPDATE_VERSION,
+        f"{FAILED}Invalid update version -1 for feature {named}. A feature version cannot be less than 0.",
+    )
+
+
 def test_the_version_of_the_quorum_has_no_record(bench: Bench) -> None:
     """The quorum's version is in control records: its current level is accepted, and no record is stored."""
     assert update(bench, ("kraft.version", 1, 1)) == (0, None)
