@@ -17,8 +17,9 @@ from kbroker.common.errors import Errors
 from tests.conformance import codec
 from tests.conformance.names import MEMBERS, MESSAGES, Flat, Keep, Names
 from tests.conformance.talk import Broker
+from tests.support.histories.classic import SESSION_MS
 from tests.support.histories.differences import adapted, comparable
-from tests.support.histories.steps import Body, Known, Step, bound, learn
+from tests.support.histories.steps import TOPICS, Body, Known, Step, bound, learn
 from tests.support.wire import Closed, Connection
 
 BLOCKING = ("JoinGroup", "SyncGroup")  # may respond after a later request, and then to several members
@@ -208,14 +209,29 @@ class _Replay:
             time.sleep(0.01)
 
     def _delete_what_a_refused_join_left(self, group: str) -> None:
-        """Delete the empty classic group that Kafka, other than kbroker, has after a refused join.
+        """Delete the group that only one broker has after a refused join (docs/compatibility.md).
 
-        It may be in the place of an empty consumer group, which kbroker has kept (docs/compatibility.md).
+        Kafka has an empty classic group, or none in the place of an empty group of a newer protocol, which kbroker has
+        kept; the offsets of this group are left there, and are deleted with a classic group.
         """
         described = Step("DescribeGroups", 0, {"Groups": [group]})
-        if [side.ask(described)["Groups"][0]["GroupState"] for side in self._sides] == ["Empty", "Dead"]:
+        states = [side.ask(described)["Groups"][0]["GroupState"] for side in self._sides]
+        if states == ["Dead", "Dead"] and [self._has_group(side, group) for side in self._sides] == [False, True]:
+            refused = {"GroupId": group, "SessionTimeoutMs": SESSION_MS, "MemberId": "", "ProtocolType": "consumer"}
+            self._kafka.ask(Step("JoinGroup", 0, {**refused, "Protocols": []}))
+            states = ["Empty", "Dead"]
+        if states == ["Empty", "Dead"]:
             for side in self._sides:
                 side.ask(Step("DeleteGroups", 0, {"GroupsNames": [group]}))
+
+    @staticmethod
+    def _has_group(side: Side, group: str) -> bool:
+        """Return whether a change would find the group: a description is of what is in the log already."""
+        place = {"PartitionIndex": 0, "CommittedOffset": 0, "CommittedMetadata": ""}
+        member = {"MemberId": "stranger", "GenerationIdOrMemberEpoch": (1 << 31) - 1}
+        topics = [{"Name": TOPICS[0], "Partitions": [place]}]
+        found = side.ask(Step("OffsetCommit", 9, {"GroupId": group, **member, "Topics": topics}))
+        return bool(found["Topics"][0]["Partitions"][0]["ErrorCode"] != Errors.GROUP_ID_NOT_FOUND)
 
     def _difference(
         self, step: Step, request: Body, kafka: Body | None, kbroker: Body | None

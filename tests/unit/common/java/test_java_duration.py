@@ -21,7 +21,7 @@ LAST = (1 << 63) - 1  # seconds
     ],
 )  # fmt: skip
 def test_durations_are_read(text: str, nanoseconds: int) -> None:
-    """Each part has a sign of its own, below that of the whole; fractions belong to the seconds."""
+    """Each part has its own sign, below that of the whole; fractions belong to the seconds."""
     assert parse_duration_ns(text) == nanoseconds
 
 
@@ -35,7 +35,7 @@ def test_durations_are_read(text: str, nanoseconds: int) -> None:
     ],
 )  # fmt: skip
 def test_other_texts_are_no_durations(text: str) -> None:
-    """Without a part, with other units, or outside the range of Java's class, a text is no duration."""
+    """A text without a part, with other units, or outside the range of Java's class is refused."""
     assert parse_duration_ns(text) is None
 
 
