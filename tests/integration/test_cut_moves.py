@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.log_dir import LogDirError
+from tests.support.cut_states import check_states, positions
 from tests.support.disk_calls import DiskCalls
-from tests.support.disk_states import DiskModel, cuts, read_record
+from tests.support.disk_states import cuts, read_record
 from tests.support.log_manager import kill
 from tests.support.log_moves import KEY, finish
 from tests.support.recorded_moves import DATA, NAMES, RECORD, ROUTE, started
@@ -23,21 +23,21 @@ SAMPLE = 5  # calls
 STEPS = 4  # calls before a former folder loses its name
 
 
-def lost(data: Path, count: int) -> str:
+def lost(data: Path, count: int) -> list[str]:
     """Return what a start on a state of the disk lacks of the first ``count`` records."""
     try:
         manager, report = started(data)
     except LogDirError as error:
-        return str(error)
+        return [str(error)]
     try:
         finish(manager)
         log = manager.partition(*KEY)
         if log is None or log.damage is not None:
-            return f"the partition is not served: {report.failures or report.damaged}"
+            return [f"the partition is not served: {report.failures or report.damaged}"]
         folders = [name for name in NAMES if (data / name / "orders-0").exists()]
         if log.log_end_offset < count or len(folders) != 1:
-            return f"{count} records are durable, the log in {folders} ends at {log.log_end_offset}"
-        return ""
+            return [f"{count} records are durable, the log in {folders} ends at {log.log_end_offset}"]
+        return []
     finally:
         kill(manager)
 
@@ -53,17 +53,10 @@ def test_each_state_after_a_power_cut_in_moves(tmp_path: Path, soak: bool) -> No
     chosen = set(range(len(calls)) if soak else random.Random(29).sample(range(len(calls)), SAMPLE))
     for removal in removals if soak else removals[:2]:  # both folders have the name, and one has the latest record
         chosen |= set(range(removal - STEPS, removal + 2))
-    model, place = DiskModel(str(tmp_path / DATA)), tmp_path / "cut"
-    count, wrong = 0, list[str]()
-    for number, call in enumerate(calls):
-        if call.name == "mark":
-            count = int(call.other)
-            continue
-        model.apply(call)
-        for cut in cuts(number) if number in chosen else ():
-            shutil.rmtree(place, ignore_errors=True)
-            model.write(place, cut)
-            found = lost(place, count)
-            wrong += [f"call {number}, {call.name} {call.path}, {cut.name}: {found}"] if found else []
-    assert wrong == []
-    assert count == len(ROUTE) + (len(ROUTE) + 1) // 2
+    after = positions(calls, str(tmp_path / DATA), 0, lambda count: count)
+    states, different, wrong = check_states((one for one in after if one.number in chosen), lost)
+    print(f"{states} states, {different} of them different, of {len(calls)} calls")
+    assert not wrong, "\n".join(wrong)
+    assert states == len(cuts(0)) * len(chosen)
+    marks = [call.other for call in calls if call.name == "mark"]
+    assert int(marks[-1]) == len(ROUTE) + (len(ROUTE) + 1) // 2

@@ -13,8 +13,9 @@ from kbroker.log.checkpoints import uuid_to_text
 from kbroker.metadata.log.folder_check import read_folders
 from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
+from tests.support.cut_states import check_states, positions
 from tests.support.disk_calls import Control, DiskCalls
-from tests.support.disk_states import DiskModel, cuts, read_record
+from tests.support.disk_states import read_record
 
 pytestmark = pytest.mark.slow
 
@@ -48,22 +49,16 @@ def test_a_cut_during_a_separation(tmp_path: Path, is_same_disk: bool) -> None:
     command = [sys.executable, *(("-m", "kbroker") if is_same_disk else ("-c", TWO_DISKS)), *words]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     calls = [*read_record(tmp_path / "record"), *read_record(tmp_path / "second")]
-    model, cut_folder = DiskModel(str(place)), tmp_path / "cut"
-    wrong, is_moving, states = list[str](), False, 0
-    for number, call in enumerate(calls):
-        if call.name == "mark":
-            continue
-        model.apply(call)
-        # a rename to another folder of one disk is one step, which the model divides until both folders are synced
-        is_moving |= is_same_disk and call.name == "rename" and Path(call.path).name == FOLDER_NAME
-        is_done = number == len(calls) - 1
-        for cut in cuts(number) if number >= before and (is_done or not is_moving) else ():
-            shutil.rmtree(cut_folder, ignore_errors=True)
-            model.write(cut_folder, cut)
-            lost = _lost(cut_folder)
-            states += 1
-            wrong += [f"call {number}, {call.name} {call.path}, {cut.name}: {lost}"] if lost else []
-    assert wrong == []
+    # a rename to another folder of one disk is one step, which the model divides until both folders are synced
+    moves = (
+        number for number, call in enumerate(calls) if call.name == "rename" and Path(call.path).name == FOLDER_NAME
+    )
+    move = next(moves) if is_same_disk else len(calls)
+    chosen = {*range(before, move), len(calls) - 1}
+    after = positions(calls, str(place), None, lambda _: None)
+    states, different, wrong = check_states((one for one in after if one.number in chosen), _lost)
+    print(f"{states} states, {different} of them different, of {len(calls) - before} calls")
+    assert not wrong, "\n".join(wrong)
     assert states > 100
 
 
@@ -85,16 +80,16 @@ cli(sys.argv[1:])
 """
 
 
-def _lost(folder: Path) -> str:
+def _lost(folder: Path, _: None) -> list[str]:
     """Return what a state of the disk lacks: the metadata of the broker, in its folder or as it is moved back."""
     data, output = folder / "data", folder / "new" / "output"
     if not (data / FOLDER_NAME).is_dir():
         bootstrap = output / "controller-101" / BOOTSTRAP_CHECKPOINT
         if not bootstrap.is_file() or b"kept" not in bootstrap.read_bytes():
-            return "the controller has no metadata"
+            return ["the controller has no metadata"]
         if not (output / "broker-5" / FOLDER_NAME).is_dir():
-            return "no folder has the metadata of the broker"
+            return ["no folder has the metadata of the broker"]
         shutil.move(output / "broker-5" / FOLDER_NAME, data / FOLDER_NAME)
     found = read_folders([data])
     is_kept = found.metadata is not None and "kept" in found.metadata.image.topics
-    return "" if is_kept else f"the broker has no metadata: {found.fault}"
+    return [] if is_kept else [f"the broker has no metadata: {found.fault}"]

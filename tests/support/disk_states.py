@@ -7,6 +7,7 @@ first ones in order. A file may have its new size without the content.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -35,22 +36,33 @@ def read_record(path: Path) -> Iterator[Call]:
             yield Call(name, first, other, int(at), int(size), data)
 
 
+class Content(NamedTuple):
+    """Content of a file: ``data``, and zeros up to ``size``."""
+
+    data: bytes
+    size: int
+
+
 class File:
     """File: durable content, and the changes since the last sync as (position, bytes) or (size, None)."""
 
     def __init__(self) -> None:
-        self.durable = b""
+        self.durable = Content(b"", 0)
         self.changes: list[tuple[int, bytes | None]] = []
 
-    def content(self, is_kept: Callable[[int], bool], *, keeps_size: bool) -> bytes:
-        """Return the content with the sectors of the changes that ``is_kept`` accepts by the change's number."""
-        data = bytearray(self.durable)
-        whole = len(self.durable)
+    def content(self, is_kept: Callable[[int], bool], *, keeps_size: bool) -> Content:
+        """Return the content with the sectors of the changes that ``is_kept`` accepts by the change's number.
+
+        The zeros at the end count in the size only: a broker makes index files of 10 MiB, and cuts them later.
+        """
+        data = bytearray(self.durable.data)
+        kept = whole = self.durable.size
         for number, (at, written) in enumerate(self.changes):
             if written is None:
                 whole = at
                 if is_kept(number):
-                    data[at:] = bytes(max(0, at - len(data)))
+                    del data[at:]
+                    kept = at
                 continue
             whole = max(whole, at + len(written))
             start = 0
@@ -60,10 +72,9 @@ class File:
                     if len(data) < at + end:
                         data.extend(bytes(at + end - len(data)))
                     data[at + start : at + end] = written[start:end]
+                    kept = max(kept, at + end)
                 start = end
-        if keeps_size and len(data) < whole:
-            data.extend(bytes(whole - len(data)))
-        return bytes(data)
+        return Content(bytes(data.rstrip(b"\0")), max(kept, whole) if keeps_size else kept)
 
     def sync(self) -> None:
         self.durable = self.content(lambda number: True, keeps_size=False)
@@ -176,17 +187,40 @@ class DiskModel:
             folder = folder.names.get(part) if isinstance(folder, Folder) else None
         return (folder if isinstance(folder, Folder) else None), (parts[-1] if parts else "")
 
-    def write(self, place: Path, cut: Cut) -> None:
-        """Write the state after a power cut into an empty folder."""
-        self._write_folder(self._top, place, cut)
+    def state(self, cut: Cut) -> DiskState:
+        """Return the state after a power cut."""
+        state: DiskState = {}
+        self._add(state, self._top, PurePosixPath(), cut)
+        return state
 
-    def _write_folder(self, folder: Folder, place: Path, cut: Cut) -> None:
-        place.mkdir(exist_ok=True)
+    def _add(self, state: DiskState, folder: Folder, place: PurePosixPath, cut: Cut) -> None:
+        state[place] = None
         for name, node in folder.after(cut.names(folder.pending)).items():
             if isinstance(node, Folder):
-                self._write_folder(node, place / name, cut)
+                self._add(state, node, place / name, cut)
             else:
                 changes = len(node.changes)
-                (place / name).write_bytes(
-                    node.content(lambda i, n=changes: cut.is_kept(i, n), keeps_size=cut.keeps_size())  # type: ignore[misc]
+                state[place / name] = node.content(
+                    lambda i, n=changes: cut.is_kept(i, n),  # type: ignore[misc]
+                    keeps_size=cut.keeps_size(),
                 )
+
+
+#: Names and contents; a folder has None, and comes before its names.
+DiskState = dict[PurePosixPath, Content | None]
+
+
+def digest(state: DiskState) -> bytes:
+    """Return a hash of a state, equal for states with the same names and contents."""
+    return hashlib.sha256(repr(sorted(state.items())).encode()).digest()
+
+
+def write_state(state: DiskState, place: Path) -> None:
+    """Write a state into a new folder."""
+    for path, content in state.items():
+        if content is None:
+            (place / path).mkdir()
+        else:
+            with (place / path).open("wb") as file:
+                file.write(content.data)
+                file.truncate(content.size)

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kbroker.broker import Broker
+from tests.support.cut_states import Position, positions
 from tests.support.disk_calls import Control, DiskCalls
-from tests.support.disk_states import DiskModel, read_record
+from tests.support.disk_states import read_record
 from tests.support.folder_contents import settings_of
 from tests.support.mixed_load import ACKED, UNCERTAIN, Expected, Load
 
@@ -44,15 +45,9 @@ class Recorded:
     def __len__(self) -> int:
         return len(self.calls)
 
-    def states(self) -> Iterator[tuple[int, DiskModel, Expected]]:
-        """Yield after each call its number, the disk, and the certain state."""
-        disk, expected = DiskModel(self._root), self._between(-1)
-        for number, call in enumerate(self.calls):
-            if call.name == "mark":
-                expected = self._between(int(call.other))
-            else:
-                disk.apply(call)
-                yield number, disk, expected
+    def states(self) -> Iterator[Position]:
+        """Return the position after each call, with the certain state as its facts."""
+        return positions(self.calls, self._root, self._between(-1), self._between)
 
     def _between(self, number: int) -> Expected:
         """Return the state that is certain after a mark while the next step is in progress."""
