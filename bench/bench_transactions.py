@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.measured import Measured
 from kbroker._core.clock import SystemClock
+from kbroker.coordinator.internal_topic import InternalTopic
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.scheduler import Scheduler
@@ -28,8 +29,10 @@ PARTITIONS = 50
 ENDS = 10_000
 
 
-class FolderTopic:
+class FolderTopic(InternalTopic):
     """Topic ``__transaction_state`` in a folder."""
+
+    partition_count = PARTITIONS
 
     def __init__(self, folder: Path, clock: SystemClock) -> None:
         self.logs = []
@@ -37,7 +40,6 @@ class FolderTopic:
             path = folder / f"__transaction_state-{index}"
             path.mkdir(exist_ok=True)
             self.logs.append(PartitionLog(path, "__transaction_state", index, uuid.UUID(int=1), {}, clock))
-        self.partition_count = PARTITIONS
 
     def ensure(self) -> int:
         return PARTITIONS

@@ -1,13 +1,14 @@
 """Transactional batches: verified once, appended by native handlers, and read by read_committed consumers."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kbroker.common.configs.config_resource import ConfigChange
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker, wait_until
 from tests.support.wire import Connection, batch, create_topic, fetch, fetched
@@ -53,7 +54,7 @@ def connection(broker: VirtualBroker) -> Iterator[Connection]:
 
 
 def use(broker: VirtualBroker, coordinator: Coordinator) -> Coordinator:
-    broker.context.add_partitions_to_txn._coordinator_of = lambda transactional_id: coordinator
+    broker.context.add_partitions_to_txn._coordinator_of = lambda _: cast(TransactionCoordinator, coordinator)
     return coordinator
 
 

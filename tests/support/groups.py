@@ -11,6 +11,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import JoinResult, SyncResult
 from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.internal_topic import InternalTopic
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.metrics.registry import Metrics
@@ -28,7 +29,7 @@ def refuse_share_partition(key: SharePartitionKey) -> NoReturn:
     raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
 
-class MemoryTopic:
+class MemoryTopic(InternalTopic):
     """``__consumer_offsets`` in memory, which outlives the coordinator."""
 
     def __init__(self, clock: VirtualClock, count: int = 3, **config: Any) -> None:

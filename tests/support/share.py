@@ -5,15 +5,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from typing import cast
 from uuid import UUID
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.persister import Done, ShareState, StateBatch, StateChange, StateDone
+from kbroker.coordinator.share.share_coordinator import ShareStatePersister
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.fetched import AcquiredRecords, Fetched
+from kbroker.share.group_configs import ShareGroupConfigs
 from kbroker.share.share_partition import AcknowledgementBatch, SharePartition, SharePartitionKey
+from kbroker.share.share_sensors import ShareSensors
 
 TOPIC_ID = UUID(int=1)
 KEY = SharePartitionKey("g", TOPIC_ID, "t", 0)
@@ -118,19 +122,23 @@ class ShareBench:
 
     def load(self) -> SharePartition:
         """Return a share partition that has read its state."""
-        self.partition = SharePartition(
-            KEY,
-            0,
-            self.configs,
-            self.timer,
-            self.clock,
-            self.persister,
-            lambda: self.initial_offset,
-            self._wake,
-            self.sensors,
-        )
+        self.partition = self.new(lambda: self.initial_offset, self._wake)
         self.partition.initialize(lambda error: None)
         return self.partition
+
+    def new(self, initial_offset: Callable[[], int], wake: Callable[[], object]) -> SharePartition:
+        """Return a share partition that has not read its state."""
+        return SharePartition(
+            KEY,
+            0,
+            cast(ShareGroupConfigs, self.configs),
+            self.timer,
+            self.clock,
+            cast(ShareStatePersister, self.persister),
+            initial_offset,
+            wake,
+            cast(ShareSensors, self.sensors),
+        )
 
     def _wake(self) -> None:
         self.wakes += 1

@@ -1,6 +1,7 @@
 """Metrics in OTLP as clients push them, and a telemetry manager with clients."""
 
 from collections.abc import Mapping
+from typing import cast
 from uuid import UUID
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -10,6 +11,7 @@ from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metrics.registry import Metrics
+from kbroker.network.connections.closed_connections import ClosedConnections
 from kbroker.telemetry.instances import ClientInstance
 from kbroker.telemetry.manager import Client, ClientMetricsManager, Granted, Push
 from tests.support.errors import error_of
@@ -61,7 +63,13 @@ class Rig:
         self.watched: set[str] = set()
         self.failure: Exception | None = None
         self.manager = ClientMetricsManager(
-            clock, self.metrics, max_bytes, lambda: self.image, self._receive, self, self.removed.append
+            clock,
+            self.metrics,
+            max_bytes,
+            lambda: self.image,
+            self._receive,
+            cast(ClosedConnections, self),
+            self.removed.append,
         )
 
     def _receive(self, push: Push) -> None:
@@ -70,7 +78,7 @@ class Rig:
             raise self.failure
 
     def watch(self, connection_id: str) -> None:
-        """Watch a connection: this class is also the ``Connections`` of the telemetry."""
+        """Watch a connection: this class stands in for ``ClosedConnections``."""
         self.watched.add(connection_id)
 
     def forget(self, connection_id: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
@@ -14,14 +12,14 @@ from kbroker.common.threads import have_ended
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
-from kbroker.coordinator.internal_topic import RegisteredTopic
+from kbroker.coordinator.internal_topic import InternalTopic
 from kbroker.coordinator.modern_group.settings import INT32_MAX, GroupConfigs, Limits
-from kbroker.coordinator.modern_group.topics_image import TopicMetadata
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.controller import Controller
-from kbroker.metadata.topics import TopicRegistry, TopicView
+from kbroker.metadata.topics import TopicRegistry
 from kbroker.metrics.registry import Metrics
 
 if TYPE_CHECKING:
@@ -47,9 +45,9 @@ class GroupService:
     ) -> None:
         self.coordinator = GroupCoordinator(
             clock,
-            RegisteredTopic(topics, config, OFFSETS_TOPIC),
+            InternalTopic(topics, config, OFFSETS_TOPIC),
             group_settings(config, configs_of_groups(controller)),
-            ConsumerGroupTopics(topics, clock, config.text("broker.rack") or None),
+            TopicsImage(topics, clock, config.text("broker.rack") or None),
             metrics,
             share_coordinator_of,
         )
@@ -80,41 +78,6 @@ class GroupService:
         self._topics.forget(self.coordinator.topic_deleted)
         self.coordinator.close()
         have_ended(self._threads, timeout_s)
-
-
-class ConsumerGroupTopics:
-    """The broker's topics as a ``TopicsImage``; versions begin with the time of the start. Threads: any."""
-
-    def __init__(self, topics: TopicRegistry, clock: BaseClock, rack: str | None) -> None:
-        self._topics = topics
-        self._first_version = clock.epoch_ms()
-        self.rack = rack
-
-    @property
-    def version(self) -> int:
-        """Number that rises with every change of the topics."""
-        return self._first_version + self._topics.version
-
-    @property
-    def creation_version(self) -> int:
-        """The version with the latest topic in it."""
-        return self._first_version + self._topics.creation_version
-
-    def get(self, name: str) -> TopicMetadata | None:
-        """Return the topic of a name."""
-        return _metadata(self._topics.get(name))
-
-    def get_by_id(self, topic_id: UUID) -> TopicMetadata | None:
-        """Return the topic of an id."""
-        return _metadata(self._topics.get_by_id(topic_id))
-
-    def names(self) -> Iterable[str]:
-        """Return the names of all topics."""
-        return [view.name for view in self._topics.all()]
-
-
-def _metadata(view: TopicView | None) -> TopicMetadata | None:
-    return None if view is None else TopicMetadata(view.name, view.topic_id, len(view.partitions))
 
 
 def configs_of_groups(controller: Controller) -> GroupConfigs:

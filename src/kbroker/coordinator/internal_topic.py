@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
@@ -37,28 +37,8 @@ _CLIENT_ERRORS = {
 KeyValue = tuple[bytes, bytes | None]  # None: a tombstone
 
 
-class InternalTopic(Protocol):
-    """An internal topic among the broker's topics."""
-
-    def ensure(self) -> int:
-        """Create it if it does not exist; return the number of its partitions. Raises: KafkaError."""
-
-    @property
-    def partition_count(self) -> int:
-        """Number of partitions of the topic, 0 while it does not exist."""
-
-    def partition(self, index: int) -> Any:
-        """Return the log of one partition, None if it cannot be used."""
-
-    def led_epoch(self, index: int) -> int | None:
-        """Return the leader epoch by which this node leads a partition, None if it does not lead it."""
-
-    def folder(self, index: int) -> str:
-        """Return the folder of a partition's files, for messages."""
-
-
-class RegisteredTopic:
-    """The ``InternalTopic`` of a coordinator in the broker's topics, created on first use. Threads: any."""
+class InternalTopic:
+    """The internal topic of a coordinator among the broker's topics, created on first use. Threads: any."""
 
     def __init__(self, topics: TopicRegistry, config: BrokerConfig, name: str) -> None:
         self._topics = topics

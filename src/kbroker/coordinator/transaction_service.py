@@ -9,8 +9,8 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.coordinator.internal_topic import EndMarker, RegisteredTopic, append_end_marker
-from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Transactions
+from kbroker.coordinator.internal_topic import EndMarker, InternalTopic, append_end_marker
+from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
 from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.topics import TopicRegistry
@@ -40,14 +40,14 @@ class TransactionService:
         topics: TopicRegistry,
         new_producer_id: Callable[[], int],
         groups: Callable[[int], GroupCoordinator],
-        coordinator_of: Callable[[str], Transactions],
+        coordinator_of: Callable[[str], TransactionCoordinator],
     ) -> None:
         self._topics = topics
         self._scheduler = Scheduler(clock, f"TxnMarkerSender-{config.node_id}")
         self.markers = PartitionMarkers(topics, groups)
         self.coordinator = TransactionCoordinator(
             clock,
-            RegisteredTopic(topics, config, TRANSACTION_STATE_TOPIC),
+            InternalTopic(topics, config, TRANSACTION_STATE_TOPIC),
             new_producer_id,
             self.markers,
             self._scheduler,

@@ -6,10 +6,10 @@ Source: ``Processor.parseRequestHeader`` and ``processChannelException``, with t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
+from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.network.connections.refusal import Refusal
 
 logger = get_logger(__name__)
@@ -20,19 +20,6 @@ LOOK_EVERY_MS = 1_000
 #: First bytes of other protocols, which are read as the size of a request.
 _HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI ")
 _TLS_HANDSHAKE = b"\x16\x03"
-
-
-class KeptRefusals(Protocol):
-    """Interface of ``_refused_requests.RefusedRequests``."""
-
-    def take(self) -> tuple[list[Refusal], int]:
-        """Return the kept refusals since the last call, and the number of further ones."""
-        ...
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of refusals since the start, by reason."""
-        ...
-
 
 NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
 
@@ -47,7 +34,7 @@ class RefusalWatch:
 
     def __init__(
         self,
-        refused: KeptRefusals,
+        refused: RefusedRequests,
         versions: Mapping[int, tuple[int, int]],
         names: Mapping[int, str],
         max_request_bytes: int,

@@ -6,11 +6,11 @@ Source: ``ControllerMutationQuotaManager.scala``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from kbroker._core.metrics.sensor import QuotaViolationError
+from kbroker._core.metrics.sensor import QuotaViolationError, Sensor
 from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.quota._client_quotas import ClientQuotaManager, NotedCounter, NotedManager
 
 LONGEST_THROTTLE_MS = INT32_MAX  # of a response's field; Kafka truncates longer times, which may then be negative
 
@@ -44,17 +44,6 @@ class MutationQuota:
 UNBOUNDED = MutationQuota()
 
 
-class MutationCounter(Protocol):
-    """Interface of the counter: a Sensor with a token bucket, or one that also records the charge on the request.
-
-    Both raise QuotaViolationError: ``record`` charges and then checks, ``record_strict`` charges only allowed
-    mutations.
-    """
-
-    def record(self, value: float, time_ms: int) -> None: ...
-    def record_strict(self, value: float, time_ms: int) -> None: ...
-
-
 class ChargedMutationQuota(MutationQuota):
     """Mutation quota that a client's bucket limits; it keeps the latest delay and the time when it was found.
 
@@ -62,10 +51,11 @@ class ChargedMutationQuota(MutationQuota):
     others are allowed as a whole, however far they overdraw it. Otherwise each mutation is charged and allowed, and
     throttles the channel later.
 
-    Args: ``sensor`` of the client, with a token bucket; ``now_ms``: the time of quotas.
+    Args: ``sensor`` of the client, with a token bucket: ``record`` charges and then checks, ``record_strict`` charges
+    only allowed mutations; ``now_ms``: the time of quotas.
     """
 
-    def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int], *, is_strict: bool) -> None:
+    def __init__(self, sensor: Sensor | NotedCounter, now_ms: Callable[[], int], *, is_strict: bool) -> None:
         self._charge = sensor.record_strict if is_strict else sensor.record
         self._now_ms = now_ms
         self._is_strict = is_strict
@@ -89,21 +79,13 @@ class ChargedMutationQuota(MutationQuota):
                 raise ThrottlingQuotaExceededError(self._throttle_time_ms) from None
 
 
-class MutationQuotaManager(Protocol):
-    """Methods of the manager of controller mutations that are used here."""
-
-    @property
-    def is_enabled(self) -> bool: ...
-    def sensor(self, user: str, client_id: str) -> MutationCounter: ...
-
-
 def new_quota(
-    manager: MutationQuotaManager | None, now_ms: Callable[[], int], user: str, client_id: str, is_strict: bool
+    manager: ClientQuotaManager | NotedManager, now_ms: Callable[[], int], user: str, client_id: str, is_strict: bool
 ) -> MutationQuota:
     """Return the quota that one request of this user and client id is charged to.
 
     Args: ``is_strict``: the client supports error 89 in this version, or gets no throttle time at all.
     """
-    if manager is None or not manager.is_enabled:
+    if not manager.is_enabled:
         return UNBOUNDED
     return ChargedMutationQuota(manager.sensor(user, client_id), now_ms, is_strict=is_strict)

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -23,13 +23,14 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.printable import printable
 from kbroker.coordinator.share.persister import (
     UNINITIALIZED_OFFSET,
-    SharePersister,
     ShareState,
     StateBatch,
     StateChange,
 )
+from kbroker.coordinator.share.share_coordinator import ShareStatePersister
 from kbroker.share.acquisition import AcquireLimits, AcquireMode, acquire
 from kbroker.share.fetched import AcquiredRecords, Fetched, without
+from kbroker.share.group_configs import ShareGroupConfigs
 from kbroker.share.in_flight import (
     TERMINAL,
     AcknowledgeType,
@@ -39,6 +40,7 @@ from kbroker.share.in_flight import (
     RecordState,
     Transition,
 )
+from kbroker.share.share_sensors import ShareSensors
 from kbroker.share.window import InFlightWindow
 
 logger = get_logger(__name__)
@@ -76,26 +78,6 @@ class AcknowledgementBatch(NamedTuple):
     types: Sequence[int]
 
 
-class ShareConfigs(Protocol):
-    """Current configs of a share group; those of the broker where the group has none."""
-
-    @property
-    def record_lock_duration_ms(self) -> int: ...
-    @property
-    def delivery_count_limit(self) -> int: ...
-    @property
-    def max_record_locks(self) -> int: ...
-    @property
-    def is_renew_enabled(self) -> bool: ...
-
-
-class SharePartitionSensors(Protocol):
-    """Receiver of measurements."""
-
-    def lock_timeout(self, records: int) -> None: ...
-    def in_flight_batch(self, records: int) -> None: ...
-
-
 class SharePartitionState(enum.Enum):
     """Life cycle of a share partition. A failed or fenced one is replaced by a new one."""
 
@@ -119,13 +101,13 @@ class SharePartition:
         self,
         key: SharePartitionKey,
         leader_epoch: int,
-        configs: ShareConfigs,
+        configs: ShareGroupConfigs,
         timer: Timer,
         clock: BaseClock,
-        persister: SharePersister,
+        persister: ShareStatePersister,
         initial_offset: Callable[[], int],
         wake: Callable[[], object],
-        sensors: SharePartitionSensors,
+        sensors: ShareSensors,
     ) -> None:
         self.key = key
         self.leader_epoch = leader_epoch

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -20,10 +20,10 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.coordinator.share.persister import SharePersister
+from kbroker.coordinator.share.share_coordinator import ShareStatePersister
 from kbroker.log._partition_log import PartitionLog
 from kbroker.metadata.controller import Controller
-from kbroker.metadata.topics import TopicView
+from kbroker.metadata.topics import TopicRegistry
 from kbroker.network.connections.closed_connections import connection_key
 from kbroker.replica._topics import partition_key
 from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, Results, ShareFetch, ShareFetchParams
@@ -49,12 +49,6 @@ _REAP_MS = 200
 Outcomes = dict[SharePartitionKey, KafkaError | None]
 
 
-class Topics(Protocol):
-    """Topics of the broker."""
-
-    def get_by_id(self, topic_id: UUID) -> TopicView | None: ...
-
-
 class SharePartitionManager:
     """Share partitions by group and partition, and their sessions.
 
@@ -66,9 +60,9 @@ class SharePartitionManager:
         self,
         config: BrokerConfig,
         clock: BaseClock,
-        topics: Topics,
+        topics: TopicRegistry,
         controller: Controller,
-        persister: SharePersister,
+        persister: ShareStatePersister,
         signal: KeySignal,
         sensors: ShareSensors,
     ) -> None:

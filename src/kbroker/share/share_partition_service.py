@@ -10,7 +10,7 @@ from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.feature_versions import SHARE_VERSION
 from kbroker.common.threads import have_ended
-from kbroker.coordinator.share.persister import SharePersister
+from kbroker.coordinator.share.share_coordinator import ShareStatePersister
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import Features
 from kbroker.metadata.topics import TopicRegistry
@@ -33,7 +33,7 @@ class SharePartitionService:
         topics: TopicRegistry,
         controller: Controller,
         features: Features,
-        persister: SharePersister,
+        persister: ShareStatePersister,
         signal: KeySignal,
         metrics: Metrics,
     ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -18,6 +18,7 @@ from kbroker.log.checkpoints import random_uuid_text, uuid_from_text, uuid_to_te
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metrics.registry import Metrics
+from kbroker.network.connections.closed_connections import ClosedConnections
 from kbroker.protocol.compression import CompressionType
 from kbroker.telemetry.instances import ClientInstance, InstanceCache
 from kbroker.telemetry.sensors import TelemetrySensors
@@ -65,14 +66,6 @@ class Granted(NamedTuple):
     requested: Requested
 
 
-class Connections(Protocol):
-    """Watched connections, by their ids; see ``ClosedConnections``."""
-
-    def watch(self, connection_id: str) -> None: ...
-    def take(self) -> list[str]: ...
-    def forget(self, connection_id: str) -> None: ...
-
-
 class ClientMetricsManager:
     """The client instances and the subscriptions.
 
@@ -91,7 +84,7 @@ class ClientMetricsManager:
         max_bytes: int,
         image: Callable[[], MetadataImage],
         receive: Callable[[Push], object],
-        connections: Connections,
+        connections: ClosedConnections,
         on_removed: Callable[[ClientInstance], object] = bool,
     ) -> None:
         self.max_bytes = max_bytes

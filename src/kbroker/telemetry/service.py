@@ -12,11 +12,12 @@ from kbroker.common.loggers import get_logger
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.metadata.controller import Controller
 from kbroker.metrics.registry import Metrics
+from kbroker.network.connections.closed_connections import ClosedConnections
 from kbroker.protocol._compression import decompress_bounded
 from kbroker.telemetry import otlp
 from kbroker.telemetry.forwarder import Forwarder
 from kbroker.telemetry.instances import ClientInstance
-from kbroker.telemetry.manager import ClientMetricsManager, Connections, Push
+from kbroker.telemetry.manager import ClientMetricsManager, Push
 from kbroker.telemetry.push_log import PushLog, Sender
 from kbroker.telemetry.series import ClientSeries
 
@@ -42,7 +43,7 @@ class TelemetryService:
         controller: Controller,
         metrics: Metrics,
         scheduler: Scheduler,
-        connections: Connections,
+        connections: ClosedConnections,
     ) -> None:
         """Open the log if it is configured. Raises: ConfigError if its folder cannot be written."""
         self._clock = clock

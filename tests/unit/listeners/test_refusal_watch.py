@@ -1,10 +1,12 @@
 """Log of connections that are closed instead of getting a response."""
 
 import logging
+from typing import cast
 
 import pytest
 
 from kbroker.listeners.refusal_watch import RefusalWatch
+from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.network.connections.refusal import Refusal
 
 CONNECTION = "127.0.0.1:9092-127.0.0.1:52134-0-1"
@@ -32,7 +34,7 @@ def made(reason: str, api_key: int, api_version: int, size_bytes: int, error_cod
 
 def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
     caplog.clear()
-    watch = RefusalWatch(refused, {3: (0, 13)}, {3: "Metadata"}, 104857600)
+    watch = RefusalWatch(cast(RefusedRequests, refused), {3: (0, 13)}, {3: "Metadata"}, 104857600)
     with caplog.at_level(logging.WARNING):
         watch.look()
         watch.look()  # a second look logs nothing
@@ -111,7 +113,7 @@ def test_the_request_log_gets_every_refusal_once() -> None:
     """A kept refusal is one row, and the others are a count per reason, also for a refusal during a look."""
     refused = Counted()
     noted: list[tuple[Refusal, int]] = []
-    watch = RefusalWatch(refused, {}, {}, 100, noted.extend)
+    watch = RefusalWatch(cast(RefusedRequests, refused), {}, {}, 100, noted.extend)
     watch.look()
     assert noted == []
     for reason in ("unknown-api", "malformed-header", "unknown-api", "unknown-api", "malformed-body"):

@@ -155,7 +155,6 @@ def test_without_any_quota_nothing_is_charged() -> None:
 
     for is_strict in (False, True):
         assert new_quota(Disabled(), Time(), "u", "c", is_strict) is UNBOUNDED  # type: ignore[arg-type]
-        assert new_quota(None, Time(), "u", "c", is_strict) is UNBOUNDED
     UNBOUNDED.record(10**9)
     assert UNBOUNDED.throttle_time_ms == 0
 

@@ -10,7 +10,7 @@ from kbroker.log.log_types import AbortedTransaction
 from kbroker.protocol.batch_format import TRANSACTIONAL_BIT
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.fetched import AcquiredRecords, Fetched, without
-from kbroker.share.share_partition import SharePartition, SharePartitionState, persister_error
+from kbroker.share.share_partition import SharePartitionState, persister_error
 from kbroker.share.window import InFlightWindow
 from tests.support.control_batches import build_control_batch
 from tests.support.share import (
@@ -429,17 +429,7 @@ def test_a_stored_batch_that_cannot_be(stored: tuple[int, int]) -> None:
 def test_a_load_that_raises(bench: ShareBench, caplog: pytest.LogCaptureFixture) -> None:
     """The share partition has failed, and the traceback is logged."""
     bench.persister.start_offset = -1
-    partition = SharePartition(
-        KEY,
-        0,
-        bench.configs,
-        bench.timer,
-        bench.clock,
-        bench.persister,
-        lambda: 1 // 0,
-        lambda: None,
-        bench.sensors,
-    )
+    partition = bench.new(lambda: 1 // 0, lambda: None)
     assert bench.outcome(partition.initialize) is Errors.UNKNOWN_SERVER_ERROR
     assert partition.state is SharePartitionState.FAILED
     assert caplog.messages[0] == "failed to load the share partition g-t-0"

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
+from kbroker._core.clock import BaseClock
 from kbroker.coordinator.modern_group.xxh3 import xxh3_64
+from kbroker.metadata.topics import TopicRegistry, TopicView
 
 HASH_FORMAT = 0
 MOST_HASHES, MOST_SETS = 10_000, 16  # cached, of topics and of sets of topics; others are computed again
@@ -24,29 +26,39 @@ class TopicMetadata(NamedTuple):
     partition_count: int
 
 
-class TopicsImage(Protocol):
-    """The topics of the broker. Threads: any."""
+class TopicsImage:
+    """The topics of the broker, on the rack of the broker. Versions begin with the time of the start. Threads: any."""
+
+    def __init__(self, topics: TopicRegistry, clock: BaseClock, rack: str | None) -> None:
+        self._topics = topics
+        self._first_version = clock.epoch_ms()
+        self.rack = rack
 
     @property
     def version(self) -> int:
         """Version that rises with every change of the topics, across restarts too."""
+        return self._first_version + self._topics.version
 
     @property
     def creation_version(self) -> int:
         """Version of the latest creation of a topic."""
-
-    @property
-    def rack(self) -> str | None:
-        """The rack of the broker that all partitions are on."""
+        return self._first_version + self._topics.creation_version
 
     def get(self, name: str) -> TopicMetadata | None:
         """Return the topic with this name, or None."""
+        return _metadata(self._topics.get(name))
 
     def get_by_id(self, topic_id: UUID) -> TopicMetadata | None:
         """Return the topic with this id, or None."""
+        return _metadata(self._topics.get_by_id(topic_id))
 
     def names(self) -> Iterable[str]:
         """Return the names of all topics."""
+        return [view.name for view in self._topics.all()]
+
+
+def _metadata(view: TopicView | None) -> TopicMetadata | None:
+    return None if view is None else TopicMetadata(view.name, view.topic_id, len(view.partitions))
 
 
 class TopicHashes:

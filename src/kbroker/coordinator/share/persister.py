@@ -1,4 +1,4 @@
-"""Persister of share partitions: the interface between share partitions and the share coordinator.
+"""States of share partitions, as the share coordinator stores them, and changes of these.
 
 Source: ``Persister`` and ``DefaultStatePersister`` of Kafka; KIP-932.
 """
@@ -6,8 +6,7 @@ Source: ``Persister`` and ``DefaultStatePersister`` of Kafka; KIP-932.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
-from uuid import UUID
+from typing import NamedTuple
 
 UNINITIALIZED_OFFSET = -1
 UNKNOWN_COUNT = -1
@@ -62,16 +61,3 @@ class StateChange(NamedTuple):
 
 StateDone = Callable[[ShareState], None]
 Done = Callable[[int, str | None], None]
-
-
-class SharePersister(Protocol):
-    """Storage of share partitions. Each call ends with exactly one call of ``done``, on any thread.
-
-    ``done`` gets the state, or the code and the message of an error (0 and None without an error).
-    """
-
-    def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
-        """Read the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
-
-    def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange, done: Done) -> None:
-        """Change the state."""

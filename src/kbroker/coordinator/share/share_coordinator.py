@@ -153,7 +153,10 @@ class ShareCoordinator:
 
 
 class ShareStatePersister:
-    """The ``SharePersister`` over share coordinators of this process; ``done`` is called before a method returns.
+    """Storage of share partitions by the share coordinators of this process.
+
+    Each call ends with exactly one call of ``done``: with the state, or with the code and the message of an error (0
+    and None without an error).
 
     Args: ``coordinator_of``: returns the coordinator of a share partition, or raises KafkaError.
     """
@@ -162,13 +165,13 @@ class ShareStatePersister:
         self._coordinator_of = coordinator_of
 
     def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
-        """Read the state: see ``SharePersister``."""
+        """Read the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
         key = SharePartitionKey(group_id, topic_id, partition)
         state, code, message = _outcome(lambda: self._coordinator_of(key).read(key, leader_epoch), "read")
         done(ShareState(code, message) if state is None else state)
 
     def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange, done: Done) -> None:
-        """Change the state: see ``SharePersister``."""
+        """Change the state."""
         key = SharePartitionKey(group_id, topic_id, partition)
         _, code, message = _outcome(lambda: self._coordinator_of(key).write(key, change), "changed")
         done(code, message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.topic_names import SHARE_STATE_TOPIC
-from kbroker.coordinator.internal_topic import RegisteredTopic
+from kbroker.coordinator.internal_topic import InternalTopic
 from kbroker.coordinator.share.share_coordinator import (
     PRUNE_INTERVAL_MS,
     SNAPSHOT_INTERVAL_MS,
@@ -25,7 +25,7 @@ class ShareService:
         self._scheduler = scheduler
         self.coordinator = ShareCoordinator(
             clock,
-            RegisteredTopic(topics, config, SHARE_STATE_TOPIC),
+            InternalTopic(topics, config, SHARE_STATE_TOPIC),
             self._exists,
             ShareSettings(
                 updates_per_snapshot=config.integer("share.coordinator.snapshot.update.records.per.snapshot"),

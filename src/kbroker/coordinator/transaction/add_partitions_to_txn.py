@@ -7,12 +7,13 @@ Source: ``AddPartitionsToTxnManager``, ``ReplicaManager`` (its retries), KIP-890
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log.scheduler import Scheduler
 from kbroker.metrics.histogram import Histogram
 from kbroker.network._request_metrics import BOUNDS_MS
@@ -31,18 +32,6 @@ class Question(NamedTuple):
     places: Collection[TopicPartition]
 
 
-class Transactions(Protocol):
-    """Part of the transaction coordinator that adds and verifies partitions, with an error for each."""
-
-    def add_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[TopicPartition]
-    ) -> Answers: ...
-
-    def verify_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[TopicPartition]
-    ) -> Answers: ...
-
-
 class AddPartitionsToTxnManager:
     """Client of the transaction coordinator, which retries while the previous transaction is still ending.
 
@@ -55,7 +44,7 @@ class AddPartitionsToTxnManager:
 
     def __init__(
         self,
-        coordinator_of: Callable[[str], Transactions],
+        coordinator_of: Callable[[str], TransactionCoordinator],
         clock: BaseClock,
         scheduler: Scheduler,
         *,

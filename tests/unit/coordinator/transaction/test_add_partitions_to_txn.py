@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
@@ -9,6 +10,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Answers, Question
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log.scheduler import Scheduler
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
@@ -56,7 +58,11 @@ class Bench:
         self.coordinator = FakeCoordinator(self.clock)
         self.scheduler = Scheduler(self.clock)
         self.manager = AddPartitionsToTxnManager(
-            lambda _: self.coordinator, self.clock, self.scheduler, retry_ms=20, retry_max_ms=100
+            lambda _: cast(TransactionCoordinator, self.coordinator),
+            self.clock,
+            self.scheduler,
+            retry_ms=20,
+            retry_max_ms=100,
         )
         self.done: list[Answers] = []
 
