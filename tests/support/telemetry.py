@@ -78,7 +78,7 @@ class Rig:
             raise self.failure
 
     def watch(self, connection_id: str) -> None:
-        """Watch a connection: this class stands in for ``ClosedConnections``."""
+        """Watch a connection, as ``ClosedConnections`` does."""
         self.watched.add(connection_id)
 
     def forget(self, connection_id: str) -> None:
