@@ -39,13 +39,20 @@ async function again() {
 
 await consume();
 const producer = new Producer({ ...client, idempotent: true, serializers: stringSerializers });
-for (let n = 0; n < count; n++) {
+// This client looks up the leader once after NOT_LEADER_OR_FOLLOWER, and then repeats the request at that node only: after a
+// second move meanwhile, the application sends again.
+async function send(n) {
   try {
     await producer.send({ messages: [{ topic, partition: n % 3, value: String(n) }], acks: -1 });
     acked++;
   } catch (error) {
+    if (error.findBy?.("hasStaleMetadata", true)) return send(n);
     failed.push(String(error));
   }
+}
+
+for (let n = 0; n < count; n++) {
+  await send(n);
   await pause(8);
 }
 while (read.size < count) await pause(20);
