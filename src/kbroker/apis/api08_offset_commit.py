@@ -64,7 +64,13 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             refused.append((key, unknown))
         if rows:
             passed.append((key, rows))
-    refusal = _commit(ctx, body, offsets, request) if passed else NONE
+    refusal = NONE
+    if passed:
+        member = body["MemberId"], body.get("GroupInstanceId"), body["GenerationIdOrMemberEpoch"]
+        try:
+            ctx.groups.offsets.commit(body["GroupId"], *member, offsets, request.api_version)
+        except KafkaError as error_of_all:
+            refusal = error_of_all.error
     committed = [
         (key, [_row(index, error if refusal is NONE else refusal) for index, error in rows]) for key, rows in passed
     ]
@@ -78,24 +84,6 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
         rows = [_row(row["PartitionIndex"], error) for row in topic["Partitions"]]
         topics.append({"Name": topic.get("Name", ""), "TopicId": topic.get("TopicId"), "Partitions": rows})
     return {"Topics": topics}
-
-
-def _commit(
-    ctx: ApiContext, body: Body, offsets: dict[tuple[str, int], CommittedOffset], request: RequestContext
-) -> Errors:
-    generation_id = body["GenerationIdOrMemberEpoch"]
-    try:
-        ctx.groups.offsets.commit(
-            body["GroupId"],
-            body["MemberId"],
-            body.get("GroupInstanceId"),
-            generation_id,
-            offsets,
-            request.api_version,
-        )
-    except KafkaError as error:
-        return error.error
-    return NONE
 
 
 def _row(index: int, error: Errors) -> Body:

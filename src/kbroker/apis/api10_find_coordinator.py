@@ -30,20 +30,18 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         ctx.auth.require(request, checks.FIND_COORDINATOR_SHARE)
     elif kind == SHARE:
         return _nowhere(body, Errors.INVALID_REQUEST, "" if request.api_version >= 4 else MALFORMED, request)
+    refused = Errors.NONE if check is None else check.error
     if check is not None and not allowed:
-        if request.api_version < 4:
-            return failure(body, check.error, request)
-        return {"Coordinators": [_refused_row(key, check) for key in keys]}
+        return _nowhere(body, refused, "" if request.api_version >= 4 else refused.message, request)
     if kind in ctx.coordinators:
         _runtime(ctx, kind).prepare()  # here, so that no group waits for it when its first record is written
         nodes = live_nodes(ctx, request.listener)
         if request.api_version >= 4:
-            rows = [
-                {**_place(ctx, kind, key, nodes), "Key": key, "ErrorMessage": ""}
-                if key in allowed
-                else _refused_row(key, check)
+            places = [
+                _place(ctx, kind, key, nodes) if key in allowed else {**NOWHERE, "ErrorCode": int(refused)}
                 for key in keys
             ]
+            rows = [{**one, "Key": key, "ErrorMessage": ""} for key, one in zip(keys, places, strict=True)]
             return {"Coordinators": rows}
         place = _place(ctx, kind, body["Key"], nodes)
         if place["ErrorCode"]:
@@ -57,11 +55,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return no coordinator, for every key."""
     return _nowhere(body, error, error.message, request)
-
-
-def _refused_row(key: str, check: checks.Check | None) -> Body:
-    error = Errors.NONE if check is None else check.error
-    return {**NOWHERE, "ErrorCode": int(error), "Key": key, "ErrorMessage": ""}
 
 
 def _runtime(ctx: ApiContext, kind: int) -> CoordinatorRuntime[Any]:

@@ -50,13 +50,17 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         responses.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
     names = []
     views = {topic_id: view for topic_id in unique_ids if (view := ctx.topics.get_by_id(topic_id)) is not None}
-    may = _Permissions(ctx, request, {*unique_names, *(view.name for view in views.values())})
+    deletable: Collection[str] = {*unique_names, *(view.name for view in views.values())}
+    describable = deletable
+    if not ctx.auth.allows(request, checks.DELETE_TOPICS_ANY):
+        describable = ctx.auth.allowed(request, checks.DELETE_TOPICS_DESCRIBE, deletable)
+        deletable = ctx.auth.allowed(request, checks.DELETE_TOPICS, deletable)
     for topic_id in unique_ids:
         view = views.get(topic_id)
         if view is None:
             responses.append(_row(None, topic_id, Errors.UNKNOWN_TOPIC_ID, UNKNOWN_ID))
-        elif view.name not in may.delete:
-            shown = view.name if view.name in may.describe else None
+        elif view.name not in deletable:
+            shown = view.name if view.name in describable else None
             responses.append(_unauthorized(shown, topic_id))
         elif view.name in unique_names:
             del unique_names[view.name]
@@ -64,9 +68,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         else:
             names.append(view.name)
     for name in unique_names:
-        if name not in may.describe:
+        if name not in describable:
             responses.append(_unauthorized(name, ZERO_ID))
-        elif name in may.delete:
+        elif name in deletable:
             view = ctx.topics.get(name)
             if view is not None and view.topic_id in refused_ids:
                 responses.append(_row(name, view.topic_id, Errors.INVALID_REQUEST, ALREADY_SUPPLIED))
@@ -90,16 +94,6 @@ def takes_long(ctx: ApiContext, body: Body, request: RequestContext) -> bool:
         for name, topic_id in _rows(body, request)
     ]
     return sum(len(view.partitions) for view in views if view is not None) > FEW_PARTITIONS
-
-
-class _Permissions:
-    """The topics that the client may delete, and those that it may describe."""
-
-    def __init__(self, ctx: ApiContext, request: RequestContext, names: Collection[str]) -> None:
-        self.describe = self.delete = names
-        if not ctx.auth.allows(request, checks.DELETE_TOPICS_ANY):
-            self.describe = ctx.auth.allowed(request, checks.DELETE_TOPICS_DESCRIBE, names)
-            self.delete = ctx.auth.allowed(request, checks.DELETE_TOPICS, names)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

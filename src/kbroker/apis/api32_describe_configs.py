@@ -105,7 +105,7 @@ def _entries(ctx: ApiContext, kind: int, name: str, wanted: Set[str] | None) -> 
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Broker id must not be empty")
         check_broker_id(name, ctx.node_id, "Broker", "")
-        return _loggers()
+        return [_logger(*one) for one in levels().items()]
     if kind == ConfigResourceType.CLIENT_METRICS:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Client metrics subscription name must not be empty")
@@ -128,20 +128,15 @@ def _topic(ctx: ApiContext, name: str, wanted: Set[str] | None) -> list[Entry]:
     return topic_entries(ctx.config, view.configs, wanted)
 
 
-def _loggers() -> list[Entry]:
-    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
-    return [_plain(name, level, ConfigType.UNKNOWN, source) for name, level in levels().items()]
-
-
-def _plain(name: str, value: str, kind: ConfigType, source: ConfigSource) -> Entry:
+def _logger(name: str, level: str) -> Entry:
     return {
         "Name": name,
-        "Value": value,
+        "Value": level,
         "ReadOnly": False,
-        "ConfigSource": int(source),
+        "ConfigSource": int(ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG),
         "IsSensitive": False,
         "Synonyms": [],
-        "ConfigType": int(kind),
+        "ConfigType": int(ConfigType.UNKNOWN),
         "Documentation": None,
     }
 

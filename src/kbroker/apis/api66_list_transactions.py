@@ -33,8 +33,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if ctx.auth.allows(request, checks.LIST_TRANSACTIONS, one.transactional_id)
     ]
     return {"ErrorCode": 0, "UnknownStateFilters": unknown, "TransactionStates": rows}
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the response of a failed request, without transactions."""
-    return {"ErrorCode": int(error), "UnknownStateFilters": [], "TransactionStates": []}

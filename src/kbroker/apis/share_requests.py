@@ -42,14 +42,8 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 def named(ctx: ApiContext, places: Iterable[tuple[UUID, int]]) -> list[SharedPartition]:
     """Return partitions with the names of their topics."""
-    names: dict[UUID, str | None] = {}
-    found = []
-    for topic_id, index in places:
-        if topic_id not in names:
-            view = ctx.topics.get_by_id(topic_id)
-            names[topic_id] = None if view is None else view.name
-        found.append(SharedPartition(topic_id, index, names[topic_id]))
-    return found
+    views = ((topic_id, index, ctx.topics.get_by_id(topic_id)) for topic_id, index in places)
+    return [SharedPartition(one, index, None if view is None else view.name) for one, index, view in views]
 
 
 def requested(ctx: ApiContext, topics: Iterable[Body]) -> dict[SharedPartition, list[AcknowledgementBatch]]:
