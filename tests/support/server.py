@@ -4,7 +4,7 @@ import functools
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
@@ -12,9 +12,9 @@ from kbroker.common.topic_names import TopicPartition
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.log_dirs import LogDirView
 from kbroker.log.log_types import OffsetAndTimestamp
+from kbroker.log.unhosted_logs import Logs
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller
-from kbroker.metadata.topic_logs import Logs
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, Endpoint, RequestContext
@@ -235,7 +235,7 @@ def make_bench(controller: Controller | None = None, /, **config: object) -> Ben
     values.set_dynamic(*broker_configs(controller.image, values.node_id))
     logs = FakeLogs()
     published: list[list[Any]] = []
-    topics = following(controller, TopicRegistry(values, controller, logs, published.append))
+    topics = following(controller, TopicRegistry(values, controller, cast(Logs, logs), published.append))
     apis = KafkaApis()
     ctx = ApiContext(values, controller, topics, {"PLAINTEXT": Endpoint("here", 9092)}, apis.ranges)
     controller.publishers += [ctx.features, ctx, ctx.quota_entities]

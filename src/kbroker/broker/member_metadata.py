@@ -11,10 +11,10 @@ from kbroker.common.listeners import Listener
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.checkpoints import META_PROPERTIES, read_meta_properties
 from kbroker.log.manager import LogManager, StartCancelled
+from kbroker.log.unhosted_logs import UnhostedLogs
 from kbroker.member import directory_watch
 from kbroker.member.directory_watch import DirectoryWatch
 from kbroker.member.member import Member, supported_features
-from kbroker.member.unhosted_logs import UnhostedLogs
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.log.metadata_log import MetadataLogError
 from kbroker.metadata.log.snapshots import LOOK_EVERY_MS

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from kbroker.common.feature_versions import CORDONED_LEVEL, DIRECTORIES_LEVEL, METADATA_VERSION, level_text
 from kbroker.common.loggers import get_logger
 from kbroker.common.units import counted
+from kbroker.log.unhosted_logs import NOT_HOSTED
 from kbroker.member.lifecycle import BrokerLifecycle
-from kbroker.member.unhosted_logs import NOT_HOSTED
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 

@@ -10,12 +10,12 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.common.loggers import get_logger
+from kbroker.log.unhosted_logs import Logs
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.new_topics import added_records
 from kbroker.metadata.placement import registered_nodes
 from kbroker.metadata.records.metadata_record import MetadataRecord
-from kbroker.metadata.topic_logs import Logs
 from kbroker.metadata.topic_rules import check_more_partitions
 
 logger = get_logger(__name__)

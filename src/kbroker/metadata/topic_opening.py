@@ -8,10 +8,10 @@ from typing import Any
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.topic_names import INTERNAL_TOPICS
+from kbroker.log.unhosted_logs import Logs
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.new_topics import PlannedTopic
 from kbroker.metadata.topic_growth import ADDED_AT_ONCE, own_configs
-from kbroker.metadata.topic_logs import Logs
 
 
 class _Opening:

@@ -20,6 +20,7 @@ from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.log_dirs import LogDirView
+from kbroker.log.unhosted_logs import Logs
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
@@ -28,7 +29,6 @@ from kbroker.metadata.new_topics import Created, PlannedTopic, planned_topic, to
 from kbroker.metadata.partition_records import directory_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_growth import Charge, TopicGrowth, own_configs, storage_error
-from kbroker.metadata.topic_logs import Logs
 from kbroker.metadata.topic_opening import TopicOpening
 from kbroker.metadata.topic_removal import TopicRemoval
 from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -10,6 +10,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import invalid_name_reason
+from kbroker.log.unhosted_logs import Logs
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Plan
 from kbroker.metadata.topic_rules import NewTopic, TopicNames
@@ -60,11 +61,11 @@ def test_validate_only_changes_nothing(bench: Bench) -> None:
 def test_topics_come_back_with_their_ids() -> None:
     """Ids and partitions survive a restart (quirk 6: they must)."""
     controller, config = MemoryController(), BrokerConfig()
-    first = following(controller, TopicRegistry(config, controller, FakeLogs(), lambda views: None))
+    first = following(controller, TopicRegistry(config, controller, cast(Logs, FakeLogs()), lambda views: None))
     first.create(NewTopic("b", 2))
     first.create(NewTopic("a", 1))
     published: list[Sequence[TopicView]] = []
-    second = TopicRegistry(config, controller, FakeLogs(), published.append)
+    second = TopicRegistry(config, controller, cast(Logs, FakeLogs()), published.append)
     second.load()
     known = [(view.name, view.topic_id, len(view.partitions)) for view in first.all()]
     assert [(view.name, view.topic_id, len(view.partitions)) for view in second.all()] == known
@@ -333,7 +334,7 @@ def restarted(controller: MemoryController, logs: FakeLogs) -> tuple[BrokerConfi
     config = BrokerConfig()
     config.set_dynamic(*broker_configs(controller.image, 1))
     controller.publishers.clear()
-    registry = following(controller, TopicRegistry(config, controller, logs, lambda views: None))
+    registry = following(controller, TopicRegistry(config, controller, cast(Logs, logs), lambda views: None))
     registry.load()
     return config, registry
 

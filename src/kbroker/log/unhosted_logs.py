@@ -80,3 +80,7 @@ class UnhostedLogs:
 
     def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None:
         """Do nothing: no log is open."""
+
+
+#: The logs of a topic registry.
+Logs = LogManager | UnhostedLogs
