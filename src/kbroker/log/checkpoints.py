@@ -5,7 +5,6 @@ Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``,
 """
 
 import binascii
-import contextlib
 import os
 import re
 import sys
@@ -376,20 +375,26 @@ def write_partition_metadata(folder: Path, topic_id: uuid.UUID, *, is_synced: bo
 
 
 def claim_partition_folder(folder: Path, topic_id: uuid.UUID) -> None:
-    """Write the topic id of a folder whose log is opened without a manager; an unreadable file is replaced.
+    """Write the topic id of a folder whose log is opened without a manager; a damaged file is replaced.
 
     Raises: ValueError when the folder belongs to another topic (id 0 matches any); OSError.
     """
-    path, text = folder / PARTITION_METADATA, uuid_to_text(topic_id)
-    lines: dict[str, str] = {}
-    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-        lines = dict(line.split(": ", 1) for line in path.read_text("ascii").splitlines() if ": " in line)
-    if not lines:
+    path = folder / PARTITION_METADATA
+    found = None
+    try:
+        found = read_partition_metadata(folder)
+    except CorruptFileError:
+        if topic_id.int == 0:
+            return  # nothing is known to replace it with
+    if found is None:
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(partition_metadata_text(topic_id) + b"\n")
         temporary.replace(path)
-    elif lines.get("topic_id") not in (text, uuid_to_text(uuid.UUID(int=0))) and topic_id.int != 0:
-        raise ValueError(f"{path} belongs to topic id {lines.get('topic_id')}, not {text}")
+    elif found != topic_id and found.int != 0 and topic_id.int != 0:
+        raise ValueError(
+            f"{path} belongs to topic id {uuid_to_text(found)}, not {uuid_to_text(topic_id)}; remove that file if the "
+            "other files are those of the topic, and the next start writes it anew"
+        )
 
 
 def read_partition_metadata(folder: Path) -> uuid.UUID | None:

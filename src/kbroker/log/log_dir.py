@@ -30,6 +30,7 @@ FUTURE_SUFFIX = "-future"
 PARTITION_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})\Z")
 FUTURE_FOLDER = re.compile(rf"(?P<partition>.+)\.[0-9a-f]{{32}}{FUTURE_SUFFIX}\Z")
 MAX_NAME_BYTES = 255
+DAMAGED_PROPERTIES_ADVICE = "restore it from a backup, or remove it: the broker then starts as if it was lost"
 #: The disk is full, not broken: reads continue, and writes succeed again when there is space.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: A shortage of the process or the system that passes by itself; the disk has not failed.
@@ -162,7 +163,10 @@ class LogDir:
         return checkpoints.offset_checkpoint(self.path / name)
 
     def _claim(self, cluster_id: str | None, node_id: int) -> MetaProperties:
-        owner = checkpoints.read_meta_properties(self.path)
+        try:
+            owner = checkpoints.read_meta_properties(self.path)
+        except checkpoints.CorruptFileError as error:
+            raise checkpoints.CorruptFileError(f"{error}; {DAMAGED_PROPERTIES_ADVICE}") from None
         if owner is None:
             owner = MetaProperties(cluster_id or checkpoints.random_uuid_text(), node_id)
         owner.check(cluster_id, node_id, self.path)

@@ -106,6 +106,17 @@ def test_folder_is_made_and_claimed(tmp_path: Path) -> None:
     FolderLock(tmp_path / "a" / "b").release()  # the refused start released the lock
 
 
+def test_a_damaged_owner_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    """The error names the file and the way out, after which the folder is claimed again."""
+    (tmp_path / "meta.properties").write_bytes(bytes(90))
+    with pytest.raises(
+        checkpoints.CorruptFileError, match=r"meta\.properties, line 1: .*; restore it .* or remove it: "
+    ):
+        LogDir(tmp_path, "cluster-1", 4)
+    (tmp_path / "meta.properties").unlink()
+    LogDir(tmp_path, "cluster-1", 4).close(clean=True)
+
+
 def test_file_instead_of_folder(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(LogDirError, match="data is a file"):

@@ -310,7 +310,7 @@ class MetadataLog(_Folder, SnapshotWriter):
         except ProtocolError as error:
             raise self._damaged(error.message) from None
         except ValueError as error:
-            raise MetadataLogError(f"{self.folder}: {error}; {self.advice}") from None
+            raise MetadataLogError(f"{self.folder}: {error}") from None
         if self._log.damage is not None:
             damage = self._log.damage
             self._log.close(clean=False)

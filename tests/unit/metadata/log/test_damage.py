@@ -82,7 +82,8 @@ def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak
             continue
         assert found == expected, (file, at)
     expected_text = re.compile(
-        rf"(?=.*{re.escape(str(data / FOLDER_NAME))}).*(recover-metadata {re.escape(str(data))}'|has type)"
+        rf"(?=.*{re.escape(str(data / FOLDER_NAME))}).*"
+        rf"(recover-metadata {re.escape(str(data))}'|has type|remove that file)"
     )
     assert [text for texts in refused.values() for text in texts if not expected_text.match(text)] == []
     assert len(refused[LOG]) > flips // 2 * 0.3, "flips after the snapshot are refused"
@@ -213,6 +214,26 @@ def test_a_damaged_epoch_checkpoint_is_made_again(filled: Path, tmp_path: Path, 
     assert len(start_metadata(tmp_path, is_clean=False).topics) == 36
     assert path.read_bytes().startswith(whole[:2])
     assert len(path.read_bytes()) > len(whole)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(44), b"version: 0\ntopic_id: AAAAAAA", b"version: 0", b"\xff" * 44])
+def test_a_damaged_topic_id_is_written_anew(filled: Path, tmp_path: Path, content: bytes) -> None:
+    """A sound log is not refused because of this file: its topic id is a constant."""
+    path = copy(filled, tmp_path) / "partition.metadata"
+    whole = path.read_bytes()
+    path.write_bytes(content)
+    assert len(start_metadata(tmp_path, is_clean=True).topics) == 36
+    assert path.read_bytes() == whole
+
+
+def test_the_topic_id_of_another_topic_is_refused(filled: Path, tmp_path: Path) -> None:
+    """The way out that the error names works: a recovery would find nothing to recover."""
+    path = copy(filled, tmp_path) / "partition.metadata"
+    path.write_text("version: 0\ntopic_id: 46mK0nOiSkyxqgtOHNf9Pg\n")
+    with pytest.raises(MetadataLogError, match=r"46mK0nOiSkyxqgtOHNf9Pg, not A{21}Q; remove that file if the other "):
+        start_metadata(tmp_path, is_clean=True)
+    path.unlink()
+    assert len(start_metadata(tmp_path, is_clean=True).topics) == 36
 
 
 def test_a_log_that_ends_before_its_snapshot_is_refused(filled: Path, tmp_path: Path) -> None:
