@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError, ProtocolError
 from kbroker.common.loggers import get_logger
+from kbroker.handlers._batch_receiver import BatchReceiver
 from kbroker.handlers.api_table import ApiEntry, KafkaApis, encode_response
 from kbroker.handlers.long_requests import LongRequests
 from kbroker.network.connections._refused_requests import RefusedRequests
@@ -114,16 +114,6 @@ class PendingResponse:
         return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
 
 
-class Receiver(Protocol):
-    """Source of the requests of one thread."""
-
-    def receive(self, timeout_s: float) -> InboundRequest | None:
-        """Return a request once the previous one was served; None at the time-out, or once closed."""
-
-    def close(self) -> None:
-        """Send the responses that were kept, and return what was taken but not received."""
-
-
 class RequestHandlerPool:
     """Threads that take requests and respond to them.
 
@@ -136,7 +126,7 @@ class RequestHandlerPool:
         self,
         ctx: ApiContext,
         apis: KafkaApis,
-        new_receiver: Callable[[], Receiver],
+        new_receiver: Callable[[], BatchReceiver],
         count: int,
         refused: RefusedRequests,
         intercept: Callable[[InboundRequest], bool] | None = None,

@@ -15,7 +15,7 @@ from kbroker.protocol import codec
 from kbroker.requests.context import Body
 from tests.support.member import FakeChannel
 from tests.support.server import make_bench
-from tests.unit.handlers.test_request_handler import FakeRequest, NoQuotas, NoRequests
+from tests.unit.handlers.test_request_handler import FakeRequest, NoQuotas, no_requests
 
 CREATE_TOPICS, CREATE_TOKEN, ALTER_CONFIGS, RENEW_TOKEN = 19, 38, 44, 39
 TOPIC = {"Name": "t", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
@@ -33,7 +33,7 @@ class Front:
         self.forwarding = ForwardingManager(self.channel, VirtualClock())  # type: ignore[arg-type]
         self.ctx = bench.ctx
         apis = KafkaApis(forwards=True)
-        self._pool = RequestHandlerPool(bench.ctx, apis, NoRequests, 0, RefusedRequests())
+        self._pool = RequestHandlerPool(bench.ctx, apis, no_requests, 0, RefusedRequests())
 
     def serve(self, key: int, body: Body, version: int | None = None, **facts: Any) -> FakeRequest:
         version = codec.api(key).request_versions[1] if version is None else version

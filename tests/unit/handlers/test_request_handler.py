@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers._batch_receiver import BatchReceiver
 from kbroker.handlers.api_table import KafkaApis
-from kbroker.handlers.request_handler import Receiver, RequestHandlerPool
+from kbroker.handlers.request_handler import RequestHandlerPool
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.protocol import codec
@@ -83,7 +84,12 @@ class NoRequests:
         self.closed += 1
 
 
-def pool(apis: KafkaApis, new_receiver: Callable[[], Receiver] = NoRequests, count: int = 0) -> RequestHandlerPool:
+no_requests = cast(Callable[[], BatchReceiver], NoRequests)
+
+
+def pool(
+    apis: KafkaApis, new_receiver: Callable[[], BatchReceiver] = no_requests, count: int = 0
+) -> RequestHandlerPool:
     ctx = make_bench().ctx
     ctx.quotas = NoQuotas()  # type: ignore[assignment]
     return RequestHandlerPool(ctx, apis, new_receiver, count, RefusedRequests())
@@ -141,7 +147,7 @@ def test_an_unknown_outcome_has_no_response() -> None:
     bench = make_bench()
     bench.storage.is_broken = True
     bench.ctx.quotas = NoQuotas()  # type: ignore[assignment]
-    handlers = RequestHandlerPool(bench.ctx, KafkaApis(), NoRequests, 0, RefusedRequests())
+    handlers = RequestHandlerPool(bench.ctx, KafkaApis(), no_requests, 0, RefusedRequests())
     before = bench.ctx.features.finalized
     for _ in range(2):
         one = request(57, 1, {"FeatureUpdates": [{"Feature": "group.version", "MaxVersionLevel": 0, "UpgradeType": 2}]})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
@@ -14,21 +12,11 @@ from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.image_errors import UnwritableMetadataError
 from kbroker.metadata.image.snapshot_records import records_of
-from kbroker.metadata.log.metadata_log import SnapshotFile
-from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.log.metadata_log import SnapshotWriter
 
 logger = get_logger(__name__)
 
 LOOK_EVERY_MS = 10_000
-
-
-class SnapshotLog(Protocol):
-    """A metadata log with snapshots. ``new_bytes``: bytes of the records since the start."""
-
-    new_bytes: int
-
-    def snapshots(self) -> list[SnapshotFile]: ...
-    def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None: ...
 
 
 class Snapshots:
@@ -37,7 +25,7 @@ class Snapshots:
     Threads: `publish` under ``lock``; `look` on the scheduler's, which reads images only.
     """
 
-    def __init__(self, controller: Controller, log: SnapshotLog, config: BrokerConfig, clock: BaseClock) -> None:
+    def __init__(self, controller: Controller, log: SnapshotWriter, config: BrokerConfig, clock: BaseClock) -> None:
         self._controller = controller
         self._log = log
         self.lock = threading.Lock()
