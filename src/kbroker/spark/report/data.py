@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.shown_names import client_name
 from kbroker.spark.report.throttled import Throttles
+from kbroker.spark.usage_views.usage import ENTITY, all_equal
 from kbroker.spark.whatif.recommend import Recommendation
 from kbroker.spark.whatif.sum import by_client
 
@@ -86,39 +87,60 @@ def gather(
         count = (int(span[1]) - start) // bin_s + 1
         summed = [row.asDict() for row in by_client(bins).collect()]
         ranked = sorted(summed, key=lambda r: (-r["delay_ms"] - r["logged_delay_ms"], -r["requests"]))
-        shown = ranked[:top]
         place = F.floor((F.col("bin") - start) / bin_s).cast("int").alias("place")
         sums = [F.sum(name).alias(name) for name in MEASURES]
         everything = bins.groupBy(place).agg(*sums).collect()
-        by_name = bins.groupBy("principal", "client_id", place).agg(*sums)
-        kinds = pa.schema({"p": pa.string(), "c": pa.string()})
-        clients = pa.table({"p": [r["principal"] for r in shown], "c": [r["client_id"] for r in shown]}, kinds)
-        names = bins.sparkSession.createDataFrame(clients)
-        matched = F.col("principal").eqNullSafe(F.col("p")) & F.col("client_id").eqNullSafe(F.col("c"))
-        cells = by_name.join(F.broadcast(names), matched).collect()
+        cells = with_keys(bins, ENTITY, ranked[:top]).groupBy(*ENTITY, place).agg(*sums).collect()
     finally:
         bins.unpersist()
-    clients = []
-    for row in shown:
-        own = [cell for cell in cells if (cell.principal, cell.client_id) == (row["principal"], row["client_id"])]
-        clients.append(Client(client_name(row["principal"], row["client_id"]), row, over_time(own, count)))
-    totals = {name: sum(row[name] for row in summed) for name in MEASURES}
+    clients = shown_clients(ranked[:top], cells, count)
     return ReportData(
         source,
         start,
         start + count * bin_s,
         bin_s,
         clients,
-        [(client_name(row["principal"], row["client_id"]), row) for row in ranked[top:LISTED]],
-        max(0, len(summed) - max(top, LISTED)),
-        over_time(everything, count),
-        {**totals, "clients": len(summed)},
-        throttles,
-        [(one.name, one.over_time["logged_delay_ms"]) for one in clients if one.totals["logged_delay_ms"] > 0],
-        recommendation,
-        current,
-        proposed,
+        **sums_of_clients(ranked, everything, count, top),
+        throttles=throttles,
+        held=[(one.name, one.over_time["logged_delay_ms"]) for one in clients if one.totals["logged_delay_ms"] > 0],
+        recommendation=recommendation,
+        current=current,
+        proposed=proposed,
     )
+
+
+def with_keys(rows: DataFrame, names: Sequence[str], keys: Sequence[Mapping[str, str | None]]) -> DataFrame:
+    """Return the rows whose columns ``names`` have one of the combinations ``keys``, in which any value may be null."""
+    columns = {f"_{name}": pa.array([key[name] for key in keys], pa.string()) for name in names}
+    wanted = rows.sparkSession.createDataFrame(pa.table(columns))
+    return rows.join(F.broadcast(wanted), all_equal(names), "left_semi")
+
+
+def shown_clients(
+    ranked: Sequence[dict[str, Any]], cells: Sequence[Any], bins: int, names: Sequence[str] = MEASURES
+) -> list[Client]:
+    """Return clients with their measures over time. Args: ``cells``: sums by client and `place`."""
+    clients = []
+    for row in ranked:
+        own = [cell for cell in cells if all(cell[name] == row[name] for name in ENTITY)]
+        clients.append(Client(_name(row), row, over_time(own, bins, names)))
+    return clients
+
+
+def sums_of_clients(
+    ranked: Sequence[dict[str, Any]], cells: Sequence[Any], bins: int, top: int, names: Sequence[str] = MEASURES
+) -> dict[str, Any]:
+    """Return the fields of `ReportData` about all clients but the first. Args: ``cells``: sums of all by `place`."""
+    return {
+        "more_clients": [(_name(row), row) for row in ranked[top:LISTED]],
+        "others": max(0, len(ranked) - max(top, LISTED)),
+        "all_over_time": over_time(cells, bins, names),
+        "totals": {**{name: sum(row[name] for row in ranked) for name in names}, "clients": len(ranked)},
+    }
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return client_name(*(row[name] for name in ENTITY))
 
 
 def over_time(rows: Sequence[Any], bins: int, names: Sequence[str] = MEASURES) -> dict[str, list[float]]:

@@ -5,8 +5,9 @@ Functions on DataFrames with the columns of the request log: `read_table`, or th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
-from operator import add
+from operator import add, and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -30,6 +31,11 @@ RANKS = {
     "mutations": ("mutations",),
     "connections": ("connections",),
 }
+
+
+def all_equal(names: Sequence[str]) -> Column:
+    """Return whether each column equals the one whose name has an underscore before it; null equals null."""
+    return reduce(and_, (F.col(name).eqNullSafe(F.col(f"_{name}")) for name in names))
 
 
 def usage_per_second(rows: DataFrame) -> DataFrame:

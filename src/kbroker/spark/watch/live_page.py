@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker.common.shown_names import client_name
-from kbroker.spark.report.data import BINS, LISTED, TOP, Client, ReportData, over_time
+from kbroker.spark.report.data import BINS, TOP, ReportData, over_time, shown_clients, sums_of_clients, with_keys
 from kbroker.spark.report.page import render
 from kbroker.spark.report.throttled import gather_throttles
 from kbroker.spark.report.write import write_page
 from kbroker.spark.tables.delta_table import Table
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TableName
-from kbroker.spark.usage_views import throttles
+from kbroker.spark.usage_views.throttles import KEYS
 from kbroker.spark.usage_views.usage import ENTITY
 from kbroker.spark.watch.minutes import MINUTE_S, THROTTLES, USAGE
 from kbroker.spark.watch.views import throttles_of_views, usage_of
@@ -74,61 +72,32 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
     summed = [row.asDict() for row in usage_of(rows).collect()]
     ranked = sorted(summed, key=lambda r: (-r["request_bytes"] - r["response_bytes"], -r["requests"]))
     everything = used.groupBy(place).agg(*sums).collect()
-    cells = _joined(used, ENTITY, [tuple(row[name] for name in ENTITY) for row in ranked[:top]])
-    by_client = cells.groupBy(*ENTITY, place).agg(*sums).collect() if ranked else []
-    held = gather_throttles(throttles_of_views(rows))
-    keys = [tuple(getattr(row, name) for name in throttles.KEYS) for row in held.rows[:top] if row.delay_ms]
-    delays = rows.where(F.col("view") == THROTTLES)
-    by_quota: list[Any] = []
-    if keys:
-        delayed = _joined(delays, throttles.KEYS, keys).groupBy(*throttles.KEYS, place)
-        by_quota = delayed.agg(F.sum("delay_served_ms").alias("ms")).collect()
-    clients = [
-        Client(
-            client_name(*(row[name] for name in ENTITY)),
-            row,
-            over_time(
-                [cell for cell in by_client if all(cell[name] == row[name] for name in ENTITY)], bins, _OVER_TIME
-            ),
-        )
-        for row in ranked[:top]
-    ]
-    shown = []
-    for one, key in zip((row for row in held.rows[:top] if row.delay_ms), keys, strict=True):
-        values = [0.0] * bins
-        for cell in by_quota:
-            if tuple(cell[name] for name in throttles.KEYS) == key:
-                values[cell["place"]] += cell["ms"]
-        shown.append((f"{one.quota}: {one.who}", values))
-    totals = {name: sum(row[name] for row in summed) for name in _OVER_TIME}
+    cells: list[Any] = []
+    if ranked:
+        cells = with_keys(used, ENTITY, ranked[:top]).groupBy(*ENTITY, place).agg(*sums).collect()
+    throttled = gather_throttles(throttles_of_views(rows))
+    delayed = [row for row in throttled.rows[:top] if row.delay_ms]
+    delays: list[Any] = []
+    if delayed:
+        own = with_keys(rows.where(F.col("view") == THROTTLES), KEYS, [row._asdict() for row in delayed])
+        delays = own.groupBy(*KEYS, place).agg(F.sum("delay_served_ms").alias("ms")).collect()
+    held = []
+    for one in delayed:
+        of_one = [cell for cell in delays if all(cell[name] == getattr(one, name) for name in KEYS)]
+        held.append((f"{one.quota}: {one.who}", over_time(of_one, bins, ["ms"])["ms"]))
     return ReportData(
         f"views {table}",
         start,
         start + bins * bin_s,
         bin_s,
-        clients,
-        [(client_name(*(row[name] for name in ENTITY)), row) for row in ranked[top:LISTED]],
-        max(0, len(summed) - max(top, LISTED)),
-        over_time(everything, bins, _OVER_TIME),
-        {**totals, "clients": len(summed)},
-        held,
-        shown,
-        None,
-        None,
-        None,
+        shown_clients(ranked[:top], cells, bins, _OVER_TIME),
+        **sums_of_clients(ranked, everything, bins, top, _OVER_TIME),
+        throttles=throttled,
+        held=held,
+        recommendation=None,
+        current=None,
+        proposed=None,
     )
-
-
-def _joined(rows: DataFrame, names: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> DataFrame:
-    """Return the rows whose columns ``names`` have one of the combinations ``keys``, in which any value may be null."""
-    if not keys:
-        return rows
-    schema = ", ".join(f"_{name} string" for name in names)
-    wanted = rows.sparkSession.createDataFrame(list(keys), schema)
-    condition = F.lit(True)
-    for name in names:
-        condition = condition & F.col(name).eqNullSafe(F.col(f"_{name}"))
-    return rows.join(F.broadcast(wanted), condition, "left_semi")
 
 
 def _days(start_s: int, end_s: int) -> list[str]:

@@ -12,7 +12,7 @@ from kbroker.spark.tables.log_reader import REASON
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.usage_views import throttles
-from kbroker.spark.usage_views.usage import ENTITY, MEASURES, summed_up, with_connections
+from kbroker.spark.usage_views.usage import ENTITY, MEASURES, all_equal, summed_up, with_connections
 from kbroker.spark.watch.minutes import CONNECTION, MINUTE_S, THROTTLES, USAGE, connections_of, throttles_of, traffic_of
 
 SCHEMA_VERSION = 1
@@ -54,11 +54,7 @@ def rows_of(closed: DataFrame, known: Callable[[Sequence[str]], DataFrame]) -> D
     dates = [row["date"] for row in opened.select("date").distinct().collect()]
     if dates:
         seen = known(dates).select(*(F.col(name).alias(f"_{name}") for name in _CONNECTION))
-        same = [F.col(name).eqNullSafe(F.col(f"_{name}")) for name in _CONNECTION]
-        condition = same[0]
-        for one in same[1:]:
-            condition = condition & one
-        opened = opened.join(seen, condition, "left_anti")
+        opened = opened.join(seen, all_equal(_CONNECTION), "left_anti")
     seconds = with_connections(traffic_of(closed), opened)
     minute = F.lit(MINUTE_S) * F.floor(F.col("second") / F.lit(MINUTE_S))
     used = summed_up(seconds.withColumn("minute", minute), "minute", *ENTITY)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from kbroker.spark.whatif._replay import COUNTED, GIVEN_BACK, JUDGED, STRICT
 from kbroker.spark.whatif.quota_set import Tags
 
+V = TypeVar("V", bound="Values")
 Array: TypeAlias = np.ndarray[Any, Any]
 Client = tuple[str | None, str | None]  # principal and client id
 Part = tuple[pa.Table, int | None]  # see `settled`
@@ -42,21 +43,32 @@ COLUMNS = (
 
 
 @dataclass
-class Events:
-    """Values of one type of quota, as columns. `sequence`: their order where times are equal."""
+class Values:
+    """Values of one type of quota, in the order in which a broker saw them, as columns."""
 
-    row: Array  # int32: of the table
     time_ms: Array  # int64
     value: Array  # float64
     action: Array  # int8
-    sequence: Array  # int64
 
     def __len__(self) -> int:
-        return len(self.row)
+        return len(self.time_ms)
 
-    def taken(self, places: Array) -> Events:
+    @property
+    def is_judged(self) -> Array:
+        """Return whether each value was judged, rather than only counted."""
+        return np.asarray((self.action == JUDGED) | (self.action == STRICT))
+
+    def taken(self: V, places: Any) -> V:
         """Return the values at some places, in the order of `places`."""
-        return Events(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+        return type(self)(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+
+
+@dataclass
+class Events(Values):
+    """Values of the rows of a table. `sequence`: their order where times are equal."""
+
+    row: Array  # int32: of the table
+    sequence: Array  # int64
 
     def in_order(self) -> Events:
         """Return the values by time, then by sequence; self if they are sorted."""
@@ -67,9 +79,10 @@ class Events:
         return self.taken(order[np.argsort(self.time_ms[order], kind="stable")])
 
 
-def joined(parts: Sequence[Events]) -> Events:
+def joined(parts: Sequence[V]) -> V:
     """Concatenate values."""
-    return Events(*(np.concatenate([getattr(part, name) for part in parts]) for name in Events.__dataclass_fields__))
+    kind = type(parts[0])
+    return kind(*(np.concatenate([getattr(part, name) for part in parts]) for name in kind.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
@@ -172,7 +185,7 @@ class Log:
         if not kept.all():
             place = numbers(self.table, "sequence")[row] * 4 + np.where(action == COUNTED, 2, action == GIVEN_BACK)
             sequence = np.where(kept, sequence, place)
-        found = Events(row, time_ms, value, action, sequence)
+        found = Events(time_ms, value, action, row, sequence)
         if quota_type != "Fetch":
             return found
         returned = np.zeros(len(counter), bool)
@@ -196,9 +209,9 @@ class Log:
 
 
 def _events(rows: Array, time_ms: Any, value: Any, action: int, sequence: Any) -> Events:
-    spread = [np.broadcast_to(np.asarray(x), len(rows)) for x in (time_ms, value, action, sequence)]
-    kinds = (np.int64, np.float64, np.int8, np.int64)
-    return Events(rows, *(np.ascontiguousarray(x, kind) for x, kind in zip(spread, kinds, strict=True)))
+    spread = [np.broadcast_to(np.asarray(x), len(rows)) for x in (time_ms, value, action, rows, sequence)]
+    kinds = (np.int64, np.float64, np.int8, np.int32, np.int64)
+    return Events(*(np.ascontiguousarray(x, kind) for x, kind in zip(spread, kinds, strict=True)))
 
 
 def _of_one(group: Array, value: Array, groups: int) -> Array:

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,11 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.usage_views.usage import COLUMNS, usage_per_second
-from kbroker.spark.whatif._replay import GIVEN_BACK, JUDGED, STRICT, Counters
+from kbroker.spark.whatif._replay import GIVEN_BACK, JUDGED, Counters
 from kbroker.spark.whatif.feed import Windows
 from kbroker.spark.whatif.group import ALONE, Shared, Sharing, Work, work_on_table
 from kbroker.spark.whatif.quota_set import KEY_OF, user_of
-from kbroker.spark.whatif.read import Array, Client, Events, Held, Log, Part, clients_of
+from kbroker.spark.whatif.read import Array, Client, Events, Held, Log, Part, Values, clients_of, joined
 
 #: Entities of the quotas: each pair of user and client id, each user, or each client id.
 BY = ("user,client-id", "user", "client-id")
@@ -269,27 +269,6 @@ def _number(value: float) -> str:
 # ---------------------------------------------------------------- the smallest limit
 
 
-@dataclass(frozen=True)
-class Values:
-    """Values of one entity and quota type, in the order in which a broker saw them."""
-
-    time_ms: Array  # int64
-    value: Array  # float64
-    action: Array  # int8
-
-    def __len__(self) -> int:
-        return len(self.time_ms)
-
-    @property
-    def is_judged(self) -> Array:
-        """Return whether each value was judged, rather than only counted."""
-        return np.asarray((self.action == JUDGED) | (self.action == STRICT))
-
-    def taken(self, places: Any) -> Values:
-        """Return the values at some places."""
-        return Values(self.time_ms[places], self.value[places], self.action[places])
-
-
 class EntityValues:
     """Values of one quota type of a log, by entity, at 17 bytes each.
 
@@ -325,9 +304,7 @@ class EntityValues:
 
 
 def _joined(parts: Sequence[Values]) -> Values:
-    if len(parts) == 1:
-        return parts[0]
-    return Values(*(np.concatenate([getattr(part, name) for part in parts]) for name in Values.__dataclass_fields__))
+    return parts[0] if len(parts) == 1 else joined(parts)
 
 
 def _by_seconds(parts: Sequence[Values]) -> list[Values]:
