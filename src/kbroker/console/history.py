@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -82,7 +83,60 @@ class Bin(NamedTuple):
     refused: int
 
 
-class History:
+class Sampler(ABC):
+    """A thread that takes samples while pages need them.
+
+    Args: ``clock``; ``name`` of the thread; ``first_s``, ``every_s``: time before the first sample, and between two;
+    ``failure``: line of the log when a sample fails.
+    Threads: any; ``look_once`` from one at a time. Lock: ``_lock``, of the samples too.
+    """
+
+    def __init__(self, clock: BaseClock, name: str, first_s: float, every_s: float, failure: str) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._name, self._first_s, self._every_s, self._failure = name, first_s, every_s, failure
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def look_once(self) -> None:
+        """Take a sample."""
+
+    @abstractmethod
+    def _is_in_use(self) -> bool:
+        """Return whether pages still need samples; under the lock."""
+
+    def _begin(self) -> None:
+        """Start the thread unless it runs; under the lock."""
+        if self._thread is None and not self._stopping.is_set():
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop sampling, and wait for a sample in progress. Idempotent."""
+        self._stopping.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        wait_s = self._first_s
+        while not self._stopping.wait(wait_s):
+            try:
+                self.look_once()
+            except Exception:
+                if self._stopping.wait(LOOK_EVERY_S):  # the broker was about to stop
+                    return
+                logger.exception(self._failure)
+            with self._lock:
+                if not self._is_in_use():
+                    self._thread = None
+                    return
+            wait_s = self._every_s
+
+
+class History(Sampler):
     """Counters and verdicts of the last ten minutes.
 
     Args: ``look`` returns the current counters, ``verdicts`` the latest verdicts; ``clock``; ``others``: called with
@@ -97,51 +151,25 @@ class History:
         clock: BaseClock,
         others: Sequence[Callable[[int], None]] = (),
     ) -> None:
+        super().__init__(clock, "console-history", 0.0, LOOK_EVERY_S, "the console cannot read the broker's state")
         self._look = look
         self._others = others
         self._verdicts = verdicts
-        self._clock = clock
-        self._lock = threading.Lock()
         self._totals: Totals | None = None
         self._rates: deque[Rates] = deque(maxlen=SECONDS)
         self._bins: dict[Throttled, dict[int, Bin]] = {}
         self._judged_ms = -1  # verdicts up to here are in the bins
         self._missed_until_ms = -1  # verdicts before it may have left the ring unread
         self._used_ms = clock.now_ms()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    # ------------------------------------------------------------ the thread
 
     def use(self) -> None:
         """Continue sampling for some minutes, after a request for a page."""
         with self._lock:
             self._used_ms = self._clock.now_ms()
-            if self._thread is None and not self._stopping.is_set():
-                self._thread = threading.Thread(target=self._run, name="console-history", daemon=True)
-                self._thread.start()
+            self._begin()
 
-    def stop(self) -> None:
-        """Stop sampling, and wait for a sample in progress. Idempotent."""
-        self._stopping.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.look_once()
-            except Exception:
-                if self._stopping.wait(LOOK_EVERY_S):  # the broker was about to stop
-                    return
-                logger.exception("the console cannot read the broker's state")
-            self._stopping.wait(LOOK_EVERY_S)
-            with self._lock:
-                if self._stopping.is_set() or self._clock.now_ms() - self._used_ms > IN_USE_MS:
-                    self._thread = None
-                    return
+    def _is_in_use(self) -> bool:
+        return self._clock.now_ms() - self._used_ms <= IN_USE_MS
 
     # ------------------------------------------------------------ looking
 

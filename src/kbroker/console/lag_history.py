@@ -5,7 +5,6 @@ A thread measures while a group's page was open within the last minutes, with th
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,12 +12,10 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import KafkaError
-from kbroker.common.loggers import get_logger
 from kbroker.console.connections import Identity
+from kbroker.console.history import Sampler
 from kbroker.console.line_chart import KEPT_MS
 from kbroker.console.requests import PageError
-
-logger = get_logger(__name__)
 
 EVERY_S = 5.0
 IN_USE_MS = 300_000  # measuring continues for so long after the last request for the group's page
@@ -44,7 +41,7 @@ class Shown(NamedTuple):
 Measure = Callable[[Shown], int | None]
 
 
-class LagHistory:
+class LagHistory(Sampler):
     """Lags of a few groups.
 
     Args: ``measure`` reads a lag; ``clock``.
@@ -52,13 +49,10 @@ class LagHistory:
     """
 
     def __init__(self, measure: Measure, clock: BaseClock) -> None:
+        super().__init__(clock, "console-lags", EVERY_S, EVERY_S, "the console cannot measure the lag of a group")
         self._measure = measure
-        self._clock = clock
-        self._lock = threading.Lock()
         self._used_ms: dict[Shown, int] = {}  # the most recent last
         self._points: dict[Shown, deque[Point]] = {}
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def use(self, shown: Shown, lag: int | None) -> list[Point]:
         """Record the lag that a page shows, continue to measure it, and return the last ten minutes."""
@@ -69,33 +63,13 @@ class LagHistory:
                 oldest = next(iter(self._used_ms))
                 del self._used_ms[oldest]
                 self._points.pop(oldest, None)
-            if self._thread is None and not self._stopping.is_set():
-                self._thread = threading.Thread(target=self._run, name="console-lags", daemon=True)
-                self._thread.start()
+            self._begin()
             if shown not in self._points:
                 self._add(shown, lag)
             return list(self._points[shown])
 
-    def stop(self) -> None:
-        """Stop measuring, and wait for a measurement in progress. Idempotent."""
-        self._stopping.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(EVERY_S):
-            try:
-                self.look_once()
-            except Exception:
-                if self._stopping.is_set():  # the broker was about to stop
-                    return
-                logger.exception("the console cannot measure the lag of a group")
-            with self._lock:
-                if not self._used_ms:
-                    self._thread = None
-                    return
+    def _is_in_use(self) -> bool:
+        return bool(self._used_ms)
 
     def look_once(self) -> None:
         """Measure each group that was shown lately, and drop the others."""
