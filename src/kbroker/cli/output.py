@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import click
 
 from kbroker.cli.short_text import padded
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, ignoring
 from kbroker.common.printable import columns_of, printable, printable_json
 
 MAX_WIDTH = 100  # of a column: names of clients may have 32,767 characters
@@ -100,15 +100,13 @@ def print_deleted(
     """
     rows = []
     for name in names:
-        try:
+        is_deleted = False
+        with ignoring(*([] if missing is None else [missing])):
             delete(name)
-            rows.append({key: name, "deleted": True})
-        except KafkaError as failure:
-            if missing is None or failure.error is not missing:
-                raise
-            rows.append({key: name, "deleted": False})
+            is_deleted = True
+        rows.append({key: name, "deleted": is_deleted})
         if not as_json:
-            click.echo(f"deleted {name}" if rows[-1]["deleted"] else f"{name} does not exist")
+            click.echo(f"deleted {name}" if is_deleted else f"{name} does not exist")
     if as_json:
         print_json(rows)
 

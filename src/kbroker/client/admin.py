@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from kbroker.client.cluster import BodyFor, Cluster, TopicMetadata, check, to_error, to_uuid
+from kbroker.client.cluster import BodyFor, Cluster, TopicMetadata, check, failure_of, to_uuid
 from kbroker.client.connection import Body, BrokerConnectionError
 from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType, ConfigSource
@@ -404,12 +404,8 @@ class Admin:
         response = self.cluster.request(LIST_OFFSETS, body, node_id=node_id)
         found: dict[TopicPartition, OffsetInfo | KafkaError] = {}
         for tp, p in partition_rows(response["Topics"]):
-            error = to_error(p["ErrorCode"])
-            found[tp] = (
-                OffsetInfo(p["Offset"], p["Timestamp"], p["LeaderEpoch"])
-                if error is Errors.NONE
-                else KafkaError(error, f"partition {tp[0]}-{tp[1]}: {error.message}")
-            )
+            failure = failure_of(p["ErrorCode"], f"partition {tp[0]}-{tp[1]}")
+            found[tp] = failure or OffsetInfo(p["Offset"], p["Timestamp"], p["LeaderEpoch"])
         return found
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -427,11 +423,10 @@ class Admin:
             limit_s = TIMEOUT_MS / 1000 + self.cluster.request_timeout_s
             response = self.cluster.request(DELETE_RECORDS, body, node_id=node_id, timeout_s=limit_s)
             for (topic, partition), p in partition_rows(response["Topics"]):
-                error = to_error(p["ErrorCode"])
-                if error is Errors.NONE:
+                error = failure_of(p["ErrorCode"], f"partition {topic}-{partition}")
+                if error is None:
                     found[topic, partition] = p["LowWatermark"]
-                else:
-                    failure = failure or KafkaError(error, f"partition {topic}-{partition}: {error.message}")
+                failure = failure or error
         if failure is not None:
             raise failure
         return found

@@ -98,9 +98,17 @@ def check(code: int, what: str, message: str | None = None) -> None:
         what: names the thing that failed, for example "topic 'orders'".
         message: the broker's own text, if it sent one.
     """
-    if code:
-        error = to_error(code)
-        raise KafkaError(error, f"{what}: {message or error.message}")
+    failure = failure_of(code, what, message)
+    if failure is not None:
+        raise failure
+
+
+def failure_of(code: int, what: str, message: str | None = None) -> KafkaError | None:
+    """Return the error that `check` raises; None if `code` is 0."""
+    if not code:
+        return None
+    error = to_error(code)
+    return KafkaError(error, f"{what}: {message or error.message}")
 
 
 class Closing(ABC):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin
-from kbroker.client.cluster import Cluster, to_error
+from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
 from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
@@ -187,9 +187,7 @@ class Consumer:
         if p["ErrorCode"] == Errors.OFFSET_OUT_OF_RANGE and self.reset is not None:
             self.seek({tp: self.reset})
             return None
-        if p["ErrorCode"]:
-            error = to_error(p["ErrorCode"])
-            raise KafkaError(error, f"partition {tp[0]}-{tp[1]} at offset {self.positions[tp]}: {error.message}")
+        check(p["ErrorCode"], f"partition {tp[0]}-{tp[1]} at offset {self.positions[tp]}")
         return fetched_partition(tp[0], self.positions[tp], p)
 
 

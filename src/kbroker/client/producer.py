@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from kbroker.client.cluster import Cluster, to_error
+from kbroker.client.cluster import Cluster, failure_of
 from kbroker.client.connection import Body
 from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
@@ -246,16 +246,14 @@ class Producer:
                 )
                 if code == Errors.DUPLICATE_SEQUENCE_NUMBER:
                     code, base_offset = 0, -1
-                if code == 0:
+                error = failure_of(code, f"partition {batch.topic}-{batch.partition}", message)
+                if error is None:
                     waiting.remove(batch)
                     if self.on_delivery is not None:
                         self.on_delivery(Delivery(batch.topic, batch.partition, base_offset, batch.record_count))
                     continue
-                error = to_error(code)
-                if failure is None or (failure.error.retriable and not error.retriable):
-                    failure = KafkaError(
-                        error, f"partition {batch.topic}-{batch.partition}: {message or error.message}"
-                    )
+                if failure is None or (failure.error.retriable and not error.error.retriable):
+                    failure = error
         if failure is not None:
             raise failure
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbroker.client.cluster import check, retried
+from kbroker.client.cluster import check, failure_of, retried
 from kbroker.client.groups import Groups
 from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
@@ -45,12 +45,10 @@ def alter_share_offsets(groups: Groups, group_id: str, offsets: Mapping[TopicPar
         response = groups.ask(group_id, ALTER_SHARE_GROUP_OFFSETS, {"GroupId": group_id, "Topics": topics})
         check(response["ErrorCode"], f"group {group_id!r}", response["ErrorMessage"])
         for (topic, partition), one in partition_rows(response["Responses"], "TopicName"):
-            if one["ErrorCode"]:
-                error = Errors.of(one["ErrorCode"])
-                failure = KafkaError(error, f"group {group_id!r}, partition {topic}-{partition}: {one['ErrorMessage']}")
-                if error is Errors.UNKNOWN_TOPIC_OR_PARTITION:  # it was just listed: deleted since
-                    return failure
-                raise failure
+            what = f"group {group_id!r}, partition {topic}-{partition}"
+            if one["ErrorCode"] == Errors.UNKNOWN_TOPIC_OR_PARTITION:  # it was just listed: deleted since
+                return failure_of(one["ErrorCode"], what, one["ErrorMessage"])
+            check(one["ErrorCode"], what, one["ErrorMessage"])
         return None
 
     failure = groups.cluster.retry(attempt) if topics else None

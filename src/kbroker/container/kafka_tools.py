@@ -87,15 +87,17 @@ def _topics(
 ) -> None:
     """List, create, delete, describe and grow topics."""
     from kbroker.client.admin import Admin, NewTopic
-    from kbroker.common.errors import Errors, KafkaError
+    from kbroker.common.errors import Errors, ignoring
 
     if action is None:
         raise click.UsageError("expected one of --list, --create, --delete, --describe and --alter")
     if topic is None and action not in ("list", "describe"):
         raise click.UsageError(f"--{action} needs --topic NAME")
+    expected = [Errors.TOPIC_ALREADY_EXISTS] if if_not_exists else []
+    expected += [Errors.UNKNOWN_TOPIC_OR_PARTITION] if if_exists else []
     with _connected(servers, command_config) as cluster:
         admin = Admin(cluster)
-        try:
+        with ignoring(*expected):
             if action == "list":
                 found = admin.describe_topics()
                 names = [t.name for t in found if not (exclude_internal and t.is_internal)]
@@ -113,21 +115,16 @@ def _topics(
                 admin.create_partitions(topic, partitions)
             else:
                 raise click.UsageError("--alter needs --partitions N")
-        except KafkaError as error:
-            is_wanted = (if_not_exists and error.error is Errors.TOPIC_ALREADY_EXISTS) or (
-                if_exists and error.error is Errors.UNKNOWN_TOPIC_OR_PARTITION
-            )
-            if not is_wanted:
-                raise
 
 
 def _description(admin: Any, topic: Any) -> str:
     """Return a topic as ``kafka-topics --describe`` prints it."""
-    from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
+    from kbroker.client.admin import own_configs
+    from kbroker.common.configs.config_resource import ConfigResourceType
     from kbroker.log.checkpoints import uuid_to_text
 
-    entries = admin.describe_configs(ConfigResourceType.TOPIC, topic.name)
-    changed = [f"{e.name}={e.value}" for e in entries if e.source is ConfigSource.DYNAMIC_TOPIC_CONFIG]
+    own = own_configs(admin.describe_configs(ConfigResourceType.TOPIC, topic.name))
+    changed = [f"{name}={value}" for name, value in own.items()]
     replicas = max((len(p.replicas) for p in topic.partitions), default=0)
     head = (
         f"Topic: {topic.name}\tTopicId: {uuid_to_text(topic.topic_id)}\tPartitionCount: {len(topic.partitions)}"
