@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from kbroker.common.errors import Errors
 from kbroker.metrics.exposition import Exposition
@@ -20,8 +20,10 @@ from kbroker.observe.metric_table import Row, Series, families, registered
 
 if TYPE_CHECKING:
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+    from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.network._request_metrics import _Figures
 
+M = TypeVar("M")
 REQUESTS, OWN_REQUESTS = "kafka.network:RequestMetrics", "kbroker:requests"
 SERVER, CHANNEL, NETWORK = "kafka.network:SocketServer", "kafka.network:RequestChannel", "kbroker:network"
 PURGATORY = "kafka.server:DelayedOperationPurgatory"
@@ -418,36 +420,31 @@ LOGS: tuple[Row[BrokerParts], ...] = (
 # ---------------------------------------------------------------- transactions
 
 
-def _of_coordinator(
-    measure: Callable[[TransactionCoordinator], float], before: float = 0
-) -> Callable[[BrokerParts], float]:
-    """Return a reader of the transaction coordinator; it returns ``before`` until the first use starts it."""
+def _of_service(measure: Callable[[TransactionService], M], before: M) -> Callable[[BrokerParts], M]:
+    """Return a reader of the transaction service; it returns ``before`` until the first use starts it."""
 
-    def read(parts: BrokerParts) -> float:
+    def read(parts: BrokerParts) -> M:
         service = parts.ctx.transaction_service
-        return before if service is None else measure(service.coordinator)
+        return before if service is None else measure(service)
 
     return read
 
 
-def _verification_failures(parts: BrokerParts) -> float:
-    service = parts.ctx.transaction_service
-    return 0 if service is None else service.partitions.verification_failures
+def _of_coordinator(
+    measure: Callable[[TransactionCoordinator], float], before: float = 0
+) -> Callable[[BrokerParts], float]:
+    return _of_service(lambda service: measure(service.coordinator), before)
 
 
-def _verification_times(parts: BrokerParts) -> Buckets:
-    service = parts.ctx.transaction_service
-    none = Buckets([0] * (len(BOUNDS_MS) + 1), 0.0)
-    return none if service is None else service.partitions.verification_time_ms.buckets()
-
-
+_NO_TIMES = Buckets([0] * (len(BOUNDS_MS) + 1), 0.0)
 TRANSACTIONS: tuple[Row[BrokerParts], ...] = (
     Row(VERIFICATION, "VerificationFailureRate",
         "partitions of a Produce or TxnOffsetCommit that the transaction coordinator did not verify",
-        _verification_failures, kind="counter"),
+        _of_service(lambda one: one.partitions.verification_failures, 0), kind="counter"),
     Row(VERIFICATION, "VerificationTimeMs",
         "milliseconds until the transaction coordinator has verified a Produce or TxnOffsetCommit",
-        _verification_times, kind="histogram", bounds=BOUNDS_MS),
+        _of_service(lambda one: one.partitions.verification_time_ms.buckets(), _NO_TIMES), kind="histogram",
+        bounds=BOUNDS_MS),
     Row(LOADS, "partition-load-time-max",
         "maximum load time of recently loaded partitions of __transaction_state, in milliseconds",
         _of_coordinator(lambda one: one.runtime.load_times.max_ms, math.nan)),

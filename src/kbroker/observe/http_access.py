@@ -74,15 +74,14 @@ class HttpAccess:
         scheme, _, given = headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self.token_refusal(peer, given)
-        if not is_loopback(peer):
-            if self._token is None:
-                return Refusal(403, f"only this machine may read this: there is no {self._setting}")
+        is_foreign = not is_loopback(peer)
+        if (is_foreign or not self._trusts_this_machine) and self._token is not None:
             return Refusal(401, f"a token is needed: Authorization: Bearer and the value of {self._setting}")
+        if is_foreign:
+            return Refusal(403, f"only this machine may read this: there is no {self._setting}")
         if not self._trusts_this_machine:
-            if self._token is None:
-                reason = "a broker with an authorizer, or with authentication on every listener, needs a token"
-                return Refusal(403, f"{reason}: set {self._setting}, and send it")
-            return Refusal(401, f"a token is needed: Authorization: Bearer and the value of {self._setting}")
+            reason = "a broker with an authorizer, or with authentication on every listener, needs a token"
+            return Refusal(403, f"{reason}: set {self._setting}, and send it")
         if not is_local_name(headers.get("Host", "")):
             return Refusal(403, "the Host header must be an address or localhost, unless the token is sent")
         if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
