@@ -1,15 +1,14 @@
 """`kbroker cluster`: description of a cluster; its topics, ACLs and quotas as a file, on any Kafka."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from kbroker.cli.configs import corrections
-from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorators, json_option
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, file_and_prune, json_option
 from kbroker.cli.output import note, print_difference, print_json, print_table
 from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster
 from kbroker.client.cluster_description import BrokerDescription, describe_cluster
@@ -19,8 +18,6 @@ from kbroker.client.quorum_description import QuorumDescription
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
 from kbroker.common.units import counted
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_DIFFERENT = 3
 
@@ -132,13 +129,7 @@ def print_content(
         click.echo(yaml_text(document), nl=False)
 
 
-def file_argument(command: F) -> F:
-    """Add FILE, the options of the cluster, and `--prune`."""
-    return decorators(
-        click.argument("path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.yaml"),
-        bootstrap_option,
-        click.option("--prune", is_flag=True, help="Remove the contents of the cluster that the file does not list."),
-    )(command)
+file_argument = file_and_prune("Remove the contents of the cluster that the file does not list.")
 
 
 @cluster.command()

@@ -18,6 +18,7 @@ else:
     _IntParam, _TextParam = click.ParamType, click.ParamType  # not generic before click 8.2
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 COMMAND_CONFIG = "kbroker.command_config"
@@ -169,6 +170,15 @@ def bootstrap_option(command: F) -> F:
     )(command_config_option(command))
 
 
+def file_and_prune(effect: str) -> Callable[[F], F]:
+    """FILE.yaml, the options of the cluster, and `--prune` with this effect, as one decorator."""
+    return decorators(
+        click.argument("path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.yaml"),
+        bootstrap_option,
+        click.option("--prune", is_flag=True, help=effect),
+    )
+
+
 def http_options(command: F) -> F:
     """`--http` and `--token` of a broker's HTTP port, for `http_port`."""
     return decorators(
@@ -215,9 +225,7 @@ def http_port(bootstrap_server: str, http_url: str | None, token: str | None) ->
 
 def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
     """Open a `Cluster` with the security of `--command-config`; a malformed address is wrong usage."""
-    context = click.get_current_context(silent=True)
-    file = None if context is None else context.meta.get(COMMAND_CONFIG)
-    return connect_with(file, bootstrap_server, **settings)
+    return connect_with(_command_config(), bootstrap_server, **settings)
 
 
 def connect_with(
@@ -230,7 +238,10 @@ def connect_with(
     from kbroker.client.cluster import Cluster
 
     if file is not None:
-        settings = {**_security(file, options[0]), **settings}
+        from kbroker.client.security import ClientSecurity
+
+        security = _of_properties(ClientSecurity, file, options[0])
+        settings = {"open_stream": security.open_stream, "authenticate": security.authenticate, **settings}
     try:
         return Cluster(bootstrap_server, client_id="kbroker-cli", **settings)
     except ValueError as error:
@@ -247,29 +258,27 @@ def wall_clock() -> "BaseClock":
 
 def client_properties() -> dict[str, str]:
     """Return the properties of `--command-config`, for other clients."""
-    from kbroker.common.configs.config import parse_properties
-
-    context = click.get_current_context(silent=True)
-    file = None if context is None else context.meta.get(COMMAND_CONFIG)
-    try:
-        return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise click.BadParameter(f"{file}: {error}", param_hint="--command-config") from None
+    file = _command_config()
+    return {} if file is None else _of_properties(dict, file, "--command-config")
 
 
 def _remember(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
     context.meta[COMMAND_CONFIG] = file
 
 
-def _security(file: Path, option: str) -> dict[str, Any]:
-    from kbroker.client.security import ClientSecurity
+def _command_config() -> Path | None:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(COMMAND_CONFIG)
+
+
+def _of_properties(make: Callable[[dict[str, str]], T], file: Path, option: str) -> T:
+    """Make something of the properties of a file. Raises: BadParameter."""
     from kbroker.common.configs.config import parse_properties
 
     try:
-        security = ClientSecurity(parse_properties(file.read_text(encoding="utf-8")))
+        return make(parse_properties(file.read_text(encoding="utf-8")))
     except ValueError as error:
         raise click.BadParameter(f"{file}: {error}", param_hint=option) from None
-    return {"open_stream": security.open_stream, "authenticate": security.authenticate}
 
 
 def key_values(words: tuple[str, ...], option: str) -> dict[str, str]:

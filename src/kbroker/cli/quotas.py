@@ -14,6 +14,7 @@ from kbroker.cli.options import (
     bootstrap_option,
     connect,
     decorators,
+    file_and_prune,
     http_options,
     http_port,
     json_option,
@@ -370,11 +371,7 @@ def _change_shadows(
 # ---------------------------------------------------------------- files
 
 
-def file_argument(command: F) -> F:
-    """FILE, the options of the cluster, and `--prune`."""
-    prune = click.option("--prune", is_flag=True, help="Remove the quotas of entities that the file does not name.")
-    path = click.argument("path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.yaml")
-    return path(bootstrap_option(prune(command)))
+file_argument = file_and_prune("Remove the quotas of entities that the file does not name.")
 
 
 @quotas.command()
