@@ -27,9 +27,9 @@ from bench.spark.ingest import cpu_seconds  # noqa: E402
 from kbroker.common.quotas import QuotaEntity  # noqa: E402
 from kbroker.spark.setup.session import build_session  # noqa: E402
 from kbroker.spark.tables.compaction import compact_table  # noqa: E402
-from kbroker.spark.tables.table import write_table  # noqa: E402
 from kbroker.spark.whatif.quota_set import QuotaSet  # noqa: E402
 from kbroker.spark.whatif.replay import replay_table  # noqa: E402
+from tests.spark.written_table import write_table  # noqa: E402
 
 T = TypeVar("T")
 EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 20_000.0}})

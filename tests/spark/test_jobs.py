@@ -28,13 +28,14 @@ from kbroker.spark.tables.file_writer import PREFIX
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import POSITION, LogSource, good, read_log, rejected
 from kbroker.spark.tables.log_schema import arrow_schema, spark_schema
-from kbroker.spark.tables.table import read_table, split, write_rows, write_table
+from kbroker.spark.tables.table import read_table, split, write_rows
 from kbroker.spark.tables.table_place import AsOf, TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions, in_time
 from kbroker.spark.usage_views.throttles import by_quota, throttles
 from kbroker.spark.usage_views.usage import MEASURES, top, usage, usage_per_day, usage_per_second
 from tests.spark.day import DATE, OURS, START_US, Day, make_day, to_line
 from tests.spark.source_support import plan_of
+from tests.spark.written_table import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

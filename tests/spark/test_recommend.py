@@ -11,12 +11,12 @@ import pytest
 from kbroker.client.quota_file import read_quota_file
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables.table import write_table
 from kbroker.spark.whatif.feed import Replay, Windows
 from kbroker.spark.whatif.quota_set import KEY_OF, QuotaSet
 from kbroker.spark.whatif.recommend import FINEST, Need, _needs, capacity_percent, needs_of_table, recommend, yaml_text
 from kbroker.spark.whatif.sum import verdict_rows
 from tests.spark.logged import logged, traffic
+from tests.spark.written_table import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from kbroker.spark.tables.table import read_table, write_table
+from kbroker.spark.tables.table import read_table
 from kbroker.spark.whatif.check import check, replay_exact, replay_updates
 from kbroker.spark.whatif.feed import Replay
 from kbroker.spark.whatif.group import spread_clients, units_of
@@ -19,6 +19,7 @@ from kbroker.spark.whatif.replay import replay_rows, replay_table, verdicts_of_r
 from kbroker.spark.whatif.sum import by_client, second_rows
 from tests.spark.logged import LoggedBroker, in_order, lacking, logged, traffic
 from tests.spark.test_replay_core import SETS, verdicts_of
+from tests.spark.written_table import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,10 +20,10 @@ from kbroker.spark.report.plots import Line, Mark, Plot, byte_ticks, heat_map, p
 from kbroker.spark.report.throttled import Throttles
 from kbroker.spark.report.write import write_report
 from kbroker.spark.tables.delta_table import describe_table
-from kbroker.spark.tables.table import write_table
 from kbroker.spark.whatif.recommend import Need, Recommendation, needs_of_table, recommend
 from kbroker.spark.whatif.replay import replay_bins
 from tests.spark.logged import logged, traffic
+from tests.spark.written_table import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from click.testing import Result
 
 from kbroker.broker import Broker
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.tables.table import write_table
 from tests.spark.logged import LoggedBroker, logged, traffic
+from tests.spark.written_table import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,13 +11,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from kbroker.common import request_log
 from kbroker.spark.locations import spark_path
 from kbroker.spark.session_kind import in_tasks, no_rows, parallelism
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.delta_table import (
-    DEFAULT_BUCKETS,
     HOUR_US,
     PLACE,
     REQUEST_LOG,
@@ -75,25 +73,6 @@ def _read_by_pyarrow(
     kinds = {"path": pa.string(), "date": pa.string(), "hour": pa.int32(), "bucket": pa.int32()}
     names = in_tasks(spark, named, pa.schema(kinds))
     return names.mapInArrow(partial(read_rows, place, schema), schema)
-
-
-def write_table(
-    rows: DataFrame, table: TableName, *, buckets: int = DEFAULT_BUCKETS, transaction: tuple[str, int] | None = None
-) -> Written:
-    """Add rows with the columns of the request log to a table, which is created if it does not exist.
-
-    Args: `buckets`: number of buckets of a new table. `transaction`: a name and an increasing number: an existing one
-    writes nothing.
-    Raises: TableError for a table of another kind.
-    """
-    found = Table(table)
-    columns = log_schema.spark_schema().jsonValue()
-    info = found.open(TableInfo(REQUEST_LOG, buckets, request_log.VERSION, columns))
-    if transaction is not None and transaction[1] <= found.committed(transaction[0]):
-        return summary([])
-    files = write_rows(rows, found.place, info, "rows")
-    found.commit(files, transaction)
-    return summary(files)
 
 
 def summary(files: Sequence[DataFile]) -> Written:
