@@ -60,8 +60,9 @@ def move_all(broker: BrokerProcess, folders: list[Path]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("flush_messages", [1 << 62, 1], ids=["default", "each record"])
 def test_kills_during_moves_lose_nothing(
-    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool, flush_messages: int
 ) -> None:
     """Each acknowledged record is kept while partitions are moved between folders and the broker is killed.
 
@@ -70,7 +71,9 @@ def test_kills_during_moves_lose_nothing(
     rng = random.Random(random_seed())
     folders = [tmp_path / "a", tmp_path / "b"]
     broker = start_broker(
-        log__dirs=",".join(map(str, folders)), replica__alter__log__dirs__io__max__bytes__per__second="20000000"
+        log__dirs=",".join(map(str, folders)),
+        log__flush__interval__messages=str(flush_messages),
+        replica__alter__log__dirs__io__max__bytes__per__second="20000000",
     )
     create_topic(broker.bootstrap, TOPIC, PARTITIONS, segment_bytes=str(1 << 20))
     log = AckLog(tmp_path / "acks")

@@ -1,4 +1,4 @@
-/* System calls on a folder that fail on demand, and a record of the calls that change it, for tests. Linux only.
+/* System calls on a folder that fail or wait on demand, and a record of the calls that change it, for tests. Linux only.
  *
  * LD_PRELOAD=disk_calls.so DISK_CALLS=FILE: FILE has struct control, which the test maps too. `disk_calls.py` beside this
  * file has the same numbers.
@@ -20,13 +20,13 @@
 #include <unistd.h>
 
 enum { WRITE = 1, SYNC = 2, TRUNCATE = 4, RENAME = 8, OPEN = 16, UNLINK = 32, MKDIR = 64 };
-enum { FAIL = 1, SHORT = 2 };
+enum { FAIL = 1, SHORT = 2, BLOCK = 3 };
 
 struct control {
     int64_t calls;        /* bits of the counted calls; 0: none */
     int64_t action;
     int64_t error;        /* errno of FAIL */
-    int64_t first, times; /* number of the first counted call that fails, from 1, and of failing calls */
+    int64_t first, times; /* number of the first counted call with the action, from 1, and of such calls */
     int64_t counted, failed;
     int64_t is_recording;
     char part[256];       /* part of the paths of counted calls; "": any path below root */
@@ -81,7 +81,7 @@ static void path_at(int fd, const char *name, char *out, size_t capacity)
         snprintf(out + strlen(out), capacity - strlen(out), "/%s", name);
 }
 
-/* Count a call; return the action for the call, or 0. */
+/* Count a call; return the action for the call, or 0. BLOCK is over when this returns. */
 static int due(int call, const char *path)
 {
     int64_t number;
@@ -92,7 +92,11 @@ static int due(int call, const char *path)
     if (number < control->first || number - control->first >= control->times)
         return 0;
     __sync_add_and_fetch(&control->failed, 1);
-    return (int)control->action;
+    if (control->action != BLOCK)
+        return (int)control->action;
+    while (*(volatile int64_t *)&control->calls & call)
+        usleep(1000);
+    return 0;
 }
 
 static int is_failing(int call, const char *path)

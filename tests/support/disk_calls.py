@@ -1,4 +1,4 @@
-"""System calls on a folder that fail on demand, and a record of the calls that change it: see `disk_calls.c`."""
+"""System calls on a folder that fail or wait on demand, and a record of those that change it: see `disk_calls.c`."""
 
 import ctypes
 import mmap
@@ -10,7 +10,7 @@ from tests.support.preloaded import preloaded
 
 SOURCE = Path(__file__).with_suffix(".c")
 CALLS = {"write": 1, "sync": 2, "truncate": 4, "rename": 8, "open": 16, "unlink": 32, "mkdir": 64}
-FAIL, SHORT = 1, 2
+FAIL, SHORT, BLOCK = 1, 2, 3
 ALWAYS = 1 << 62
 _CONTROL = struct.Struct("8q256s512s512s")
 
@@ -29,6 +29,15 @@ class DiskCalls:
     def fail(self, number: int, *calls: str, part: str = "", first: int = 1, times: int = ALWAYS) -> None:
         """Make calls on paths that contain ``part`` fail with this error, from the call numbered ``first``."""
         self._control.set(calls=calls, error=number, part=part, first=first, times=times)
+
+    def block(self, *calls: str, part: str) -> None:
+        """Let calls on paths that contain ``part`` wait until ``repair``, as those on a disk that does not respond."""
+        self._control.set(calls=calls, action=BLOCK, part=part)
+
+    @property
+    def blocked(self) -> int:
+        """Number of calls that began to wait since ``block``."""
+        return self._control.failed
 
     def repair(self) -> None:
         """Let all calls succeed again."""
@@ -69,7 +78,7 @@ class Control:
 
     @property
     def failed(self) -> int:
-        """Number of calls that failed."""
+        """Number of calls that failed, or began to wait."""
         return int(_CONTROL.unpack_from(self._map)[6])
 
 

@@ -45,8 +45,12 @@ class Brokers:
 def kill(manager: LogManager) -> None:
     """Close a manager as kill -9 would, without marks and checkpoints; release only locks and descriptors."""
     manager._disarm()
-    for part in (manager.scheduler, manager.mover, manager.cleaner, manager.flusher):
-        part.close()
+    for scheduler in manager.tasks.schedulers:
+        scheduler.close()
+    manager.mover.close()
+    manager.cleaner.close()
+    for log_dir in manager._dirs:
+        log_dir.flusher.close()
     for _, hosted in manager._hosted.items():
         hosted.log.close(clean=False)
 
@@ -81,4 +85,5 @@ def delete(manager: LogManager, topic: str, partition: int) -> None:
 
 def pass_time(manager: LogManager, clock: VirtualClock, ms: int) -> None:
     clock.advance_ms(ms)
-    manager.scheduler.run_due()
+    for scheduler in manager.tasks.schedulers:
+        scheduler.run_due()

@@ -116,7 +116,7 @@ class FakeLogs:
         if self.fail_sync:
             raise OSError(5, "Input/output error")
 
-    def write_log_starts(self) -> Collection[TopicPartition]:
+    def write_log_starts(self, keys: Iterable[tuple[str, int]]) -> Collection[TopicPartition]:
         return ()
 
     def describe_dirs(self) -> list[LogDirView]:

@@ -31,7 +31,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         rows = [_cut(*_found(ctx, name, index, refused), index, offset) for index, offset in offsets.items()]
         topics.append({"Name": name, "Partitions": rows})
     cut = [(topic["Name"], row) for topic in topics for row in topic["Partitions"] if row["LowWatermark"] > 0]
-    unwritten = ctx.topics.write_log_starts() if cut else ()
+    unwritten = ctx.topics.write_log_starts((name, row["PartitionIndex"]) for name, row in cut)
     for name, row in cut:
         if (name, row["PartitionIndex"]) in unwritten:
             row.update(_response(row["PartitionIndex"], Errors.KAFKA_STORAGE_ERROR))

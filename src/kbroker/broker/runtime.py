@@ -155,6 +155,7 @@ class BrokerRuntime:
             storage = BrokerStorage(config, self.clock, self.on_failure, self._is_cancelled)
             self._on_stop("log", storage.logs.close)
             self._on_stop("metadata log", storage.metadata.close)
+            self._on_stop("moves", storage.logs.mover.close)  # the metadata gets the folder of a move that ends now
             self._scheduler, self._metadata = storage.logs.scheduler, storage.metadata
         else:
             scheduler = self._scheduler = Scheduler(self.clock, f"node-scheduler-{config.node_id}")
@@ -505,7 +506,7 @@ class BrokerRuntime:
         # A request may be declined to Python, be handed back and be declined once more: four checks, in this order.
         return all(self._is_idle(python) for python in (False, True, False, True)) and (
             self.parts.native_apis.is_idle
-            and self._logs.scheduler.is_idle
+            and all(scheduler.is_idle for scheduler in self._logs.tasks.schedulers)
             and self._scheduler.is_idle
             and (self._groups.started is None or self._groups.started.coordinator.is_idle)
             and (self._transactions.started is None or self._transactions.started.is_idle)

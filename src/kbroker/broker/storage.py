@@ -110,6 +110,7 @@ class BrokerStorage:
 
     def close(self) -> None:
         """Close the metadata, then the logs. Idempotent."""
+        self.logs.mover.close()  # the metadata gets the folder of a move that ends now
         try:
             self.metadata.close()
         finally:

@@ -1,9 +1,10 @@
 """Log of failed appends, reads and syncs of the native handlers, which clients received as KAFKA_STORAGE_ERROR.
 
-Threads: ``FailedIo.look`` one at a time (the scheduler's); the counts any.
+Threads: ``FailedIo.look`` one at a time for each folder; the counts any.
 """
 
 import os
+import threading
 from collections.abc import Sequence
 
 from kbroker._core.clock import BaseClock
@@ -31,19 +32,21 @@ class FailedIo:
         self._hosted = hosted
         self._dirs = log_dirs
         self._failures = RepeatedFailures(clock)
+        self._totals_lock = threading.Lock()
         #: failures since the start by kind
         self.totals = {"append": 0, "read": 0, "sync": 0}
 
-    def look(self) -> None:
-        """Log the failures since the last call."""
-        for log_dir in self._dirs:
+    def look(self, *folders: LogDir) -> None:
+        """Log the failures in these folders (none given: in all) since the last call."""
+        for log_dir in folders or self._dirs:
             for name, kind, number, count in take_failures(str(log_dir.path)):
-                self.totals[kind] += count
                 self._note(log_dir, name, kind, number, count)
             log_dir.write_late_failures()
         self._failures.write_late()
 
     def _note(self, log_dir: LogDir, name: str, kind: str, number: int, count: int) -> None:
+        with self._totals_lock:
+            self.totals[kind] += count
         error = OSError(number, os.strerror(number)) if number else None
         if kind == "sync" and number in TRANSIENT:
             self._hosted.flush_again(name)

@@ -1,7 +1,7 @@
 """Table of the partitions that a broker hosts, with their log folders, and the handling of disk failures.
 
-Threads: every method from any thread. Lock: ``PartitionRegistry.lock`` guards the table; files are touched under it
-only to create, delete or move a partition.
+Threads: every method from any thread. Locks: ``PartitionEntry.lock`` is held while a partition is deleted, or is given
+its future folder, which may wait for a disk; ``PartitionRegistry.lock``, a leaf, guards the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TypeVar
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
-from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CompactionConfig
 from kbroker.log.log_dir import LogDir, parse_partition_folder
@@ -51,14 +50,16 @@ class FutureReplica:
 class PartitionEntry:
     """A partition in service. ``log_dir`` None: in memory; ``compaction`` None: not compacted.
 
-    ``flushed_ms``: when it was last flushed by time; ``future``: its copy while it is moved.
+    ``flushed_ms``: when it was last flushed by time; ``future``: its copy while it is moved; ``lock`` guards its place:
+    ``log_dir`` and ``future``.
     """
 
-    __slots__ = ("compaction", "delete_delay_ms", "flush_ms", "flushed_ms", "future", "log", "log_dir")
+    __slots__ = ("compaction", "delete_delay_ms", "flush_ms", "flushed_ms", "future", "lock", "log", "log_dir")
 
     def __init__(self, log: PartitionLog, log_dir: LogDir | None, flushed_ms: int) -> None:
         self.log = log
         self.log_dir = log_dir
+        self.lock = threading.Lock()
         self.flushed_ms = flushed_ms
         self.flush_ms = INT64_MAX
         self.delete_delay_ms = 60_000
@@ -67,7 +68,7 @@ class PartitionEntry:
 
     def is_in(self, log_dir: LogDir) -> bool:
         """Return whether the partition, or its copy, is in a log folder."""
-        future = self.future
+        future = self.future  # read first: it is reset after log_dir changes
         return self.log_dir is log_dir or (future is not None and future.log_dir is log_dir)
 
     def note_config(self, config: Mapping[str, ConfigValue]) -> None:
@@ -79,11 +80,10 @@ class PartitionEntry:
 
 
 class PartitionRegistry:
-    """The table of partitions. Args: ``flusher`` refuses writes to the partitions of a folder that failed."""
+    """The table of partitions."""
 
-    def __init__(self, flusher: FlusherPool) -> None:
+    def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._flusher = flusher
         self._table: dict[TopicPartition, PartitionEntry] = {}
         self._counts: Counter[LogDir] = Counter()  # partitions and future replicas of each folder
 
@@ -108,7 +108,8 @@ class PartitionRegistry:
 
     def add(self, key: TopicPartition, hosted: PartitionEntry) -> None:
         """Put a partition into service."""
-        self._flusher.attach(hosted.log)
+        if hosted.log_dir is not None:
+            hosted.log_dir.flusher.attach(hosted.log)
         with self.lock:
             self._table[key] = hosted
             self._count(hosted.log_dir, 1)
@@ -119,9 +120,10 @@ class PartitionRegistry:
             hosted = self._table.pop(key)
             self.set_future(hosted, None)
             self._count(hosted.log_dir, -1)
-            hosted.log.close(clean=False)
-            self._flusher.detach(hosted.log)
-            return hosted
+        hosted.log.close(clean=False)
+        if hosted.log_dir is not None:
+            hosted.log_dir.flusher.detach(hosted.log)
+        return hosted
 
     def set_future(self, hosted: PartitionEntry, future: FutureReplica | None) -> None:
         """Begin a move, or end it."""
@@ -132,13 +134,18 @@ class PartitionRegistry:
             if future is not None:
                 self._count(future.log_dir, 1)
 
-    def set_folder(self, hosted: PartitionEntry, log_dir: LogDir) -> None:
-        """Record that a partition was moved to its future folder."""
+    def set_folder(self, hosted: PartitionEntry, former: LogDir, log_dir: LogDir) -> None:
+        """Record that a partition was moved from a folder to its future one, whose flusher it gets.
+
+        The move is over, for those who look at it, when ``set_future`` is called.
+        """
         with self.lock:
-            self.set_future(hosted, None)
-            self._count(hosted.log_dir, -1)
+            self._count(former, -1)
             hosted.log_dir = log_dir
             self._count(log_dir, 1)
+        log_dir.flusher.attach(hosted.log)
+        log_dir.flusher.mark(hosted.log)  # appends since the move, for which the former flusher was called
+        former.flusher.detach(hosted.log)
 
     def _count(self, log_dir: LogDir | None, change: int) -> None:
         if log_dir is not None:
@@ -164,24 +171,35 @@ class PartitionRegistry:
 
         Returns: whether the action succeeded, and its result.
         """
-        what = f"{kind} of {key[0]}-{key[1]}"
         try:
             return True, action()
         except OSError as e:
-            if hosted.log_dir is None:
-                logger.error("%s failed: %s", what, e)
-            else:
-                self.note_failure(hosted.log_dir, what, e, kind)
+            self._note(hosted, kind, key, e)
         except ValueError as e:  # deleted or closed
-            logger.info("%s: %s", what, e)
+            logger.info("%s of %s-%d: %s", kind, *key, e)
         return False, None
+
+    def note_failed(self, key: TopicPartition, kind: str, error: OSError) -> None:
+        """Treat the failure of a partition's disk work as ``guarded`` does; that of a deleted partition is logged."""
+        hosted = self.find(key)
+        if hosted is None:
+            logger.info("%s of %s-%d: %s", kind, *key, error)
+        else:
+            self._note(hosted, kind, key, error)
+
+    def _note(self, hosted: PartitionEntry, kind: str, key: TopicPartition, error: OSError) -> None:
+        what = f"{kind} of {key[0]}-{key[1]}"
+        if hosted.log_dir is None:
+            logger.error("%s failed: %s", what, error)
+        else:
+            self.note_failure(hosted.log_dir, what, error, kind)
 
     def flush_again(self, folder: str) -> None:
         """Queue a flush of the partition with this folder name, which could not be tried."""
         key = parse_partition_folder(folder)
         hosted = self.find(key) if key is not None else None
-        if hosted is not None:
-            self._flusher.mark(hosted.log)
+        if hosted is not None and hosted.log_dir is not None:
+            hosted.log_dir.flusher.mark(hosted.log)
 
     def note_failure(self, log_dir: LogDir, what: str, error: OSError, kind: str = "") -> None:
         """Log a failure, once a minute for each ``kind`` of work (``what`` if there is none).
@@ -192,4 +210,4 @@ class PartitionRegistry:
             return
         for _, hosted in self.items():
             if hosted.log_dir is log_dir:
-                self._flusher.refuse_appends(hosted.log)
+                log_dir.flusher.refuse_appends(hosted.log)

@@ -1,8 +1,9 @@
-"""One log folder: its lock, owner, checkpoints, partition folders, and whether it is writable."""
+"""One log folder: its lock, owner, flusher, checkpoints, partition folders, and whether it is writable."""
 
 import errno
 import os
 import re
+import threading
 import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kbroker.log import checkpoints, clean_shutdown
+from kbroker.log._flusher import Flusher
 from kbroker.log.checkpoints import (
     PARTITION_METADATA,
     CheckpointFile,
@@ -146,13 +148,16 @@ class LogDir:
             self._lock.release()
             raise
         self.failure = ""
+        self.flusher = Flusher()
+        #: Held while a checkpoint of the folder is written: older offsets never replace newer ones.
+        self.checkpoints_lock = threading.Lock()
         self._has_new_names = False  # not synced yet
         self.deletion_note = DeletionNote(self.path)
         self._recovery_points = self._checkpoint(checkpoints.RECOVERY_POINT_CHECKPOINT)
         self._log_starts = self._checkpoint(checkpoints.LOG_START_CHECKPOINT)
         self._high_watermarks = self._checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)
         self._cleaner_offsets = self._checkpoint(checkpoints.CLEANER_OFFSET_CHECKPOINT)
-        # as read or last written; guarded by LogTasks
+        # as read or last written; changed under checkpoints_lock
         self.recovery_points = self._read(self._recovery_points)
         self.log_starts = self._read(self._log_starts)
         self.cleaner_offsets = self._read(self._cleaner_offsets)
@@ -242,6 +247,10 @@ class LogDir:
     def write_log_starts(self, offsets: dict[TopicPartition, int]) -> None:
         self._log_starts.write(offsets)
         self.log_starts = offsets
+
+    def has_offsets(self, keys: Collection[TopicPartition]) -> bool:
+        """Return whether the checkpoints that a start reads have one of these partitions, as read or last written."""
+        return any(key in self.log_starts or key in self.recovery_points for key in keys)
 
     def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
         """Remove partitions from the checkpoints that a start reads; checkpoints without them are not written.

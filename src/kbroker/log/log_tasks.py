@@ -1,14 +1,17 @@
 """Periodic tasks of all partitions: retention, flushes by time, expiry of idle producers, checkpoints.
 
-Threads: the scheduler's, and those of callers that run a task at once.
+With several log folders each has its own thread for its tasks, so that a folder whose disk does not respond delays
+those of no other.
+
+Threads: those of the schedulers, and those of callers that run a task at once. Lock: ``LogDir.checkpoints_lock``.
 Source: ``LogManager.startupWithConfigHandling``, ``checkpointLogRecoveryOffsets``.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from kbroker._core.clock import BaseClock
@@ -17,8 +20,8 @@ from kbroker.common.configs.config_def import INT64_MAX
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.failed_io import LOOK_PERIOD_MS, FailedIo
-from kbroker.log.hosted_logs import PartitionRegistry
-from kbroker.log.log_dir import LogDir
+from kbroker.log.hosted_logs import PartitionEntry, PartitionRegistry
+from kbroker.log.log_dir import LogDir, remove_folder
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 
 INITIAL_TASK_DELAY_MS = 30_000
@@ -28,12 +31,12 @@ T = TypeVar("T")
 
 
 class LogTasks:
-    """The background tasks of a log manager.
+    """The background tasks of a log manager. Without named ``folders`` a task is about all of them.
 
     Args:
         hosted: the partitions.
         log_dirs: the log folders; none: in memory, nothing is written.
-        scheduler: runs the tasks.
+        scheduler: runs the tasks, unless there are several folders.
         config: the broker's configuration.
         clock: the clock.
     """
@@ -49,11 +52,18 @@ class LogTasks:
         self._hosted = hosted
         self._dirs = log_dirs
         self._scheduler = scheduler
+        self._schedulers = dict.fromkeys(log_dirs, scheduler)
+        if len(log_dirs) > 1:
+            self._schedulers = {one: Scheduler(clock, f"log-scheduler-{at}") for at, one in enumerate(log_dirs)}
         self._config = config
         self._clock = clock
         self.failed_io = FailedIo(hosted, log_dirs, clock)
-        self._flush_task: ScheduledTask | None = None
-        self._checkpoints_lock = threading.Lock()  # older offsets never replace newer ones
+        self._flush_tasks: list[ScheduledTask] = []
+
+    @property
+    def schedulers(self) -> set[Scheduler]:
+        """The schedulers of the tasks."""
+        return {self._scheduler, *self._schedulers.values()}
 
     def schedule(self) -> None:
         """Schedule all tasks."""
@@ -63,7 +73,7 @@ class LogTasks:
         self._every("segment-deletion", self.purge_deleted, purge_ms)
         check_ms = integer("producer.id.expiration.check.interval.ms")
         # not soon after the start, when producers whose records have old time stamps may send batches again
-        self._scheduler.schedule("producer-expiration", self.expire_producers, delay_ms=check_ms, period_ms=check_ms)
+        self._every("producer-expiration", self.expire_producers, check_ms, check_ms)
         self.schedule_flusher()
         if self._dirs:
             self._every("failed-io", self.failed_io.look, LOOK_PERIOD_MS)
@@ -76,9 +86,8 @@ class LogTasks:
 
     def schedule_flusher(self) -> None:
         """Schedule flushes by time with the configured interval."""
-        if self._flush_task is not None:
-            self._flush_task.cancel()
-            self._flush_task = None
+        while self._flush_tasks:
+            self._flush_tasks.pop().cancel()
         flush_ms = self._config.value("log.flush.interval.ms")
         # unlike in Kafka, log.flush.interval.ms alone is enough; there the scheduler's interval must be set too
         period_ms = min(
@@ -86,24 +95,37 @@ class LogTasks:
             flush_ms if isinstance(flush_ms, int) else INT64_MAX,
         )
         if period_ms < INT64_MAX:
-            self._flush_task = self._every("log-flusher", self.flush_by_time, period_ms)
+            self._flush_tasks = self._every("log-flusher", self.flush_by_time, period_ms)
 
-    def _every(self, name: str, run: Callable[[], object], period_ms: int) -> ScheduledTask:
+    def _every(
+        self, name: str, run: Callable[..., object], period_ms: int, first_ms: int = INITIAL_TASK_DELAY_MS
+    ) -> list[ScheduledTask]:
+        """Run a task of each folder periodically, the first time after ``first_ms`` at most."""
         # unlike in Kafka, a period shorter than the initial delay counts from the start
-        delay_ms = max(0, min(INITIAL_TASK_DELAY_MS, period_ms))
-        return self._scheduler.schedule(name, run, delay_ms=delay_ms, period_ms=max(1, period_ms))
+        times = {"delay_ms": max(0, min(first_ms, period_ms)), "period_ms": max(1, period_ms)}
+        if not self._dirs:
+            return [self._scheduler.schedule(name, run, **times)]
+        return [
+            scheduler.schedule(name, functools.partial(run, log_dir), **times)
+            for log_dir, scheduler in self._schedulers.items()
+        ]
 
-    def apply_retention(self) -> int:
+    def remove_later(self, log_dir: LogDir, folder: Path, delay_ms: int) -> None:
+        """Remove a folder that was renamed for deletion, after a delay."""
+        remove = functools.partial(remove_folder, folder)
+        self._schedulers[log_dir].schedule(f"remove {folder.name}", remove, delay_ms=delay_ms)
+
+    def apply_retention(self, *folders: LogDir) -> int:
         """Remove segments by retention.ms, retention.bytes and log start. Returns: the number of removed segments."""
-        return sum(self._each("retention", PartitionLog.apply_retention))
+        return sum(self._each(folders, "retention", PartitionLog.apply_retention))
 
-    def purge_deleted(self) -> None:
+    def purge_deleted(self, *folders: LogDir) -> None:
         """Unlink the files of removed segments after file.delete.delay.ms."""
-        self._each("unlinking segments", PartitionLog.purge_deleted)
+        self._each(folders, "unlinking segments", PartitionLog.purge_deleted)
 
-    def expire_producers(self) -> None:
+    def expire_producers(self, *folders: LogDir) -> None:
         """Remove idle producers (producer.id.expiration.ms)."""
-        self._each("producer expiration", PartitionLog.expire_producers)
+        self._each(folders, "producer expiration", PartitionLog.expire_producers)
 
     def late_transactions(self) -> int:
         """Count partitions with a transaction open for longer than transaction.max.timeout.ms and five minutes."""
@@ -113,56 +135,111 @@ class LogTasks:
             for _, hosted in self._hosted.items()
         )
 
-    def _each(self, what: str, action: Callable[[PartitionLog, int], T]) -> list[T]:
+    def _entries(self, folders: Collection[LogDir]) -> list[tuple[TopicPartition, PartitionEntry]]:
+        return [row for row in self._hosted.items() if not folders or row[1].log_dir in folders]
+
+    def _each(self, folders: Collection[LogDir], what: str, action: Callable[[PartitionLog, int], T]) -> list[T]:
         """Run ``action`` on every partition with the wall clock's time; failures are left out of the results."""
         results = []
-        for key, hosted in self._hosted.items():
+        for key, hosted in self._entries(folders):
             run = functools.partial(action, hosted.log, self._clock.wall_ms())
             done, result = self._hosted.guarded(hosted, what, key, run)
             if done and result is not None:
                 results.append(result)
         return results
 
-    def flush_by_time(self) -> None:
+    def flush_by_time(self, *folders: LogDir) -> None:
         """Flush partitions whose flush.ms has passed since their last flush."""
-        for key, hosted in self._hosted.items():
+        for key, hosted in self._entries(folders):
             now = self._clock.now_ms()
             if now - hosted.flushed_ms >= hosted.flush_ms:
                 hosted.flushed_ms = now
                 self._hosted.guarded(hosted, "flush", key, hosted.log.flush)
 
-    def write_checkpoints(self) -> None:
-        """Write recovery points, log starts and high watermarks of every folder."""
-        self.write_recovery_points()
-        self.write_log_starts()
-        self.write_high_watermarks()
+    def write_checkpoints(self, *folders: LogDir) -> None:
+        """Write recovery points, log starts and high watermarks."""
+        self.write_recovery_points(*folders)
+        self.write_log_starts(*folders)
+        self.write_high_watermarks(*folders)
 
-    def write_recovery_points(self) -> None:
-        """Write the recovery points of every folder."""
-        with self._checkpoints_lock:
-            self._write(
-                "recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point, lambda d: d.recovery_points
-            )
+    def write_recovery_points(self, *folders: LogDir) -> None:
+        """Write the recovery points."""
+        for log_dir in folders or self._dirs:
+            self._write(log_dir, "recovery points", log_dir.write_recovery_points, _recovery_point, "recovery_points")
 
-    def write_log_starts(self) -> set[TopicPartition]:
+    def write_log_starts(self, *folders: LogDir) -> set[TopicPartition]:
         """Write the start of each log that starts above the base of its first segment.
 
         Returns: the partitions whose start is not on the disk, as their folder is offline or could not be written.
         """
-        with self._checkpoints_lock:
-            return self._write(
-                "log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start, lambda d: d.log_starts
-            )
+        unwritten: set[TopicPartition] = set()
+        for log_dir in folders or self._dirs:
+            unwritten |= self._write(log_dir, "log starts", log_dir.write_log_starts, _explicit_log_start, "log_starts")
+        return unwritten
 
-    def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
-        """Remove deleted partitions from the checkpoints, before others of the same names are created.
+    def write_log_starts_of(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Call ``write_log_starts`` for the folders of these partitions, and of their copies."""
+        entries = [hosted for key in keys if (hosted := self._hosted.find(key)) is not None]
+        folders = [log_dir for log_dir in self._dirs if any(hosted.is_in(log_dir) for hosted in entries)]
+        return self.write_log_starts(*folders) if folders else set()
+
+    def write_high_watermarks(self, *folders: LogDir) -> None:
+        """Write the offsets that the next start must find at least; see ``LogManager._report_lost``."""
+        for log_dir in folders or self._dirs:
+            self._write(log_dir, "high watermarks", log_dir.write_high_watermarks, _high_watermark, "high_watermarks")
+
+    def write_cleaner_offsets(
+        self, offsets: Mapping[TopicPartition, int], keys: Collection[TopicPartition] | None
+    ) -> Collection[TopicPartition]:
+        """Write the ends of compactions in the folders of ``keys`` (None: in all).
+
+        Returns: the partitions whose offsets are on the disk now; in memory there is none to write.
+        """
+        if not self._dirs:
+            return offsets.keys()
+        written: set[TopicPartition] = set()
+        for log_dir in self._dirs:
+            if keys is None or any(self._is_in(key, log_dir) for key in keys):
+                mine = {key: offset for key, offset in offsets.items() if self._is_in(key, log_dir)}
+                try:
+                    log_dir.write_cleaner_offsets(mine)
+                    written |= mine.keys()
+                except OSError as e:
+                    self._hosted.note_failure(log_dir, "writing cleaner offsets", e)
+        return written
+
+    def _is_in(self, key: TopicPartition, log_dir: LogDir) -> bool:
+        hosted = self._hosted.find(key)
+        return log_dir.holds(key) if hosted is None else hosted.is_in(log_dir)
+
+    def forget_deleted(self, keys: Collection[TopicPartition]) -> None:
+        """Remove deleted partitions from the checkpoints that a start reads.
+
+        A folder whose checkpoints have none of them is not waited for: one that is being written may get some, and
+        `forget_former` removes those before a log of the same name is created in the folder.
+        """
+        for log_dir in self._dirs:
+            if log_dir.has_offsets(keys):
+                with log_dir.checkpoints_lock:
+                    self._forget(log_dir, keys)
+
+    def forget_former(self, log_dir: LogDir, key: TopicPartition) -> None:
+        """Remove a deleted partition from a folder's checkpoints, before another of its name is created there.
 
         Otherwise a start after a kill would apply the log start, or the recovery point, of the deleted partition to
-        the new one, and cut acknowledged records.
+        the new one, and cut acknowledged records, or report records as lost by its high watermark. The high watermarks
+        of all deleted partitions of the topic are removed, so that creating them again costs one write.
         """
-        with self._checkpoints_lock:
-            for log_dir in self._dirs:
-                self._forget(log_dir, keys)
+        with log_dir.checkpoints_lock:
+            self._forget(log_dir, [key])
+            known = log_dir.high_watermarks
+            if log_dir.is_offline or known.get(key, 0) <= 0:
+                return
+            left = {other: offset for other, offset in known.items() if other[0] != key[0] or other in self._hosted}
+            try:
+                log_dir.write_high_watermarks(left)
+            except OSError as e:
+                self._hosted.note_failure(log_dir, "writing high watermarks without that of a deleted partition", e)
 
     def forget_missing(self) -> set[TopicPartition]:
         """Remove partitions that a folder no longer has from its checkpoints: a kill prevented that.
@@ -170,8 +247,8 @@ class LogTasks:
         Returns: the partitions named by a checkpoint that no folder has.
         """
         found: set[TopicPartition] = set()
-        with self._checkpoints_lock:
-            for log_dir in self._dirs:
+        for log_dir in self._dirs:
+            with log_dir.checkpoints_lock:
                 known = {*log_dir.recovery_points, *log_dir.log_starts, *log_dir.cleaner_offsets}
                 missing = {key for key in known if key not in self._hosted and not log_dir.holds(key)}
                 if missing:
@@ -187,63 +264,41 @@ class LogTasks:
         except OSError as e:
             self._hosted.note_failure(log_dir, "writing the offsets without those of deleted partitions", e)
 
-    def write_high_watermarks(self) -> None:
-        """Write the offsets that the next start must find at least; see ``LogManager._report_lost``."""
-        with self._checkpoints_lock:
-            self._write(
-                "high watermarks",
-                lambda d, o: d.write_high_watermarks(o),
-                lambda log, _: log.high_watermark,
-                lambda d: d.high_watermarks,
-            )
-
-    def forget_high_watermark(self, key: TopicPartition) -> None:
-        """Remove a partition about to be created from the checkpoint, where a deleted one of its name would look lost.
-
-        The others of its topic are removed too, so that creating them again costs one write.
-        """
-        with self._checkpoints_lock:
-            for log_dir in self._dirs:
-                known = log_dir.high_watermarks
-                if log_dir.is_offline or known.get(key, 0) <= 0:
-                    continue
-                left = {other: offset for other, offset in known.items() if other[0] != key[0] or other in self._hosted}
-                try:
-                    log_dir.write_high_watermarks(left)
-                except OSError as e:
-                    self._hosted.note_failure(log_dir, "writing high watermarks without that of a deleted partition", e)
-
     def _write(
         self,
+        log_dir: LogDir,
         what: str,
-        write: Callable[[LogDir, dict[TopicPartition, int]], None],
+        write: Callable[[dict[TopicPartition, int]], None],
         offset_of: Callable[[PartitionLog, bool], int | None],
-        at_start: Callable[[LogDir], dict[TopicPartition, int]] | None = None,
+        stored: str,
     ) -> set[TopicPartition]:
-        """Write a checkpoint; a partition that this start could not open keeps its offset (``at_start``).
+        """Write a checkpoint; a partition that this start could not open keeps its offset.
 
-        Args: ``offset_of`` gets the log, and whether the partition is in the checkpoint as read or last written.
-        Returns: the partitions whose folder is offline or could not be written.
+        Args: ``offset_of`` gets the log, and whether the partition is in the checkpoint as read or last written, which
+        is the folder's attribute ``stored``.
+        Returns: the partitions that could not be written, or whose folder is offline.
         """
-        unwritten: set[TopicPartition] = set()
-        items = self._hosted.items()
-        opened = {key for key, _ in items}
-        for log_dir in self._dirs:
+        with log_dir.checkpoints_lock:
+            items = self._hosted.items()
+            opened = {key for key, _ in items}
             keys = {key for key, hosted in items if hosted.is_in(log_dir)}
             if log_dir.is_offline:
-                unwritten |= keys
-                continue
-            kept = at_start(log_dir) if at_start is not None else {}
+                return keys
+            kept: dict[TopicPartition, int] = getattr(log_dir, stored)
             offsets: dict[TopicPartition, int | None] = {
                 key: offset for key, offset in kept.items() if key not in opened and log_dir.holds(key)
             }
             offsets |= {key: offset_of(hosted.log, key in kept) for key, hosted in items if key in keys}
             try:
-                write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
+                write({key: offset for key, offset in offsets.items() if offset is not None})
             except OSError as e:
                 self._hosted.note_failure(log_dir, f"writing {what}", e)
-                unwritten |= keys
-        return unwritten
+                return keys
+        return set()
+
+
+def _high_watermark(log: PartitionLog, _: bool) -> int:
+    return log.high_watermark
 
 
 def _recovery_point(log: PartitionLog, _: bool) -> int:

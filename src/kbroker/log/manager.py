@@ -1,7 +1,7 @@
 """All partitions of a broker: opened at start, created, deleted, moved between folders, and closed in order.
 
 Threads: every public method from any thread; ``PartitionRegistry.lock`` guards the table of partitions. Background
-tasks (``LogTasks``) run on the scheduler's thread. Source: ``LogManager``, ``LogLoader``.
+tasks (``LogTasks``) run on schedulers. Source: ``LogManager``, ``LogLoader``.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.configs.config_def import ConfigValue
+from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.forked_child import call_in_child
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
-from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition import check_config
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CLEANER_KEYS, Compacted, LogCleaner
@@ -100,8 +99,8 @@ class LogManager:
         self._homes: dict[TopicPartition, LogDir] = {}  # folders found by the start
         self._away: set[TopicPartition] = set()  # not found by the start, and perhaps in a folder that is offline
         self.scheduler = Scheduler(clock, "log-scheduler")
-        self.flusher = FlusherPool(1)
-        self._hosted = PartitionRegistry(self.flusher)
+        self._creation_lock = threading.Lock()  # one partition is created, or its unopened folder renamed, at a time
+        self._hosted = PartitionRegistry()
         self.tasks = LogTasks(self._hosted, self._dirs, self.scheduler, config, self._clock)
         known = {
             key: offset
@@ -110,11 +109,9 @@ class LogManager:
             if len(self._dirs) == 1 or one.holds(key)
         }
         self.cleaner = LogCleaner(
-            self._clock, config, self._compacted, known, self._write_cleaner_offsets, self._cleaner_failed
+            self._clock, config, self._compacted, known, self.tasks.write_cleaner_offsets, self._hosted.note_failed
         )
-        self.mover = ReplicaMover(
-            self._hosted, self._dirs, self.cleaner, self.tasks, self._clock, config, self._remove_later
-        )
+        self.mover = ReplicaMover(self._hosted, self._dirs, self.cleaner, self.tasks, self._clock, config)
         call_in_child(self._disarm)
 
     # -- start and stop ----------------------------------------------------------------------------------------------
@@ -162,8 +159,10 @@ class LogManager:
         self._unsound |= {d for d in self._dirs for key in report.failures if len(self._paths) == 1 or d.holds(key)}
         self.tasks.schedule()
         if run_threads:
-            self.flusher.start()
-            self.scheduler.start()
+            for number, log_dir in enumerate(self._dirs):
+                log_dir.flusher.start(f"log-flusher-{number}")
+            for scheduler in self.tasks.schedulers:
+                scheduler.start()
             self.cleaner.start()
             self.mover.start()
         for key, log_dir in scan.moves:
@@ -185,21 +184,42 @@ class LogManager:
                 return
             self._closed = True
         self.mover.close()  # first: the end of a move schedules the removal of a folder
-        self.scheduler.close()
+        for scheduler in self.tasks.schedulers:
+            scheduler.close()
         self.cleaner.close()
-        self.flusher.close()
-        unclean: set[LogDir | None] = self._unsound if self._is_started else {*self._dirs}
-        for key, hosted in self._hosted.items():
-            done, _ = self._hosted.guarded(hosted, "closing", key, hosted.log.close)
-            if not done:
-                unclean.add(hosted.log_dir)
-            self.flusher.detach(hosted.log)
-        if self._is_started:
-            self.tasks.write_checkpoints()
-        for log_dir in () if self.opened is None else self.opened.all:
-            is_clean = log_dir not in unclean if self._is_starting else log_dir.is_still_clean
-            log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)
+        for log_dir in self._flushed_dirs():
+            self._close_folder(log_dir)
         self._hosted.clear()
+
+    def _flushed_dirs(self) -> Sequence[LogDir | None]:
+        """Flush every folder on its own thread, and return them; last those that take longer than a flusher's close.
+
+        So a disk that does not respond keeps no other folder open.
+        """
+        if self.opened is None:
+            return [None]
+        for _, hosted in self._hosted.items():
+            if hosted.log_dir is not None:
+                hosted.log_dir.flusher.mark(hosted.log)
+        return sorted(self.opened.all, key=lambda log_dir: not log_dir.flusher.close())
+
+    def _close_folder(self, log_dir: LogDir | None) -> None:
+        """Close the partitions of a folder, then write its checkpoints and mark. None: those in memory."""
+        is_clean = self._is_started and log_dir not in self._unsound
+        entries = [row for row in self._hosted.items() if row[1].log_dir is log_dir]
+        for key, hosted in entries:
+            is_clean &= self._hosted.guarded(hosted, "closing", key, hosted.log.close)[0]
+            if log_dir is not None:
+                log_dir.flusher.detach(hosted.log)
+        if log_dir is None:
+            return
+        if self._is_started:
+            self.tasks.write_checkpoints(log_dir)
+            # again: the file may be lost or damaged, or a write may have failed
+            self.cleaner.write_offsets([key for key, _ in entries if self.cleaner.cleaned_offset(key) is not None])
+        if not self._is_starting:
+            is_clean = log_dir.is_still_clean
+        log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)
 
     def withhold_mark(self, log_dir: LogDir) -> None:
         """Close the folder without a clean mark: not all data written there may be on disk."""
@@ -265,16 +285,22 @@ class LogManager:
             if self.is_cancelled():
                 break
             try:
-                self._open(*key, topic.topic_id, topic.config, is_known=True)
+                self._open(*key, topic.topic_id, topic.config, self._dir_of(key, is_known=True), is_known=True)
             except (OSError, ValueError, KafkaError) as error:
                 failures[key] = str(error)
         return failures
 
     def _open(
-        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue], *, is_known: bool
+        self,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID,
+        config: Mapping[str, ConfigValue],
+        log_dir: LogDir | None,
+        *,
+        is_known: bool,
     ) -> PartitionLog:
         key = (topic, partition)
-        log_dir = self._dir_of(key, is_known)
         folder: Path | None = None
         is_new = False
         recovery_point = log_start = 0
@@ -316,9 +342,11 @@ class LogManager:
         """Add the values that the broker, not the topic, decides.
 
         ``was.compacted``: gaps between offsets are not damage, whatever the policy is now.
+        ``flush.messages``: in memory nothing waits for a disk.
         """
         return {
             **config,
+            **({"flush.messages": INT64_MAX} if self._in_memory else {}),
             "producer.id.expiration.ms": self._config.integer("producer.id.expiration.ms"),
             "was.compacted": self.cleaner.cleaned_offset(key) is not None,
         }
@@ -367,19 +395,15 @@ class LogManager:
     ) -> PartitionLog:
         if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
             raise ValueError(f"not a valid partition: topic {topic!r}, partition {partition!r}")
-        found = self._hosted.find((topic, partition))
-        if found is not None:
-            return found.log
-        log_dir = self._dir_of((topic, partition))
-        if log_dir is not None and not belongs_to(log_dir.partition_path(topic, partition), topic_id):
-            self.tasks.forget_offsets([(topic, partition)])  # of a deleted one of this name: the disk was full
-            self.tasks.forget_high_watermark((topic, partition))
-        with self._hosted.lock:
+        with self._creation_lock:
             found = self._hosted.find((topic, partition))
             if found is not None:
                 return found.log
+            log_dir = self._dir_of((topic, partition))
+            if log_dir is not None and not belongs_to(log_dir.partition_path(topic, partition), topic_id):
+                self.tasks.forget_former(log_dir, (topic, partition))
             try:
-                return self._open(topic, partition, topic_id, config, is_known=False)
+                return self._open(topic, partition, topic_id, config, log_dir, is_known=False)
             except OSError as e:
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
@@ -438,7 +462,7 @@ class LogManager:
         self._unforgotten.update(key for key in keys if key not in self._hosted)
         if is_last:
             forgotten, self._unforgotten = self._unforgotten, set()
-            self.tasks.forget_offsets(forgotten)
+            self.tasks.forget_deleted(forgotten)
             self.sync_folders()
         deleted = self._noted.intersection(topic_ids)
         if deleted:  # no sync: an extra id matters only if its folder is put back
@@ -447,11 +471,15 @@ class LogManager:
             raise failure
 
     def _take_out(self, key: TopicPartition) -> None:
-        with self._hosted.lock:
-            if key not in self._hosted:
+        hosted = self._hosted.find(key)
+        if hosted is None:
+            with self._creation_lock:
                 self._put_aside_unopened(key)
-                return
-            hosted = self._hosted.remove(key)
+            return
+        with hosted.lock:
+            if self._hosted.find(key) is not hosted:
+                return  # deleted meanwhile
+            self._hosted.remove(key)
             if hosted.log_dir is None:
                 hosted.log.delete()
                 return
@@ -462,10 +490,7 @@ class LogManager:
                 hosted.log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e, "deleting")
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
             delay_ms = hosted.delete_delay_ms if hosted.log.log_end_offset > 0 else 0  # an empty log has no readers
-        self._remove_later(renamed, delay_ms)
-
-    def _remove_later(self, folder: Path, delay_ms: int) -> None:
-        self.scheduler.schedule(f"remove {folder.name}", lambda: remove_folder(folder), delay_ms=delay_ms)
+            self.tasks.remove_later(hosted.log_dir, renamed, delay_ms)
 
     def _put_aside_unopened(self, key: TopicPartition) -> None:
         """Rename the folder of an offline partition, if its topic is being deleted."""
@@ -473,7 +498,7 @@ class LogManager:
             topic_id = topic_of(log_dir.partition_path(*key))
             if topic_id is not None and topic_id in self._noted:
                 try:
-                    self._remove_later(log_dir.rename_for_delete(*key), 0)
+                    self.tasks.remove_later(log_dir, log_dir.rename_for_delete(*key), 0)
                 except OSError as e:
                     self._undeleted.add(topic_id)
                     log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e, "deleting")
@@ -571,30 +596,3 @@ class LogManager:
             for key, hosted in self._hosted.items()
             if hosted.compaction is not None and not (hosted.log_dir is not None and hosted.log_dir.is_offline)
         ]
-
-    def _write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
-        """Return the partitions whose offsets are on the disk now; in memory there is none to write."""
-        if self._in_memory:
-            return offsets.keys()
-        written: set[TopicPartition] = set()
-        for log_dir in self._dirs:
-            mine = {key: offset for key, offset in offsets.items() if self._is_in(key, log_dir)}
-            try:
-                log_dir.write_cleaner_offsets(mine)
-                written |= mine.keys()
-            except OSError as e:
-                self._hosted.note_failure(log_dir, "writing cleaner offsets", e)
-        return written
-
-    def _is_in(self, key: TopicPartition, log_dir: LogDir) -> bool:
-        hosted = self._hosted.find(key)
-        return log_dir.holds(key) if hosted is None else hosted.is_in(log_dir)
-
-    def _cleaner_failed(self, key: TopicPartition, what: str, error: OSError) -> None:
-        hosted = self._hosted.find(key)
-        if hosted is None:
-            logger.info("%s of %s-%d: %s", what, *key, error)
-        elif hosted.log_dir is None:
-            logger.error("%s of %s-%d failed: %s", what, *key, error)
-        else:
-            self._hosted.note_failure(hosted.log_dir, f"{what} of {key[0]}-{key[1]}", error, what)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from io import FileIO
@@ -57,9 +58,8 @@ class ReplicaMover:
         hosted: the partitions.
         log_dirs: the log folders.
         cleaner: leaves a partition alone while it is moved.
-        tasks: write the checkpoints of both folders.
+        tasks: write the checkpoints of both folders, and remove the former one.
         clock, config: of the broker.
-        remove_later: removes a folder after a delay in milliseconds.
     """
 
     def __init__(
@@ -70,16 +70,15 @@ class ReplicaMover:
         tasks: LogTasks,
         clock: BaseClock,
         config: BrokerConfig,
-        remove_later: Callable[[Path, int], None],
     ) -> None:
         self._hosted = hosted
         self._dirs = log_dirs
         self._cleaner = cleaner
         self._tasks = tasks
         self._config = config
-        self._remove_later = remove_later
         self._throttle = ByteThrottle(clock)
         self._is_started = self._is_closed = False
+        self._close_lock = threading.Lock()  # no step is scheduled after the close
         #: Called with each partition that has been moved, without a lock.
         self.on_moved: Callable[[TopicPartition], object] = lambda key: None
         self.scheduler = Scheduler(clock, "log-mover")
@@ -93,7 +92,7 @@ class ReplicaMover:
 
     def close(self) -> None:
         """End the step in progress; the next start begins unfinished moves again."""
-        with self._hosted.lock:
+        with self._close_lock:
             self._is_closed = True
         self._throttle.set_rate(0)
         self.scheduler.close()
@@ -105,7 +104,9 @@ class ReplicaMover:
 
     def move(self, key: TopicPartition, hosted: PartitionEntry, log_dir: LogDir) -> None:
         """Begin to move a partition; another move of it ends, also when it already is in ``log_dir``."""
-        with self._hosted.lock:
+        with hosted.lock:
+            if self._hosted.find(key) is not hosted:
+                return  # deleted meanwhile
             if hosted.future is not None and hosted.future.log_dir is log_dir:
                 return
             self._hosted.set_future(hosted, None)
@@ -119,7 +120,7 @@ class ReplicaMover:
             self.scheduler.start()
 
     def _again(self, key: TopicPartition, future: FutureReplica, delay_ms: int = 0) -> None:
-        with self._hosted.lock:  # no step is scheduled after the close
+        with self._close_lock:
             if not self._is_closed:
                 self.scheduler.schedule(f"move {key[0]}-{key[1]}", lambda: self._step(key, future), delay_ms=delay_ms)
 
@@ -193,7 +194,7 @@ class ReplicaMover:
             self._cleaner.release(key)
 
     def _abandon(self, key: TopicPartition, hosted: PartitionEntry, future: FutureReplica, reason: str) -> None:
-        with self._hosted.lock:
+        with hosted.lock:
             is_wanted = hosted.future is future  # not if the partition was deleted, or is moved elsewhere
             if is_wanted:
                 self._hosted.set_future(hosted, None)
@@ -263,11 +264,11 @@ class ReplicaMover:
         """Replace the partition's folder by the copy, which lacks at most the latest records."""
         target = future.log_dir
         checkpoints.write_moved_from(future.folder, [source.directory_id, *future.formers])
-        self._tasks.write_recovery_points()
-        if key in self._tasks.write_log_starts():
+        self._tasks.write_recovery_points(source, target)
+        if key in self._tasks.write_log_starts(source, target):
             raise SourceError("the log start offsets could not be written")
-        self._cleaner.write_offsets()
-        with self._hosted.lock:
+        self._cleaner.write_offsets([key])
+        with hosted.lock:
             if self._hosted.find(key) is not hosted or hosted.future is not future:
                 self._end(key, future)
                 return
@@ -277,10 +278,11 @@ class ReplicaMover:
                 lambda: target.promote(future.folder, *key),
                 lambda: _take_back(future, key),
             )
-            self._hosted.set_folder(hosted, target)
+            self._hosted.set_folder(hosted, source, target)
             logger.info("moved %s-%d from %s to %s", *key, source.path, target.path)
             self._cleaner.release(key)
             self._remove_former(key, hosted, source, future.formers)
+            self._hosted.set_future(hosted, None)
         self.on_moved(key)
 
     def _complete(self, log: PartitionLog, future: FutureReplica) -> None:
@@ -322,7 +324,7 @@ class ReplicaMover:
     def _put_aside(self, key: TopicPartition, hosted: PartitionEntry, log_dir: LogDir) -> None:
         """Remove a former folder of a partition; its name is free, durably, when this returns. Raises: OSError."""
         renamed = log_dir.rename_for_delete(*key)
-        self._remove_later(renamed, hosted.delete_delay_ms)
+        self._tasks.remove_later(log_dir, renamed, hosted.delete_delay_ms)
         log_dir.sync()
 
 

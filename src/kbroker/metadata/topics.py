@@ -138,9 +138,9 @@ class TopicRegistry:
         self.on_deleted = [one for one in self.on_deleted if one not in hooks]
         self.on_elected = [one for one in self.on_elected if one not in hooks]
 
-    def write_log_starts(self) -> Collection[TopicPartition]:
-        """Write the start of each log to the disk; return the partitions for which that failed."""
-        return self._logs.tasks.write_log_starts()
+    def write_log_starts(self, keys: Iterable[TopicPartition]) -> Collection[TopicPartition]:
+        """Write the starts of these logs to the disk; return the partitions for which that failed."""
+        return self._logs.tasks.write_log_starts_of(keys)
 
     def describe_log_dirs(self) -> list[LogDirView]:
         """Describe the log folders and the replicas in them."""

@@ -252,10 +252,10 @@ def test_background_work_that_fails(brokers: Brokers, caplog: pytest.LogCaptureF
 
     caplog.set_level(logging.INFO)
     assert manager._hosted.guarded(hosted, "rolling", ("orders", 0), full) == (False, None)
-    manager._cleaner_failed(("orders", 0), "compaction", OSError(errno.ENOSPC, "full"))
+    manager._hosted.note_failed(("orders", 0), "compaction", OSError(errno.ENOSPC, "full"))
     assert manager._hosted.guarded(hosted, "rolling", ("orders", 0), closed) == (False, None)
     delete(manager, "orders", 1)
-    manager._cleaner_failed(("orders", 1), "compaction", OSError(errno.ENOSPC, "full"))
+    manager._hosted.note_failed(("orders", 1), "compaction", OSError(errno.ENOSPC, "full"))
     prefix = "" if in_memory else f"{brokers.folder}: "
     suffix = "" if in_memory else ", the disk is full"
     wanted = [
@@ -268,12 +268,15 @@ def test_background_work_that_fails(brokers: Brokers, caplog: pytest.LogCaptureF
     assert manager.offline_dirs == {}
 
 
-def test_a_sync_without_descriptors_is_repeated(brokers: Brokers, clock: VirtualClock) -> None:
+def test_a_sync_without_descriptors_is_repeated(
+    brokers: Brokers, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Appends that wait for a sync are not lost when it could not be tried: the flusher gets the partition again."""
     manager, _ = brokers.start()
     log = manager.partition("orders", 0)
     marked: list[object] = []
-    manager._hosted._flusher = type("Flusher", (), {"mark": lambda self, log: marked.append(log)})()
+    flusher = type("Flusher", (), {"mark": lambda self, log: marked.append(log)})()
+    monkeypatch.setattr(manager._dirs[0], "flusher", flusher)
     append(manager)
     log._inject_fault(sync_errno=errno.EMFILE)
     with pytest.raises(OSError, match="Too many open files"):

@@ -121,7 +121,7 @@ def test_log_starts_that_cannot_be_written(
 ) -> None:
     """A partition is not moved without its log start offset: deleted records would be back after a restart."""
     manager = filled(brokers)
-    monkeypatch.setattr(manager.tasks, "write_log_starts", lambda: {KEY})
+    monkeypatch.setattr(manager.tasks, "write_log_starts", lambda *folders: {KEY})
     manager.move_partition(*KEY, str(folders[1]))
     finish(manager)
     assert moving_error(caplog).endswith(": the log start offsets could not be written")
@@ -156,9 +156,9 @@ def test_a_partition_deleted_in_the_last_step(
     manager = filled(brokers)
     write = manager.cleaner.write_offsets
 
-    def delete_too() -> None:
+    def delete_too(keys: list[tuple[str, int]]) -> None:
         delete(manager, *KEY)
-        write()
+        write(keys)
 
     monkeypatch.setattr(manager.cleaner, "write_offsets", delete_too)
     manager.move_partition(*KEY, str(folders[1]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.clock import SystemClock
-from kbroker.log._flusher import FlusherPool
+from kbroker.log._flusher import Flusher
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import RecordBatchBuilder
 
@@ -31,14 +31,13 @@ def logs(tmp_path: Path) -> Iterator[list[PartitionLog]]:
         log.close(clean=False)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_many_producers_share_syncs(logs: list[PartitionLog], threads: int) -> None:
-    """All appends to several partitions are flushed when the pool closes, and one sync serves many appends."""
-    pool = FlusherPool(threads)
+def test_many_producers_share_syncs(logs: list[PartitionLog]) -> None:
+    """All appends to several partitions are flushed when the flusher closes, and one sync serves many appends."""
+    flusher = Flusher()
     for log in logs:
-        pool.attach(log)
-        pool.attach(log)
-    pool.start()
+        flusher.attach(log)
+        flusher.attach(log)
+    flusher.start("flusher")
     data = batch()
 
     def produce() -> None:
@@ -50,66 +49,94 @@ def test_many_producers_share_syncs(logs: list[PartitionLog], threads: int) -> N
         producer.start()
     for producer in producers:
         producer.join()
-    assert pool.close()
+    assert flusher.close()
     assert [log.flushed_offset for log in logs] == [400, 400, 400]
     assert [log.high_watermark for log in logs] == [400, 400, 400]
-    assert 3 <= pool.flushes <= 1200
-    assert pool.failures == 0
+    assert 3 <= flusher.flushes <= 1200
+    assert flusher.failures == 0
     for log in logs:
-        pool.detach(log)
-        pool.detach(log)
+        flusher.detach(log)
+        flusher.detach(log)
 
 
 def test_waits_that_came_before_the_start_cost_one_sync_each_partition(logs: list[PartitionLog]) -> None:
     """A hundred waiting appends of a partition are flushed by one sync."""
-    pool = FlusherPool()
-    pool.attach(logs[0])
+    flusher = Flusher()
+    flusher.attach(logs[0])
     for _ in range(100):
         logs[0].append(batch())
-    assert pool.mark(logs[1])
-    pool.start()
-    assert pool.close()
-    assert pool.flushes == 2
+    assert flusher.mark(logs[1])
+    flusher.start("flusher")
+    assert flusher.close()
+    assert flusher.flushes == 2
     assert logs[0].flushed_offset == 100
 
 
 def test_failed_sync_is_counted_and_not_tried_again(logs: list[PartitionLog]) -> None:
     """A failed sync ends the appends to its partition; the other partitions are flushed."""
-    pool = FlusherPool()
+    flusher = Flusher()
     for log in logs:
-        pool.attach(log)
+        flusher.attach(log)
     logs[0]._inject_fault(sync_errno=errno.EIO)
     for log in logs:
         log.append(batch())
-    pool.start()
-    assert pool.close()
-    assert pool.failures == 1
+    flusher.start("flusher")
+    assert flusher.close()
+    assert flusher.failures == 1
     assert [log.flushed_offset for log in logs] == [0, 1, 1]
     assert logs[0].append(batch()).error == 56
     assert logs[0].read(0).error == 0
 
 
 def test_partition_without_references_is_still_flushed(tmp_path: Path, logs: list[PartitionLog]) -> None:
-    """The queue keeps a reference to the partition, and dropping the pool releases it."""
-    pool = FlusherPool()
+    """The queue keeps a reference to the partition, and dropping the flusher releases it."""
+    flusher = Flusher()
     log = PartitionLog(tmp_path / "x-0", "x", 0, uuid.UUID(int=1), {}, SystemClock(), clean=True)
     log.append(batch())
-    assert pool.mark(log)
+    assert flusher.mark(log)
     del log
-    del pool
-    closed = FlusherPool()
+    del flusher
+    closed = Flusher()
     assert closed.close()
     assert not closed.mark(logs[0])
 
 
+def test_a_moved_partition_is_left_to_its_new_flusher(logs: list[PartitionLog]) -> None:
+    """The new flusher flushes the queue of the former one, which leaves the partition alone; appends call the new one."""
+    former, flusher = Flusher(), Flusher()
+    former.attach(logs[0])
+    logs[0].append(batch())
+    flusher.attach(logs[0])
+    assert flusher.mark(logs[0])
+    former.detach(logs[0])
+    logs[0].append(batch())
+    former.start("former")
+    assert former.close()
+    assert (former.flushes, logs[0].flushed_offset) == (0, 0)
+    flusher.start("flusher")
+    assert flusher.close()
+    assert (flusher.flushes, logs[0].flushed_offset) == (1, 2)
+
+
+def test_a_partition_that_returns_is_flushed_again(logs: list[PartitionLog]) -> None:
+    """A partition that gets its former flusher back is flushed by it."""
+    former, flusher = Flusher(), Flusher()
+    former.attach(logs[0])
+    for new, old in ((flusher, former), (former, flusher)):
+        new.attach(logs[0])
+        assert new.mark(logs[0])
+        old.detach(logs[0])
+    logs[0].append(batch())
+    for one in (former, flusher):
+        one.start("flusher")
+        assert one.close()
+    assert (former.flushes, flusher.flushes, logs[0].flushed_offset) == (1, 0, 1)
+
+
 def test_wrong_arguments_are_refused(logs: list[PartitionLog]) -> None:
-    """A wrong thread count and a wrong log raise an error; a refused log rejects appends."""
-    with pytest.raises(ValueError, match="threads"):
-        FlusherPool(0)
-    with pytest.raises(TypeError, match="threads"):
-        FlusherPool("1")  # type: ignore[arg-type]
+    """A wrong log raises an error; a refused log rejects appends."""
     with pytest.raises(TypeError):
-        FlusherPool().attach(None)  # type: ignore[arg-type]
-    pool = FlusherPool()
-    pool.refuse_appends(logs[2])
+        Flusher().attach(None)  # type: ignore[arg-type]
+    flusher = Flusher()
+    flusher.refuse_appends(logs[2])
     assert logs[2].append(batch()).error == 56

@@ -155,10 +155,10 @@ def test_a_stop_while_a_move_ends(
     is_copied, is_stopping = threading.Event(), threading.Event()
     write_log_starts, close = manager.tasks.write_log_starts, Scheduler.close
 
-    def write_late() -> set[tuple[str, int]]:
+    def write_late(*folders: LogDir) -> set[tuple[str, int]]:
         is_copied.set()
         assert is_stopping.wait(10)
-        return write_log_starts()
+        return write_log_starts(*folders)
 
     def note_close(self: Scheduler, timeout_s: float = 10.0) -> bool:
         if self is manager.mover.scheduler:

@@ -396,11 +396,12 @@ def test_flusher_takes_what_somebody_waits_for(brokers: Brokers) -> None:
     for i in range(5):
         assert log.append(batch()).flush_offset == i + 1
     assert log.high_watermark == 0  # unflushed records are not readable
-    manager.flusher.start()
-    assert manager.flusher.close()
+    flusher = manager._dirs[0].flusher
+    flusher.start("flusher")
+    assert flusher.close()
     assert log.flushed_offset == 5
     assert log.high_watermark == 5
-    assert manager.flusher.flushes == 1  # one sync served all appends
+    assert flusher.flushes == 1  # one sync served all appends
     assert log.append(batch()).error == 0
     assert log.flushed_offset == 6  # with a closed flusher the appending thread flushes
 

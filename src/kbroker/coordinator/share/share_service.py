@@ -50,7 +50,8 @@ class ShareService:
 
     def _prune(self) -> None:
         if self.coordinator.prune():
-            self._topics.write_log_starts()
+            shards = self.coordinator.runtime.shards
+            self._topics.write_log_starts((SHARE_STATE_TOPIC, shard.index) for shard in shards)
 
     def _exists(self, key: SharePartitionKey) -> bool:
         view = self._topics.get_by_id(key.topic_id)

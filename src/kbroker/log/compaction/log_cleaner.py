@@ -155,8 +155,8 @@ class LogCleaner:
         clock, config: of the broker.
         partitions: returns the compacted partitions.
         cleaned: ends of earlier rounds (``cleaner-offset-checkpoint``).
-        store: writes the ends of all rounds, and returns the partitions whose end is on disk;
-            called before the first round of a partition, after each round, and by ``close``.
+        store: writes the ends of rounds in the folders of the named partitions (None: in all), and returns those whose
+            end is on disk; called before the first round of a partition, and after each round.
         failed: handles an OSError; decides whether the folder stays online.
     Threads: all methods from any; ``start`` creates ``log.cleaner.threads`` threads. One thread at a time works on a
     partition. Lock: ``_lock`` guards the tables; no file is touched under it.
@@ -168,7 +168,7 @@ class LogCleaner:
         config: BrokerConfig,
         partitions: Callable[[], Iterable[Compacted]],
         cleaned: Mapping[TopicPartition, int],
-        store: Callable[[Mapping[TopicPartition, int]], Collection[TopicPartition]],
+        store: Callable[[Mapping[TopicPartition, int], Collection[TopicPartition] | None], Collection[TopicPartition]],
         failed: Callable[[TopicPartition, str, OSError], None],
     ) -> None:
         self._clock = clock
@@ -211,14 +211,12 @@ class LogCleaner:
             scheduler.start()
 
     def close(self) -> None:
-        """End rounds in progress at their next batch, wait for that, and write the ends of all rounds."""
+        """End rounds in progress at their next batch, and wait for that."""
         with self._life_lock:
             if self._closed:
                 return
             self._closed = True
             self._end_threads()
-        if self._cleaned:
-            self.write_offsets()  # the file may be lost or damaged, or a write may have failed
 
     def reconfigure(self) -> None:
         """Apply the current CLEANER_KEYS with new threads, as in Kafka; rounds in progress begin again."""
@@ -356,7 +354,7 @@ class LogCleaner:
                 self._cleaned[key] = offset
                 logger.debug("the first dirty offset of %s-%d is %d; %d is outside the log", *key, offset, former)
         if valid:
-            self.write_offsets()
+            self.write_offsets([row[0] for row in valid])
 
     def _note_first(self, key: TopicPartition, offset: int) -> bool:
         """Write to disk that the partition is compacted, before its offsets get gaps. False: this failed."""
@@ -370,16 +368,16 @@ class LogCleaner:
     def _note(self, key: TopicPartition, offset: int) -> None:
         with self._lock:
             self._cleaned[key] = offset
-        self.write_offsets()
+        self.write_offsets([key])
 
-    def write_offsets(self) -> None:
-        """Write the cleaner offsets of every folder."""
+    def write_offsets(self, keys: Collection[TopicPartition] | None = None) -> None:
+        """Write the cleaner offsets of the folders of these partitions; None: of every folder."""
         with self._store_lock:
             with self._lock:
                 offsets = dict(self._cleaned)
-            stored = self._store(offsets)
+            stored = self._store(offsets, keys)
             with self._lock:
-                self._stored = stored
+                self._stored = stored if keys is None else {*self._stored, *stored}
 
 
 def _notify(key: TopicPartition, dirt: Dirt, result: CleanResult) -> None:
