@@ -38,9 +38,8 @@ class MemoryTopic(InternalTopic):
         ]
         self.created = False
 
-    def ensure(self) -> int:
+    def ensure(self) -> None:
         self.created = True
-        return len(self.logs)
 
     @property
     def partition_count(self) -> int:

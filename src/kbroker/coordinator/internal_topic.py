@@ -46,14 +46,15 @@ class InternalTopic:
         self._node_id = config.node_id
         self._name = name
 
-    def ensure(self) -> int:
-        """Create it if it does not exist; return the number of its partitions. Raises: KafkaError."""
+    def ensure(self) -> None:
+        """Create it if it does not exist. Raises: KafkaError with the coordinator's code for the client."""
         if not self.partition_count:
-            self._topics.auto_create([self._name])
-        count = self.partition_count
-        if not count:
+            try:
+                self._topics.auto_create([self._name])
+            except KafkaError as error:
+                raise error_for_client(error.error, error.message) from error
+        if not self.partition_count:
             raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE, f"{self._name} cannot be created")
-        return count
 
     @property
     def partition_count(self) -> int:
@@ -169,17 +170,6 @@ def partition_of(key: str, partition_count: int) -> int:
 def error_for_client(error: Errors, message: str | None) -> KafkaError:
     """Return the coordinator's error for an error of its log."""
     return KafkaError(_CLIENT_ERRORS.get(error, error), message)
-
-
-def prepare(topic: InternalTopic) -> int:
-    """Create the topic if it does not exist; return the number of its partitions.
-
-    Raises: KafkaError with the coordinator's code for the client.
-    """
-    try:
-        return topic.ensure()
-    except KafkaError as error:
-        raise error_for_client(error.error, error.message) from error
 
 
 def append(

@@ -261,7 +261,7 @@ class CoordinatorRuntime(Generic[Shard]):
         """
         self.check_open()
         if not self._count:
-            internal_topic.prepare(self._topic)
+            self._topic.ensure()
             self.load_all()
 
     def load_all(self) -> None:
