@@ -80,6 +80,7 @@ def main() -> None:
             if "log__flush__interval__ms" in settings:
                 load.wait_for_flushes()
         load.close()
+    assert load.failing_steps() == {}
     (place / STATES).write_text("\n".join(state.to_json() for state in load.states))
 
 
