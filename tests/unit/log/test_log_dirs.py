@@ -286,6 +286,30 @@ def test_appends_go_on_while_a_partition_is_moved(
     assert values(manager) == before
 
 
+def test_an_append_between_the_move_and_the_new_flusher(
+    brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append for which the former folder's flusher was called is flushed by that of the new folder."""
+    manager = filled(brokers, flush_messages=1)
+    set_folder = manager._hosted.set_folder
+
+    def append_before(*args: Any) -> None:
+        append(manager)
+        set_folder(*args)
+
+    monkeypatch.setattr(manager._hosted, "set_folder", append_before)
+    manager.move_partition(*KEY, str(folders[1]))
+    finish(manager)
+    log = manager.partition(*KEY)
+    assert log is not None
+    assert log.flushed_offset == log.log_end_offset - 1
+    for log_dir, flushes in zip(manager._dirs, (0, 1), strict=True):
+        log_dir.flusher.start("flusher")
+        assert log_dir.flusher.close()
+        assert log_dir.flusher.flushes == flushes
+    assert log.flushed_offset == log.log_end_offset
+
+
 def test_a_move_is_described_and_can_be_taken_back(
     brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
