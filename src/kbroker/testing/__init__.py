@@ -17,28 +17,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kbroker._core.clock import VirtualClock
-    from kbroker.common.errors import Errors
-    from kbroker.testing.cluster import EmbeddedCluster
-    from kbroker.testing.control import ControlServer
-    from kbroker.testing.embedded import EmbeddedBroker, Snapshot, VirtualBroker
-    from kbroker.testing.faults import Fault, FaultRules
-    from kbroker.testing.transactions import HeldMarkers
-    from kbroker.testing.waiting import wait_until
-
-__all__ = [
-    "ControlServer",
-    "EmbeddedBroker",
-    "EmbeddedCluster",
-    "Errors",
-    "Fault",
-    "FaultRules",
-    "HeldMarkers",
-    "Snapshot",
-    "VirtualBroker",
-    "VirtualClock",
-    "wait_until",
-]
+    from kbroker._core.clock import VirtualClock as VirtualClock
+    from kbroker.common.errors import Errors as Errors
+    from kbroker.testing.cluster import EmbeddedCluster as EmbeddedCluster
+    from kbroker.testing.control import ControlServer as ControlServer
+    from kbroker.testing.embedded import EmbeddedBroker as EmbeddedBroker
+    from kbroker.testing.embedded import Snapshot as Snapshot
+    from kbroker.testing.embedded import VirtualBroker as VirtualBroker
+    from kbroker.testing.faults import Fault as Fault
+    from kbroker.testing.faults import FaultRules as FaultRules
+    from kbroker.testing.transactions import HeldMarkers as HeldMarkers
+    from kbroker.testing.waiting import wait_until as wait_until
 
 _HOMES = {
     "ControlServer": "kbroker.testing.control",
@@ -53,6 +42,7 @@ _HOMES = {
     "VirtualClock": "kbroker._core.clock",
     "wait_until": "kbroker.testing.waiting",
 }
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -17,9 +17,9 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.similar_names import did_you_mean
 from kbroker.coordinator.transaction_service import PartitionMarkers
 from kbroker.metadata.topic_rules import NewTopic
-from kbroker.protocol.records import Record, iter_batches, iter_records
+from kbroker.protocol.records import Record, iter_records
 from kbroker.testing.faults import FaultRules
-from kbroker.testing.transactions import HeldMarkers, decided_offsets
+from kbroker.testing.transactions import HeldMarkers, batches_of, decided_offsets
 from kbroker.testing.waiting import wait_until
 
 #: Settings for tests where Kafka's defaults are meant for a data centre.
@@ -34,8 +34,6 @@ TEST_DEFAULTS: Mapping[str, object] = {
 }
 MEMORY_FOLDER = Path("/dev/shm")
 NOT_COPIED = (".lock",)
-READ_BYTES = 1 << 20
-
 
 B = TypeVar("B", bound="EmbeddedBroker")
 
@@ -371,11 +369,6 @@ class VirtualBroker(EmbeddedBroker):
 
 
 def _records_of(log: Any) -> list[Record]:
-    found: list[Record] = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        data = memoryview(log.read(offset, READ_BYTES).records)
-        found.extend(one for one in iter_records(data, allow_truncated=True) if one.offset >= offset)
-        ends = [batch.last_offset for batch in iter_batches(data, allow_truncated=True)]
-        offset = ends[-1] + 1 if ends else log.log_end_offset
-    return found
+    start = log.log_start_offset
+    batches = batches_of(log, log.log_end_offset)
+    return [one for batch in batches for one in iter_records(batch.raw) if one.offset >= start]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from kbroker.coordinator.transaction_service import PartitionMarkers
-from kbroker.protocol.records import iter_batches
+from kbroker.protocol.records import RecordBatch, iter_batches
 
 READ_BYTES = 1 << 20
 _COMMIT = b"\0\1"  # type of a commit marker, behind the version of its key
@@ -60,24 +61,28 @@ def decided_offsets(log: Any) -> set[int]:
     """Return the offsets of the records of a log that a read_committed consumer gets."""
     decided: set[int] = set()
     open_batches: dict[int, list[range]] = {}
-    offset, end = log.log_start_offset, log.last_stable_offset
-    while offset < end:
-        data = memoryview(log.read(offset, READ_BYTES).records)
-        next_offset = end
-        for batch in iter_batches(data, allow_truncated=True):
-            next_offset = batch.last_offset + 1
-            if batch.last_offset < offset or batch.base_offset >= end:
-                continue
-            offsets = range(batch.base_offset, batch.last_offset + 1)
-            if batch.is_control:
-                ((_, _, key, _, _),) = batch.records()
-                ranges = open_batches.pop(batch.producer_id, [])
-                if (key or b"")[2:4] == _COMMIT:
-                    for each in ranges:
-                        decided.update(each)
-            elif batch.is_transactional:
-                open_batches.setdefault(batch.producer_id, []).append(offsets)
-            else:
-                decided.update(offsets)
-        offset = max(next_offset, offset + 1)
+    for batch in batches_of(log, log.last_stable_offset):
+        offsets = range(batch.base_offset, batch.last_offset + 1)
+        if batch.is_control:
+            ((_, _, key, _, _),) = batch.records()
+            ranges = open_batches.pop(batch.producer_id, [])
+            if (key or b"")[2:4] == _COMMIT:
+                for each in ranges:
+                    decided.update(each)
+        elif batch.is_transactional:
+            open_batches.setdefault(batch.producer_id, []).append(offsets)
+        else:
+            decided.update(offsets)
     return decided
+
+
+def batches_of(log: Any, end: int) -> Iterator[RecordBatch]:
+    """Yield the record batches of a log that begin before an offset."""
+    offset = log.log_start_offset
+    while offset < end:
+        next_offset = end
+        for batch in iter_batches(memoryview(log.read(offset, READ_BYTES).records), allow_truncated=True):
+            next_offset = batch.last_offset + 1
+            if batch.last_offset >= offset and batch.base_offset < end:
+                yield batch
+        offset = max(next_offset, offset + 1)
