@@ -198,12 +198,9 @@ def _partitions(client: Groups, group: GroupDescription) -> list[dict[str, Any]]
         owner = sharing[-1] if sharing and (group.group_type != SHARE or len(sharing) == 1) else None
         rows.append(
             {
-                "topic": one.topic,
-                "partition": one.partition,
-                "offset": one.offset,
+                **fields(one, "topic partition offset"),
                 "end_offset": one.end,
-                "lag": one.lag,
-                "metadata": one.metadata,
+                **fields(one, "lag metadata"),
                 **{name: getattr(owner, name, None) for name in ("member_id", "host", "client_id")},
                 **({"members": len(sharing)} if group.group_type == SHARE else {}),
             }

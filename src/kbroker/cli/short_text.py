@@ -9,6 +9,11 @@ from kbroker.common.printable import beginning, columns_of
 from kbroker.common.printable import printable as escaped
 
 ELLIPSIS = "…"
+_WHY = {
+    "response_unsent": "client does not read",
+    "memory_pool": "waits for memory",
+    "refusal_delayed": "login refused",
+}
 _NETWORK_THREAD = re.compile(r"data-plane-kafka-network-thread-\d+-ListenerName\((?P<listener>.*)\)-.*-(?P<number>\d+)")
 
 
@@ -87,16 +92,10 @@ def why_muted(connection: dict[str, Any], most: int = 26) -> str:
         if reason == "throttled":
             by = connection.get("throttled_by")
             words.append(f"throttled ({by})" if by else "throttled")
-        elif reason == "response_unsent":
-            words.append("client does not read")
         elif reason == "batch_in_flight":
             words.append(f"{connection['in_flight']} in flight")
-        elif reason == "memory_pool":
-            words.append("waits for memory")
-        elif reason == "refusal_delayed":
-            words.append("login refused")
         else:
-            words.append(reason)
+            words.append(_WHY.get(reason, reason))
     if not words and connection["frame_bytes"]:
         words.append(
             f"read {short_number(connection['frame_arrived_bytes'])} of {short_number(connection['frame_bytes'])}B"

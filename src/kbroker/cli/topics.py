@@ -9,7 +9,7 @@ import click
 
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
-from kbroker.cli.output import note, print_deleted, print_json, print_rows, print_table
+from kbroker.cli.output import fields, note, print_deleted, print_json, print_rows, print_table
 from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic, own_configs
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
@@ -95,9 +95,7 @@ def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
             {
                 "partition": p.partition,
                 "leader": p.leader if p.leader >= 0 else None,
-                "leader_epoch": p.leader_epoch,
-                "replicas": list(p.replicas),
-                "isr": list(p.isr),
+                **fields(p, "leader_epoch replicas isr"),
                 "start_offset": starts.get((t.name, p.partition)),
                 "end_offset": ends.get((t.name, p.partition)),
             }

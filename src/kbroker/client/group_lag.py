@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from kbroker.client.cluster import shared_version
@@ -65,10 +66,8 @@ def lags_of(groups: Groups, group_types: Mapping[str, str]) -> dict[str, list[Pa
         committed.update(_committed_of(groups, node_id, group_ids))
     for group_id, group_type in group_types.items():
         if group_type == SHARE:
-            try:
+            with suppress(KafkaError):  # it was just deleted, or its partition is being loaded
                 shared[group_id] = share_offsets(groups, group_id)
-            except KafkaError:  # it was just deleted, or its partition is being loaded
-                continue
     ends = groups.end_offsets({place for offsets in (*committed.values(), *shared.values()) for place in offsets})
     found = {group_id: _of_committed(offsets, set(), ends) for group_id, offsets in committed.items()}
     for group_id, offsets in shared.items():

@@ -30,7 +30,15 @@ KINDS = {kind.title: kind for kind in ResourceType if kind > ResourceType.ANY}
 WORDS = {one.title: one for one in Operation if one > Operation.ANY}
 PATTERNS = {one.title: one for one in (PatternType.LITERAL, PatternType.PREFIXED)}
 PERMISSIONS = {one.title: one for one in (Permission.ALLOW, Permission.DENY)}
-OPERATIONS_OF = {kind.title: ["All", *(one.title for one in some)] for kind, some in OPERATIONS.items()}
+#: Values of the forms.
+CHOICES = {
+    "types": [*KINDS],
+    "operations": [*WORDS],
+    "patterns": [*PATTERNS],
+    "permissions": [*PERMISSIONS],
+    "operations_of": {kind.title: ["All", *(one.title for one in some)] for kind, some in OPERATIONS.items()},
+    "cluster_name": CLUSTER_NAME,
+}
 
 ALTER = Needed(Operation.ALTER)
 T = TypeVar("T")
@@ -96,19 +104,8 @@ def acl_check(site: Site, query: Query) -> View:
             answer = _answer(site, fields)
         except ValueError as error:
             problem = sentence(str(error))
-    values = {"fields": fields, "answer": answer, "problem": problem, **_choices(fields)}
+    values = {"fields": fields, "answer": answer, "problem": problem, **CHOICES}
     return View("May a user do that?", "acl_check.html", values, 400 if problem else 200)
-
-
-def _choices(fields: Fields) -> dict[str, object]:
-    return {
-        "types": [*KINDS],
-        "operations": [*WORDS],
-        "patterns": [*PATTERNS],
-        "permissions": [*PERMISSIONS],
-        "operations_of": OPERATIONS_OF,
-        "cluster_name": CLUSTER_NAME,
-    }
 
 
 def _answer(site: Site, fields: Fields) -> Answer:
@@ -143,7 +140,7 @@ def acl_form(site: Site, query: Query) -> View:
     """Return the form of a new rule."""
     given = {name: query.text(name, default) for name, default in Fields()._asdict().items()}
     fields = Fields(**given)
-    return View("Add an ACL", "acl_add.html", {"fields": fields._asdict(), **_choices(fields)})
+    return View("Add an ACL", "acl_add.html", {"fields": fields._asdict(), **CHOICES})
 
 
 def add(site: Site, form: Query) -> Change:

@@ -109,9 +109,6 @@ def build_session(
         return connect_session(remote, {**filed, **given}, py_env)
     require_spark()
     files = [*more_jars, *(jars.connector_jars() if connector else ()), *(jars.delta_jars() if delta else ())]
-    more: dict[str, str] = {}
-    if delta:
-        more = jars.DELTA_SETTINGS
     if driver_memory is not None:
         given.setdefault(DRIVER_MEMORY, driver_memory)
     defaults = _submitted() if "PYSPARK_GATEWAY_PORT" in os.environ else spark_defaults(properties_file)
@@ -131,7 +128,7 @@ def build_session(
         master=place,
         java_options=" ".join(logging),
         jars=",".join(map(str, files)),
-        more=more,
+        more=jars.DELTA_SETTINGS if delta else {},
     )
     require_reachable(place)
     with _environment(place, chosen, properties_file), warnings.catch_warnings():

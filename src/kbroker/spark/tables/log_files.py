@@ -46,11 +46,8 @@ class Piece(InputPartition):
     path: str
     begin: int
     end: int
-    options: Options
-    key: str
-
-    def __init__(self, path: str, begin: int, end: int, options: Options = (), key: str = "") -> None:
-        self.path, self.begin, self.end, self.options, self.key = path, begin, end, options, key
+    options: Options = ()
+    key: str = ""
 
 
 class LogFiles(DataSource):
