@@ -37,6 +37,8 @@ class _RemoteStorage:
 class RemoteMetadata(Controller):
     """The metadata of a cluster that other controllers keep. Threads: as `Controller`."""
 
+    is_active = False
+
     def __init__(self, node_id: int, cluster_id: str, directory_id: UUID, log: FollowerLog) -> None:
         self._remote = _RemoteStorage(log)
         super().__init__(node_id, cluster_id, self._remote)

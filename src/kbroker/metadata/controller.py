@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import ClassVar, Protocol
 from uuid import UUID
 
 from kbroker.common.errors import OutcomeUnknownError
@@ -128,6 +128,9 @@ class Controller:
     the order of the log, under its own lock: a change waits for no other publisher, such as one that makes thousands of
     logs.
     """
+
+    #: False if the controllers of the cluster are other nodes.
+    is_active: ClassVar[bool] = True
 
     def __init__(
         self, node_id: int, cluster_id: str, storage: Storage | None = None, image: MetadataImage = EMPTY_IMAGE

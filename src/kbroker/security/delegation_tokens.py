@@ -150,7 +150,12 @@ class DelegationTokens:
         return expiry_ms
 
     def sweep(self) -> None:
-        """Remove the expired tokens; for a timer. After a failed write the next call tries again."""
+        """Remove the expired tokens; for a timer. After a failed write the next call tries again.
+
+        No effect if other controllers do that.
+        """
+        if not self._controller.is_active:
+            return
         now_ms = self._clock.wall_ms()
         expired: list[DelegationToken] = []
 

@@ -2,8 +2,9 @@
 
 import base64
 import logging
+import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +16,12 @@ from kbroker.common.security import scram
 from kbroker.common.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.listeners.sasl_authenticator import SaslListener
+from kbroker.member.follower_log import FollowerLog
+from kbroker.member.remote_metadata import RemoteMetadata
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import FinalizedFeatures
+from kbroker.metadata.image.delta import image_of
+from kbroker.metadata.image.record_forms import token_body
 from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.records.metadata_record import metadata_record
 from kbroker.network.transport.authentication import Outcome, Step
@@ -323,6 +328,17 @@ def test_a_disk_that_refuses(tokens: Tokens) -> None:
     tokens.bench.storage.is_full = False
     made.sweep()
     assert made.all() == []
+
+
+def test_other_controllers_remove_expired_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    """A member of a cluster leaves expired tokens to the controllers, and logs no failure of that."""
+    user, clock = Principal("User", "alice"), VirtualClock(NOW_MS)
+    token = DelegationToken("id", user, user, (), NOW_MS - 2, NOW_MS - 1, NOW_MS - 1)
+    metadata = RemoteMetadata(9, "cluster", uuid.UUID(int=5), cast(FollowerLog, None))
+    metadata.reset_image(image_of([metadata_record("DelegationTokenRecord", token_body(token))]))
+    made = made_tokens(metadata, clock)
+    made.sweep()
+    assert (made.all(), caplog.text) == ([token], "")
 
 
 def test_a_token_as_a_value() -> None:
