@@ -107,7 +107,7 @@ class KafkaPython(Moving):
             retry_backoff_ms=20,
         )
         while len(self.read) < self.count:
-            for records in consumer.poll(200).values():
+            for records in consumer.poll(10_000).values():  # an assignment that arrives after a poll is lost
                 for record in records:
                     self.noted(record.value.decode())
         consumer.close()
