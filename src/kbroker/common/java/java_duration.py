@@ -11,7 +11,7 @@ _DURATION = re.compile(  # no months or years; a sign before the whole and befor
     r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?[0-9]+)D)?"
     r"(?:T(?=.)(?:(?P<hours>[-+]?[0-9]+)H)?(?:(?P<minutes>[-+]?[0-9]+)M)?"
     r"(?:(?P<seconds>[-+]?[0-9]+)(?:[.,](?P<fraction>[0-9]{0,9}))?S)?)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,  # Java folds the case of ASCII letters only
 )
 _SECONDS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1  # seconds of a duration, and of each part
