@@ -56,6 +56,12 @@ def test_help_loads_no_broker() -> None:
     assert seconds("-m", "kbroker", "--help") < 1.0
 
 
+def test_a_broker_starts_without_coordinators() -> None:
+    """The coordinators of groups, transactions and shares are loaded with the first request that needs them."""
+    modules = loaded(f"from kbroker.broker import Broker\nwith Broker({IN_MEMORY}):\n    pass")
+    assert [one for one in modules if one.startswith("kbroker.coordinator.") and one.endswith("_coordinator")] == []
+
+
 @pytest.mark.parametrize(
     "ending", ["pass", "sys.exit(0)", "raise SystemExit(0)", "del broker; import gc; gc.collect()"]
 )

@@ -5,18 +5,22 @@ module decides when to repeat it, and counts the results.
 Source: ``AddPartitionsToTxnManager``, ``ReplicaManager`` (its retries), KIP-890.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
-from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log.scheduler import Scheduler
 from kbroker.metrics.histogram import Histogram
 from kbroker.network._request_metrics import BOUNDS_MS
+
+if TYPE_CHECKING:  # a producer without transactions loads no coordinator
+    from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 
 logger = get_logger(__name__)
 
