@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from kbroker.testing.embedded import MEMORY_FOLDER
 from tests.support.disk_states import Call, DiskModel, cuts, digest, write_state
 
+PROCESSES = 2  # per processor: a broker that starts waits for its threads
 TOGETHER = 32  # consecutive calls of a part: many states repeat one of the call before
 
 Facts = TypeVar("Facts")
@@ -92,8 +93,8 @@ def check_states(positions: Iterable[Position], check: Callable[[Path, Facts], l
 
 
 def check_in_parts(check: Callable[..., Checked], *args: object) -> Checked:
-    """Run ``check(*args, part)`` for a part per processor, each in a process."""
-    count = os.cpu_count() or 1
+    """Run ``check(*args, part)`` for each part of the calls in a process."""
+    count = PROCESSES * (os.cpu_count() or 1)
     with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
         parts = list(pool.map(check, *([one] * count for one in args), [Part(turn, count) for turn in range(count)]))
     return Checked(
