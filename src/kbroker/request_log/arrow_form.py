@@ -77,20 +77,20 @@ class ArrowForm:
         for number in range(self.columns.set_count):
             rows, time_ms, buffers = self.columns.take_set(number)
             if rows:
-                found.append((number, rows, time_ms, self._message(rows, buffers)))
+                found.append((number, rows, time_ms, self._message(buffers)))
         if self._has_topic:
             self._made += found
         return found
 
-    def _message(self, rows: int, buffers: Sequence[Any]) -> bytes:
+    def _message(self, buffers: Sequence[Any]) -> bytes:
         """Return a record batch as an encapsulated IPC message."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.schema, options=self._options) as stream:
-            stream.write_batch(self._batch(rows, buffers))
+            stream.write_batch(self._batch(buffers))
         whole: bytes = sink.getvalue().to_pybytes()
         return whole[len(self.begin) : -len(ARROW_END)]
 
-    def _batch(self, rows: int, buffers: Sequence[Any]) -> Any:
+    def _batch(self, buffers: Sequence[Any]) -> Any:
         of_lists = iter(buffers[len(self.schema) :])
         arrays = []
         for field, made in zip(self.schema, buffers, strict=False):

@@ -80,7 +80,7 @@ def messages(site: Site, query: Query) -> View:
     count = query.integer("count", 20, 1, MOST)
     with _reading(site, query):
         search = _search(site, query)
-        result = _looked(site, query, search, count)
+        result = _looked(query, search, count)
     step, is_live = result.step, query.text("live") == "1"
     kept = {name: query.text(name) for name in _KEPT}
     older = None if result.older is None else address("messages", **kept, before=_mark_text(result.older))
@@ -125,7 +125,7 @@ def records(site: Site, query: Query) -> Download | Json:
         raise PageError(400, f"form is {form[:40]!r}; expected {' or '.join(KINDS)}.")
     with _reading(site, query):
         search = _search(site, query)
-        result = _looked(site, query, search, DOWNLOADED)
+        result = _looked(query, search, DOWNLOADED)
     step, name = result.step, f"{_file_name(search.topic.name)}.{form}"
     data = file_of(form, search.topic.name, step.found)
     if not query.text("part"):
@@ -235,7 +235,7 @@ def _decoders(site: Site, query: Query, topic: str) -> Decoders | None:
         raise PageError(400, f"These decoders cannot be used: {error}.") from None
 
 
-def _looked(site: Site, query: Query, search: _Search, count: int) -> _Result:
+def _looked(query: Query, search: _Search, count: int) -> _Result:
     """Make one step from the place that the parameters name."""
     partitions, scan = search.partitions, search.scan
     before, at = _marks(query, "before", partitions), _marks(query, "at", partitions)

@@ -155,7 +155,7 @@ class TaskTransaction:
         self.size_bytes += size_of(batch)
 
 
-def in_task(options: WriteOptions, run_id: str | None) -> tuple[str, int, int]:
+def in_task(run_id: str | None) -> tuple[str, int, int]:
     """Return the query, batch and task that this process runs.
 
     Args: ``run_id``: identity of a batch query, which is one batch; None in a streaming query.

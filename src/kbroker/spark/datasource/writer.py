@@ -93,7 +93,7 @@ def write_task(batches: Iterator[Any], options: WriteOptions, run_id: str | None
     Raises: KafkaError, BrokerConnectionError; PipelineError for a row without a topic.
     """
     if options.transactional_id is not None:
-        query_id, batch_id, task = in_task(options, run_id)
+        query_id, batch_id, task = in_task(run_id)
         transaction = TaskTransaction(cluster_for(options.client), options, query_id, batch_id, task)
         return transaction.write(batches, partial(send_batch, options))
     producer: Producer | None = None
