@@ -13,7 +13,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from io import BufferedIOBase
+from typing import Any, cast
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.addresses import host_port
@@ -215,12 +216,38 @@ class _Server(ThreadingHTTPServer):
         logger.debug("%s: a connection failed", self.name, exc_info=True)
 
 
+class _Lines:
+    """Lines of a stream. ``last``: the one that was read last, empty at the end of the stream."""
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self._stream = stream
+        self.last = b""
+
+    def readline(self, limit: int) -> bytes:
+        """Read a line of at most ``limit`` bytes."""
+        self.last = self._stream.readline(limit)
+        return self.last
+
+
 class HttpHandler(BaseHTTPRequestHandler):
     """One connection, one request (HTTP/1.0)."""
 
     server: _Server
     server_version = "kbroker"
     sys_version = ""
+
+    def parse_request(self) -> bool:
+        """Read the headers; return False, also for headers that end with the stream instead of an empty line.
+
+        The client has gone, its deadline has passed, or another connection has taken its place: the base class would
+        serve what has come as a request.
+        """
+        stream, lines = self.rfile, _Lines(self.rfile)
+        self.rfile = cast(BufferedIOBase, lines)
+        try:
+            return super().parse_request() and lines.last != b""
+        finally:
+            self.rfile = stream
 
     def request_is_read(self) -> None:
         """Remove the deadline after the request is received, because serving it may take longer."""

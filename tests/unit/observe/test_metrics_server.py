@@ -85,6 +85,31 @@ def test_connections_that_never_ask_lock_no_client_out() -> None:
         assert silent[-1].recv(100).startswith(b"HTTP/1.0 200")
 
 
+def test_a_request_without_its_end_is_not_served() -> None:
+    """Neither a client that closes within its headers nor one that has to give its place up causes a scrape."""
+    asked = threading.Semaphore(0)
+
+    def text(accept: str | None = None) -> tuple[bytes, str]:
+        asked.release()
+        return b"", ""
+
+    with metrics_server(text) as server, contextlib.ExitStack() as stack:
+        assert asked.acquire(timeout=20), "of the start"
+        for _ in range(2):
+            with connected(server.url) as closing:
+                closing.sendall(b"GET /metrics HTTP/1.0\r\nHost: a\r\n")
+                closing.shutdown(socket.SHUT_WR)
+                assert is_closed(closing)
+        slow = [stack.enter_context(connected(server.url)) for _ in range(MAX_CONNECTIONS)]
+        for connection in slow:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: a")
+        assert ask(server.url).startswith(b"HTTP/1.0 200")
+        assert is_closed(slow[0])
+        assert not asked.acquire(blocking=False)
+        assert ask(server.url, b"/metrics").startswith(b"HTTP/1.0 200")
+        assert asked.acquire(blocking=False)
+
+
 def test_a_request_that_comes_byte_by_byte_has_a_deadline(server: tuple[HttpServer, VirtualClock]) -> None:
     """A request has a deadline as a whole, so that single bytes do not extend it."""
     port, clock = server
