@@ -150,7 +150,7 @@ def test_the_control_port(session: Session) -> None:
 
     from kbroker.testing.control_routes import Routes
 
-    table = Routes(None, lambda: None).table  # type: ignore[arg-type]
+    table = Routes(EmbeddedBroker(), lambda: None).table
     assert set(table) - routes == set()
 
 
