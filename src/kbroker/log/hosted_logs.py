@@ -113,6 +113,7 @@ class PartitionRegistry:
         with self.lock:
             self._table[key] = hosted
             self._count(hosted.log_dir, 1)
+        self._refuse_if_offline(hosted)
 
     def remove(self, key: TopicPartition) -> PartitionEntry:
         """Take a partition out of service; requests then find it unknown. Raises: KeyError."""
@@ -146,6 +147,13 @@ class PartitionRegistry:
         log_dir.flusher.attach(hosted.log)
         log_dir.flusher.mark(hosted.log)  # appends since the move, for which the former flusher was called
         former.flusher.detach(hosted.log)
+        self._refuse_if_offline(hosted)
+
+    def _refuse_if_offline(self, hosted: PartitionEntry) -> None:
+        """Refuse writes to a partition whose new folder has failed before `note_failure` could find it there."""
+        log_dir = hosted.log_dir
+        if log_dir is not None and log_dir.is_offline:
+            log_dir.flusher.refuse_appends(hosted.log)
 
     def _count(self, log_dir: LogDir | None, change: int) -> None:
         if log_dir is not None:

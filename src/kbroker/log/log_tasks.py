@@ -189,24 +189,32 @@ class LogTasks:
             self._write(log_dir, "high watermarks", log_dir.write_high_watermarks, _high_watermark, "high_watermarks")
 
     def write_cleaner_offsets(
-        self, offsets: Mapping[TopicPartition, int], keys: Collection[TopicPartition] | None
+        self, offsets: Callable[[], Mapping[TopicPartition, int]], keys: Collection[TopicPartition] | None
     ) -> Collection[TopicPartition]:
         """Write the ends of compactions in the folders of ``keys`` (None: in all).
 
         Returns: the partitions whose offsets are on the disk now; in memory there is none to write.
         """
         if not self._dirs:
-            return offsets.keys()
+            return offsets().keys()
         written: set[TopicPartition] = set()
         for log_dir in self._dirs:
             if keys is None or any(self._is_in(key, log_dir) for key in keys):
-                mine = {key: offset for key, offset in offsets.items() if self._is_in(key, log_dir)}
-                try:
-                    log_dir.write_cleaner_offsets(mine)
-                    written |= mine.keys()
-                except OSError as e:
-                    self._hosted.note_failure(log_dir, "writing cleaner offsets", e)
+                written |= self.write_cleaner_offsets_in(log_dir, offsets)
         return written
+
+    def write_cleaner_offsets_in(
+        self, log_dir: LogDir, offsets: Callable[[], Mapping[TopicPartition, int]]
+    ) -> set[TopicPartition]:
+        """Write the ends of compactions in one folder. Returns: the partitions whose offsets are on the disk now."""
+        with log_dir.checkpoints_lock:
+            mine = {key: offset for key, offset in offsets().items() if self._is_in(key, log_dir)}
+            try:
+                log_dir.write_cleaner_offsets(mine)
+            except OSError as e:
+                self._hosted.note_failure(log_dir, "writing cleaner offsets", e)
+                return set()
+        return set(mine)
 
     def _is_in(self, key: TopicPartition, log_dir: LogDir) -> bool:
         hosted = self._hosted.find(key)

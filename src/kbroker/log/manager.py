@@ -215,8 +215,10 @@ class LogManager:
             return
         if self._is_started:
             self.tasks.write_checkpoints(log_dir)
-            # again: the file may be lost or damaged, or a write may have failed
-            self.cleaner.write_offsets([key for key, _ in entries if self.cleaner.cleaned_offset(key) is not None])
+            cleaned = self.cleaner.cleaned_offsets
+            if not cleaned().keys().isdisjoint(key for key, _ in entries):
+                # again: the file may be lost or damaged, or a write may have failed
+                self.tasks.write_cleaner_offsets_in(log_dir, cleaned)
         if not self._is_starting:
             is_clean = log_dir.is_still_clean
         log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)

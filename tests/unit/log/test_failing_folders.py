@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import threading
 import uuid
 from pathlib import Path
 from typing import NoReturn
@@ -13,7 +14,9 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.log import checkpoints
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log.deletion_note import DeletionNote
+from kbroker.log.hosted_logs import FutureReplica, PartitionEntry
 from kbroker.log.log_dir import LogDir, LogDirError
 from kbroker.log.manager import LogManager
 from tests.support.log_manager import ID, Brokers, append, batch, create, delete, pass_time
@@ -287,3 +290,60 @@ def test_a_sync_without_descriptors_is_repeated(
     log._inject_fault()
     log.flush()
     assert log.append(batch()).error == 0
+
+
+# -- one folder while another changes or hangs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_a_partition_that_arrives_in_a_folder_that_has_failed(
+    brokers: Brokers, folders: list[Path], is_moved: bool
+) -> None:
+    """Appends are refused, although the partition was not in the folder yet when that failed."""
+    manager, _ = brokers.start((("orders", 2),))
+    hosted = next(one for _, one in manager._hosted.items() if one.log_dir is manager._dirs[0])
+    source, target = manager._dirs
+    manager._hosted.note_failure(target if is_moved else source, "reading", OSError(errno.EIO, "broken"))
+    if is_moved:
+        assert not hosted.log.is_failed
+        manager._hosted.set_folder(hosted, source, target)
+    else:
+        hosted = PartitionEntry(PartitionLog(None, "new", 0, ID, {}, VirtualClock(), in_memory=True), source, 0)
+        manager._hosted.add(("new", 0), hosted)
+    assert hosted.log.is_failed
+
+
+def test_the_ends_of_compactions_are_written_while_another_folder_hangs(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, folders: list[Path]
+) -> None:
+    """A write in one folder delays neither one in another, nor its close, also if a partition was to move there."""
+    manager, _ = brokers.start((("orders", 2),))
+    slow, other = manager._dirs
+    entries = {hosted.log_dir: (key, hosted) for key, hosted in manager._hosted.items()}
+    (slow_key, _), (key, hosted) = entries[slow], entries[other]
+    manager.cleaner._cleaned.update({slow_key: 0, key: 0})
+    begun, over = threading.Event(), threading.Event()
+
+    def hang(self: LogDir, offsets: object) -> None:
+        if self is slow:
+            begun.set()
+            over.wait(30)
+
+    monkeypatch.setattr(LogDir, "write_cleaner_offsets", hang)
+    hanging = threading.Thread(target=manager.cleaner.write_offsets, args=([slow_key],))
+    hanging.start()
+    try:
+        assert begun.wait(30)
+        written: list[object] = []
+        second = threading.Thread(target=lambda: written.append(manager.cleaner.write_offsets([key])))
+        second.start()
+        second.join(10)
+        assert written == [{key}]
+        manager._hosted.set_future(hosted, FutureReplica(slow, slow.path / "copy"))
+        third = threading.Thread(target=manager._close_folder, args=(other,))
+        third.start()
+        third.join(10)
+        assert not third.is_alive()
+    finally:
+        over.set()
+        hanging.join()

@@ -155,8 +155,9 @@ class LogCleaner:
         clock, config: of the broker.
         partitions: returns the compacted partitions.
         cleaned: ends of earlier rounds (``cleaner-offset-checkpoint``).
-        store: writes the ends of rounds in the folders of the named partitions (None: in all), and returns those whose
-            end is on disk; called before the first round of a partition, and after each round.
+        store: writes the ends of rounds, which it gets from the function, in the folders of the named partitions
+            (None: in all), and returns those whose end is on disk; called before the first round of a partition, and
+            after each round.
         failed: handles an OSError; decides whether the folder stays online.
     Threads: all methods from any; ``start`` creates ``log.cleaner.threads`` threads. One thread at a time works on a
     partition. Lock: ``_lock`` guards the tables; no file is touched under it.
@@ -168,7 +169,9 @@ class LogCleaner:
         config: BrokerConfig,
         partitions: Callable[[], Iterable[Compacted]],
         cleaned: Mapping[TopicPartition, int],
-        store: Callable[[Mapping[TopicPartition, int], Collection[TopicPartition] | None], Collection[TopicPartition]],
+        store: Callable[
+            [Callable[[], Mapping[TopicPartition, int]], Collection[TopicPartition] | None], Collection[TopicPartition]
+        ],
         failed: Callable[[TopicPartition, str, OSError], None],
     ) -> None:
         self._clock = clock
@@ -176,9 +179,7 @@ class LogCleaner:
         self._store = store
         self._failed = failed
         self._lock = threading.Lock()
-        self._store_lock = threading.Lock()
         self._cleaned = dict(cleaned)
-        self._stored: Collection[TopicPartition] = ()  # partitions that the last write has put on the disk
         self._busy: set[TopicPartition] = set()  # a thread cleans them, or ``hold`` reserves them
         self._uncleanable: set[TopicPartition] = set()
         self._config = config
@@ -358,26 +359,28 @@ class LogCleaner:
 
     def _note_first(self, key: TopicPartition, offset: int) -> bool:
         """Write to disk that the partition is compacted, before its offsets get gaps. False: this failed."""
-        self._note(key, offset)
+        if key in self._note(key, offset):
+            return True
         with self._lock:
-            if key in self._stored:
-                return True
             self._cleaned.pop(key, None)
         return False
 
-    def _note(self, key: TopicPartition, offset: int) -> None:
+    def _note(self, key: TopicPartition, offset: int) -> Collection[TopicPartition]:
         with self._lock:
             self._cleaned[key] = offset
-        self.write_offsets([key])
+        return self.write_offsets([key])
 
-    def write_offsets(self, keys: Collection[TopicPartition] | None = None) -> None:
-        """Write the cleaner offsets of the folders of these partitions; None: of every folder."""
-        with self._store_lock:
-            with self._lock:
-                offsets = dict(self._cleaned)
-            stored = self._store(offsets, keys)
-            with self._lock:
-                self._stored = stored if keys is None else {*self._stored, *stored}
+    def write_offsets(self, keys: Collection[TopicPartition] | None = None) -> Collection[TopicPartition]:
+        """Write the cleaner offsets of the folders of these partitions; None: of every folder.
+
+        Returns: the partitions whose offset is on the disk now.
+        """
+        return self._store(self.cleaned_offsets, keys)
+
+    def cleaned_offsets(self) -> dict[TopicPartition, int]:
+        """Return the ends of the partitions' last rounds."""
+        with self._lock:
+            return dict(self._cleaned)
 
 
 def _notify(key: TopicPartition, dirt: Dirt, result: CleanResult) -> None:
