@@ -32,7 +32,9 @@ FUTURE_SUFFIX = "-future"
 PARTITION_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})\Z")
 FUTURE_FOLDER = re.compile(rf"(?P<partition>.+)\.[0-9a-f]{{32}}{FUTURE_SUFFIX}\Z")
 MAX_NAME_BYTES = 255
-DAMAGED_PROPERTIES_ADVICE = "restore it from a backup, or remove it: the broker then starts as if it was lost"
+DAMAGED_PROPERTIES_ADVICE = (
+    "restore it from a backup, or remove it: the next start writes a new one, or says which values it must have"
+)
 #: The disk is full, not broken: reads continue, and writes succeed again when there is space.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: A shortage of the process or the system that passes by itself; the disk has not failed.
