@@ -176,6 +176,13 @@ class LogDir:
             raise checkpoints.CorruptFileError(f"{error}; {DAMAGED_PROPERTIES_ADVICE}") from None
         if owner is None:
             owner = MetaProperties(cluster_id or checkpoints.random_uuid_text(), node_id)
+            if partition_folders(self.path):
+                logger.warning(
+                    "%s has partitions but no meta.properties: it gets new ids, in cluster %s; to keep the former "
+                    "ones, stop the broker and restore the file from a backup",
+                    self.path,
+                    owner.cluster_id,
+                )
         owner.check(cluster_id, node_id, self.path)
         if owner.directory_id is None:
             owner = owner._replace(directory_id=uuid.uuid4())

@@ -117,6 +117,19 @@ def test_a_damaged_owner_is_refused_with_a_remedy(tmp_path: Path) -> None:
     LogDir(tmp_path, "cluster-1", 4).close(clean=True)
 
 
+def test_a_lost_owner_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder with partitions that has lost its ids gets new ones, which is logged; a new folder logs none."""
+    first = LogDir(tmp_path, None, 4)
+    first.create_partition_folder("t", 0, uuid.uuid4())
+    first.close(clean=True)
+    assert caplog.text == ""
+    (tmp_path / "meta.properties").unlink()
+    again = LogDir(tmp_path, None, 4)
+    again.close(clean=True)
+    assert again.owner.cluster_id != first.owner.cluster_id
+    assert f"no meta.properties: it gets new ids, in cluster {again.owner.cluster_id}" in caplog.text
+
+
 def test_file_instead_of_folder(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(LogDirError, match="data is a file"):
