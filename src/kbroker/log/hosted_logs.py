@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -158,6 +159,20 @@ class PartitionRegistry:
     def _count(self, log_dir: LogDir | None, change: int) -> None:
         if log_dir is not None:
             self._counts[log_dir] += change
+
+    def close(self, log_dir: LogDir | None) -> tuple[list[TopicPartition], bool]:
+        """Close the partitions of a folder; None: those in memory. Returns: them, and whether all are on the disk.
+
+        One that has failed, when its flusher may have met a full disk, does not fail here again.
+        """
+        entries = [row for row in self.items() if row[1].log_dir is log_dir]
+        is_flushed = True
+        for key, hosted in entries:
+            is_sound = not hosted.log.is_failed
+            is_flushed &= self.guarded(hosted, "closing", key, partial(hosted.log.close, is_sound))[0] and is_sound
+            if log_dir is not None:
+                log_dir.flusher.detach(hosted.log)
+        return [key for key, _ in entries], is_flushed
 
     def clear(self) -> None:
         """Empty the table; its logs are already closed."""

@@ -205,18 +205,16 @@ class LogManager:
 
     def _close_folder(self, log_dir: LogDir | None) -> None:
         """Close the partitions of a folder, then write its checkpoints and mark. None: those in memory."""
-        is_clean = self._is_started and log_dir not in self._unsound
-        entries = [row for row in self._hosted.items() if row[1].log_dir is log_dir]
-        for key, hosted in entries:
-            is_clean &= self._hosted.guarded(hosted, "closing", key, hosted.log.close)[0]
-            if log_dir is not None:
-                log_dir.flusher.detach(hosted.log)
+        if log_dir is not None:
+            self.tasks.failed_io.look(log_dir)  # those of the flusher since the last look
+        closed, is_flushed = self._hosted.close(log_dir)
         if log_dir is None:
             return
+        is_clean = is_flushed and self._is_started and log_dir not in self._unsound
         if self._is_started:
             self.tasks.write_checkpoints(log_dir)
             cleaned = self.cleaner.cleaned_offsets
-            if not cleaned().keys().isdisjoint(key for key, _ in entries):
+            if not cleaned().keys().isdisjoint(closed):
                 # again: the file may be lost or damaged, or a write may have failed
                 self.tasks.write_cleaner_offsets_in(log_dir, cleaned)
         if not self._is_starting:

@@ -59,13 +59,20 @@ def test_full_disk_is_survived_without_a_restart(
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_folder_of_a_log_that_was_not_flushed_is_not_clean(manager: LogManager, tmp_path: Path) -> None:
-    """A failed flush at the stop prevents the clean mark, so that the next start checks the log."""
+@pytest.mark.parametrize("has_flusher", [False, True])
+def test_folder_of_a_log_that_was_not_flushed_is_not_clean(
+    manager: LogManager, tmp_path: Path, caplog: pytest.LogCaptureFixture, has_flusher: bool
+) -> None:
+    """A failed flush at the stop is logged, and prevents the clean mark, so that the next start checks the log."""
     append(manager)
+    if has_flusher:
+        manager._dirs[0].flusher.start("flusher")
     manager.partition("orders", 0)._inject_fault(sync_errno=errno.ENOSPC)
     manager.close()
     assert manager.offline_dirs == {}
+    assert "No space left on device" in caplog.text
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / checkpoints.RECOVERY_POINT_CHECKPOINT).exists()
 
 
 def two_segments(brokers: Brokers, count: int = 1, *, is_clean: bool = False) -> Path:
