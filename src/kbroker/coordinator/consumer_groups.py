@@ -167,7 +167,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
     # ------------------------------------------------------------ offsets
 
     def stale(self, member: ConsumerGroupMember) -> Errors:
-        """Return the code for another epoch than a member's."""
+        """Return the code for an epoch other than the member's."""
         return Errors.ILLEGAL_GENERATION if member.uses_classic_protocol else Errors.STALE_MEMBER_EPOCH
 
     def assigned(self, group: ConsumerGroup, member: ConsumerGroupMember, topic: str, partition: int) -> Assigned:

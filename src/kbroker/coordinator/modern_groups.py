@@ -170,7 +170,7 @@ class ModernGroups(Generic[G, S]):
             raise KafkaError(self.stale(member), f"{text}{member.member_epoch}.")
 
     def stale(self, member: Any) -> Errors:
-        """Return the code for another epoch than a member's: ILLEGAL_GENERATION if it uses the classic protocol."""
+        """Return the code for an epoch other than a member's: ILLEGAL_GENERATION if it uses the classic protocol."""
         return Errors.STALE_MEMBER_EPOCH
 
     def assigned(self, group: G, member: Any, topic: str, partition: int) -> Assigned:
