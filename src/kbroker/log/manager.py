@@ -307,7 +307,9 @@ class LogManager:
         if log_dir is not None:
             folder = log_dir.partition_path(topic, partition)
             is_own = belongs_to(folder, topic_id)
-            # otherwise the folder belongs to another topic of this name
+            if is_known and not is_own and topic_of(folder) not in (None, topic_id):  # of a topic that is gone
+                self.tasks.forget_former(log_dir, key)
+                self.cleaner.forget(key)
             if is_known or is_own:
                 recovery_point = max(0, log_dir.recovery_points.get(key, 0))
                 log_start = max(0, log_dir.log_starts.get(key, 0))

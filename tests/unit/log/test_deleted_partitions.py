@@ -62,6 +62,18 @@ def test_kill_after_the_topic_was_made_again(brokers: Brokers, manager: LogManag
     check_made_again(brokers)
 
 
+def test_a_topic_that_was_made_again_while_the_broker_was_down(brokers: Brokers, manager: LogManager) -> None:
+    """The new topic's log begins at offset 0, nothing is reported as lost, and its records survive a kill."""
+    cleaned = checkpoints.offset_checkpoint(brokers.folder / checkpoints.CLEANER_OFFSET_CHECKPOINT)
+    cleaned.write({KEY: 7})
+    started = start_after_kill(brokers, TopicLogs("orders", NEXT_ID, 1, CONFIG))
+    log = started.partition(*KEY)
+    assert log is not None
+    assert (log.log_start_offset, log.log_end_offset, started.lost_offsets) == (0, 0, 0)
+    assert (offsets(brokers.folder), cleaned.read()) == ([None, None], {})
+    check_made_again(brokers)
+
+
 def test_kill_in_the_middle_of_a_deletion(brokers: Brokers, manager: LogManager) -> None:
     """A start after a rename for deletion removes the partition's checkpoint entries."""
     cleaned = checkpoints.offset_checkpoint(brokers.folder / checkpoints.CLEANER_OFFSET_CHECKPOINT)
