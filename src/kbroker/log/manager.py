@@ -307,7 +307,7 @@ class LogManager:
         if log_dir is not None:
             folder = log_dir.partition_path(topic, partition)
             is_own = belongs_to(folder, topic_id)
-            if is_known and not is_own and topic_of(folder) not in (None, topic_id):  # of a topic that is gone
+            if is_known and not is_own and topic_of(folder) not in (None, topic_id):  # of a deleted topic
                 self.tasks.forget_former(log_dir, key)
                 self.cleaner.forget(key)
             if is_known or is_own:
