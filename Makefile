@@ -82,7 +82,7 @@ newest: ## the same with the newest versions
 	tests/lint/ranges.sh newest $(PYTHON) $(if $(ARGS),$(ARGS),$(PARALLEL) $(RANGE_TESTS))
 
 .PHONY: soak
-soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 1,000 kills with -9, long fuzzing
+soak: $(VENV)/.built $(VENV)/.locked ## the long tests: more than 1,000 kills with -9, long fuzzing
 	KBROKER_SOAK=1 $(BIN)/python -m pytest -m "soak or slow" --timeout=3600 --benchmark-disable $(ARGS)
 
 .PHONY: soak-long
