@@ -59,7 +59,7 @@ class Options(NamedTuple):
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
-    """Read the words after `serve`; None for what only the full parser can judge: help, mistakes, short forms."""
+    """Read the words after `serve`; None if they need the full parser: help, mistakes, short forms."""
     values: dict[str, list[str]] = {"--listener": [], "--data-dir": [], "--config": [], "--set": []}
     in_memory = False
     named: list[str] = []  # files without --config

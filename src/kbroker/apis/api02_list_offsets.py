@@ -16,7 +16,7 @@ logger = get_logger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
-#: First version with each special time stamp; in older ones the partition gets UNSUPPORTED_VERSION.
+#: First version with each special timestamp; in older ones the partition gets UNSUPPORTED_VERSION.
 FIRST_VERSION = {
     LATEST: 0,
     EARLIEST: 0,
@@ -91,7 +91,7 @@ def _lookup(log: Any, error: Errors, row: Body, body: Body, version: int) -> Bod
 
 
 def _earliest(log: Any, index: int, version: int) -> Body:
-    """Return the start of the log, with the epoch of the first record: clients check by it whether it was truncated."""
+    """Return the start of the log, with the epoch of the first record, by which clients detect a truncated log."""
     start = log.log_start_offset
     epoch = epoch_of_start(log.leader_epochs(), log.leader_epoch, start, log.log_end_offset)
     return _found(index, -1, start, epoch, version)

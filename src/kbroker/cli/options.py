@@ -79,7 +79,7 @@ class Finite(click.FloatRange):
     """A number in a range: not NaN, which no range check refuses, and not infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a finite number of the range. Raises: BadParameter."""
+        """Return a finite number within the range. Raises: BadParameter."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)

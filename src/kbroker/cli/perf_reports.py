@@ -40,7 +40,7 @@ class Latencies:
         return self.total_s / self.count * 1000 if self.count else float("nan")
 
     def quantiles_ms(self) -> list[float]:
-        """Return the quantiles of the samples, by the rank that Kafka's tools take; zeros without any."""
+        """Return the quantiles of the samples, by the rank that Kafka's tools use; zeros without samples."""
         ordered = sorted(self._samples)
         size = len(ordered)
         return [ordered[min(int(share * size), size - 1)] * 1000 if size else 0.0 for share in QUANTILES]

@@ -18,7 +18,7 @@ To add an action, write a function from the fields of a form to a Change, and re
 
 A form of a page posts its fields and the hidden field ``form_secret`` to ``/console/topic/delete/preview``. The
 function reads the current state, checks the change (with ``validate_only`` where Kafka has it) and raises KafkaError,
-ValueError or PageError 400 for invalid fields: the page of the action is then shown again, with the values ``problem``
+ValueError or PageError 400 for invalid fields. The page of the action is then shown again, with the values ``problem``
 and ``fields`` (the Fields of the form; the page itself sets both to empty ones). Otherwise the difference is shown with
 a button. The button posts the same fields to ``/console/topic/delete/apply``: the function runs again, the change is
 refused if it is no longer the one that was shown, or if this form made it already, else ``apply`` runs.
@@ -49,7 +49,7 @@ HIDDEN = ("form_secret", "was", "confirm")  # fields of the mechanism itself
 
 
 class Difference(NamedTuple):
-    """One line of a difference; None: not there. ``is_private``: it is not logged."""
+    """One line of a difference; None: the value does not exist. ``is_private``: the line is not logged."""
 
     name: str
     before: str | None
@@ -60,12 +60,17 @@ class Difference(NamedTuple):
 class Change(NamedTuple):
     """A change, not made yet.
 
-    ``title``: a sentence in the imperative without its period, also of the log line; ``lines``: the difference, empty
-    if everything is so already; ``apply``: makes the change as it was shown; a View that it returns is shown instead of
-    ``href``; ``href``: the page after the change; ``notes``: sentences about consequences; ``confirm``: a text that the
-    user must type, empty if none; ``fields``: values that the preview fixed, such as offsets, which the form sends
-    back; ``state``: more about the current state, for the comparison alone; ``back``: the page to leave the change as
-    it is, ``href`` if empty; ``needs``: the ACL that an authorization error of ``apply`` names.
+    Args:
+        title: a sentence in the imperative without its period, also of the log line.
+        lines: the difference; empty if there is nothing to change.
+        apply: makes the change as it was shown; a View that it returns is shown instead of ``href``.
+        href: the page after the change.
+        notes: sentences about consequences.
+        confirm: a text that the user must type, empty if none.
+        fields: values that the preview fixed, such as offsets, which the form sends back.
+        state: more about the current state, for the comparison alone.
+        back: the page after a cancelled change, ``href`` if empty.
+        needs: the ACL that an authorization error of ``apply`` names.
     """
 
     title: str

@@ -72,7 +72,7 @@ class LogTasks:
         purge_ms = min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS)
         self._every("segment-deletion", self.purge_deleted, purge_ms)
         check_ms = integer("producer.id.expiration.check.interval.ms")
-        # not soon after the start, when producers whose records have old time stamps may send batches again
+        # not soon after the start, when producers whose records have old timestamps may send batches again
         self._every("producer-expiration", self.expire_producers, check_ms, check_ms)
         self.schedule_flusher()
         if self._dirs:

@@ -52,7 +52,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class SegmentFacts(NamedTuple):
-    """Size, largest time stamp and index entries of a segment."""
+    """Size, largest timestamp and index entries of a segment."""
 
     base_offset: int
     size_bytes: int

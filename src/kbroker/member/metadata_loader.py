@@ -32,7 +32,7 @@ SHORTAGE_BACKOFF_S = 1.0
 
 
 class LoaderCounts(NamedTuple):
-    """Numbers of the loader. ``snapshots``: loaded; ``errors``: failures, each of which ends the loading."""
+    """Counts of the loader. ``snapshots``: those loaded; ``errors``: failures, each of which ends the loading."""
 
     snapshots: int
     errors: int

@@ -15,7 +15,7 @@ from kbroker.metadata.topic_growth import ADDED_AT_ONCE, own_configs
 
 
 class _Opening:
-    """A stored topic whose logs are being made. ``logs``: those so far."""
+    """A stored topic whose logs are being made. ``logs``: those made so far."""
 
     __slots__ = ("logs", "name")
 

@@ -132,7 +132,7 @@ class InFlightWindow:
                 if run.is_available:
                     return run.first_offset
         self.is_next_unknown = False
-        if gaps:  # there is none behind the acquired ones: the records between them no longer wait for it
+        if gaps:  # no record behind the acquired ones is available: the gaps no longer bound the start offset
             self.gap_start = self.gap_end = NO_OFFSET
             self.move_start()
         return self.end_offset if self.is_empty else self.end_offset + 1

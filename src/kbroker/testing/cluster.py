@@ -53,7 +53,7 @@ class EmbeddedCluster:
         settings: values by Kafka's names, for each node; they override the defaults. A listener with port 0 gets a free
             port on each node, another port P gets P, P + 1 and so on.
         racks: ``broker.rack`` of each node, in the order of their ids.
-        virtual_clock: each node has a clock that stops until a test advances it, see ``advance_ms``.
+        virtual_clock: each node has a clock that only a test advances, see ``advance_ms``.
         defaults: instead of TEST_DEFAULTS.
     Raises: ConfigError for a bad value; ValueError for a wrong number of nodes or racks.
     Threads: start, stop and changes of nodes from one thread at a time; the rest from any.

@@ -49,7 +49,7 @@ class Snapshot:
         self._remove = weakref.finalize(self, shutil.rmtree, folder, True) if temporary else None
 
     def discard(self) -> None:
-        """Remove its temporary folder now; it can no longer be restored."""
+        """Remove the snapshot's temporary folder now; the snapshot can no longer be restored."""
         if self._remove is not None:
             self._remove()
 
@@ -322,9 +322,9 @@ class VirtualBroker(EmbeddedBroker):
     """An EmbeddedBroker whose clock stops until the test advances it.
 
     Retention, delayed fetches, idle connections, delays of faults and everything else that waits for time happens in
-    ``advance_ms``. Time stamps that the broker sets are of this clock; those of clients are not.
+    ``advance_ms``. Timestamps that the broker sets are of this clock; those of clients are not.
 
-    Args: ``start_epoch_ms``: initial time, None: the system's (a broker rejects records whose time stamps are
+    Args: ``start_epoch_ms``: initial time, None: the system's (a broker rejects records whose timestamps are
     more than message.timestamp.after.max.ms, an hour, ahead of its clock); the others as EmbeddedBroker.
     """
 

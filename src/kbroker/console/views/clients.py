@@ -13,7 +13,7 @@ from kbroker.telemetry.instances import ClientInstance
 from kbroker.telemetry.series import Key, Value
 
 VALUES = 200  # of a page
-#: Latencies of the list: of all nodes of a client the longest.
+#: Latencies that the list shows: the maximum over all nodes of a client.
 PRODUCE_LATENCY = "org.apache.kafka.producer.node.request.latency.avg"
 FETCH_LATENCY = "org.apache.kafka.consumer.fetch.manager.fetch.latency.avg"
 NODE_LATENCY = "org.apache.kafka.consumer.node.request.latency.avg"  # of clients that do not measure fetches

@@ -129,7 +129,7 @@ def downgraded(
     """
     replaced = None if joining is None else group.static_member(joining.instance_id)
     gone = {member.member_id for member in leaving}
-    members: list[tuple[Member, str]] = []  # and the id of the member whose target it gets
+    members: list[tuple[Member, str]] = []  # each with the id of the member whose target it gets
     for member in group.members.values():
         if member.member_id not in gone and member is not replaced:
             members.append((_classic_member(member), member.member_id))

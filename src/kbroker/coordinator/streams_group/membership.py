@@ -180,7 +180,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         )
 
     def check_room(self, group: StreamsGroup, member_id: str) -> None:
-        """Refuse a join to a full group, of its members too, as Kafka. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
+        """Refuse every join to a full group, even of a member, as Kafka. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
         super().check_room(group, "")
 
     # ------------------------------------------------------------ topology

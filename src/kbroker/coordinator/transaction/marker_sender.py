@@ -85,7 +85,8 @@ class QueueSizes(NamedTuple):
 class MarkerSender:
     """Completion of prepared transactions.
 
-    Args: ``scheduler``: used by nothing else, which could delay it. Threads: any; ``_lock`` is taken before no other.
+    Args: ``scheduler``: reserved for this sender, since other tasks could delay it. Threads: any; under ``_lock``
+    only the locks of the scheduler are acquired.
     """
 
     def __init__(self, markers: Markers, clock: BaseClock, scheduler: Scheduler) -> None:

@@ -126,7 +126,7 @@ def measure(log: PartitionLog, config: CompactionConfig, cleaned: int | None, no
 
 
 def _largest_timestamp(log: PartitionLog, segment: SegmentFacts, now_ms: int) -> int:
-    """Return the largest time stamp of the records, or that of the file when they have none."""
+    """Return the largest timestamp of the records, or that of the file when they have none."""
     if segment.max_timestamp_ms >= 0 or log.directory is None:
         return segment.max_timestamp_ms
     try:

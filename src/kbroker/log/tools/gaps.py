@@ -89,7 +89,7 @@ def rewritten(segment: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 def empty_batch(gap: Gap) -> bytes:
-    """Return a v2 batch without records, producer or time stamp that covers the gap's offsets."""
+    """Return a v2 batch without records, producer or timestamp that covers the gap's offsets."""
     delta = gap.last_offset - gap.first_offset
     length = BATCH_HEADER_BYTES - LENGTH_FROM
     fields = (gap.first_offset, length, gap.leader_epoch, 2)

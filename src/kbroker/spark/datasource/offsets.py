@@ -1,9 +1,9 @@
 """The offset of a stream as Spark keeps it in the checkpoint.
 
-It is the JSON of the official connector, one object per topic with the next offset of each partition, with two more
-entries that cannot be names of topics: ``#topicIds`` distinguishes a topic from another of the same name, and
-``#start``, in the offset that ends the first batch, is the start of that batch. So the entry that Spark writes before
-it runs the batch also fixes "latest": when the first batch fails, the restart begins at the same offsets.
+It is the JSON of the official connector, one object per topic with the next offset of each partition, and has two more
+entries, which cannot be names of topics. ``#topicIds`` distinguishes a topic from another of the same name. ``#start``,
+in the offset that ends the first batch, is the start of that batch: the entry that Spark writes before it runs the
+batch therefore also fixes "latest", and when the first batch fails, the restart begins at the same offsets.
 """
 
 from __future__ import annotations

@@ -86,14 +86,21 @@ def build_session(
 ) -> SparkSession:
     """Return a Spark session, a new one or the one of this process.
 
-    Args: `master`: as Spark's; by default that of `settings`, spark-submit or `spark-defaults.conf`, else all cores of
-    this machine; `remote`: the URL of a Spark Connect server instead (default: the variable SPARK_REMOTE, unless a
-    master is given), where only `settings` count; `connector`, `delta`: with the jars of the Kafka connector, of Delta
-    Lake; `more_jars`: further ones; `driver_memory`: as `-Xmx`, 1g unless `spark-defaults.conf` says otherwise;
-    `log_level` of Spark's log on stderr; `settings`: any of Spark's, above all the others; `properties_file`: read
-    in place of `spark-defaults.conf`; `py_env`: an archive with a Python environment that is sent to the executors;
-    `listener`: called with each line that the JVM writes to stderr. Memory and jars only count for the first session of
-    a process: that one starts the JVM.
+    Args:
+        master: as Spark's; by default that of `settings`, spark-submit or `spark-defaults.conf`, else all cores of this
+            machine.
+        remote: the URL of a Spark Connect server instead (default: the variable SPARK_REMOTE, unless a master is
+            given), for which only `settings` have an effect.
+        connector, delta: with the jars of the Kafka connector, of Delta Lake.
+        more_jars: further jars.
+        driver_memory: as `-Xmx`; 1g unless `spark-defaults.conf` has another value.
+        log_level: of Spark's log on stderr.
+        settings: any of Spark's; they override all others.
+        properties_file: read in place of `spark-defaults.conf`.
+        py_env: an archive with a Python environment that is sent to the executors.
+        listener: called with each line that the JVM writes to stderr.
+
+    Memory and jars have an effect in the first session of a process only, which starts the JVM.
     Raises: PipelineError: Java, a package or a jar is missing, the JVM did not start, or no master or server responds.
     Threads: any, one at a time; the environment is changed while the JVM starts.
     """

@@ -1,6 +1,6 @@
 """Archive any topic as Parquet: one row per record, its value as bytes, text, or columns of a schema; resumable.
 
-The table has the layout of `ingest`: by date and hour of the records' time stamps, and by partition. It is written in
+The table has the layout of `ingest`: by date and hour of the records' timestamps, and by partition. It is written in
 the same way, exactly once across kills and restarts, and its hours are compacted when they are closed.
 """
 

@@ -442,7 +442,7 @@ def test_a_partition_deleted_before_its_round(
 
 
 def test_age_of_records_without_time(log: PartitionLog, tmp_path: Path) -> None:
-    """Without a time stamp the time of the file counts; that of a removed file is now."""
+    """Without a timestamp the time of the file counts; that of a removed file is now."""
     config = CompactionConfig(min_compaction_lag_ms=60_000)
     fill(log, -1, -1)
     files = [tmp_path / "t-0" / f"{base:020d}.log" for base in (0, 1)]
