@@ -31,7 +31,7 @@ cdef int64_t clock_now_ns(Clock *clock) noexcept nogil      # monotonic
 cdef int64_t clock_now_ms(Clock *clock) noexcept nogil      # monotonic, floor of now_ns / 1e6
 # Return the monotonic time carried to the epoch, which never jumps (for quota sensors).
 cdef int64_t clock_epoch_ms(Clock *clock) noexcept nogil
-# Return the time of the wall clock (for record time stamps); of a virtual clock, clock_epoch_ms.
+# Return the time of the wall clock (for record timestamps); of a virtual clock, clock_epoch_ms.
 cdef int64_t clock_wall_ms(Clock *clock) noexcept nogil
 cdef void clock_advance_ns(Clock *clock, int64_t delta_ns) noexcept nogil   # virtual only; runs all wakers
 cdef void clock_add_waker(Clock *clock, Waker *waker) noexcept nogil

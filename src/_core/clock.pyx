@@ -39,7 +39,7 @@ cdef extern from *:
 cdef enum:
     NS_PER_MS = 1000000
 
-cdef int64_t VIRTUAL_START_NS = 1000000000000   # 1000 s: 0 means "not reached" in time stamps, and scales must not mix
+cdef int64_t VIRTUAL_START_NS = 1000000000000   # 1000 s: 0 means "not reached" in timestamps, and scales must not mix
 cdef int64_t LARGEST_MS = INT64_MAX // NS_PER_MS
 
 
@@ -199,7 +199,7 @@ cdef class BaseClock:
         return clock_epoch_ms(borrow_clock(self))
 
     def wall_ms(self) -> int:
-        """Return the wall clock in milliseconds since 1970 (record time stamps); a virtual clock has only one time."""
+        """Return the wall clock in milliseconds since 1970 (record timestamps); a virtual clock has only one time."""
         return clock_wall_ms(borrow_clock(self))
 
     @property

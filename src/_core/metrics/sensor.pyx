@@ -279,7 +279,7 @@ cdef class Sensor:
 
     @property
     def last_record_time_ms(self) -> int:
-        """Time of the last record, refused by a check or not; before the first, that of the creation."""
+        """Time of the last record, even one that a check refused; of the creation before the first record."""
         return atomic_load(&self.sensor.last_record_ms)
 
     @property

@@ -162,7 +162,8 @@ cdef class MemoryPool:
     """A byte budget that lends buffers while any of it is left.
 
     Not strict (the default, as in Kafka's production pool): a request succeeds while at least one byte is left, so
-    ``available_bytes`` may go below zero by less than ``max_single_bytes``. Strict: only if all of it is left.
+    ``available_bytes`` may go below zero by less than ``max_single_bytes``. Strict: a request succeeds only if as many
+    bytes as it needs are left.
 
     Args:
         size_bytes: the whole budget, >= 1. ``MemoryPool.unlimited()`` makes one without a budget.

@@ -167,9 +167,9 @@ cdef inline int64_t batch_length(Request *batch) noexcept nogil:
 cdef int64_t wakes_due(RequestQueue *queue, int64_t batches, bint helps) noexcept nogil:
     """Return the number of sleepers to wake for ``batches`` new batches. The caller holds the lock.
 
-    A taker that is awake takes its next batch for a tenth of the cost of waking a second one, so up to awake_target
-    takers, helpers among them, are woken freely, and one more only when there is a backlog for those that are awake,
-    or, for a caller that does not help now, when none has returned for 0.2 ms (a disk or the GIL delays them).
+    A taker that is awake takes its next batch for a tenth of the cost of waking a second one. So up to awake_target
+    takers, helpers among them, are woken freely. One more is woken only if those that are awake have a backlog, or, for
+    a caller that does not help now, if none has returned for 0.2 ms (a disk or the GIL delays them).
     """
     cdef int64_t awake = queue.busy + queue.signalled
     cdef int64_t wake = batches

@@ -1,8 +1,12 @@
 """Hierarchical timing wheel: Python's view of the C timer.
 
-Deliberate differences from Kafka's: one lock instead of a read-write lock, list locks and retry loops; a due time
-between ticks is rounded up, not down; a due entry waits in a separate list until the advancing thread takes
-it, so that it can still be cancelled or re-added, and counts as pending until then.
+Deliberate differences from Kafka's:
+
+- one lock instead of a read-write lock, list locks and retry loops;
+- a due time between ticks is rounded up, not down;
+- a due entry waits in a separate list until the advancing thread takes it, so that it can still be cancelled or
+  re-added, and counts as pending until then.
+
 Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.
 """
 # The GIL is released before the lock can block: a short operation tries the lock first, and releases the GIL if that

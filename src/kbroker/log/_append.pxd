@@ -13,7 +13,7 @@ cdef struct AppendPart:         # record data of one Produce request without a t
     AppendResult result
 
 # Append ``batch``, the record data of one partition of a Produce request; it is patched in place (offset, epoch, maybe
-# time stamp and CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks
+# timestamp and CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks
 # (internal writers) and allows several batches, none of them a control batch. ``guard`` of a transactional batch: the
 # result of its verification, or NO_GUARD or NOT_VERIFIED.
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
@@ -32,6 +32,6 @@ cdef void partition_append_end_marker(Partition *partition, int64_t producer_id,
 cdef int32_t partition_start_verification(Partition *partition, int64_t producer_id, int16_t producer_epoch,
                                           int32_t base_sequence, bint bumps_epochs, int64_t *guard) noexcept nogil
 # Append one batch that the broker has just built with its checksum, without a producer. It is stored unchanged, unless
-# the topic requires another codec or time stamp.
+# the topic requires another codec or timestamp.
 cdef void partition_append_built(Partition *partition, char *batch, int64_t size_bytes,
                                  AppendResult *out) noexcept nogil

@@ -106,7 +106,7 @@ cdef struct Placed:             # batches with their offsets
     int64_t size_bytes
     int64_t first               # offset
     int64_t end                 # offset after the last record
-    int64_t largest_ms          # time stamp; -1: none
+    int64_t largest_ms          # timestamp; -1: none
 
 
 cdef bint refuse_closed(Partition *partition, AppendResult *out) noexcept nogil:

@@ -38,7 +38,7 @@ cdef struct AppendResult:
     int16_t error               # Kafka error code, 0: appended or duplicate
     int64_t base_offset         # -1 on error
     int64_t last_offset
-    int64_t log_append_time_ms  # -1 unless LogAppendTime (for a duplicate: its own time stamp)
+    int64_t log_append_time_ms  # -1 unless LogAppendTime (for a duplicate: its own timestamp)
     int64_t log_start_offset
     int32_t bad_record          # batch_index of the first refused record, or -1
     int32_t *bad_records        # malloc'ed, freed by the caller: batch_index of each refused record, or NULL
@@ -152,12 +152,12 @@ cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook
 # Set the hook that is called without any lock, on the appending thread, when a flush is needed:
 # of flush.messages records, or of a sealed segment.
 cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
-# Disconnect the former hook if it has this argument, and wait until no thread calls it.
+# Disconnect the high watermark hook if it has this argument, and wait until no thread calls it.
 cdef void partition_end_hook(Partition *partition, const void *arg) noexcept nogil
 # Call one of the two hooks; no lock held.
 cdef void call_hook(Partition *partition, bint dirty) noexcept nogil
 
-# Return the current segments with a count for the caller; they stay readable until segment_list_release.
+# Return a counted reference to the current segments; they stay readable until segment_list_release.
 cdef SegmentList *view_acquire(Partition *partition) noexcept nogil
 # Publish segments (takes the list's count); the last one is the active one. Under the append lock.
 cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nogil

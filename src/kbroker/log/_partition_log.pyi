@@ -104,7 +104,7 @@ class PartitionLog:
     def probe(self, offset: int, max_bytes: int = ..., *, isolation: int = ...) -> tuple[int, int, bool]:
         """Return (error, readable bytes from `offset` in its segment, whether a later segment has more)."""
     def offset_for_timestamp(self, timestamp_ms: int, *, isolation: int = ...) -> OffsetAndTimestamp:
-        """Return the first record at or after a time; -3: the record with the largest time stamp.
+        """Return the first record at or after a time; -3: the record with the largest timestamp.
 
         Raises: OSError: the file cannot be read or a batch cannot be unpacked.
         """

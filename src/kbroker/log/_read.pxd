@@ -3,7 +3,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t
 from kbroker.log._partition cimport Partition, ReadProbe, ReadResult
 
 cdef enum:
-    MAX_TIMESTAMP = -3          # the record with the largest time stamp
+    MAX_TIMESTAMP = -3          # the record with the largest timestamp
 
 cdef struct Found:
     int64_t offset              # -1: none
@@ -16,6 +16,6 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
                          ReadResult *out) noexcept nogil
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
                           ReadProbe *out) noexcept nogil
-# Find the first record at or after target_ms (MAX_TIMESTAMP: the one with the largest time stamp) below upper_offset. 0
+# Find the first record at or after target_ms (MAX_TIMESTAMP: the one with the largest timestamp) below upper_offset. 0
 # or -errno (-EIO: damage, for KAFKA_STORAGE_ERROR). May take the GIL (compressed batches), without holding a lock.
 cdef int32_t find_timestamp(Partition *partition, int64_t target_ms, int64_t upper_offset, Found *out) noexcept nogil

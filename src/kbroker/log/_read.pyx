@@ -275,7 +275,7 @@ cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_byte
     segment_list_release(view)
 
 
-# ------------------------------------------------------------------------------------------- offsets by time stamp
+# ------------------------------------------------------------------------------------------- offsets by timestamp
 
 cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *header, int64_t target_ms,
                         int64_t from_offset,
@@ -288,7 +288,7 @@ cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *hea
     cdef const char *records
     cdef RecordView record
     cdef int32_t _slot, rc = 0
-    if header.attributes & LOG_APPEND_TIME_BIT:  # log append time: every record has the largest time stamp
+    if header.attributes & LOG_APPEND_TIME_BIT:  # log append time: every record has the largest timestamp
         if header.max_timestamp_ms < target_ms or header.base_offset + header.last_offset_delta < from_offset:
             return 0
         out.offset = header.base_offset if header.base_offset > from_offset else from_offset

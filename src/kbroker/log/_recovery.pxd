@@ -7,6 +7,6 @@ from kbroker.log.segment._segment cimport Directory, SegmentList
 cdef int load_partition(Partition *partition, str directory, bint clean, int64_t recovery_point,
                         int64_t log_start) except -1
 # Let the partition continue in a folder with copies of all its segments; takes the count of the folder. Under the
-# append lock, with flushes held. Returns the former segments with a count for the caller. Raises: OSError, when a copy
+# append lock, with flushes held. Returns a counted reference to the former segments. Raises: OSError, when a copy
 # cannot be read or differs; the partition is then unchanged.
 cdef SegmentList *adopt_copy(Partition *partition, str directory, Directory *target) except NULL

@@ -23,7 +23,7 @@ cdef struct BatchCheck:
     int64_t max_timestamp_ms    # as stored
     BatchFacts facts            # offsets are relative to 0 until the append assigns the base
 
-# Check the first batch of data and correct the fields that Kafka corrects: time-stamp type, largest time stamp, and
+# Check the first batch of data and correct the fields that Kafka corrects: timestamp type, largest timestamp, and
 # then the CRC. A batch of another codec than compression.type's is rebuilt. May take the GIL: never call it under a
 # lock.
 cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,

@@ -32,10 +32,10 @@ cdef enum:
     MAX_BAD_RECORDS = 8192      # Kafka reports all; a response must not be many times larger than its request
 
 cdef struct RecordsForm:        # of sound records, for a batch that is rebuilt
-    int64_t largest_ms          # time stamp; -1: none is above it
-    int64_t first_ms            # time stamp of the first record
+    int64_t largest_ms          # timestamp; -1: none is above it
+    int64_t first_ms            # timestamp of the first record
     bint is_consecutive         # their offsets count from the base offset
-    bint is_below_zero          # a time stamp is below -1, which represents none
+    bint is_below_zero          # a timestamp is below -1, which represents none
 
 
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil:
@@ -143,7 +143,7 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
         form.is_consecutive = form.is_consecutive and record.offset - header.base_offset == slot
         form.is_below_zero = form.is_below_zero or timestamp < -1
         if config.compacted and record.key_bytes < 0:
-            note_bad_record(out, slot)          # Kafka checks the time stamp only of records with a key
+            note_bad_record(out, slot)          # Kafka checks the timestamp only of records with a key
         elif not config.log_append_time and timestamp != -1:
             # Kafka's subtraction wraps; these comparisons give the same result without it.
             if ((timestamp < now_ms and now_ms - config.timestamp_before_max_ms > timestamp)
@@ -165,7 +165,7 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
 
 cdef bint renumber(const char *records, int64_t records_bytes, const BatchHeader *header, int64_t first_ms,
                    Buffer *to) noexcept nogil:
-    """Write the records with consecutive offsets and time stamps relative to the first one. False: out of memory."""
+    """Write the records with consecutive offsets and timestamps relative to the first one. False: out of memory."""
     cdef RecordView record
     cdef int64_t position = 0, later_ms
     cdef int32_t slot
@@ -234,7 +234,7 @@ cdef inline int32_t codec_in_log(const BatchHeader *header, const LogConfig *con
 cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, int64_t unpacked_bytes,
                         const RecordsForm *form, Clock *clock, int64_t now_ms, const LogConfig *config,
                         bint is_client, BatchCheck *out) noexcept nogil:
-    """Apply the topic's codec and time stamps to a valid batch; return its facts."""
+    """Apply the topic's codec and timestamps to a valid batch; return its facts."""
     cdef int16_t attributes
     cdef int64_t max_timestamp = form.largest_ms
     if codec_in_log(header, config) != header.attributes & CODEC_MASK:

@@ -32,7 +32,7 @@ cdef struct KafkaRequest:
     char *transactional_id      # for the request recorder: points into payload, or is owned; NULL: none
     int32_t transactional_id_bytes      # TRANSACTIONAL_ID_BYTES at most
     bint owns_transactional_id
-    # time stamps and durations, in the units of Request
+    # timestamps and durations, in the units of Request
     int64_t local_done_ns
     int64_t callback_dequeue_ns
     int64_t callback_done_ns

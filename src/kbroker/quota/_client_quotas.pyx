@@ -98,7 +98,7 @@ cdef class ClientQuotaManager:
 
     @property
     def is_shadow(self) -> bool:
-        """Return whether the quotas are shadow quotas, which only judge and count."""
+        """Return whether the quotas are shadow quotas, which are evaluated and counted, but not enforced."""
         return self.demand().is_shadow
 
     @property
@@ -197,7 +197,7 @@ cdef class ClientQuotaManager:
 
 
 cdef ClientSensors *find_sensors(QuotaManager *manager, user, client_id, int64_t now_ms) except NULL:
-    """Return the counter of a client, with a count."""
+    """Return a counted reference to the counter of a client."""
     cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
     cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
     cdef ClientSensors *sensors

@@ -134,13 +134,13 @@ cdef double max_value_in_window(QuotaManager *manager, ClientSensors *sensors) n
 # of memory.
 cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,
                        Text client_id, double limit, bint removes) noexcept nogil
-# Remove and mark the counters that were idle for an hour; return a list by ``next``, each with a count.
+# Remove and mark the counters that were idle for an hour; return a list by ``next`` of counted references.
 cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept nogil
-# Return a counter that is not in the metrics registry yet, with a count; NULL: there is none.
+# Return a counted reference to a counter that is not in the metrics registry yet; NULL: all are.
 cdef ClientSensors *take_unpublished(QuotaManager *manager) noexcept nogil
 # Drop a counter that was registered in another way.
 cdef void forget_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil
-# Return the evicted counters that the registry may have; a list by ``next``, each with a count.
+# Return the evicted counters that the registry may have: a list by ``next`` of counted references.
 cdef ClientSensors *take_evicted(QuotaManager *manager) noexcept nogil
 
 # ----------------------------------------------- throttled channels

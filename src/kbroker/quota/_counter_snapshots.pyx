@@ -62,7 +62,7 @@ cdef class CounterSnapshot:
         return None if bound == self.no_limit else bound
 
     cdef SensorCore *another(self) except NULL:
-        """Return a copy to compute on, with a count."""
+        """Return a counted reference to a copy, for computations."""
         cdef SensorCore *copy
         with nogil:
             copy = sensor_copy(self.copy)

@@ -130,7 +130,7 @@ cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request)
 
 
 cdef Facts *facts_of(ThreadRecorder *self, Request *request) noexcept nogil:
-    """Return a count on the facts of the request's connection, for its record; NULL: out of memory."""
+    """Return a counted reference to the facts of the request's connection, for its record; NULL: out of memory."""
     cdef Channel *channel = <Channel *>request.channel
     cdef MetricSources *observed = <MetricSources *>channel.observed
     cdef Facts *facts

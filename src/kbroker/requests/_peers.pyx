@@ -36,7 +36,7 @@ cdef void peers_leave(NativeApisCore *native_apis) noexcept nogil:
         return
     mutex_lock(&peers.lock)
     native_apis.is_leaving = True           # it is not visited any more
-    while native_apis.visits > 0:           # until then it is in the list, which its visitors continue along
+    while native_apis.visits > 0:           # until then it stays in the list, along which its visitors continue
         cond_wait(&peers.visit_ended, &peers.lock)
     at = &peers.first
     while at[0] != NULL and at[0] != native_apis:

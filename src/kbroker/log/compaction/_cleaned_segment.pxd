@@ -1,9 +1,13 @@
 """A segment written by the cleaner, and the replacement of the segments that it was made from.
 
 Steps on disk; after a stop between any two of them the next opening finishes or undoes the replacement (``_recovery``):
-``.cleaned`` files are written and synced; the indexes, then the log, become ``.swap``, and the folder is synced: from
-here on the new segment counts; the old files become ``.deleted``, oldest first; the new ones get their final names, the
-log last; the ``.deleted`` files are removed.
+
+1. ``.cleaned`` files are written and synced.
+2. The indexes, then the log, become ``.swap``, and the folder is synced: from here on the new segment applies.
+3. The old files become ``.deleted``, oldest first.
+4. The new ones get their final names, the log last.
+5. The ``.deleted`` files are removed.
+
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.containers.buffer cimport Buffer

@@ -58,7 +58,7 @@ cdef enum:
 cdef AtomicI64 never            # stays 0: a change of the rate ends the wait
 atomic_store(&never, 0)
 
-cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a time stamp
+cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a timestamp
 
 cdef struct Throttle:          # one account; a thread waits to pay
     Clock *clock                # counted

@@ -71,7 +71,7 @@ cdef inline Entry *find(ProducerState *state, int64_t producer_id) noexcept nogi
 
 cdef inline bint is_expired(bint has_txn, int64_t last_timestamp_ms, int64_t now_ms,
                             int64_t expiration_ms) noexcept nogil:
-    # This form cannot overflow on a hostile time stamp (near the minimum or maximum of int64).
+    # This form cannot overflow on a hostile timestamp (near the minimum or maximum of int64).
     if has_txn or expiration_ms < 0:
         return False
     if last_timestamp_ms < 0:

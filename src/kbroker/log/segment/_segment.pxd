@@ -64,7 +64,7 @@ cdef struct SegmentList:        # immutable once published
 cdef Directory *directory_new(const char *path) noexcept nogil
 cdef void directory_release(Directory *directory) noexcept nogil
 
-cdef FileCache *file_cache_shared() noexcept nogil                       # returns a count on the process's cache
+cdef FileCache *file_cache_shared() noexcept nogil                       # the process's cache, counted
 cdef FileCache *file_cache_retain(FileCache *files) noexcept nogil
 cdef void file_cache_release(FileCache *files) noexcept nogil
 
@@ -72,8 +72,8 @@ cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t bas
                              bint writable, int64_t now_ms) noexcept nogil
 cdef LogSegment *segment_retain(LogSegment *segment) noexcept nogil
 cdef void segment_release(LogSegment *segment) noexcept nogil
-# Return a count on the open file, which is opened (or, in memory, created) if necessary; NULL and *error = -errno on
-# failure
+# Return a counted reference to the file, which is opened (or, in memory, created) if necessary; NULL and
+# *error = -errno on failure
 cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil
 cdef void segment_close_file(LogSegment *segment) noexcept nogil
 # Keep file, mappings and aborted list open until the segment is freed, so that its file names can be used
@@ -85,7 +85,7 @@ cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil     # creat
 # Reserve disk space for the whole .log (preallocate), 0 or -errno; the second function frees the unused rest.
 cdef int32_t segment_reserve(LogSegment *segment, int64_t size_bytes) noexcept nogil
 cdef void segment_give_back(LogSegment *segment) noexcept nogil
-# Update indexes and largest time stamp after an append at ``position`` that ends before the published size.
+# Update indexes and largest timestamp after an append at ``position`` that ends before the published size.
 cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t size_bytes, int64_t last_offset,
                               int64_t max_timestamp_ms, int64_t offset_of_max, int64_t index_interval) noexcept nogil
 cdef int32_t segment_seal(LogSegment *segment) noexcept nogil  # writes the closing time entry and trims both indexes

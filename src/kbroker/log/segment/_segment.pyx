@@ -75,7 +75,7 @@ cdef FileCache *file_cache_new(int64_t capacity) noexcept nogil:
 
 
 cdef FileCache *file_cache_shared() noexcept nogil:
-    """Return a count on the process's cache, at its current capacity: the start of a broker raises the limit."""
+    """Return a counted reference to the process's cache, at its current capacity: a broker's start raises the limit."""
     mutex_lock(&process_cache.lock)
     process_cache.capacity = default_capacity()
     mutex_unlock(&process_cache.lock)

@@ -6,8 +6,8 @@ from kbroker.log.segment._segment cimport LogSegment
 
 cdef enum:
     SCAN_CRC = 1                # compare checksums
-    SCAN_INDEX = 2              # add every batch to the indexes and the largest time stamp
-    SCAN_STAMPS = 4             # update only the largest time stamp
+    SCAN_INDEX = 2              # add every batch to the indexes and the largest timestamp
+    SCAN_STAMPS = 4             # update only the largest timestamp
     SCAN_PRODUCERS = 8          # replay into the producer state
     SCAN_ABORTED = 16           # and enter aborted transactions into the transaction index
     SCAN_EPOCHS = 32

@@ -199,7 +199,7 @@ cdef void note_first_timestamp(LogSegment *segment, OpenFile *file) noexcept nog
 
 cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_base, bint check_all,
                        Scan *out) noexcept nogil:
-    """Check a segment; its size and time stamps are published and its indexes sound when this returns with rc >= 0."""
+    """Check a segment; its size and timestamps are published and its indexes sound when this returns with rc >= 0."""
     cdef int64_t file_bytes
     cdef OpenFile *file
     cdef char path[PATH_BYTES]

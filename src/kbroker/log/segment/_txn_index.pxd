@@ -20,7 +20,7 @@ cdef struct TxnIndex:
     int64_t base_offset
     AbortedTxn *entries         # owned
     int32_t count
-    int32_t rebuilt_count       # during a rebuild: entries of the file, those behind count are compared; else 0
+    int32_t rebuilt_count       # during a rebuild: number of the file's entries, compared from count on; else 0
     bint differs                # during a rebuild: the file differs from the batches
     bint is_loaded              # the file has been read
     bint is_unsynced            # entries were written since the last txn_index_sync

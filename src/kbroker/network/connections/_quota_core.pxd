@@ -58,7 +58,7 @@ cdef enum:
 cdef enum QuotaVerdict:
     QUOTA_ADMITTED = 0
     QUOTA_TOO_MANY = 1          # from this address, but counted: close it, and call quotas_leave with the entry
-    QUOTA_THROTTLED = 2         # connections of this address come too fast: hold the socket until end_ms, then close it
+    QUOTA_THROTTLED = 2         # the address connects too often: hold the socket until end_ms, then close it
     QUOTA_STOPPED = 3           # the acceptor was stopped while it waited; not counted
     QUOTA_NO_MEMORY = 4         # not counted
 

@@ -13,7 +13,7 @@ cdef enum RefusalReason:
     REFUSED_MALFORMED_HEADER = 2
     REFUSED_MALFORMED_BODY = 3
     REFUSED_INVALID_RECEIVE = 4     # an impossible size
-    REFUSED_FAILED_PRODUCE = 5      # one without acks: closing is the only way to report an error to its client
+    REFUSED_FAILED_PRODUCE = 5      # without acks: closing is the only way to report an error to its client
     REFUSAL_REASONS = 6
 
 cdef enum:

@@ -92,7 +92,7 @@ cdef struct ProcessorCore:
     Watch *watch                # of the server's NetworkWatch; NULL: none
     ProcessorCore *watch_next   # guarded by the watch's lock, as the next one
     int64_t watched_role        # at the watch's previous look
-    int64_t watched_since_ns    # of the watch's clock: it has been so since then
+    int64_t watched_since_ns    # by the watch's clock, the first look with this role
 
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
 # Complete a request on the loop's thread that was handed over: sent, not needed, or its channel closed.
