@@ -247,7 +247,7 @@ cdef void sum_others(SampleWindow *window) noexcept nogil:
     cdef int32_t i
     window.others = OTHERS_WHOLE if window.length <= MOST_EXACT else OTHERS_FRACTIONAL
     window.others_total = 0.0
-    window.others_start_ms = window.others_event_ms = INT64_MAX >> 1    # without any; the time minus it is in range
+    window.others_start_ms = window.others_event_ms = INT64_MAX >> 1    # without others; now minus it stays in range
     for i in range(window.length):
         if i == window.current:
             continue

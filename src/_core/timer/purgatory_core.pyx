@@ -456,7 +456,7 @@ cdef void copy_shard(PurgatorySnapshot *into, Shard *shard) noexcept nogil:
                 entry.op = <Operation *>owner_of(here)
                 entry.key = watchers.key
                 entry.key_count = key_count_of(here)
-                atomic_add_fetch(&entry.op.refs, 1)     # the list has a count: it is not the last
+                atomic_add_fetch(&entry.op.refs, 1)     # the list holds one, so the operation lives
                 into.count += 1
                 here = here.next
             watchers = watchers.root.list

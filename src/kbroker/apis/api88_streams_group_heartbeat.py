@@ -143,7 +143,7 @@ def _heartbeat(body: Body, request: RequestContext) -> HeartbeatRequest:
 def _create_missing(
     ctx: ApiContext, group_id: str, result: HeartbeatResult, request: RequestContext
 ) -> list[TopicProblem]:
-    """Create the missing internal topics, as far as the client may; return the statuses for the response.
+    """Create the missing internal topics, if the client may create all of them; return the statuses for the response.
 
     An error is shown in the responses of two heartbeat intervals, and no new attempt is made until then.
     """

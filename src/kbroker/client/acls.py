@@ -88,8 +88,10 @@ class Acls:
     ) -> Decision:
         """Return whether a client may perform an operation, and the rule that decides.
 
-        Needs Describe and DescribeConfigs on the cluster. Apache Kafka does not describe `super.users`, so the result
-        leaves them out there. Args: ``settings``: as returned by `settings` for the caller's own use.
+        Needs Describe and DescribeConfigs on the cluster. Apache Kafka does not describe `super.users`, which its
+        results therefore leave out.
+
+        Args: ``settings``: as returned by `settings` for the caller's own use.
         """
         settings = self.settings() if settings is None else settings
         if settings is not None and not settings.get("authorizer.class.name"):

@@ -16,7 +16,7 @@ class RecordRange:
     """Reader of partitions up to given ends.
 
     Args: ``consumer``: with its positions; owned by the range. ``ends``: the offset behind the last record to read, for
-    each partition that has an end; the others are read on and on.
+    each partition that has an end; the others are read without an end.
     Threads: as its consumer.
     """
 

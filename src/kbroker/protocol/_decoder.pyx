@@ -89,7 +89,7 @@ cdef inline int read_varint(MessageReader *r, Field *f, int64_t *out) except -1:
 
 
 cdef inline int read_length(MessageReader *r, Field *f, int prefix_bytes, int64_t *out) except -1:
-    """Read a length or count, -1 for null; the caller judges a null."""
+    """Read a length or count, -1 for null; the caller decides whether null is valid."""
     if f.compact:
         read_varint(r, f, out)
         out[0] -= 1

@@ -16,7 +16,7 @@ def bound_name(name: str, bound: Literal["min", "max"]) -> str:
 def with_bounds(
     of_all: ConfigKey, low: int, high: int, low_check: Validator | None = None, high_check: Validator | None = None
 ) -> tuple[ConfigKey, ConfigKey, ConfigKey]:
-    """Return the key of all groups of a kind and those of its bounds; without checks these have that of the key."""
+    """Return the key of all groups of a kind and the keys of its bounds, by default with the check of the first."""
     name = of_all.name.removeprefix("group.")
     return (
         of_all,
