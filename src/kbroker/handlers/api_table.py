@@ -23,7 +23,7 @@ _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
 _NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # native handlers get their requests first
 
 #: APIs of client telemetry, which need the decoder of its metrics.
-_TELEMETRY = {71: "api71_get_telemetry_subscriptions", 72: "api72_push_telemetry"}
+_TELEMETRY = frozenset({71, 72})
 
 #: Requests of these go to the active controller in a member of a cluster. Source: ``ApiKeys.forwardable``.
 _FORWARDED = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81})
@@ -31,83 +31,9 @@ _FORWARDED = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 
 #: APIs of topics, whose modules find whether a request takes seconds.
 _MAY_TAKE_LONG = frozenset({19, 20, 37})
 
-#: The module of each API's handler in ``kbroker.apis``, imported at the API's first request.
-_MODULES = {
-    2: "api02_list_offsets",
-    3: "api03_metadata",
-    8: "api08_offset_commit",
-    9: "api09_offset_fetch",
-    10: "api10_find_coordinator",
-    11: "api11_join_group",
-    12: "api12_heartbeat",
-    13: "api13_leave_group",
-    14: "api14_sync_group",
-    15: "api15_describe_groups",
-    16: "api16_list_groups",
-    17: "api17_sasl_handshake",
-    18: "api18_api_versions",
-    19: "api19_create_topics",
-    20: "api20_delete_topics",
-    21: "api21_delete_records",
-    22: "api22_init_producer_id",
-    23: "api23_offset_for_leader_epoch",
-    24: "api24_add_partitions_to_txn",
-    25: "api25_add_offsets_to_txn",
-    26: "api26_end_txn",
-    27: "api27_write_txn_markers",
-    28: "api28_txn_offset_commit",
-    29: "api29_describe_acls",
-    30: "api30_create_acls",
-    31: "api31_delete_acls",
-    32: "api32_describe_configs",
-    33: "api33_alter_configs",
-    34: "api34_alter_replica_log_dirs",
-    35: "api35_describe_log_dirs",
-    36: "api36_sasl_authenticate",
-    37: "api37_create_partitions",
-    38: "api38_create_delegation_token",
-    39: "api39_renew_delegation_token",
-    40: "api40_expire_delegation_token",
-    41: "api41_describe_delegation_token",
-    42: "api42_delete_groups",
-    43: "api43_elect_leaders",
-    44: "api44_incremental_alter_configs",
-    45: "api45_alter_partition_reassignments",
-    46: "api46_list_partition_reassignments",
-    47: "api47_offset_delete",
-    48: "api48_describe_client_quotas",
-    49: "api49_alter_client_quotas",
-    50: "api50_describe_user_scram_credentials",
-    51: "api51_alter_user_scram_credentials",
-    55: "api55_describe_quorum",
-    57: "api57_update_features",
-    60: "api60_describe_cluster",
-    61: "api61_describe_producers",
-    64: "api64_unregister_broker",
-    65: "api65_describe_transactions",
-    66: "api66_list_transactions",
-    68: "api68_consumer_group_heartbeat",
-    69: "api69_consumer_group_describe",
-    **_TELEMETRY,
-    74: "api74_list_config_resources",
-    75: "api75_describe_topic_partitions",
-    76: "api76_share_group_heartbeat",
-    77: "api77_share_group_describe",
-    78: "api78_share_fetch",
-    79: "api79_share_acknowledge",
-    80: "api80_add_raft_voter",
-    81: "api81_remove_raft_voter",
-    83: "api83_initialize_share_group_state",
-    84: "api84_read_share_group_state",
-    85: "api85_write_share_group_state",
-    86: "api86_delete_share_group_state",
-    87: "api87_read_share_group_state_summary",
-    88: "api88_streams_group_heartbeat",
-    89: "api89_streams_group_describe",
-    90: "api90_describe_share_group_offsets",
-    91: "api91_alter_share_group_offsets",
-    92: "api92_delete_share_group_offsets",
-}
+#: APIs with a handler in ``kbroker.apis``. Its module has the name of the API's message table, and is imported at the
+#: API's first request.
+_HANDLED = frozenset({2, 3, *range(8, 52), 55, 57, 60, 61, 64, 65, 66, 68, 69, 71, 72, *range(74, 82), *range(83, 93)})
 
 
 class ApiEntry(NamedTuple):
@@ -185,10 +111,10 @@ class KafkaApis:
     def __init__(self, *, forwards: bool = False) -> None:
         self._forwards = forwards
         self.controller_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict
-        absent = set() if has_decoder() else set(_TELEMETRY)
-        self.entries = {key: self._entry(key, _MODULES.get(key)) for key in sorted({*_MODULES, *_NATIVE} - absent)}
+        absent = frozenset() if has_decoder() else _TELEMETRY
+        self.entries = {key: self._entry(key) for key in sorted((_HANDLED | _NATIVE) - absent)}
 
-    def _entry(self, key: int, name: str | None) -> ApiEntry:
+    def _entry(self, key: int) -> ApiEntry:
         schema = codec.api(key)
         low, high = schema.advertised_versions
         flexible = NEVER_FLEXIBLE if schema.flexible_from is None else schema.flexible_from
@@ -197,8 +123,8 @@ class KafkaApis:
         handle: Handler | None = None
         failure: ErrorResponseBuilder | None = None
         takes_long: TakesLong | None = None
-        if name is not None:
-            module = f"kbroker.apis.{name}"
+        if key in _HANDLED:
+            module = f"kbroker.apis.{schema.file.removesuffix('.json')}"
             failure = LateFunction(module, "failure", whole_failure)
             if is_forwarded:
                 handle = ForwardedApi(LateFunction(module, "before_forwarding", forward_unchanged), failure)
