@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: other replicas of partitions. The nodes share their logs, so none is copied."""
+"""AlterPartitionReassignments: other replicas of partitions. The nodes share their logs, so nothing is copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's stores of keys and certificates, as PEM settings: what Kafka's images are given in /etc/kafka/secrets.
+"""Java's stores of keys and certificates, as PEM settings: the files that Kafka's images get in /etc/kafka/secrets.
 
 keytool writes PKCS 12, whatever the name of the file, since Java 9.
 """

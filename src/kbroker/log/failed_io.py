@@ -23,7 +23,7 @@ DAMAGED = "expected a record batch, found damage: run kbroker log verify"
 class FailedIo:
     """Log of failures, each at most once a minute, and the decision whether a folder stays online.
 
-    A sync that was not possible for want of descriptors or memory is repeated, since clients wait for it.
+    A sync that failed because descriptors or memory were exhausted is repeated, since clients wait for it.
 
     Args: ``hosted``: the partitions; ``log_dirs``: their folders; ``clock``: the clock.
     """

@@ -117,7 +117,7 @@ class MetadataLoader:
             self._changed.notify_all()
 
     def publish(self) -> None:
-        """Put the changes so far in force; the image is held again after that."""
+        """Put the present changes into force; the image is held again after that."""
         self._publish_alone(is_held=True)
 
     def release(self) -> None:

@@ -93,7 +93,7 @@ class TopicOpening:
                     self.end(topic_id)
 
     def _make_some(self, todo: deque[uuid.UUID]) -> None:
-        """Make a run of logs; remove the topics from ``todo`` that have all of theirs, fail or were deleted."""
+        """Make a run of logs; remove the topics from ``todo`` whose logs are complete, that fail or were deleted."""
         room = ADDED_AT_ONCE
         while todo and room > 0:
             image, opening = self._image(), self._begun.get(todo[0])

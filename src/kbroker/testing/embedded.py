@@ -22,7 +22,7 @@ from kbroker.testing.faults import FaultRules
 from kbroker.testing.transactions import HeldMarkers, batches_of, decided_offsets
 from kbroker.testing.waiting import wait_until
 
-#: Settings for tests where Kafka's defaults are meant for a data centre.
+#: Settings for tests; Kafka's defaults are for data centres.
 TEST_DEFAULTS: Mapping[str, object] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "kbroker.in.memory": True,

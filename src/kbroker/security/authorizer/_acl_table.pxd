@@ -4,8 +4,8 @@ A rule's permissions are bits of operations, found by pattern, principal and hos
 itself, the wildcard, and each length that a prefix has. The result covers every operation, so each native handler keeps
 its latest decisions in a ``DecisionCache``, valid for a generation of the table.
 
-Locks: ``AclTable.lock`` (rules), ``AclTable.caches_lock`` (list of caches), ``DecisionNotes.lock``; leaves, and none is
-taken under another. A change applies to every request that begins after ``apply`` has returned.
+Locks: ``AclTable.lock`` (rules), ``AclTable.caches_lock`` (list of caches), ``DecisionNotes.lock``; leaves, none of
+which is acquired under another. A change applies to every request that begins after ``apply`` has returned.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from kbroker._core.containers.hash_table cimport HashNode, HashTable

@@ -1,8 +1,8 @@
 """Compaction of a table: each bucket of an hour that is closed, or has too many files, becomes one file.
 
 Rows are sorted by entity again, so that a replay reads them sequentially. Other writers continue: a compaction
-changes no row, and if two rewrite the same files, one gives up. Replaced files stay, for readers that have them open
-and for earlier versions, until they are vacuumed.
+changes no row, and if two rewrite the same files, one ends without a change. Replaced files stay, for readers that have
+them open and for earlier versions, until they are vacuumed.
 
 delta-rs' own optimize is not used: if two run on the same files (1.6.6), both commit, and every row is duplicated.
 """
