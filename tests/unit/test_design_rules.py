@@ -219,6 +219,16 @@ def test_no_file_has_more_than_600_lines() -> None:
     assert {name: lines for name, lines in sizes.items() if lines > 600} == {}
 
 
+def test_the_architecture_names_files_that_exist() -> None:
+    """Each file or folder that ARCHITECTURE names is in the tree."""
+    text = (ROOT / ".github" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./-]+\.(?:pyx|pxd|pyi|py|h|c|txt|json)|[\w-]+/[\w/-]+)`", text))
+    named.remove("apis/apiNN_name.py")  # the form of all names there
+    paths = {f"/{path.relative_to(ROOT)}" for room in ("src", "tests", "bench") for path in (ROOT / room).rglob("*")}
+    assert len(named) > 100
+    assert {name for name in named if not any(path.endswith(f"/{name.rstrip('/')}") for path in paths)} == set()
+
+
 def test_no_clock_is_read_but_by_the_clock() -> None:
     """Time is a parameter: only the clock modules read a system clock."""
     wrong = []

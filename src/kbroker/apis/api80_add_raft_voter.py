@@ -1,4 +1,4 @@
-"""AddRaftVoter: one node is the whole quorum, and no voter can be added (kraft.version is 0).
+"""AddRaftVoter: one node is the whole quorum, and no voter can be added.
 
 Source: ``KafkaRaftClient.handleAddVoterRequest``, ``AddVoterHandler``.
 """
@@ -35,5 +35,6 @@ def refusal(ctx: ApiContext, body: Body, verb: str) -> Body:
         text = f"{verb} voter request didn't include a valid voter"
         return {"ErrorCode": int(Errors.INVALID_REQUEST), "ErrorMessage": text}
     what = "adding" if verb == "Add" else "removing"
-    text = f"Cluster doesn't support {what} voter because the kraft.version feature is 0"
+    why = "this broker is its only controller" if ctx.controller.kraft_version else "the kraft.version feature is 0"
+    text = f"Cluster doesn't support {what} voter because {why}"
     return {"ErrorCode": int(Errors.UNSUPPORTED_VERSION), "ErrorMessage": text}

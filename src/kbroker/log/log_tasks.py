@@ -184,7 +184,7 @@ class LogTasks:
         return self.write_log_starts(*folders) if folders else set()
 
     def write_high_watermarks(self, *folders: LogDir) -> None:
-        """Write the offsets that the next start must find at least; see ``LogManager._report_lost``."""
+        """Write the offsets that the next start must find at least; see ``StartReport.note_lost``."""
         for log_dir in folders or self._dirs:
             self._write(log_dir, "high watermarks", log_dir.write_high_watermarks, _high_watermark, "high_watermarks")
 
