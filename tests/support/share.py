@@ -2,8 +2,8 @@
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from typing import cast
 from uuid import UUID
@@ -11,7 +11,7 @@ from uuid import UUID
 from kbroker._core.clock import VirtualClock
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.share.persister import Done, ShareState, StateBatch, StateChange, StateDone
+from kbroker.coordinator.share.persister import ShareState, StateBatch, StateChange
 from kbroker.coordinator.share.share_coordinator import ShareStatePersister
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.fetched import AcquiredRecords, Fetched
@@ -26,7 +26,10 @@ ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
 class MemoryPersister:
-    """State of share partitions by offset. ``error``: error of each later call; `release` stores held writes."""
+    """State of share partitions by offset.
+
+    ``error``: error of each later call. ``during_write``: called once, in the next write, before its effect.
+    """
 
     def __init__(self) -> None:
         self.offsets: dict[int, tuple[int, int]] = {}
@@ -34,44 +37,31 @@ class MemoryPersister:
         self.complete_count = -1
         self.state_epoch = 0
         self.error = Errors.NONE
-        self.is_held = False
-        self.held: list[Callable[[], None]] = []
+        self.during_write: Callable[[], None] | None = None
         self.writes: list[list[StateBatch]] = []
 
-    def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
-        if self.error is not Errors.NONE:
-            done(ShareState(int(self.error), "refused"))
-            return
+    def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareState:
+        self._check()
         live = sorted((offset, *state) for offset, state in self.offsets.items() if offset >= self.start_offset)
         batches = []
         for _, run in groupby(enumerate(live), lambda one: (one[1][0] - one[0], one[1][1:])):
             rows = [row for _, row in run]
             batches.append(StateBatch(rows[0][0], rows[-1][0], rows[0][1], rows[0][2]))
-        done(ShareState(0, None, self.state_epoch, self.start_offset, self.complete_count, leader_epoch, batches))
+        return ShareState(self.state_epoch, self.start_offset, self.complete_count, leader_epoch, batches)
 
-    def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange, done: Done) -> None:
-        write = partial(self._write, change.start_offset, change.delivery_complete_count, list(change.batches), done)
-        if self.is_held:
-            self.held.append(write)
-        else:
-            write()
-
-    def _write(self, start_offset: int, complete_count: int, batches: list[StateBatch], done: Done) -> None:
-        if self.error is not Errors.NONE:
-            done(int(self.error), "refused")
-            return
-        self.start_offset, self.complete_count = start_offset, complete_count
-        self.writes.append(batches)
-        for first, last, state, count in batches:
+    def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange) -> None:
+        during, self.during_write = self.during_write, None
+        if during is not None:
+            during()
+        self._check()
+        self.start_offset, self.complete_count = change.start_offset, change.delivery_complete_count
+        self.writes.append(list(change.batches))
+        for first, last, state, count in change.batches:
             self.offsets.update((offset, (state, count)) for offset in range(first, last + 1))
-        done(0, None)
 
-    def release(self) -> None:
-        """Store the held writes in order."""
-        self.is_held = False
-        held, self.held = self.held, []
-        for write in held:
-            write()
+    def _check(self) -> None:
+        if self.error is not Errors.NONE:
+            raise KafkaError(self.error, "refused")
 
 
 @dataclass
@@ -123,7 +113,8 @@ class ShareBench:
     def load(self) -> SharePartition:
         """Return a share partition that has read its state."""
         self.partition = self.new(lambda: self.initial_offset, self._wake)
-        self.partition.initialize(lambda error: None)
+        with suppress(KafkaError):
+            self.partition.initialize()
         return self.partition
 
     def new(self, initial_offset: Callable[[], int], wake: Callable[[], object]) -> SharePartition:

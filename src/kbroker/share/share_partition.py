@@ -21,12 +21,7 @@ from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.printable import printable
-from kbroker.coordinator.share.persister import (
-    UNINITIALIZED_OFFSET,
-    ShareState,
-    StateBatch,
-    StateChange,
-)
+from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, StateBatch, StateChange
 from kbroker.coordinator.share.share_coordinator import ShareStatePersister
 from kbroker.share.acquisition import AcquireLimits, AcquireMode, acquire
 from kbroker.share.fetched import AcquiredRecords, Fetched, without
@@ -129,32 +124,30 @@ class SharePartition:
 
     # ------------------------------------------------------------ life
 
-    def initialize(self, done: Done) -> None:
-        """Read the state from the persister, unless that was begun before; then ``done`` is called at once.
+    def initialize(self) -> None:
+        """Read the state from the persister, unless that was begun before.
 
-        Its error is LEADER_NOT_AVAILABLE while the state is being read and after ``fence``.
+        Raises: KafkaError: LEADER_NOT_AVAILABLE while another thread reads the state and after ``fence``.
         """
         with self.lock:
             state = self.state
             if state is SharePartitionState.EMPTY:
                 self.state = SharePartitionState.INITIALIZING
         if state is SharePartitionState.EMPTY:
-            key = self.key
-            loaded = partial(self._loaded, done=done)
-            self._persister.read_state(key.group_id, key.topic_id, key.partition, self.leader_epoch, loaded)
-        elif state is SharePartitionState.ACTIVE:
-            done(None)
+            self._load()
         elif state is SharePartitionState.FAILED:
-            done(KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"Share partition failed to load {self.key}"))
-        else:
+            raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"Share partition failed to load {self.key}")
+        elif state is not SharePartitionState.ACTIVE:
             reason = "already initializing" if state is SharePartitionState.INITIALIZING else "fenced"
-            done(KafkaError(Errors.LEADER_NOT_AVAILABLE, f"Share partition is {reason} {self.key}"))
+            raise KafkaError(Errors.LEADER_NOT_AVAILABLE, f"Share partition is {reason} {self.key}")
 
-    def _loaded(self, stored: ShareState, *, done: Done) -> None:
-        failure = None
+    def _load(self) -> None:
+        key, failure = self.key, None
         try:
-            if stored.error_code != Errors.NONE:
-                raise persister_error(stored.error_code, stored.error_message)
+            try:
+                stored = self._persister.read_state(key.group_id, key.topic_id, key.partition, self.leader_epoch)
+            except KafkaError as error:
+                raise persister_error(error) from error
             is_new = stored.start_offset == UNINITIALIZED_OFFSET
             start_offset = self._initial_offset() if is_new else stored.start_offset
             with self.lock:
@@ -164,18 +157,15 @@ class SharePartition:
                     self._sensors.in_flight_batch(batch.count)
                 if self.state is SharePartitionState.INITIALIZING:
                     self.state = SharePartitionState.ACTIVE
-        except KafkaError as error:
-            failure = error
         except Exception as error:
-            logger.exception("failed to load the share partition %s", self.key)
-            failure = KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error))
+            failure = _reported(error, "failed to load", key)
         if failure is not None:
             # otherwise the group's state is absent, or not yet there
             write = logger.warning if failure.error is Errors.UNKNOWN_SERVER_ERROR else logger.debug
-            write("failed to load the share partition %s: %s", self.key, failure)
+            write("failed to load the share partition %s: %s", key, failure)
             with self.lock:
                 self.state = SharePartitionState.FAILED
-        done(failure)
+            raise failure
 
     def fence(self) -> None:
         """Stop deliveries: the partition was replaced, deleted, or its state belongs to a later epoch.
@@ -387,18 +377,18 @@ class SharePartition:
                     batch.merge(run)
         return are_available
 
-    def _stored(self, transition: Transition, done: Done, code: int, message: str | None) -> None:
+    def _stored(self, transition: Transition, done: Done, failure: KafkaError | None) -> None:
         with self.lock:
-            is_due = self._end(transition, is_stored=code == Errors.NONE)
-            if code == Errors.NONE:
+            is_due = self._end(transition, is_stored=failure is None)
+            if failure is None:
                 is_due = self.window.move_start() or is_due
-        done(None if code == Errors.NONE else persister_error(code, message))
+        done(None if failure is None else persister_error(failure))
         if is_due:
             self._wake()
 
     # ------------------------------------------------------------ writes
 
-    def _store(self, runs: Iterable[InFlightRun], stored: Callable[[int, str | None], None]) -> None:
+    def _store(self, runs: Iterable[InFlightRun], stored: Done) -> None:
         """Queue a write of the state of runs. The lock is held."""
         batches = [StateBatch(run.first_offset, run.last_offset, run.state, run.delivery_count) for run in runs]
         window = self.window
@@ -424,11 +414,12 @@ class SharePartition:
         change = StateChange(
             self._state_epoch, self.leader_epoch, write.start_offset, write.complete_count, write.batches
         )
+        failure = None
         try:
-            self._persister.write_state(key.group_id, key.topic_id, key.partition, change, write.stored)
-        except Exception:
-            logger.exception("cannot write the state of the share partition %s", key)
-            write.stored(Errors.UNKNOWN_SERVER_ERROR, None)
+            self._persister.write_state(key.group_id, key.topic_id, key.partition, change)
+        except Exception as error:
+            failure = _reported(error, "cannot write the state of", key)
+        write.stored(failure)
 
     # ------------------------------------------------------------ acquisition locks
 
@@ -463,9 +454,9 @@ class SharePartition:
         self._write_out()
         self._wake()
 
-    def _expiry_stored(self, code: int, message: str | None) -> None:
-        if code != Errors.NONE:
-            logger.debug("cannot store released locks of %s: error %d, %s", self.key, code, message)
+    def _expiry_stored(self, failure: KafkaError | None) -> None:
+        if failure is not None:
+            logger.debug("cannot store released locks of %s: error %d, %s", self.key, failure.error, failure.message)
         with self.lock:
             self.window.move_start()
 
@@ -474,7 +465,7 @@ class _Write(NamedTuple):
     start_offset: int
     complete_count: int
     batches: Sequence[StateBatch]
-    stored: Callable[[int, str | None], None]
+    stored: Done
 
 
 def _check_owner(run: InFlightRun, member_id: str) -> None:
@@ -504,9 +495,17 @@ _COORDINATOR_ERRORS = frozenset(
 _FENCED = frozenset({Errors.FENCED_LEADER_EPOCH, Errors.FENCED_STATE_EPOCH})
 
 
-def persister_error(code: int, message: str | None) -> KafkaError:
+def _reported(error: Exception, words: str, key: SharePartitionKey) -> KafkaError:
+    """Return an error; any other than KafkaError is logged and becomes UNKNOWN_SERVER_ERROR."""
+    if isinstance(error, KafkaError):
+        return error
+    logger.exception("%s the share partition %s", words, key)
+    return KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+
+def persister_error(failure: KafkaError) -> KafkaError:
     """Return the error for clients that an error of the persister becomes. Source: ``fetchPersisterError``."""
-    error = Errors.of(code)
+    error, message = failure.error, failure.message
     if error in _COORDINATOR_ERRORS:
         return KafkaError(Errors.COORDINATOR_NOT_AVAILABLE, message)
     if error in (Errors.GROUP_ID_NOT_FOUND, Errors.UNKNOWN_TOPIC_OR_PARTITION):

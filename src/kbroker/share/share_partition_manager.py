@@ -121,7 +121,7 @@ class SharePartitionManager:
                 continue
             share = self._partition(key, log)
             found[key] = ReadPartition(share, log)
-            share.initialize(partial(self._initialized, share, fetch))
+            self._initialize(share, fetch)
         if not found:
             done(fetch.errors)
             return
@@ -148,11 +148,14 @@ class SharePartitionManager:
                 )
             return share
 
-    def _initialized(self, share: SharePartition, fetch: ShareFetch, error: KafkaError | None) -> None:
-        """Continue after the state of a share partition was read."""
-        if error is not None and error.error is not Errors.LEADER_NOT_AVAILABLE:
-            self._drop(share.key)
-            fetch.add_error(share.key, error)
+    def _initialize(self, share: SharePartition, fetch: ShareFetch) -> None:
+        """Read the state of a share partition, unless that was begun before; drop one that cannot be read."""
+        try:
+            share.initialize()
+        except KafkaError as error:
+            if error.error is not Errors.LEADER_NOT_AVAILABLE:
+                self._drop(share.key)
+                fetch.add_error(share.key, error)
         self._wake(share.key)
 
     def _initial_offset(self, configs: ShareGroupConfigs, log: PartitionLog) -> int:

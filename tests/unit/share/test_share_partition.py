@@ -49,14 +49,33 @@ def test_batches_are_delivered_once_and_the_start_moves_past_accepted_ones() -> 
 
 def test_an_acknowledgement_is_answered_when_it_is_stored(bench: ShareBench) -> None:
     bench.fetch()
-    bench.persister.is_held = True
     answers: list[KafkaError | None] = []
+    found: list[object] = []
+
+    def during_write() -> None:
+        found.extend([*answers, bench.partition.window.start_offset])
+        found.append(bench.ack("m", 0, 9, ACCEPT))  # the records are being changed
+
+    bench.persister.during_write = during_write
     bench.partition.acknowledge("m", [batch_of(0, 9, [ACCEPT])], answers.append)
-    assert answers == []
-    assert bench.partition.window.start_offset == 0
-    assert bench.ack("m", 0, 9, ACCEPT) is Errors.INVALID_RECORD_STATE  # the records are being changed
-    bench.persister.release()
+    assert found == [0, Errors.INVALID_RECORD_STATE]
     assert answers == [None]
+    assert bench.partition.window.start_offset == 10
+
+
+def test_an_acknowledgement_during_a_write_is_stored_after_it(bench: ShareBench) -> None:
+    bench.fetch("a")
+    found: list[object] = []
+    done: list[KafkaError | None] = []
+
+    def during_write() -> None:
+        bench.partition.acknowledge("a", [batch_of(5, 9, [ACCEPT])], done.append)
+        found.extend([*done, *bench.persister.writes])
+
+    bench.persister.during_write = during_write
+    assert bench.ack("a", 0, 4, ACCEPT) is Errors.NONE
+    assert (found, done) == ([], [None])
+    assert bench.persister.writes == [[StateBatch(0, 4, 2, 1)], [StateBatch(5, 9, 2, 1)]]
     assert bench.partition.window.start_offset == 10
 
 
@@ -72,12 +91,16 @@ def test_a_write_that_fails_leaves_the_records_acquired(bench: ShareBench) -> No
 
 def test_a_lock_that_expires_during_a_failed_write_releases_the_records(bench: ShareBench) -> None:
     bench.fetch()
-    bench.persister.is_held = True
-    assert bench.ack("m", 0, 9, REJECT) is None
-    bench.after(LOCK_MS)
-    assert set(bench.states().values()) == {("x", 1)}
     bench.persister.error = Errors.COORDINATOR_NOT_AVAILABLE
-    bench.persister.release()
+    found: list[object] = []
+
+    def during_write() -> None:
+        bench.after(LOCK_MS)
+        found.extend(set(bench.states().values()))
+
+    bench.persister.during_write = during_write
+    assert bench.ack("m", 0, 9, REJECT) is Errors.COORDINATOR_NOT_AVAILABLE
+    assert found == [("x", 1)]
     assert set(bench.states().values()) == {("v", 1)}
     assert bench.fetch() == [(0, 9, 2)]
 
@@ -284,13 +307,15 @@ def test_a_state_that_cannot_be_read_fails_the_partition() -> None:
     persister.error = Errors.COORDINATOR_LOAD_IN_PROGRESS
     bench = ShareBench((0, 9), persister=persister)
     assert bench.partition.state is SharePartitionState.FAILED
-    assert bench.outcome(bench.partition.initialize) is Errors.UNKNOWN_SERVER_ERROR
+    with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
+        bench.partition.initialize()
     persister.error = Errors.NONE
     persister.offsets = {3: (0, 1)}
     persister.start_offset = 3
     assert bench.load().state is SharePartitionState.ACTIVE
     bench.partition.fence()
-    assert bench.outcome(bench.partition.initialize) is Errors.LEADER_NOT_AVAILABLE
+    with pytest.raises(KafkaError, match="LEADER_NOT_AVAILABLE"):
+        bench.partition.initialize()
     assert bench.fetch() == []
 
 
@@ -306,7 +331,7 @@ def test_a_state_that_cannot_be_read_fails_the_partition() -> None:
     ],
 )
 def test_errors_of_the_persister(code: Errors, error: Errors) -> None:
-    assert persister_error(code, None).error is error
+    assert persister_error(KafkaError(code)).error is error
 
 
 def test_one_reader_at_a_time() -> None:
@@ -336,9 +361,8 @@ def test_a_stored_state_with_an_unknown_record_state_is_an_error(caplog: pytest.
     persister = MemoryPersister()
     persister.start_offset, persister.offsets[0] = 0, (77, 1)
     bench = ShareBench((0, 9), persister=persister)
-    found: list[KafkaError | None] = []
-    bench.partition.initialize(found.append)
-    assert str(found[0]).endswith("Share partition failed to load g-t-0")
+    with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR: Share partition failed to load g-t-0"):
+        bench.partition.initialize()
     assert caplog.messages == [
         "failed to load the share partition g-t-0: UNKNOWN_SERVER_ERROR: Unknown record state id: 77"
     ]
@@ -374,14 +398,17 @@ def test_the_log_start_moves_while_an_acknowledgement_is_stored(
 ) -> None:
     """If the write fails after the lock has expired, records before the log start are not delivered again."""
     bench.fetch()
-    bench.persister.is_held = True
-    assert bench.ack("m", *acked, ACCEPT) is None
-    bench.partition.move_log_start(2)
-    bench.after(LOCK_MS)
+    found: list[str] = []
+
+    def during_write() -> None:
+        bench.partition.move_log_start(2)
+        bench.after(LOCK_MS)
+        found.extend(state for state, _ in bench.states().values())
+
+    bench.persister.during_write, bench.persister.error = during_write, error
+    assert bench.ack("m", *acked, ACCEPT) is error
     last = acked[1]
-    assert "".join(state for state, _ in bench.states().values()) == "k" * (last + 1) + "v" * (9 - last)
-    bench.persister.error = error
-    bench.persister.release()
+    assert "".join(found) == "k" * (last + 1) + "v" * (9 - last)
     bench.persister.error = Errors.NONE
     first = 2 if error is not Errors.NONE else last + 1
     assert bench.partition.next_fetch_offset() == first
@@ -430,7 +457,8 @@ def test_a_load_that_raises(bench: ShareBench, caplog: pytest.LogCaptureFixture)
     """The share partition has failed, and the traceback is logged."""
     bench.persister.start_offset = -1
     partition = bench.new(lambda: 1 // 0, lambda: None)
-    assert bench.outcome(partition.initialize) is Errors.UNKNOWN_SERVER_ERROR
+    with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR: ZeroDivisionError: "):
+        partition.initialize()
     assert partition.state is SharePartitionState.FAILED
     assert caplog.messages[0] == "failed to load the share partition g-t-0"
     assert "ZeroDivisionError" in caplog.text

@@ -5,7 +5,7 @@ Source: ``Persister`` and ``DefaultStatePersister`` of Kafka; KIP-932.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 UNINITIALIZED_OFFSET = -1
@@ -25,14 +25,12 @@ class StateBatch(NamedTuple):
 
 
 class ShareState(NamedTuple):
-    """Stored state of a share partition, or an error.
+    """Stored state of a share partition.
 
     ``start_offset`` is -1 before the first write. ``delivery_complete_count``: number of records at or after the start
     offset that are acknowledged or archived, -1 if unknown. ``leader_epoch`` is the highest one stored.
     """
 
-    error_code: int = 0
-    error_message: str | None = None
     state_epoch: int = 0
     start_offset: int = UNINITIALIZED_OFFSET
     delivery_complete_count: int = UNKNOWN_COUNT
@@ -57,7 +55,3 @@ class StateChange(NamedTuple):
     start_offset: int
     delivery_complete_count: int
     batches: Sequence[StateBatch]
-
-
-StateDone = Callable[[ShareState], None]
-Done = Callable[[int, str | None], None]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -17,13 +17,11 @@ from kbroker.common.topic_names import SHARE_STATE_TOPIC
 from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic, Written
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
-from kbroker.coordinator.share.persister import Done, ShareState, StateChange, StateDone
+from kbroker.coordinator.share.persister import ShareState, StateChange
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share.share_shard import ShareReplay, ShareShard
 
 logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 #: Period of the deletion of records that later snapshots replace, and time without an update until a snapshot.
 PRUNE_INTERVAL_MS = SNAPSHOT_INTERVAL_MS = 300_000
@@ -39,8 +37,8 @@ class ShareSettings(NamedTuple):
 class ShareCoordinator:
     """The share partitions of the broker.
 
-    All methods about one share partition raise KafkaError with the code for the client; ``ShareStatePersister`` has
-    them as asynchronous calls. Changes are on disk, if the topic's settings require it, when a method returns.
+    All methods about one share partition raise KafkaError with the code for the client. Changes are on disk, if the
+    topic's settings require it, when a method returns.
     Args: ``exists``: returns whether the partition of a share partition exists. Threads: any.
     """
 
@@ -155,34 +153,18 @@ class ShareCoordinator:
 class ShareStatePersister:
     """Storage of share partitions by the share coordinators of this process.
 
-    Each call ends with exactly one call of ``done``: with the state, or with the code and the message of an error (0
-    and None without an error).
-
     Args: ``coordinator_of``: returns the coordinator of a share partition, or raises KafkaError.
     """
 
     def __init__(self, coordinator_of: Callable[[SharePartitionKey], ShareCoordinator]) -> None:
         self._coordinator_of = coordinator_of
 
-    def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
-        """Read the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
+    def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareState:
+        """Return the state; see ``ShareCoordinator.read``."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        state, code, message = _outcome(lambda: self._coordinator_of(key).read(key, leader_epoch), "read")
-        done(ShareState(code, message) if state is None else state)
+        return self._coordinator_of(key).read(key, leader_epoch)
 
-    def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange, done: Done) -> None:
-        """Change the state."""
+    def write_state(self, group_id: str, topic_id: UUID, partition: int, change: StateChange) -> None:
+        """Change the state; see ``ShareCoordinator.write``."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        _, code, message = _outcome(lambda: self._coordinator_of(key).write(key, change), "changed")
-        done(code, message)
-
-
-def _outcome(run: Callable[[], T], verb: str) -> tuple[T | None, int, str | None]:
-    """Return the result of a request about a share partition, or the code and the text of its error."""
-    try:
-        return run(), 0, None
-    except KafkaError as error:
-        return None, int(error.error), error.message
-    except Exception as error:
-        logger.exception("the state of a share partition cannot be %s", verb)
-        return None, int(Errors.UNKNOWN_SERVER_ERROR), f"{type(error).__name__}: {error}"
+        self._coordinator_of(key).write(key, change)

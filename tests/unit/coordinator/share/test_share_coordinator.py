@@ -1,6 +1,5 @@
 """Share coordinator: state of share partitions, fencing, snapshots, restarts, deleted topics and records."""
 
-from typing import NoReturn
 from uuid import UUID
 
 import pytest
@@ -167,21 +166,14 @@ def test_a_malformed_value_fences_its_partition(caplog: pytest.LogCaptureFixture
 def test_the_persister_reports_states_and_errors() -> None:
     share = Share()
     persister = ShareStatePersister(lambda key: share.coordinator)
-    done: list[object] = []
-
-    def note(*found: object) -> None:
-        done.append(found)
-
-    persister.write_state("g", TOPIC_ID, 0, StateChange(1, 0, 8, 0, []), note)
+    with pytest.raises(KafkaError, match="INVALID_REQUEST: Write operation on uninitialized"):
+        persister.write_state("g", TOPIC_ID, 0, StateChange(1, 0, 8, 0, []))
     share.coordinator.initialize(KEY, 1, 7)
-    persister.write_state("g", TOPIC_ID, 0, StateChange(1, 0, 8, 0, [batch(9, 9)]), note)
-    persister.read_state("g", TOPIC_ID, 0, 0, done.append)
+    persister.write_state("g", TOPIC_ID, 0, StateChange(1, 0, 8, 0, [batch(9, 9)]))
+    assert persister.read_state("g", TOPIC_ID, 0, 0) == ShareState(1, 8, 0, 0, (batch(9, 9),))
     share.coordinator.delete(KEY)
-    persister.read_state("g", TOPIC_ID, 0, 0, done.append)
-    state = ShareState(0, None, 1, 8, 0, 0, (batch(9, 9),))
-    refusal = ShareState(int(Errors.INVALID_REQUEST), "Read operation on uninitialized share partition not allowed.")
-    unwritten = (int(Errors.INVALID_REQUEST), "Write operation on uninitialized share partition not allowed.")
-    assert done == [unwritten, (0, None), state, refusal]
+    with pytest.raises(KafkaError, match="INVALID_REQUEST: Read operation on uninitialized"):
+        persister.read_state("g", TOPIC_ID, 0, 0)
 
 
 def test_keys_of_others_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
@@ -216,21 +208,6 @@ def test_snapshots_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> N
     topic.logs[0].is_under_min_isr = False
     share.coordinator.snapshot_idle()
     assert kinds(share) == [0, 1, 0]
-
-
-def test_a_coordinator_that_raises(caplog: pytest.LogCaptureFixture) -> None:
-    """The share partition gets UNKNOWN_SERVER_ERROR with the reason, and the traceback is logged."""
-
-    def fail(key: SharePartitionKey) -> NoReturn:
-        raise ZeroDivisionError("division by zero")
-
-    persister = ShareStatePersister(fail)
-    done: list[object] = []
-    persister.write_state("g", TOPIC_ID, 0, StateChange(1, 0, 8, 0, []), lambda *found: done.append(found))
-    persister.read_state("g", TOPIC_ID, 0, 0, done.append)
-    reason = "ZeroDivisionError: division by zero"
-    assert done == [(-1, reason), ShareState(-1, reason)]
-    assert caplog.messages == [f"the state of a share partition cannot be {verb}" for verb in ("changed", "read")]
 
 
 def test_the_deletion_of_the_own_topic() -> None:
