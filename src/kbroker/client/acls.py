@@ -113,7 +113,7 @@ class Acls:
 
     @staticmethod
     def hides_super_users(settings: Settings | None) -> bool:
-        """Return whether the broker has an authorizer but does not describe its super users, as Apache Kafka."""
+        """Return whether the broker has an authorizer but, like Apache Kafka, does not describe its super users."""
         return settings is None or "super.users" not in settings
 
     def settings(self) -> Settings | None:

@@ -27,7 +27,7 @@ MAX_THROTTLE_S = 2.0  # a page waits no longer for a quota
 
 
 class Identity(NamedTuple):
-    """The user of a page: the principal whose ACLs and quotas count, and the address of the browser."""
+    """The user of a page: the principal whose ACLs and quotas apply, and the address of the browser."""
 
     principal: str
     address: str

@@ -176,8 +176,8 @@ class LogManager:
         """Stop the tasks, then flush, snapshot and close every partition, write the checkpoints and the clean mark.
 
         After a start that did not open every partition the checkpoints stay as they are: new ones would lack the
-        partitions that are not open, and deleted records would be back. Idempotent. A child made by fork
-        writes nothing.
+        partitions that are not open, and deleted records would reappear. Idempotent. A child made by fork writes
+        nothing.
         """
         with self._hosted.lock:
             if self._closed or os.getpid() != self._pid:

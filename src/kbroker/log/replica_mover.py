@@ -103,7 +103,7 @@ class ReplicaMover:
         self._throttle.set_rate(max(1.0, float(rate)) if isinstance(rate, int) else math.inf)
 
     def move(self, key: TopicPartition, hosted: PartitionEntry, log_dir: LogDir) -> None:
-        """Begin to move a partition; another move of it ends, also when it already is in ``log_dir``."""
+        """Begin to move a partition. Another move of it ends, even if the partition already is in ``log_dir``."""
         with hosted.lock:
             if self._hosted.find(key) is not hosted:
                 return  # deleted meanwhile

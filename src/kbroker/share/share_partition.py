@@ -1,7 +1,7 @@
 """A partition of a share group: deliveries, acknowledgements, acquisition locks, and the state at the persister.
 
-An acknowledgement is answered when the persister has stored it. Writes reach the persister in the order in which the
-states changed.
+The response to an acknowledgement is sent when the persister has stored it. Writes reach the persister in the order in
+which the states changed.
 
 Source: ``SharePartition``.
 """

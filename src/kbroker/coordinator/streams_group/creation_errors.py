@@ -1,4 +1,4 @@
-"""Errors of the creation of internal topics, shown to members until they expire, and no new attempt is made until then.
+"""Errors of the creation of internal topics; until an error expires, members are shown it, and no attempt is made.
 
 Source: ``ExpiringErrorCache`` (``AutoTopicCreationManager``).
 """
