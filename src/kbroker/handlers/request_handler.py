@@ -25,10 +25,7 @@ from kbroker.requests.context import ApiContext, Body, RequestContext
 logger = get_logger(__name__)
 
 TAKE_TIMEOUT_S = 0.3
-FIND_COORDINATOR, SHARE_FETCH = 10, 78
-#: Never throttled for their time: LeaderAndIsr, StopReplica, UpdateMetadata, WriteTxnMarkers, AlterPartition and the
-#: raft calls of the controller quorum; Fetch of followers and Produce without acks are the native handlers'.
-EXEMPT_KEYS = frozenset({4, 5, 6, 27, 52, 53, 54, 56, 59})
+FIND_COORDINATOR, WRITE_TXN_MARKERS, SHARE_FETCH = 10, 27, 78
 MAX_REQUEST_ELEMENTS = 100_000  # topics, partitions, names ... of one request; more closes its connection
 
 
@@ -93,7 +90,8 @@ class PendingResponse:
         own_ms = body.get("ThrottleTimeMs", 0)  # of its mutations or its records
         time_ms = 0
         if quotas.charges_time:
-            if self._entry.key in EXEMPT_KEYS:
+            # the other exempt requests, Fetch of followers and Produce without acks, are the native handlers'
+            if self._entry.key == WRITE_TXN_MARKERS:
                 quotas.charge_exempt(self._request)
             else:
                 time_ms = quotas.charge(self._request)

@@ -35,9 +35,6 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _cluster_wide("remote.log.reader.threads", "int", 10, TIERED, between(1)),
     _cluster_wide("group.coordinator.cached.buffer.max.bytes", "int", 1_048_588, NO_EFFECT, between(512 * 1024)),
     _cluster_wide("share.coordinator.cached.buffer.max.bytes", "int", 1_048_588, NO_EFFECT, between(512 * 1024)),
-    _cluster_wide("transaction.partition.verification.enable", "boolean", True,
-        "Whether a partition takes transactional records only once it is in the producer's transaction; producers of "
-        "transaction.version 2 add it by writing."),
     _per_broker("sasl.kerberos.kinit.cmd", "string", "/usr/bin/kinit", _NOT_SERVED),
     _per_broker("sasl.kerberos.min.time.before.relogin", "long", 60_000, _NOT_SERVED),
     _per_broker("sasl.kerberos.principal.to.local.rules", "list", ("DEFAULT",), _NOT_SERVED),

@@ -124,6 +124,9 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     key("transaction.two.phase.commit.enable", "boolean", False,
         "Whether producers may start transactions without a time-out, which an external coordinator commits "
         "(KIP-939).", importance="low"),
+    key("transaction.partition.verification.enable", "boolean", True,
+        "Whether a partition takes transactional records only once it is in the producer's transaction; producers of "
+        "transaction.version 2 add it by writing.", importance="low", dynamic="cluster-wide"),
     key("add.partitions.to.txn.retry.backoff.ms", "int", 20,
         "Milliseconds between two attempts to add partitions to a transaction whose id is busy.",
         between(1), importance="high"),
