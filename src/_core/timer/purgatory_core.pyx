@@ -386,7 +386,7 @@ cdef void maybe_purge(Purgatory *purgatory) noexcept nogil:
     cdef int64_t delayed = atomic_load(&purgatory.delayed)
     if atomic_load(&purgatory.estimated_total) - delayed <= purgatory.purge_interval:
         return
-    atomic_store(&purgatory.estimated_total, delayed)   # first: completions during the purge leave it a little high
+    atomic_store(&purgatory.estimated_total, delayed)   # first: completions meanwhile raise it a little
     purge_traces(&purgatory.lists)
 
 
@@ -416,7 +416,7 @@ cdef void purgatory_empty(Purgatory *purgatory, void (*drop)(Operation *op) noex
         mutex_unlock(&shard.lock)
         while chain is not NULL:
             op = <Operation *>owner_of(chain)
-            chain = chain.next      # before the release: the watcher goes with its operation
+            chain = chain.next      # before the release: the watcher is freed with its operation
             if drop is NULL:
                 operation_force_complete(op)
             else:

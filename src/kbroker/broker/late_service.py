@@ -21,7 +21,7 @@ class LateService(Generic[T]):
         self.started: T | None = None
 
     def get(self) -> T:
-        """Return the service, started unless it runs."""
+        """Return the service; start it if it does not run."""
         with self._lock:
             if self.started is None:
                 self.started = self._start()

@@ -254,7 +254,7 @@ def _refused_record(error: Any, size_bytes: int) -> KafkaError:
 
 
 def _failure(error: Any) -> KafkaError:
-    """Return the error of librdkafka as ours."""
+    """Return kbroker's exception for an error of librdkafka."""
     code = error.code()
     if code > 0:
         return KafkaError(to_error(code), error.str())

@@ -104,7 +104,7 @@ cdef class Counters:
         return self.size - 1
 
     def reset(self, Py_ssize_t number, double limit) -> None:
-        """Make a counter cold again, with another limit. Raises: IndexError, ValueError."""
+        """Reset a counter, with another limit. Raises: IndexError, ValueError."""
         cdef Counter *counter = self.at(number)
         if not limit > 0:
             raise ValueError(f"a limit must be above 0, got {limit}")
