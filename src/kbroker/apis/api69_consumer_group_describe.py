@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.apis.described_groups import (
     Description,
+    Topics,
     assigned_topics,
     assignment_row,
     describe_groups,
@@ -23,13 +24,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each group, duplicates included; GROUP_ID_NOT_FOUND if it is not a consumer group."""
     if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.consumer_groups.settings.is_enabled:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
-    how = Description(
-        checks.CONSUMER_GROUP_DESCRIBE_GROUP,
-        checks.CONSUMER_GROUP_DESCRIBE,
-        lambda group_id: _describe(ctx, group_id),
-        lambda group: assigned_topics(group, "Assignment", "TargetAssignment"),
+    how = Description(checks.CONSUMER_GROUP_DESCRIBE_GROUP, lambda group_id: _describe(ctx, group_id))
+    topics = Topics(
+        checks.CONSUMER_GROUP_DESCRIBE, lambda group: assigned_topics(group, "Assignment", "TargetAssignment")
     )
-    return describe_groups(ctx, body, request, how)
+    return describe_groups(ctx, body, request, how, topics)
 
 
 def _describe(ctx: ApiContext, group_id: str) -> Body:

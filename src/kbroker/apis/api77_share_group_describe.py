@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.apis.described_groups import (
     Description,
+    Topics,
     assigned_topics,
     assignment_row,
     describe_groups,
@@ -22,13 +23,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each group, duplicates included; GROUP_ID_NOT_FOUND if it is not a share group."""
     if not are_enabled(ctx):
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
-    how = Description(
-        checks.SHARE_GROUP_DESCRIBE_GROUP,
-        checks.SHARE_GROUP_DESCRIBE,
-        lambda group_id: _describe(ctx, group_id),
-        lambda group: assigned_topics(group, "Assignment"),
-    )
-    return describe_groups(ctx, body, request, how)
+    how = Description(checks.SHARE_GROUP_DESCRIBE_GROUP, lambda group_id: _describe(ctx, group_id))
+    topics = Topics(checks.SHARE_GROUP_DESCRIBE, lambda group: assigned_topics(group, "Assignment"))
+    return describe_groups(ctx, body, request, how, topics)
 
 
 def _describe(ctx: ApiContext, group_id: str) -> Body:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.apis.described_groups import Description, describe_groups, empty_row, group_row
+from kbroker.apis.described_groups import EPOCHS, Description, Topics, describe_groups, empty_row, group_row
 from kbroker.common.errors import Errors
 from kbroker.common.feature_versions import STREAMS_VERSION
 from kbroker.coordinator.streams_group.records import pairs, target_body
@@ -11,7 +11,8 @@ from kbroker.coordinator.streams_groups import DescribedStreamsGroup, DescribedS
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
-WITH_TOPOLOGY: Body = {"Topology": None}
+WITH_TOPOLOGY: Body = {**EPOCHS, "Topology": None}
+HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -23,15 +24,12 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
     how = Description(
         checks.STREAMS_GROUP_DESCRIBE_GROUP,
-        checks.STREAMS_GROUP_DESCRIBE,
         lambda group_id: _group(ctx.groups.streams_groups.describe(group_id)),
-        _topics,
-        "The described group uses topics that the client is not authorized to describe.",
         lambda error: error.message if error.error is Errors.GROUP_ID_NOT_FOUND else None,
         refused_first=True,
         own=WITH_TOPOLOGY,
     )
-    return describe_groups(ctx, body, request, how)
+    return describe_groups(ctx, body, request, how, Topics(checks.STREAMS_GROUP_DESCRIBE, _topics, HIDDEN_TOPICS))
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

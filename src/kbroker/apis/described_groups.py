@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -20,64 +20,78 @@ if TYPE_CHECKING:
 
     DescribedGroup = DescribedConsumerGroup | DescribedShareGroup | DescribedStreamsGroup
 
-WITH_ASSIGNOR: Body = {"AssignorName": ""}
+EPOCHS: Body = {"GroupEpoch": 0, "AssignmentEpoch": 0}
+WITH_ASSIGNOR: Body = {**EPOCHS, "AssignorName": ""}
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 class Description(NamedTuple):
     """Description of groups of one kind.
 
-    ``describe``: returns the row of a group, without its operations. Raises: KafkaError. ``topics``: returns the topics
-    that a client must be allowed to see. ``hidden``: text of the error if it is not. ``text_of``: the text of another
-    error. ``refused_first``: groups that the client must not describe precede the others. ``own``: further
-    fields of an empty row.
+    ``describe``: returns the row of a group; its operations are added if it has none. Raises: KafkaError. ``text_of``:
+    the text of an error. ``refused_first``: groups that the client must not describe precede the others. ``own``:
+    further fields of an empty row. ``no_room``: text of NO_ROOM. ``is_id_required``: whether an empty id is an error.
     """
 
     group_check: Check
-    topic_check: Check
     describe: Callable[[str], Body]
-    topics: Callable[[Body], set[str]]
-    hidden: str = HIDDEN_TOPICS
     text_of: Callable[[KafkaError], str | None] = lambda error: error.message
     refused_first: bool = False
     own: Body = WITH_ASSIGNOR
+    no_room: str | None = NO_ROOM_TEXT
+    is_id_required: bool = True
 
 
-def describe_groups(ctx: ApiContext, body: Body, request: RequestContext, how: Description) -> Body:
-    """Describe each group, duplicates included.
+class Topics(NamedTuple):
+    """Topics that a client must be allowed to see: ``of`` a group; ``hidden``: text of the error if it is not."""
+
+    check: Check
+    of: Callable[[Body], set[str]]
+    hidden: str = HIDDEN_TOPICS
+
+
+def describe_each(
+    ctx: ApiContext, group_ids: Iterable[str], is_asked: bool, request: RequestContext, how: Description
+) -> list[Body]:
+    """Return the row of each group, duplicates included. Args: ``is_asked``: whether with the authorized operations.
 
     Groups that exceed the response's size limit have the error NO_ROOM.
     """
-    is_asked = body["IncludeAuthorizedOperations"]
     room = ResponseRoom()
 
     def described(group_id: str) -> Body:
-        if not group_id:
+        if how.is_id_required and not group_id:
             return empty_row(group_id, Errors.INVALID_GROUP_ID, None, how.own)
         operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
         try:
-            return {**how.describe(group_id), "AuthorizedOperations": operations}
+            return {"AuthorizedOperations": operations, **how.describe(group_id)}
         except KafkaError as error:  # of this group only: the others are described
             return empty_row(group_id, error.error, how.text_of(error), how.own)
 
     refused: list[Body] = []
     groups: list[Body] = []
-    for group_id in body["GroupIds"]:
+    for group_id in group_ids:
         if ctx.auth.allows(request, how.group_check, group_id):
             found = room.described(group_id, partial(described, group_id))
-            groups.append(empty_row(group_id, NO_ROOM, NO_ROOM_TEXT, how.own) if found is None else found)
+            groups.append(empty_row(group_id, NO_ROOM, how.no_room, how.own) if found is None else found)
         else:
             row = empty_row(group_id, how.group_check.error, None, how.own)
             (refused if how.refused_first else groups).append(row)
+    return [*refused, *groups]
+
+
+def describe_groups(ctx: ApiContext, body: Body, request: RequestContext, how: Description, seen: Topics) -> Body:
+    """Describe each group, except those whose topics the client must not see."""
+    groups = describe_each(ctx, body["GroupIds"], body["IncludeAuthorizedOperations"], request, how)
     distinct = {id(group): group for group in groups}  # each with the rows of its members, which may be many
-    topics = {key: how.topics(group) for key, group in distinct.items()}
-    allowed = set(ctx.auth.allowed(request, how.topic_check, set().union(*topics.values())))
-    error = how.topic_check.error
+    topics = {key: seen.of(group) for key, group in distinct.items()}
+    allowed = set(ctx.auth.allowed(request, seen.check, set().union(*topics.values())))
+    error = seen.check.error
     visible = [
-        group if topics[id(group)] <= allowed else empty_row(group["GroupId"], error, how.hidden, how.own)
+        group if topics[id(group)] <= allowed else empty_row(group["GroupId"], error, seen.hidden, how.own)
         for group in groups
     ]
-    return {"Groups": [*refused, *visible]}
+    return {"Groups": visible}
 
 
 def group_row(group: DescribedGroup, members: Sequence[Body]) -> Body:
@@ -99,14 +113,12 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def empty_row(group_id: str, error: Errors, text: str | None, own: Body = WITH_ASSIGNOR) -> Body:
-    """Return the row of a group that is not described. Args: ``own``: the field of its kind."""
+    """Return the row of a group that is not described. Args: ``own``: the fields of its kind."""
     return {
         "ErrorCode": int(error),
         "ErrorMessage": text,
         "GroupId": group_id,
         "GroupState": "",
-        "GroupEpoch": 0,
-        "AssignmentEpoch": 0,
         **own,
         "Members": [],
         "AuthorizedOperations": OPERATIONS_NOT_ASKED,
