@@ -272,7 +272,7 @@ cdef Partition *writable_partition(const Handler *handler, const ProduceRequest 
                                    AppendResult *result) noexcept nogil:
     """Return the partition of a part; NULL: the request itself is wrong, and result has its error.
 
-    These errors come before the log's (order of spec/log-storage 4).
+    These errors come before the log's, as in Kafka.
     """
     if topic == NULL and by_id:
         refuse(result, UNKNOWN_TOPIC_ID)

@@ -31,7 +31,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
 
 _S = TransactionState
 
-#: Returns an unused producer id; raises ``ProducerIdNeeded`` if none can be fetched now.
+#: Returns an unused producer id; raises an exception of the coordinator if none can be fetched now.
 NewProducerId = Callable[[], int]
 
 

@@ -1,4 +1,4 @@
-"""Idempotent-producer state of one partition (spec/log-storage 7, 8): sequence rules over the table of entries.
+"""Idempotent-producer state of one partition: the rules of sequences (Kafka's ``ProducerAppendInfo``) over the entries.
 
 Lock: the partition's append lock guards every call.
 """

@@ -257,7 +257,7 @@ cdef class ConnectionQuotas:
         return counted
 
     def waiting(self, str listener not None):
-        """Number of connections of a listener that wait in ``inc`` or in its acceptor."""
+        """Number of connections of a listener that wait in its acceptor, for a free slot or for the rate."""
         cdef ListenerQuota *found = self.demand(listener)
         cdef int64_t counted
         with nogil:
