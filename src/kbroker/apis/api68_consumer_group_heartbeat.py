@@ -68,7 +68,7 @@ def _by_topic(rows: list[Body]) -> dict[UUID, list[int]]:
 
 
 def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:
-    """Return the authorizer's check for topics that match a regular expression, made after the response."""
+    """Return the authorizer's check for topics that match a regular expression, made after the response, or None."""
     if ctx.auth.authorizer is None:
         return None
     client = request._replace(completion=None, inbound=None)  # both end with the request

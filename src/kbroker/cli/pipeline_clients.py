@@ -61,7 +61,10 @@ def clients(logs: tuple[str, ...], dates: tuple[str, ...], top: int, pushes: tup
 
 
 def _shown(time_ms: float | None) -> str | None:
-    """Return a time; below 0, where the client's average has other requests than the broker's, with its sign."""
+    """Return a time; below 0, where the client's average has other requests than the broker's, with its sign.
+
+    None for an unknown one.
+    """
     if time_ms is None:
         return None
     return f"-{jobs.duration(-time_ms)}" if time_ms < 0 else jobs.duration(time_ms)

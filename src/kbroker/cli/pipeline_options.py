@@ -102,7 +102,7 @@ def _topic(context: click.Context, option: click.Parameter, name: str | None) ->
 
 
 def _memory(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Return a size that the JVM accepts. Raises: BadParameter."""
+    """Return a size that the JVM accepts, None as it is. Raises: BadParameter."""
     if value is not None and re.fullmatch(r"[1-9][0-9]*[kmgt]", value, re.IGNORECASE | re.ASCII) is None:
         raise click.BadParameter(f"expected a size with the unit k, m, g or t, such as 2g, got {value!r}")
     return value
@@ -244,7 +244,7 @@ def retention_of(common: dict[str, Any]) -> dict[str, Any]:
 
 
 def max_per_batch_of(text: str | None, topic: str | None) -> int | None:
-    """Return `--max-per-batch`: records of a topic, or bytes of files. Raises: BadParameter."""
+    """Return `--max-per-batch`: records of a topic, or bytes of files; None without it. Raises: BadParameter."""
     if text is None:
         return None
     hint = "'--max-per-batch'"

@@ -81,7 +81,7 @@ def resolved_json(one: ResolvedQuota, brokers: int) -> dict[str, Any]:
 
 
 def shared_by(counted_for: QuotaEntity | None) -> str | None:
-    """Return the clients that share a counter."""
+    """Return the clients that share a counter; None if no quota applies."""
     if counted_for is None:
         return None
     names = counted_for.names

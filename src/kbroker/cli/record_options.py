@@ -146,7 +146,7 @@ def decode_options(command: F) -> F:
 
 
 def expression_of(text: str | None) -> Expression | None:
-    """Return the filter of `--filter`. Raises: BadParameter, MissingPackageError."""
+    """Return the filter of `--filter`, None without it. Raises: BadParameter, MissingPackageError."""
     if text is None:
         return None
     from kbroker.decoders.expression import Expression, ExpressionError

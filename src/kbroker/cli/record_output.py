@@ -38,7 +38,7 @@ class Shown:
 
 
 def _bytes_of(decoded: Decoded | None, data: bytes | None) -> bytes | None:
-    """Return the decoded text in one line; the bytes themselves where the decoder has failed."""
+    """Return the decoded text in one line; the bytes themselves where the decoder has failed; None for null."""
     if decoded is None or data is None:
         return None
     if decoded.problem:

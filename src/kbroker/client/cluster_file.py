@@ -96,7 +96,7 @@ class _Sections:
     def _unique(
         self, section: str, nodes: Mapping[str, Node], shape: str, read: "Callable[[_Entry], tuple[Any, T]]"
     ) -> dict[Any, T] | None:
-        """Return the entries of a section by their keys, which differ."""
+        """Return the entries of a section by their keys, which differ; None if the file lacks the section."""
         if section not in nodes:
             return None
         found: dict[Any, T] = {}

@@ -64,5 +64,5 @@ def number_text(value: float) -> str:
 
 
 def json_number(value: float | None) -> int | float | None:
-    """Return the value, as an int if it is whole."""
+    """Return the value, as an int if it is whole; None as it is."""
     return int(value) if value is not None and float(value).is_integer() and abs(value) < 1e16 else value

@@ -215,7 +215,7 @@ class Console:
         return Site(self._parts, Identity(principal, request.address), self._lags)
 
     def _measured_lag(self, shown: Shown) -> int | None:
-        """Return the lag of a group as its viewer may see it."""
+        """Return the lag of a group as its viewer may see it; None if it is unknown."""
         with self._parts.connections.lease(shown.identity) as cluster:
             return measured_lag(cluster, shown)
 

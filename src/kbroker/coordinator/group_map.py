@@ -34,7 +34,10 @@ class GroupMap:
         return [group.group_id for group in self.all()]
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group, to be used under its lock; it may be dead by then. Raises: KafkaError as ``locked``."""
+        """Return a group, to be used under its lock; it may be dead by then. None if it does not exist.
+
+        Raises: KafkaError as ``locked``.
+        """
         return self.find_or_make(group_id, None)
 
     def locked(
@@ -49,7 +52,9 @@ class GroupMap:
         return _LockedGroup(self, group_id, make if create else None)
 
     def find_or_make(self, group_id: str, make: Callable[[str], Group] | None) -> Group | None:
-        """Return a group, to be used under its lock, and make a missing one if ``make`` is given.
+        """Return a group, to be used under its lock; make a missing one if ``make`` is given.
+
+        None without one, or without the offsets topic.
 
         Raises: KafkaError as ``locked``.
         """

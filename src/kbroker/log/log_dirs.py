@@ -117,7 +117,7 @@ def _check_id(log_dir: LogDir, others: Iterable[LogDir]) -> None:
 
 
 def _cluster_of(paths: Sequence[Path]) -> str | None:
-    """Return the cluster of the first folder that names one: a replaced disk joins it."""
+    """Return the cluster of the first folder that names one, which a replaced disk joins; None if all are new."""
     for path in paths:
         try:
             owner = checkpoints.read_meta_properties(path)

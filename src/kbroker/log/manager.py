@@ -354,7 +354,7 @@ class LogManager:
         }
 
     def _dir_of(self, key: TopicPartition, is_known: bool = False) -> LogDir | None:
-        """Return the folder that has the partition, else the one with the fewest.
+        """Return the folder that has the partition, else the one with the fewest; None in memory.
 
         Args: ``is_known``: the partition existed before this start, so that it may be in a folder that is offline.
         Raises: KafkaError(KAFKA_STORAGE_ERROR).

@@ -48,7 +48,7 @@ class TopicNames:
         self._names.add(name)
 
     def colliding(self, name: str) -> str | None:
-        """Return an existing name that differs only by dots and underscores, so that their metrics would be equal."""
+        """Return an existing name with the same metrics, which differs by dots and underscores only, or None."""
         return self._by_metric.get(name.replace(".", "_"))
 
 

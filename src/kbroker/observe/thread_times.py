@@ -85,7 +85,7 @@ class ThreadTimes:
 
 
 def _times(native_id: int) -> tuple[int, int] | None:
-    """Return the nanoseconds for which a thread ran on a core, and those for which it waited for one."""
+    """Return the nanoseconds for which a thread ran on a core and for which it waited for one; None if unknown."""
     try:
         with open(f"/proc/self/task/{native_id}/schedstat", "rb") as file:
             ran, waited, *_ = file.read(100).split()

@@ -247,7 +247,7 @@ def _compared_at(row: tuple[int, float, int, bool]) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | None:
-    """Return the value in a form that JSON can represent."""
+    """Return the value if JSON can represent it, else None."""
     return value if value is not None and math.isfinite(value) else None
 
 

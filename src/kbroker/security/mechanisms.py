@@ -120,7 +120,10 @@ class ScramMechanism:
         return self._challenge.message.encode()
 
     def _credential_of(self, first: scram.ClientFirst) -> scram.Credential | None:
-        """Return the credential of the user, or of the token's owner for a login with a token."""
+        """Return the credential of the user, None if unknown; that of the owner for a login with a token.
+
+        Raises: SaslError for an unknown token.
+        """
         if not first.is_token:
             self._user = first.user
             return self._find(self._mechanism.name, first.user)

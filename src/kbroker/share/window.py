@@ -73,7 +73,7 @@ class InFlightWindow:
             self.batches.insert(index, batch)
 
     def floor(self, offset: int) -> InFlightBatch | None:
-        """Return the last batch that begins at or before an offset."""
+        """Return the last batch that begins at or before an offset, or None."""
         index = bisect_right(self._firsts, offset) - 1
         return None if index < 0 else self.batches[index]
 

@@ -137,7 +137,7 @@ def _places(site: Site, described: GroupDescription) -> list[PartitionLag]:
 
 
 def measured_lag(cluster: Cluster, shown: Shown) -> int | None:
-    """Return the lag of a group now, for its history."""
+    """Return the lag of a group now, for its history; None if it is unknown."""
     return total_lag(partition_lags(Groups(cluster), shown.group_id, shown.group_type))
 
 

@@ -99,5 +99,5 @@ def rates(site: Site, query: Query) -> Json:
 
 
 def _plain(value: float) -> float | None:
-    """Return a number that JSON can represent, rounded to the digits of a chart."""
+    """Return a number that JSON can represent, rounded to the digits of a chart; None for NaN."""
     return None if math.isnan(value) else round(value, 2)

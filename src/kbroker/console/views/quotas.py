@@ -258,7 +258,7 @@ def _left(key: str, left: float | None) -> str:
 
 
 def _chart(key: str, counter: Mapping[str, Any], now_ms: int) -> Chart | None:
-    """Return a bar for each recent window, with its rate per second; the latest is at the right."""
+    """Return a bar for each recent window, with its rate per second, the latest at the right; None without samples."""
     window_ms = counter["sample_ms"]
     if not counter["samples"] or window_ms <= 0:
         return None

@@ -167,9 +167,10 @@ class ConsumerGroup(ModernGroup):
     def preferred_assignor(
         self, old: ConsumerGroupMember | None = None, new: ConsumerGroupMember | None = None
     ) -> str | None:
-        """Return the assignor most members select, with a changed member; at a tie the first in Kafka's hash map.
+        """Return the assignor that most members select, with a changed member; None if none selects one.
 
-        The names of Kafka's assignors are in one slot of that map, whose first one is the name that the change adds.
+        At a tie it is the first in Kafka's hash map. The names of Kafka's assignors are in one slot of that map, whose
+        first one is the name that the change adds.
         """
         counts = dict(self.assignors)
         _count(counts, old and old.server_assignor, None)

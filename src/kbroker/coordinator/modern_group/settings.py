@@ -64,6 +64,6 @@ class ModernGroupSettings:
         return self.assignment_interval.of(own)
 
     def own(self, group_id: str, name: str) -> str | None:
-        """Return a config of the group itself; ``name``: without the kind."""
+        """Return a config of the group itself, None if it is not set; ``name``: without the kind."""
         configs = self.group_configs(group_id)
         return configs.get(f"{self.KIND}.{name}") if configs else None

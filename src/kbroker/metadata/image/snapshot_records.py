@@ -25,7 +25,7 @@ _NO_BROKER = -1
 
 
 def records_of(image: MetadataImage, level: int) -> Iterator[MetadataRecord]:
-    """Return the records that create the image, with their versions at a level of metadata.version.
+    """Yield the records that create the image, with their versions at a level of metadata.version.
 
     The first one has that level. Eligible leader replicas are absent unless their feature is enabled.
 

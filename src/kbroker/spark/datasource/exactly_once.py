@@ -130,7 +130,7 @@ class TaskTransaction:
         )
 
     def _note(self) -> Note | None:
-        """Return the note of an earlier attempt at this batch. Raises: PipelineError when a later batch was written."""
+        """Return the note of an earlier attempt at this batch, or None. Raises: PipelineError for a later batch."""
         found = read_note(self.cluster, self.options, self.name)
         if found is None or found[1].query_id != self.query_id:
             return None

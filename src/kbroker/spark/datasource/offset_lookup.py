@@ -140,7 +140,7 @@ class Lookup:
         return {}  # deleted meanwhile, as the next look-up of the topics will show
 
     def last_ends(self) -> Found | None:
-        """Return the latest result of ``ends``, without a request."""
+        """Return the latest result of ``ends``, without a request; None before the first."""
         return self._ends
 
     def resolve(self, positions: Positions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:

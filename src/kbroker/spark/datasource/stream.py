@@ -77,7 +77,7 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the end offsets of the last look-up, for the query's progress."""
+        """Return the end offsets of the last look-up, for the query's progress; None before the first."""
         found = self.progress.lookup.last_ends()
         return None if found is None else SourceOffset(found.offsets, found.topic_ids).to_json()
 

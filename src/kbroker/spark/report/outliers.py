@@ -51,7 +51,7 @@ def _why(factor: float, what: str) -> str:
 
 
 def _usual(ranked: Sequence[float], own: float) -> float | None:
-    """Return the median of the others. Args: `ranked`: all needs, sorted."""
+    """Return the median of the others, None if there are too few. Args: `ranked`: all needs, sorted."""
     if len(ranked) <= OTHERS:
         return None
     others = list(ranked)

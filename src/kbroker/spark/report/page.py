@@ -271,7 +271,7 @@ def _highest(data: ReportData) -> float:
 
 
 def _current(data: ReportData, entity: QuotaEntity, key: str) -> float | None:
-    """Return the current quota of an entity: its own, or a default."""
+    """Return the current quota of an entity: its own, or a default, or None."""
     current = data.current or {}
     names = entity.names
     if entity in current or None in names.values():

@@ -123,7 +123,7 @@ def _commit(table: Table, hours: _Rewritten, now_ms: int) -> Compacted:
 
 
 def _groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """Yield groups of files to merge: all files of a place, or as many as fit into memory."""
+    """Return groups of two or more files to merge: all of a place, or as many as fit into memory."""
     groups: list[list[DataFile]] = [[]]
     rows = 0
     for one in files:

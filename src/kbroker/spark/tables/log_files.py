@@ -152,7 +152,7 @@ def _key(file: LogFile) -> str | None:
 
 
 def _key_of(opened: Any) -> str | None:
-    """Return the key from the first line of an open file, which is at its beginning."""
+    """Return the key from the first line of an open file, which is at its beginning; None if the line is incomplete."""
     start = opened.read(FIRST_LINE_BYTES)
     newline = start.find(b"\n")
     if newline < 0 and len(start) < FIRST_LINE_BYTES:

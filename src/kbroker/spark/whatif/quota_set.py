@@ -85,7 +85,7 @@ class QuotaSet:
         return Judge(tags, limits[found.winner.entity], found.winner.level)
 
     def limit_of(self, tags: Tags) -> float | None:
-        """Return the limit of a counter by its name, as a broker looks it up when quotas change."""
+        """Return the limit of a counter by its name, as a broker looks it up when quotas change; None without one."""
         limits = self._limits[KEY_OF[tags.quota_type]]
         wanted = {kind for kind, name in ((USER, tags.user), (CLIENT_ID, tags.client_id)) if name}
         for one in candidates(tags.user, tags.client_id):
