@@ -46,7 +46,7 @@ def gauge(name: str, value: float, *attributes: tuple[str, str]) -> Point:
 def test_without_clients(pages: Console, broker: Broker) -> None:
     """Without a subscription, the page explains how to create one and does not start the telemetry service."""
     assert "No client metrics subscription" in text(ask(pages, "clients"))
-    assert broker.context.telemetry_service is None
+    assert broker.context.telemetry_service.started is None
     assert ask(pages, "client?client=AAAAAAAAAAAAAAAAAAAABw").status == 404
 
 

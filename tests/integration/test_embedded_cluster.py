@@ -420,10 +420,8 @@ def served(cluster: EmbeddedCluster, kind: str) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for node in cluster.live:
         ctx = cluster.node(node).context
-        part = {"group": ctx.group_coordinator, "transaction": ctx.transaction_service, "share": ctx.share_service}[
-            kind
-        ]
-        runtime: Any = getattr(getattr(part, "coordinator", part), "runtime", None)
+        service = getattr(ctx, f"{kind}_service").started
+        runtime = None if service is None else service.coordinator.runtime
         for index, one in runtime._partitions.items() if runtime is not None else ():
             if one.state is PartitionState.ACTIVE:
                 found.setdefault(index, []).append(node)

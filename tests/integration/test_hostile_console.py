@@ -196,7 +196,7 @@ def test_a_name_that_is_too_long_for_an_address_has_no_link(
         list_groups=lambda: [ListedGroup(name, "consumer", GroupState.EMPTY, "classic") for name in names],
         offsets=NO_OFFSETS,
     )
-    monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
+    monkeypatch.setattr(broker.context.group_service, "started", SimpleNamespace(coordinator=coordinator))
     for page in ("quotas", "groups"):
         shown = ask(pages, page).body.decode()
         assert shown.count("too long a name for a page") == 1

@@ -4,11 +4,13 @@ import functools
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
+from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.log_dirs import LogDirView
 from kbroker.log.log_types import OffsetAndTimestamp
@@ -166,6 +168,10 @@ class Bench:
     published: list[list[Any]]
     storage: FailingStorage
     settle: Callable[[], object] = bool
+
+    def serve_groups(self, coordinator: GroupCoordinator) -> None:
+        """Let handlers use this coordinator of groups."""
+        self.ctx.group_service.started = cast(Any, SimpleNamespace(coordinator=coordinator))
 
     def ask(self, name: str, version: int, body: Body, **facts: Any) -> Body:
         """Encode, decode and handle a request, then encode and decode the response: bodies that the wire cannot carry

@@ -56,7 +56,7 @@ def service_of(topic: MemoryTopic, markers: FakeMarkers, clock: VirtualClock) ->
         lambda index: None,  # type: ignore[arg-type, return-value]
         partial(transactions_of, ctx),
     )
-    ctx.transaction_service = close_at_end(made, timeout_s=1)
+    ctx.transaction_service.started = close_at_end(made, timeout_s=1)
     topic.created = True
     made.coordinator._topic = made.coordinator.runtime._topic = topic
     made.coordinator._sender._markers = markers

@@ -21,9 +21,7 @@ from kbroker._core.requests.request_queue import Queue
 from kbroker.apis import api18_api_versions
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.broker import memory_keeper
-from kbroker.broker.late_service import LateService
-from kbroker.broker.late_share import LateShare
-from kbroker.broker.late_telemetry import LateTelemetry
+from kbroker.broker.late_services import offer_coordinators, offer_telemetry
 from kbroker.broker.memory_keeper import MemoryKeeper
 from kbroker.broker.node_endpoints import NodeEndpoints
 from kbroker.broker.node_metadata import NodeMetadata
@@ -31,8 +29,9 @@ from kbroker.broker.storage import BrokerStorage
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
+from kbroker.common.late_service import LateService
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.handler_threads import HandlerThreads
@@ -52,14 +51,12 @@ from kbroker.observe.metrics_service import MetricsService
 from kbroker.quota.service import QuotaService
 from kbroker.request_log.service import RequestLog
 from kbroker.requests.context import ApiContext
-from kbroker.requests.peers import groups_of, share_of, transactions_of
 from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:
     from kbroker.broker.broker_metadata import BrokerMetadata
     from kbroker.broker.member_metadata import MemberMetadata
     from kbroker.common.listeners import Listener
-    from kbroker.coordinator.group_service import GroupService
     from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.metadata.controller import Publisher
     from kbroker.network.request_channel import InboundRequest
@@ -120,8 +117,6 @@ class BrokerRuntime:
         self._mounts = mounts
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
         self._pid = os.getpid()
-        self._groups = LateService(self._start_groups)
-        self._transactions = LateService(self._start_transactions)
         self._xray = LateService(self._make_xray)
         self._undo: list[tuple[str, Callable[[], object]]] = []
 
@@ -137,9 +132,10 @@ class BrokerRuntime:
         self._open_network()
         self._open_topics()
         self._open_coordinators()
-        telemetry = LateTelemetry(self.ctx, self._scheduler, self._server.closed_connections)
-        self._on_stop("client telemetry", lambda: telemetry.close(self._timeout_s))
-        telemetry.open()
+        self._on_stop(
+            "client telemetry", lambda: self.ctx.telemetry_service.close(lambda it: it.close(self._timeout_s))
+        )
+        offer_telemetry(self.ctx, self._scheduler, self._server.closed_connections)
         self._start_handlers()
         self._start_network()
         self._start_metrics()
@@ -258,19 +254,20 @@ class BrokerRuntime:
 
     def _open_coordinators(self) -> None:
         """Start the coordinators whose internal topics exist; the others start at the first request about them."""
-        ctx = self.ctx
-        self._share = LateShare(ctx, self._scheduler, self._controller, self._features, self._server.signal)
-        self._on_stop("groups", lambda: self._groups.close(lambda groups: groups.close(self._timeout_s)))
+        ctx, timeout_s = self.ctx, self._timeout_s
+        offer_coordinators(ctx, self._scheduler, self._server.signal)
+        self._on_stop("groups", lambda: ctx.group_service.close(lambda groups: groups.close(timeout_s)))
         ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
-        ctx.start_groups, ctx.start_transactions = lambda: self._groups.get().coordinator, self._transactions.get
-        self._share.open(self._on_stop, self._timeout_s)
+        self._on_stop("share coordinator", lambda: ctx.share_service.close(lambda share: share.close()))
+        self._on_stop("share partitions", lambda: ctx.share_partition_service.close(lambda it: it.close(timeout_s)))
         self._on_stop("peer", self._storage.add_context(ctx))
-        self._share.resume()
+        if ctx.topics.get(SHARE_STATE_TOPIC) is not None:
+            ctx.share_service.get()
         if ctx.topics.get(OFFSETS_TOPIC) is not None:
-            self._groups.get()
-        self._on_stop("transactions", lambda: self._transactions.close(self._close_transactions))
+            ctx.group_service.get()
+        self._on_stop("transactions", lambda: ctx.transaction_service.close(self._close_transactions))
         if ctx.topics.get(TRANSACTION_STATE_TOPIC) is not None:
-            self._transactions.get()
+            ctx.transaction_service.get()
 
     def _start_network(self) -> None:
         """Start acceptors and network threads, and the periodic tasks about them."""
@@ -367,26 +364,6 @@ class BrokerRuntime:
         ranges, finalized = self.apis.ranges(), self._features.finalized
         bodies = api18_api_versions.encode_bodies(ranges, finalized)
         native_apis.set_api_versions(*bodies, api18_api_versions.unsupported(ranges))
-
-    def _start_groups(self) -> GroupService:
-        from kbroker.coordinator.group_service import GroupService
-
-        ctx, share = self.ctx, partial(share_of, self.ctx)
-        groups = GroupService(
-            self.config, self.clock, ctx.topics, self._scheduler, self._controller, ctx.metrics, share
-        )
-        groups.start()
-        ctx.group_coordinator = groups.coordinator
-        return groups
-
-    def _start_transactions(self) -> TransactionService:
-        from kbroker.coordinator.transaction_service import TransactionService
-
-        ctx, peers = self.ctx, (partial(groups_of, self.ctx), partial(transactions_of, self.ctx))
-        service = TransactionService(self.config, self.clock, ctx.topics, ctx.producer_ids.next, *peers)
-        service.start()
-        ctx.transaction_service = service
-        return service
 
     def _close_transactions(self, service: TransactionService) -> None:
         if not service.close(self._timeout_s):
@@ -504,14 +481,15 @@ class BrokerRuntime:
 
     def is_idle(self) -> bool:
         # A request may be declined to Python, be handed back and be declined once more: four checks, in this order.
+        ctx = self.ctx
         return all(self._is_idle(python) for python in (False, True, False, True)) and (
             self.parts.native_apis.is_idle
             and all(scheduler.is_idle for scheduler in self._logs.tasks.schedulers)
             and self._scheduler.is_idle
-            and (self._groups.started is None or self._groups.started.coordinator.is_idle)
-            and (self._transactions.started is None or self._transactions.started.is_idle)
-            and self._share.is_idle
-            and self.ctx.quotas.is_idle
+            and (ctx.group_service.started is None or ctx.group_service.started.coordinator.is_idle)
+            and (ctx.transaction_service.started is None or ctx.transaction_service.started.is_idle)
+            and (ctx.share_partition_service.started is None or ctx.share_partition_service.started.manager.is_idle)
+            and ctx.quotas.is_idle
         )
 
     def _is_idle(self, python: bool) -> bool:

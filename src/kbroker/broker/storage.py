@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from kbroker._core.clock import BaseClock
 from kbroker.broker.broker_metadata import BrokerMetadata
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.late_service import LateService
 from kbroker.common.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
-from kbroker.coordinator.elections import CoordinatorElections, LateRuntime
+from kbroker.coordinator.elections import CoordinatorElections, CoordinatorService
 from kbroker.log.manager import LogManager
 from kbroker.metadata.topics import TopicRegistry, TopicView
 from kbroker.requests.context import ApiContext
@@ -85,21 +86,12 @@ class BrokerStorage:
         Returns: a function after which the node is no longer a peer.
         """
         self.contexts[ctx.node_id] = ctx
-        runtimes = {
-            OFFSETS_TOPIC: LateRuntime(
-                lambda: None if ctx.group_coordinator is None else ctx.group_coordinator.runtime,
-                lambda: ctx.groups.runtime,
-            ),
-            TRANSACTION_STATE_TOPIC: LateRuntime(
-                lambda: None if ctx.transaction_service is None else ctx.transactions.runtime,
-                lambda: ctx.transactions.runtime,
-            ),
-            SHARE_STATE_TOPIC: LateRuntime(
-                lambda: None if ctx.share_service is None else ctx.share.runtime,
-                lambda: ctx.share.runtime,
-            ),
+        services: dict[str, LateService[CoordinatorService]] = {
+            OFFSETS_TOPIC: ctx.group_service,
+            TRANSACTION_STATE_TOPIC: ctx.transaction_service,
+            SHARE_STATE_TOPIC: ctx.share_service,
         }
-        self.elections.add(ctx.node_id, runtimes)
+        self.elections.add(ctx.node_id, services)
         return partial(self.contexts.pop, ctx.node_id, None)
 
     def remove_node(self, node_id: int) -> None:

@@ -8,9 +8,10 @@ Source: ``BrokerMetadataPublisher.updateCoordinator``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kbroker.common.late_service import LateService
 from kbroker.common.topic_names import INTERNAL_TOPICS
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
@@ -19,11 +20,18 @@ if TYPE_CHECKING:
     from kbroker.coordinator.runtime import CoordinatorRuntime
 
 
-class LateRuntime(NamedTuple):
-    """Runtime of a coordinator that starts at its first use. ``started``: returns None before that."""
+class Coordinator(Protocol):
+    """Coordinator of one internal topic."""
 
-    started: Callable[[], CoordinatorRuntime[Any] | None]
-    start: Callable[[], CoordinatorRuntime[Any]]
+    @property
+    def runtime(self) -> CoordinatorRuntime[Any]: ...
+
+
+class CoordinatorService(Protocol):
+    """Service around a coordinator."""
+
+    @property
+    def coordinator(self) -> Coordinator: ...
 
 
 class CoordinatorElections:
@@ -31,12 +39,12 @@ class CoordinatorElections:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._nodes: dict[int, Mapping[str, LateRuntime]] = {}
+        self._nodes: dict[int, Mapping[str, LateService[CoordinatorService]]] = {}
 
-    def add(self, node_id: int, runtimes: Mapping[str, LateRuntime]) -> None:
-        """Publish elections to the coordinators of a node. Args: ``runtimes``: by internal topic."""
+    def add(self, node_id: int, services: Mapping[str, LateService[CoordinatorService]]) -> None:
+        """Publish elections to the coordinators of a node. Args: ``services``: by internal topic."""
         with self.lock:
-            self._nodes[node_id] = runtimes
+            self._nodes[node_id] = services
 
     def remove(self, node_id: int) -> None:
         """Stop publishing elections to a node. No effect on an unknown node."""
@@ -60,11 +68,10 @@ class CoordinatorElections:
             if old.leader_epoch == new.leader_epoch:
                 continue
             for node_id, late in nodes.items():
-                runtime = late.started()
-                if node_id != new.leader and runtime is not None:
-                    runtime.unload(index, new.leader_epoch)
+                if node_id != new.leader and late.started is not None:
+                    late.started.coordinator.runtime.unload(index, new.leader_epoch)
             late_leader = nodes.get(new.leader)
             if late_leader is not None:
-                runtime = late_leader.start()
+                runtime = late_leader.get().coordinator.runtime
                 if runtime.exists:  # loads all partitions of a topic that it has not served yet
                     runtime.load(index, new.leader_epoch)

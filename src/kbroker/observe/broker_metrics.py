@@ -424,7 +424,7 @@ def _of_service(measure: Callable[[TransactionService], M], before: M) -> Callab
     """Return a reader of the transaction service; it returns ``before`` until the first use starts it."""
 
     def read(parts: BrokerParts) -> M:
-        service = parts.ctx.transaction_service
+        service = parts.ctx.transaction_service.started
         return before if service is None else measure(service)
 
     return read

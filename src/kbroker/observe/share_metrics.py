@@ -22,8 +22,8 @@ _LABELS = ("group", "topic", "partition")
 
 def _of(read: Callable[[SharePartitionManager], float]) -> Callable[[ApiContext], float]:
     def value(ctx: ApiContext) -> float:
-        manager = ctx.share_partition_manager
-        return 0 if manager is None else read(manager)
+        service = ctx.share_partition_service.started
+        return 0 if service is None else read(service.manager)
 
     return value
 
@@ -32,8 +32,8 @@ def _each(read: Callable[[SharePartition], float]) -> Callable[[ApiContext], Ser
     """Return the series of at most MAX_PARTITIONS share partitions, those with the most records in flight."""
 
     def series(ctx: ApiContext) -> Series:
-        manager = ctx.share_partition_manager
-        known = [] if manager is None else manager.partitions()
+        service = ctx.share_partition_service.started
+        known = [] if service is None else service.manager.partitions()
         known.sort(key=lambda share: share.window.record_count, reverse=True)
         return [
             ((share.key.group_id, share.key.topic, str(share.key.partition)), read(share))

@@ -23,16 +23,17 @@ _CLIENT_LABELS = ("client_id", "client_instance_id")
 
 
 def _series(ctx: ApiContext) -> SeriesFigures | None:
-    return None if ctx.telemetry_service is None else ctx.telemetry_service.series.figures
+    service = ctx.telemetry_service.started
+    return None if service is None else service.series.figures
 
 
 def _forwarder(ctx: ApiContext) -> ForwarderFigures | None:
-    service = ctx.telemetry_service
+    service = ctx.telemetry_service.started
     return None if service is None or service.forwarder is None else service.forwarder.figures
 
 
 def _logged(ctx: ApiContext, name: str) -> float:
-    service = ctx.telemetry_service
+    service = ctx.telemetry_service.started
     return 0 if service is None or service.log is None else getattr(service.log, name)
 
 
@@ -72,7 +73,7 @@ class ClientFamilies:
 
     def __call__(self, limit: int) -> Iterator[tuple[Family, list[Sample]]]:
         """Yield each family once for each set of its labels."""
-        service = self._ctx.telemetry_service
+        service = self._ctx.telemetry_service.started
         if service is None:
             return
         kinds: dict[str, Kind] = {}

@@ -158,23 +158,24 @@ class XRay:
 
     def _purgatories(self, limit: int) -> list[dict[str, Any]]:
         found = [{"name": name, **facts} for name, facts in self._parts.native_apis.waiting_operations(limit).items()]
-        groups = self._parts.ctx.group_coordinator
+        groups = self._parts.ctx.group_service.started
         if groups is not None:
-            found += [_group_purgatory(purgatory, limit) for purgatory in (groups.joins, groups.heartbeats)]
-        share_partitions = self._parts.ctx.share_partition_manager
+            waiting = groups.coordinator.joins, groups.coordinator.heartbeats
+            found += [_group_purgatory(purgatory, limit) for purgatory in waiting]
+        share_partitions = self._parts.ctx.share_partition_service.started
         if share_partitions is not None:
-            found.append(_group_purgatory(share_partitions.purgatory, limit))
+            found.append(_group_purgatory(share_partitions.manager.purgatory, limit))
         return found
 
     def _share_partitions(self, limit: int) -> dict[str, Any]:
         """Return share partitions, those with the most records in flight first."""
-        manager = self._parts.ctx.share_partition_manager
-        if manager is None:
+        service = self._parts.ctx.share_partition_service.started
+        if service is None:
             return {"count": 0, "shown": [], "is_truncated": False}
         from kbroker.share.snapshots import facts_of
 
         now_ms = self._parts.ctx.clock.now_ms()
-        known = sorted(manager.partitions(), key=lambda share: share.window.record_count, reverse=True)
+        known = sorted(service.manager.partitions(), key=lambda share: share.window.record_count, reverse=True)
         shown = [facts_of(share, now_ms) for share in known[:limit]]
         return {"count": len(known), "shown": shown, "is_truncated": len(shown) < len(known)}
 

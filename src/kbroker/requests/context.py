@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.late_service import LateService
 from kbroker.metadata.features import Features
 from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.metrics.registry import Metrics
@@ -22,6 +23,7 @@ from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.coordinator.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.group_service import GroupService
     from kbroker.coordinator.share.share_coordinator import ShareCoordinator
     from kbroker.coordinator.share.share_service import ShareService
     from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
@@ -40,10 +42,10 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.security.authorizer.authorizer import Authorizer
     from kbroker.security.delegation_tokens import DelegationTokens
     from kbroker.share.share_partition_manager import SharePartitionManager
+    from kbroker.share.share_partition_service import SharePartitionService
     from kbroker.telemetry.service import TelemetryService
 
 Body = dict[str, Any]
-_S = TypeVar("_S")
 
 #: Value of authorized operations that were not requested.
 OPERATIONS_NOT_ASKED = -(2**31)
@@ -69,12 +71,10 @@ class ApiContext:
 
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key for
     FindCoordinator that this broker coordinates. ``bound_addresses``: by setting, if the system chose the port.
-    ``connection_quotas``: the limits that the acceptors enforce. ``start_groups``: starts the coordinator of groups
-    at the first request about one, ``start_transactions`` that of transactions, ``start_share`` that of share
-    partitions, ``start_telemetry`` client telemetry. ``peers``: the nodes of this process by id, where there are
-    several. ``connect``: opens a connection of this process to the broker for a principal and an address, as
-    authenticated already. ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what
-    clients may do.
+    ``connection_quotas``: the limits that the acceptors enforce. ``group_service`` and the like: started by the
+    first request that needs them. ``peers``: the nodes of this process by id, where there are several. ``connect``:
+    opens a connection of this process to the broker for a principal and an address, as authenticated already.
+    ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what clients may do.
     Threads: any; parts lock themselves.
     """
 
@@ -103,16 +103,11 @@ class ApiContext:
         self.endpoints = {} if endpoints is None else endpoints
         self.api_versions = api_versions
         self.clock = SystemClock() if clock is None else clock
-        self.group_coordinator: GroupCoordinator | None = None
-        self.start_groups: Callable[[], GroupCoordinator] | None = None
-        self.transaction_service: TransactionService | None = None
-        self.start_transactions: Callable[[], TransactionService] | None = None
-        self.share_service: ShareService | None = None
-        self.start_share: Callable[[], ShareService] | None = None
-        self.share_partition_manager: SharePartitionManager | None = None
-        self.start_share_partitions: Callable[[], SharePartitionManager] | None = None
-        self.telemetry_service: TelemetryService | None = None
-        self.start_telemetry: Callable[[], TelemetryService] | None = None
+        self.group_service: LateService[GroupService] = LateService(_unavailable)
+        self.transaction_service: LateService[TransactionService] = LateService(_unavailable)
+        self.share_service: LateService[ShareService] = LateService(_unavailable)
+        self.share_partition_service: LateService[SharePartitionService] = LateService(_unavailable)
+        self.telemetry_service: LateService[TelemetryService] = LateService(_unsupported)
         self.coordinators: set[int] = set()
         self.peers: Mapping[int, ApiContext] = {}
         self.connect: Callable[[str, str], socket.socket] | None = None
@@ -161,40 +156,37 @@ class ApiContext:
     @property
     def groups(self) -> GroupCoordinator:
         """Coordinator of groups. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
-        return _started(self.group_coordinator, self.start_groups)
+        return self.group_service.get().coordinator
 
     @property
     def transactions(self) -> TransactionCoordinator:
         """Coordinator of transactions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
-        return self._transaction_service().coordinator
+        return self.transaction_service.get().coordinator
 
     @property
     def markers(self) -> Markers:
         """Writer of transaction markers. Raises: KafkaError as ``transactions``."""
-        return self._transaction_service().markers
+        return self.transaction_service.get().markers
 
     @property
     def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
         """Client of the coordinator of transactions for partitions. Raises: KafkaError as ``transactions``."""
-        return self._transaction_service().partitions
-
-    def _transaction_service(self) -> TransactionService:
-        return _started(self.transaction_service, self.start_transactions)
+        return self.transaction_service.get().partitions
 
     @property
     def share(self) -> ShareCoordinator:
         """Coordinator of share partitions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
-        return _started(self.share_service, self.start_share).coordinator
+        return self.share_service.get().coordinator
 
     @property
     def share_partitions(self) -> SharePartitionManager:
         """Share partitions and their sessions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there are none."""
-        return _started(self.share_partition_manager, self.start_share_partitions)
+        return self.share_partition_service.get().manager
 
     @property
     def telemetry(self) -> TelemetryService:
         """Client telemetry. Raises: KafkaError UNSUPPORTED_VERSION without it."""
-        return _started(self.telemetry_service, self.start_telemetry, Errors.UNSUPPORTED_VERSION)
+        return self.telemetry_service.get()
 
     @property
     def metrics(self) -> Metrics:
@@ -272,12 +264,9 @@ class RequestContext(NamedTuple):
             self.completion.close()
 
 
-def _started(
-    found: _S | None, start: Callable[[], _S] | None, missing: Errors = Errors.COORDINATOR_NOT_AVAILABLE
-) -> _S:
-    """Return a service, which its first request starts. Raises: KafkaError without one."""
-    if found is not None:
-        return found
-    if start is None:
-        raise KafkaError(missing)
-    return start()
+def _unavailable() -> NoReturn:
+    raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+
+
+def _unsupported() -> NoReturn:
+    raise KafkaError(Errors.UNSUPPORTED_VERSION)

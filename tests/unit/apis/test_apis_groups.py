@@ -26,7 +26,7 @@ class Bench:
         self.bench = make_bench(offset_metadata_max_bytes=10)
         self.groups = Groups(clock=VirtualClock())
         self.bench.ctx.clock = self.groups.clock
-        self.bench.ctx.group_coordinator = self.groups.coordinator
+        self.bench.serve_groups(self.groups.coordinator)
         self.bench.ctx.coordinators.add(0)
         self.topic = self.bench.create("t", 2)
 
@@ -70,7 +70,7 @@ def test_a_group_whose_partition_cannot_be_read() -> None:
     bench.groups.topic.ensure()
     bench.groups.topic.logs[0] = None
     bench.groups = bench.groups.restart()
-    bench.bench.ctx.group_coordinator = bench.groups.coordinator
+    bench.bench.serve_groups(bench.groups.coordinator)
     lost, sound = "c", "d"  # partitions 0 and 1
 
     def committed(version: int) -> Body:
@@ -145,7 +145,7 @@ def test_how_long_a_note_may_be() -> None:
 
     assert [code(note) for note in notes] == [0, 0, 0, 12, 12, 12]
     bench.bench = make_bench(offset_metadata_max_bytes=200_000)
-    bench.bench.ctx.group_coordinator = bench.groups.coordinator
+    bench.bench.serve_groups(bench.groups.coordinator)
     bench.bench.create("t", 2)
     assert code(notes[-1]) == 0
     assert bench.groups.restart().coordinator.offsets.fetch("g").committed["t", 0].metadata == "n" * 32_767
@@ -235,7 +235,7 @@ def test_space_around_a_state_does_not_count(bench: Bench, state: str, is_listed
 def test_a_topic_without_offsets_has_a_row_for_each_mention(bench: Bench) -> None:
     """DeleteShareGroupOffsets has a row for each mention of a topic without offsets, before those of deleted ones."""
     shared = ShareGroupBench()
-    bench.bench.ctx.group_coordinator = shared.coordinator
+    bench.bench.serve_groups(shared.coordinator)
     shared.settled("a")
     shared.beat("a", -1)
     rows = [{"TopicName": name} for name in ("t", "absent", "t", "absent")]
@@ -247,7 +247,7 @@ def test_a_topic_without_offsets_has_a_row_for_each_mention(bench: Bench) -> Non
 def test_a_share_groups_topic_without_partitions_has_a_row(bench: Bench) -> None:
     """AlterShareGroupOffsets has a row without partitions for a topic that exists, none for an unknown one."""
     shared = ShareGroupBench()
-    bench.bench.ctx.group_coordinator = shared.coordinator
+    bench.bench.serve_groups(shared.coordinator)
     rows = [{"TopicName": "t", "Partitions": []}, {"TopicName": "x", "Partitions": []}]
     found = bench.bench.ask("AlterShareGroupOffsets", 0, {"GroupId": "g", "Topics": rows})
     assert [(row["TopicName"], row["TopicId"], row["Partitions"]) for row in found["Responses"]] == [
@@ -290,7 +290,7 @@ def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> No
 def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> None:
     """Partitions of both rows count as owned, so that no other member receives a partition too early."""
     groups = ConsumerGroupBench()
-    bench.bench.ctx.group_coordinator = groups.coordinator
+    bench.bench.serve_groups(groups.coordinator)
     groups.join("a")
     groups.join("b")
     groups.beat("a", 2)
@@ -306,7 +306,7 @@ def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> N
 def test_a_protocol_that_is_not_offered(bench: Bench) -> None:
     """With group.coordinator.rebalance.protocols=classic both APIs return UNSUPPORTED_VERSION, as in Kafka."""
     groups = ConsumerGroupBench(settings=replace(AT_ONCE, is_enabled=False))
-    bench.bench.ctx.group_coordinator = groups.coordinator
+    bench.bench.serve_groups(groups.coordinator)
     body: Body = {"GroupId": "g", "MemberId": "a", "MemberEpoch": 0, "RebalanceTimeoutMs": 5000, "TopicPartitions": []}
     body["SubscribedTopicNames"] = ["t"]
     assert bench.ask("ConsumerGroupHeartbeat", 1, body)["ErrorCode"] == Errors.UNSUPPORTED_VERSION

@@ -19,7 +19,7 @@ Body = dict[str, Any]
 def benches(**settings: Any) -> tuple[Bench, StreamsGroupBench]:
     """Return the bench of the broker and the bench of its coordinator."""
     bench, groups = make_bench(), StreamsGroupBench(settings=replace(AT_ONCE, **settings))
-    bench.ctx.group_coordinator = groups.coordinator
+    bench.serve_groups(groups.coordinator)
     return bench, groups
 
 

@@ -47,7 +47,7 @@ def ask() -> Asked:
     bench = make_bench()
     bench.create("t", 2)
     service = FakeService(Transactions())
-    bench.ctx.transaction_service = service  # type: ignore[assignment]
+    bench.ctx.transaction_service.started = service  # type: ignore[assignment]
     bench.ctx.coordinators.add(1)
     return Asked(bench, service)
 
@@ -149,7 +149,7 @@ def test_partitions_as_they_were_requested(ask: Asked, version: int) -> None:
 def test_a_group_is_added(ask: Asked) -> None:
     """The partition that holds the group's offsets is added to the transaction."""
     groups = Groups()
-    ask.bench.ctx.group_coordinator = groups.coordinator
+    ask.bench.serve_groups(groups.coordinator)
     ask.init()
     assert ask("AddOffsetsToTxn", 4, {**who(), "GroupId": "g"})["ErrorCode"] == 0
     place = (OFFSETS_TOPIC, groups.coordinator.runtime.index_of("g"))

@@ -59,8 +59,8 @@ class Bench:
         self.transactions = FakeTransactions()
         ctx = self.bench.ctx
         ctx.clock = clock
-        ctx.group_coordinator = self.groups.coordinator
-        ctx.transaction_service = self.transactions  # type: ignore[assignment]
+        self.bench.serve_groups(self.groups.coordinator)
+        ctx.transaction_service.started = self.transactions  # type: ignore[assignment]
         self.bench.create("t", 2)
         self.responses: list[Body] = []
         self.completed: list[Body] = []
@@ -277,7 +277,7 @@ def test_the_leader_epoch_is_kept(bench: Bench) -> None:
 def test_without_coordinators() -> None:
     """While the broker starts, the code is retriable."""
     bench = Bench()
-    bench.bench.ctx.transaction_service = None
+    bench.bench.ctx.transaction_service.started = None
     assert bench.code(3) == 15
-    bench.bench.ctx.group_coordinator = None
+    bench.bench.ctx.group_service.started = None
     assert bench.code(3) == 15

@@ -32,7 +32,7 @@ class Service:
 
 
 def text_of(service: Any, limit: int = 100) -> str:
-    ctx: Any = SimpleNamespace(telemetry_service=service)
+    ctx: Any = SimpleNamespace(telemetry_service=SimpleNamespace(started=service))
     exposition = Exposition(Metrics(), limit)
     for family in families(telemetry_metrics.ROWS, ctx):
         exposition.add(family)

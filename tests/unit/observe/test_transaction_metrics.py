@@ -47,7 +47,7 @@ class Scene:
     def shown(self) -> dict[str, Any]:
         """Return the values by Kafka's name, or by the Prometheus name of kbroker's own metrics."""
         service = self.service if self.is_started else None
-        parts: Any = SimpleNamespace(ctx=SimpleNamespace(transaction_service=service))
+        parts: Any = SimpleNamespace(ctx=SimpleNamespace(transaction_service=SimpleNamespace(started=service)))
         found = {}
         for family in families(TRANSACTIONS, parts):
             ((labels, value),) = family.collect()

@@ -42,7 +42,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def with_groups(coordinator: GroupCoordinator) -> Bench:
     bench = make_bench()
-    bench.ctx.group_coordinator = coordinator
+    bench.serve_groups(coordinator)
     return bench
 
 
@@ -126,7 +126,7 @@ def test_the_partitions_of_a_share_group(small: int, monkeypatch: pytest.MonkeyP
     groups = ShareGroupBench()
     bench = with_groups(groups.coordinator)
     bench.ctx.topics.create(NewTopic("t", 200))
-    bench.ctx.share_service = SimpleNamespace(coordinator=groups.share)  # type: ignore[assignment]
+    bench.ctx.share_service.started = SimpleNamespace(coordinator=groups.share)  # type: ignore[assignment]
     view = bench.ctx.topics.get("t")
     assert view is not None
     monkeypatch.setattr(ShareGroups, "initialized", lambda self, group_id: {view.topic_id: range(200)})
@@ -145,7 +145,7 @@ def test_a_transactional_id(small: int, monkeypatch: pytest.MonkeyPatch) -> None
     transactions.add(producer, *(("t", index) for index in range(500)))
     bench = make_bench()
     bench.create("t", 500)
-    bench.ctx.transaction_service = Service(transactions.coordinator)  # type: ignore[assignment]
+    bench.ctx.transaction_service.started = Service(transactions.coordinator)  # type: ignore[assignment]
     asked = counted(monkeypatch, TransactionCoordinator, "describe")
     rows = bench.ask("DescribeTransactions", 0, {"TransactionalIds": ["x"] * REPEATED})["TransactionStates"]
     described, _ = split(rows, NO_ROOM)

@@ -9,6 +9,7 @@ from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address
 from kbroker.log.checkpoints import uuid_to_text
+from kbroker.telemetry.decoder import has_decoder
 from kbroker.telemetry.instances import ClientInstance
 from kbroker.telemetry.series import Key, Value
 
@@ -46,7 +47,7 @@ class ValueRow(NamedTuple):
 def clients(site: Site, query: Query) -> View:
     """Return a page of the clients whose names contain ``q``, the latest first."""
     wanted = query.text("q").strip().lower()
-    service = site.context.telemetry_service
+    service = site.context.telemetry_service.started
     found = [] if service is None else [_row(site, one) for one in reversed(service.manager.instances)]
     kept = [
         row
@@ -57,7 +58,7 @@ def clients(site: Site, query: Query) -> View:
         "part": part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/clients", query.values),
         "q": query.text("q").strip(),
         "subscriptions": [] if service is None else service.manager.subscriptions,
-        "is_served": site.context.start_telemetry is not None,
+        "is_served": has_decoder(),
     }
     return View("Clients", "clients.html", values)
 
@@ -65,7 +66,7 @@ def clients(site: Site, query: Query) -> View:
 def client(site: Site, query: Query) -> View:
     """Return one client with its latest values, whose names contain ``q``."""
     instance_id, wanted = query.needed("client"), query.text("q").strip()
-    service = site.context.telemetry_service
+    service = site.context.telemetry_service.started
     found = [] if service is None else service.manager.instances
     instance = next((one for one in found if uuid_to_text(one.uuid) == instance_id), None)
     if service is None or instance is None:

@@ -26,7 +26,7 @@ def overview(site: Site, query: Query) -> View:
     parts = site.broker.parts
     views = parts.ctx.topics.all()
     logs = [log for view in views for log in view.partitions]
-    groups = site.context.group_coordinator
+    groups = site.context.group_service.started
     values = {
         "version": kbroker.__version__,
         "node_id": site.context.node_id,

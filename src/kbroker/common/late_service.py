@@ -6,28 +6,30 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class LateService(Generic[T]):
+class LateService(Generic[T_co]):
     """A service that ``start`` makes once. ``started``: None before.
 
-    Threads: any; the lock is taken before those of the service and of the topics.
+    Threads: any; the lock is taken before those of the service and of the topics, and not at all once it has started.
     """
 
-    def __init__(self, start: Callable[[], T]) -> None:
+    def __init__(self, start: Callable[[], T_co]) -> None:
         self._start = start
         self._lock = threading.Lock()
-        self.started: T | None = None
+        self.started: T_co | None = None
 
-    def get(self) -> T:
-        """Return the service; start it if it does not run."""
+    def get(self) -> T_co:
+        """Return the service; start it if it does not run. Raises: what its start raises."""
+        if self.started is not None:
+            return self.started
         with self._lock:
             if self.started is None:
                 self.started = self._start()
             return self.started
 
-    def close(self, close: Callable[[T], object]) -> None:
+    def close(self, close: Callable[[T_co], object]) -> None:
         """Pass the service to a function that closes it, if it has started."""
         with self._lock:
             if self.started is not None:
