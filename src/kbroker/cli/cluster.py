@@ -111,7 +111,10 @@ def export(bootstrap_server: str, sections: tuple[str, ...], as_json: bool) -> N
 def print_content(
     bootstrap_server: str, sections: Collection[str], topics: Iterable[str] | None, as_json: bool
 ) -> None:
-    """Print sections of a cluster. Args: ``topics``: only these, which must exist; None: all."""
+    """Print sections of a cluster. Args: ``topics``: only these, which must exist; None: all.
+
+    Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION.
+    """
     with connect(bootstrap_server) as connected:
         found = read_cluster(connected, sections, topics)
     if topics is not None:

@@ -207,6 +207,8 @@ def request_rows(
     """Yield the rows of a table or of logs, and whether they are the views of `watch`.
 
     Spark runs until the block ends.
+
+    Raises: UsageError, TableError; PipelineError if no record can be read.
     """
     from kbroker.spark.tables.delta_table import REQUEST_LOG, VIEWS, Table, TableError, describe_table
     from kbroker.spark.tables.log_reader import LogSource

@@ -93,7 +93,10 @@ class Consumer:
         self.seek(positions)
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Set positions (EARLIEST and LATEST are looked up now); adds partitions not yet assigned."""
+        """Set positions (EARLIEST and LATEST are looked up now); adds partitions not yet assigned.
+
+        Raises: ValueError for an impossible offset.
+        """
         for tp, offset in positions.items():
             if offset < 0 and offset not in (EARLIEST, LATEST):
                 raise ValueError(f"offset of {tp[0]}-{tp[1]} must be >= 0, EARLIEST or LATEST, got {offset}")

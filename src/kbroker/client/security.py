@@ -111,7 +111,10 @@ class ClientSecurity:
         return other
 
     def open_stream(self, address: Address, timeout_s: float) -> socket.socket:
-        """Connect, with TLS if the protocol requires it, within ``timeout_s`` seconds each."""
+        """Connect, with TLS if the protocol requires it, within ``timeout_s`` seconds each.
+
+        Raises: BrokerConnectionError.
+        """
         sock = open_plaintext(address, timeout_s)
         if self._context is None:
             return sock

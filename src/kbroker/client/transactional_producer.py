@@ -90,7 +90,10 @@ class TransactionalProducer(Producer):
         self._state = State.READY
 
     def init_producer_id(self) -> None:
-        """Request a producer id for ``init_transactions``; within a transaction the id stays."""
+        """Request a producer id for ``init_transactions``; within a transaction the id stays.
+
+        Raises: ValueError after a failure without an abort.
+        """
         if self._state in (State.IN_TRANSACTION, State.FAILED):
             raise ValueError("a failed transaction must be aborted: call abort_transaction")
         body: Body = {"TransactionalId": self.transactional_id, "TransactionTimeoutMs": self.transaction_timeout_ms}

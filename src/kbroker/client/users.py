@@ -69,7 +69,7 @@ class Users:
         self._alter([], [upsertion])
 
     def remove(self, user: str, mechanism: str) -> None:
-        """Remove a user's credential of one mechanism."""
+        """Remove a user's credential of one mechanism. Raises: ValueError for an unknown mechanism."""
         if mechanism not in scram.MECHANISMS:
             raise ValueError(f"mechanism must be one of {', '.join(scram.MECHANISMS)}, got {mechanism!r}")
         self._alter([{"Name": user, "Mechanism": scram.MECHANISMS[mechanism].number}], [])

@@ -68,7 +68,10 @@ def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str])
 def advertised_listeners(
     words: Sequence[str], bound: Sequence[Listener], protocol_map: Sequence[str]
 ) -> list[Listener]:
-    """Return the advertised addresses: names must be those of listeners, hosts must be reachable addresses."""
+    """Return the advertised addresses: names must be those of listeners, hosts must be reachable addresses.
+
+    Raises: ConfigError.
+    """
     key = "advertised.listeners"
     found = parse_listeners(key, words, protocol_map)
     names = [listener.name for listener in bound]

@@ -33,7 +33,7 @@ class _Input:
         self.values_left = len(data) + _SPARE_VALUES
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes."""
+        """Return the next bytes. Raises: UndecodableError."""
         end = self.at + size
         if size < 0 or end > len(self.data):
             raise UndecodableError(f"expected {size} bytes at position {self.at}, got {len(self.data) - self.at}")
@@ -42,7 +42,7 @@ class _Input:
         return part
 
     def varint(self) -> int:
-        """Return the next int or long."""
+        """Return the next int or long. Raises: UndecodableError."""
         number = shift = 0
         for byte in self.data[self.at : self.at + _MAX_VARINT_BYTES]:
             self.at += 1
@@ -53,13 +53,13 @@ class _Input:
         raise UndecodableError(f"expected a number at position {self.at}, got the end of the record or a longer one")
 
     def enter(self) -> None:
-        """Count a value that contains values."""
+        """Count a value that contains values. Raises: UndecodableError beyond MAX_DEPTH levels."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise UndecodableError(f"values are nested deeper than {MAX_DEPTH} levels")
 
     def count(self) -> None:
-        """Count an element."""
+        """Count an element. Raises: UndecodableError if there are more than bytes."""
         self.values_left -= 1
         if self.values_left < 0:
             raise UndecodableError("more elements than bytes")

@@ -85,7 +85,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], suffix: str = ".
 
 
 def read_text(path: Path) -> str | None:
-    """Return the content, None when the file does not exist."""
+    """Return the content, None when the file does not exist. Raises: CorruptFileError."""
     try:
         with path.open("rb") as f:
             data = f.read(STATE_FILE_MAX_BYTES + 1)

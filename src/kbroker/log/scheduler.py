@@ -86,7 +86,7 @@ class Scheduler:
         return task
 
     def start(self) -> None:
-        """Start the thread, once."""
+        """Start the thread, once. Raises: RuntimeError once closed."""
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"scheduler {self._name} is closed")

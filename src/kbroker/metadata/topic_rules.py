@@ -84,7 +84,10 @@ def check_new_topic(topic: NewTopic, names: TopicNames, nodes: Mapping[int, bool
 
 
 def check_new_name(name: str, names: TopicNames) -> None:
-    """Refuse a name that is illegal, that collides, or that exists."""
+    """Refuse a name that is illegal, that collides, or that exists.
+
+    Raises: KafkaError INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS.
+    """
     reason = invalid_name_reason(name)
     if reason is not None:
         raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
@@ -156,7 +159,10 @@ def check_more_partitions(
 
 
 def check_assignment(brokers: Sequence[int], nodes: Mapping[int, bool], factor: int | None = None) -> None:
-    """Refuse a replica list that is empty, has a broker twice or an unknown one, or another length than ``factor``."""
+    """Refuse a replica list that is empty, has a broker twice or an unknown one, or another length than ``factor``.
+
+    Raises: KafkaError INVALID_REPLICA_ASSIGNMENT.
+    """
     text = ""
     if not brokers:
         text = "The manual partition assignment includes an empty replica list."

@@ -185,6 +185,7 @@ class SocketServer:
 
         Args: ``executor`` returns one for each network thread, which then executes requests itself while few wait;
         None: the takers of the queue execute all.
+        Raises: RuntimeError if it was started before.
         """
         if self._started:
             raise RuntimeError("the socket server was started")

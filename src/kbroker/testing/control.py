@@ -93,7 +93,7 @@ class ControlServer:
 
     @property
     def url(self) -> str:
-        """Address of the control port: http://host:port."""
+        """Address of the control port: http://host:port. Raises: RuntimeError if it is not open."""
         if self._server is None:
             raise RuntimeError("the control port is not open")
         return self._server.url

@@ -194,7 +194,10 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """Return the proof for the server's challenge; computing it takes the time of the iterations."""
+        """Return the proof for the server's challenge; computing it takes the time of the iterations.
+
+        Raises: ScramError.
+        """
         server = ServerFirst.parse(challenge)
         if not server.nonce.startswith(self._nonce) or server.nonce == self._nonce:
             raise ScramError("Invalid server nonce")
@@ -214,7 +217,7 @@ class ScramClient:
         return f"{without_proof},p={_encode(proof)}".encode()
 
     def check(self, outcome: bytes) -> None:
-        """Verify the server's final message, which proves that the server has the user's keys."""
+        """Verify the server's final message, which proves that the server has the user's keys. Raises: ScramError."""
         import hmac
 
         if outcome.startswith(b"e="):

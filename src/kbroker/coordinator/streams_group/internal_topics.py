@@ -148,7 +148,10 @@ class _Counts:
         return topic.partitions or self._decided[topic.name]
 
     def most(self, subtopology: Subtopology) -> int:
-        """Return the largest number of partitions of the topics that a subtopology reads: the number of its tasks."""
+        """Return the largest number of partitions of the topics that a subtopology reads: the number of its tasks.
+
+        Raises: KafkaError STREAMS_INVALID_TOPOLOGY.
+        """
         counts = [self.of(topic) for topic in subtopology.inputs]
         if not counts:
             text = f"No source topics found for subtopology {subtopology.subtopology_id}"

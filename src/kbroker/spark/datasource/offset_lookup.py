@@ -53,7 +53,7 @@ class Lookup:
     # ---- topics
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions to be read, in order; topics are looked up if that was long ago."""
+        """The partitions to be read, in order; topics are looked up if that was long ago. Raises: PipelineError."""
         now_s = self.cluster.clock()
         if self._topics_at_s is None or now_s - self._topics_at_s >= self._options.metadata_age_s:
             self._look_up()
@@ -114,7 +114,7 @@ class Lookup:
         return self._offsets(dict.fromkeys(partitions, time_ms))
 
     def ends(self, *, fresh: bool = False) -> Found:
-        """Ends of all partitions, at most as old as the options allow."""
+        """Ends of all partitions, at most as old as the options allow. Raises: PipelineError."""
         age_s = self.cluster.clock() - self._ends_at_s
         if self._ends is not None and not fresh and age_s < self._options.end_offsets_age_s:
             return self._ends

@@ -40,7 +40,7 @@ class StreamProgress:
         self._cut_ms = 0  # end of the last batch that was limited by time
 
     def begin(self) -> SourceOffset:
-        """Return the start of a new query, which is looked up once."""
+        """Return the start of a new query, which is looked up once. Raises: PipelineError for a missing topic."""
         if self._begin is None:
             partitions = self.lookup.partitions()
             missing = self.lookup.missing()

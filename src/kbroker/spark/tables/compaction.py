@@ -71,6 +71,8 @@ def compact(
 
     An hour is committed in one version of the table, with others if it has few files. Files that another compaction has
     rewritten meanwhile are skipped.
+
+    Raises: RuntimeError if it would change the number of rows.
     """
     table.refresh()
     kind = table.info().kind
