@@ -27,7 +27,6 @@ from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group import membership as streams
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.metadata.topic_rules import NewTopic
-from kbroker.metadata.topics import TopicView
 from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.wrong_tokens import GUESSES
 from kbroker.quota.entity_rules import Alteration, QuotaOp
@@ -307,7 +306,11 @@ def test_ids_of_topics_are_kafkas(pages: Console, broker: Broker) -> None:
 
 def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of topics, clients and headers can neither add markup to a page nor reverse its text."""
-    view = TopicView(MARKUP, broker.context.topics.all()[0].topic_id, (None,), configs={"k" + MARKUP: MARKUP})
+    topic = broker.context.topics.get("orders")
+    assert topic is not None
+    view = topic._replace(
+        name=MARKUP, partitions=(None,), registrations=topic.registrations[:1], configs={"k" + MARKUP: MARKUP}
+    )
     topics = SimpleNamespace(
         all=lambda: [view], get=lambda name: view if name == MARKUP else None, partition=lambda *a: None
     )

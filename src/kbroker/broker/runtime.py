@@ -449,7 +449,7 @@ class BrokerRuntime:
         self.ctx.on_broker_change(lambda changed: handlers.resize(config.integer("num.io.threads")))
 
     def _set_transactions(self, native_apis: NativeApis) -> None:
-        native_apis.set_transactions(True, self.config.boolean("transaction.partition.verification.enable"))
+        native_apis.verify_transactions(self.config.boolean("transaction.partition.verification.enable"))
 
     # ------------------------------------------------------------ interception
 

@@ -1,28 +1,16 @@
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, type_check_only
-from uuid import UUID
+from typing import Any
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.request_queue import Queue, RequestExecutor
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.handlers._batch_receiver import BatchReceiver
-from kbroker.log._partition_log import PartitionLog
+from kbroker.metadata.topics import TopicView
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.security.authorizer._acl_table import AclRules
 
 _Body = tuple[bytes, int | None]
-
-@type_check_only
-class TopicView(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def topic_id(self) -> UUID: ...
-    @property
-    def partitions(self) -> Iterable[PartitionLog | None]: ...
-    @property
-    def is_internal(self) -> bool: ...
 
 class NativeExecutor(RequestExecutor): ...
 
@@ -38,8 +26,6 @@ class NativeApis:
         fetch_max_bytes: int = 57671680,
         fetch_purge_interval: int = 1000,
         produce_purge_interval: int = 1000,
-        max_request_partitions: int = 100000,
-        session_seed: int = 0,
         quotas: ClientQuotaManagers | None = None,
         refused: RefusedRequests | None = None,
         acls: AclRules | None = None,
@@ -52,7 +38,7 @@ class NativeApis:
         self, bodies: Mapping[int, _Body], invalid: Mapping[int, _Body], unsupported: bytes
     ) -> None: ...
     def intercept(self, keys: Iterable[int]) -> None: ...
-    def set_transactions(self, has_coordinator: bool, is_verified: bool) -> None: ...
+    def verify_transactions(self, is_on: bool) -> None: ...
     def refuse_produce(self) -> None: ...
     def publish_topics(self, views: Iterable[TopicView]) -> None: ...
     def set_nodes(self, sections: list[bytes], racks: dict[int, str]) -> None: ...

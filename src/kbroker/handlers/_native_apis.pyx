@@ -38,9 +38,6 @@ from kbroker.requests._peers cimport peers_join, peers_leave, peers_release
 from kbroker.handlers._batch_receiver cimport new_receiver
 from kbroker.handlers._native_handler cimport HandlerExecutor, executor_free, executor_new, handler_loop
 from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce_source
-from kbroker.apis.api00_produce._transactional_produce cimport (
-    TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
-)
 from kbroker.replica._topics cimport (
     Topic, TopicTable, topic_by_id, topic_table_build, topic_table_release, topic_table_retain,
 )
@@ -216,7 +213,6 @@ cdef class NativeApis:
         node_id: this broker's id.
         max_fetch_sessions: max.incremental.fetch.session.cache.slots.
         fetch_max_bytes: the broker's fetch.max.bytes.
-        max_request_partitions: a Produce or Fetch of more topics or partitions closes its connection.
         quotas: the ClientQuotaManagers that judge the served requests; None: nothing is limited.
         refused: table of requests whose connection is closed instead of a response; None: they are not counted.
         acls: the rules of the authorizer; None: everything is allowed.
@@ -236,7 +232,6 @@ cdef class NativeApis:
     def __cinit__(self, clock, Queue requests not None, Queue python_requests not None, int32_t node_id, *,
                   int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
-                  int32_t max_request_partitions=100000, int64_t session_seed=0,
                   ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None,
                   KeySignal appends=None, NativeApis peer=None, bint selects_by_rack=False):
         cdef NativeApisCore *native_apis = <NativeApisCore *>calloc(1, sizeof(NativeApisCore))
@@ -265,13 +260,12 @@ cdef class NativeApis:
         native_apis.selects_by_rack = selects_by_rack
         native_apis.hash_seed = int.from_bytes(os.urandom(8), "little")
         native_apis.fetch_max_bytes = fetch_max_bytes
-        native_apis.max_request_partitions = max_request_partitions
+        atomic_store(&native_apis.verifies_transactions, True)
         native_apis.fetch_timer = timer_new(native_apis.clock, 1, 20)
         native_apis.produce_timer = timer_new(native_apis.clock, 1, 20)
         native_apis.fetch_purgatory = purgatory_new(native_apis.fetch_timer, fetch_purge_interval, 512)
         native_apis.produce_purgatory = purgatory_new(native_apis.produce_timer, produce_purge_interval, 512)
-        native_apis.sessions = <void *>session_cache_new(
-            max_fetch_sessions, session_seed or <int64_t>(native_apis.hash_seed >> 1), native_apis.hash_seed)
+        native_apis.sessions = <void *>session_cache_new(max_fetch_sessions, native_apis.hash_seed)
         if native_apis.fetch_purgatory == NULL or native_apis.produce_purgatory == NULL or native_apis.sessions == NULL:
             raise MemoryError
         native_apis.topics = topic_table_build((), node_id)
@@ -384,13 +378,9 @@ cdef class NativeApis:
         for i in range(API_WORDS):
             atomic_store(&self.native_apis.intercepted[i], <int64_t>bits[i])
 
-    def set_transactions(self, bint has_coordinator, bint is_verified):
-        """Set the treatment of transactional batches, from the next Produce on.
-
-        Args: has_coordinator: without one they are refused. is_verified: transaction.partition.verification.enable.
-        """
-        atomic_store(&self.native_apis.transactions, TRANSACTIONS_ABSENT if not has_coordinator else (
-            TRANSACTIONS_VERIFIED if is_verified else TRANSACTIONS_TRUSTED))
+    def verify_transactions(self, bint is_on):
+        """Set transaction.partition.verification.enable, from the next Produce on."""
+        atomic_store(&self.native_apis.verifies_transactions, is_on)
 
     def refuse_produce(self):
         """Close the connection of each Produce from now on: the failure that stops the broker may delete its topic."""
@@ -399,8 +389,7 @@ cdef class NativeApis:
     def publish_topics(self, views):
         """Replace the topic table: handlers use the new one from their next request batch on.
 
-        Args: views: objects with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number) and
-            ``is_internal``.
+        Args: views: the TopicView of each topic.
         """
         cdef TopicTable *table = topic_table_build(views, self.native_apis.node_id)
         cdef TopicTable *old

@@ -5,7 +5,6 @@ Source: ``ReplicationControlManager``, ``ReplicaManager.applyDelta``.
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
@@ -56,18 +55,15 @@ class TopicView(NamedTuple):
     name: str
     topic_id: uuid.UUID
     partitions: tuple[Any, ...]
-    is_internal: bool = False
-    is_unrecorded: bool = False
-    configs: Mapping[str, str] = MappingProxyType({})
-    registrations: tuple[PartitionRegistration, ...] = ()
+    is_internal: bool
+    is_unrecorded: bool
+    configs: Mapping[str, str]
+    registrations: tuple[PartitionRegistration, ...]
 
     def hosted(self, node_id: int) -> list[Any]:
         """Return the logs of the partitions with a replica on this node, None for each that is not open."""
-        return [
-            log
-            for index, log in enumerate(self.partitions)
-            if not self.registrations or node_id in self.registrations[index].replicas
-        ]
+        placed = zip(self.partitions, self.registrations, strict=True)
+        return [log for log, registration in placed if node_id in registration.replicas]
 
 
 class TopicRegistry:

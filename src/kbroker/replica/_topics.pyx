@@ -112,10 +112,10 @@ cdef int fill(Topic *topic, object view, int32_t node_id) except -1:
     memcpy(topic.name, <const char *>name, <size_t>len(name))
     topic.name_bytes = <int32_t>len(name)
     memcpy(topic.id, <const char *>topic_id, 16)
-    topic.is_internal = bool(view.is_internal)
-    topic.is_unrecorded = bool(getattr(view, "is_unrecorded", False))
+    topic.is_internal = view.is_internal
+    topic.is_unrecorded = view.is_unrecorded
     topic.partition_count = <int32_t>len(logs)
-    fill_foreign(topic, logs, getattr(view, "registrations", ()), node_id)
+    fill_foreign(topic, logs, view.registrations, node_id)
     for k in range(<int32_t>len(logs)):
         log = logs[k]
         if log is not None and log.partition != NULL and topic_foreign(topic, k, node_id) == NULL:

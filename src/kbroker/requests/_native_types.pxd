@@ -25,6 +25,7 @@ cdef enum:
     API_WORDS = 2               # 64 API keys each
     MAX_VERSIONS = 32
     MAX_LISTENERS = 16          # with addresses of the nodes for their clients
+    MAX_REQUEST_PARTITIONS = 100000     # and topics, of one Produce or Fetch; a request with more is malformed
     DEFERRED_SLOTS = 32
 
 cdef enum:                      # API keys with native handlers
@@ -67,7 +68,6 @@ cdef struct NativeApisCore:
     RequestQueue *python_requests
     int32_t node_id
     bint selects_by_rack        # consumers are directed to followers on their racks (KIP-392)
-    int32_t max_request_partitions      # and topics, of one Produce or Fetch; a request with more is malformed
     int64_t fetch_max_bytes     # fetch.max.bytes of the broker
     uint64_t hash_seed          # secret: seed of tables that requests fill
     Api apis[API_SLOTS]
@@ -93,7 +93,7 @@ cdef struct NativeApisCore:
     void *sessions              # SessionCache of _fetch_session
     Mutex delayed_lock
     void *delayed                # FetchState list, for shutdown
-    AtomicI64 transactions      # of _transactional_produce
+    AtomicI64 verifies_transactions     # transaction.partition.verification.enable
     AtomicI64 refuses_produce   # a failure stops the broker: a Produce closes its connection
     AtomicI64 is_closed
     AtomicI64 handlers_to_stop  # number of handler threads that are to end (num.io.threads was lowered)

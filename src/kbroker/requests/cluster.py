@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common.errors import Errors
-from kbroker.metadata.image.partition_registration import NO_LEADER, only_replica
+from kbroker.metadata.image.partition_registration import NO_LEADER
 
 if TYPE_CHECKING:
     from kbroker.metadata.topics import TopicView
@@ -69,7 +69,7 @@ def controller_id(ctx: ApiContext, live: Collection[int]) -> int:
 def partition_state(ctx: ApiContext, view: TopicView, index: int, live: Collection[int]) -> PartitionState:
     """Return the state of a partition. One whose log this node leads but could not read has no leader."""
     node_id = ctx.node_id
-    found = view.registrations[index] if view.registrations else only_replica(node_id)
+    found = view.registrations[index]
     leader = found.leader
     offline = [one for one in found.replicas if one not in live]
     if leader == node_id and view.partitions[index] is None:
@@ -109,7 +109,7 @@ def led_partition(ctx: ApiContext, name: str, index: int, epoch: int = -1) -> tu
     view = ctx.topics.get(name)
     if view is None or not 0 <= index < len(view.partitions):
         return None, Errors.UNKNOWN_TOPIC_OR_PARTITION
-    if view.registrations and view.registrations[index].leader != ctx.node_id:
+    if view.registrations[index].leader != ctx.node_id:
         return None, Errors.NOT_LEADER_OR_FOLLOWER
     log = view.partitions[index]
     if log is None:

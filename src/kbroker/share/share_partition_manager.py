@@ -174,7 +174,7 @@ class SharePartitionManager:
         view = self._topics.get_by_id(topic_id)
         if view is None or not 0 <= index < len(view.partitions):
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
-        if view.registrations and view.registrations[index].leader != self._node_id:
+        if view.registrations[index].leader != self._node_id:
             return Errors.NOT_LEADER_OR_FOLLOWER
         log: PartitionLog | None = view.partitions[index]
         return Errors.UNKNOWN_TOPIC_OR_PARTITION if log is None or log.is_closed else log

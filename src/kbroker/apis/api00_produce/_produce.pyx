@@ -351,7 +351,7 @@ cdef bint is_left_to_handlers(Handler *handler, const ProduceRequest *parsed) no
 cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
     cdef Topic *topic
     cdef int32_t index
-    if not parse_produce(request, parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
+    if not parse_produce(request, parsed, handler.native_apis.hash_seed):
         return NULL
     if (parsed.topic_count != 1 or parsed.part_count != 1 or parsed.acks == 0 or parsed.transactional_id != NULL
             or parsed.has_transactional_records or parsed.error != NONE or parsed.has_fatal_batch):
@@ -418,7 +418,7 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     cdef int16_t error = NONE
     cdef bint owns_verdicts = False
     if atomic_load(&handler.native_apis.refuses_produce) or not parse_produce(
-            request, &parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
+            request, &parsed, handler.native_apis.hash_seed):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
     else:

@@ -35,5 +35,5 @@ cdef struct ProduceRequest:
 
 # Parse a request. False: the body is malformed, or has more than ``limit`` topics or partitions. ``seed``: secret, for
 # the hash table of duplicates. Call free_produce in either case.
-cdef bint parse_produce(Request *request, ProduceRequest *parsed, int32_t limit, uint64_t seed) noexcept nogil
+cdef bint parse_produce(Request *request, ProduceRequest *parsed, uint64_t seed) noexcept nogil
 cdef void free_produce(ProduceRequest *parsed) noexcept nogil

@@ -11,6 +11,7 @@ from kbroker.common._errors cimport CORRUPT_MESSAGE, NONE, UNKNOWN_SERVER_ERROR
 from kbroker.log._validate cimport FIRST_WITH_ZSTD, has_wrapped_length, is_fatal_batch, whole_batch_bytes
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, MAGIC_AT, TRANSACTIONAL_BIT
+from kbroker.requests._native_types cimport MAX_REQUEST_PARTITIONS
 
 
 cdef void free_produce(ProduceRequest *parsed) noexcept nogil:
@@ -64,10 +65,10 @@ cdef inline void note_batch(const ProducePart *part, int16_t version, ProduceReq
             parsed.has_fatal_batch = True
 
 
-cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noexcept nogil:
+cdef bint read_body(Request *request, ProduceRequest *parsed) noexcept nogil:
     """Read the whole body, without marking duplicates.
 
-    More than ``limit`` topics or partitions are malformed: they would need memory before they are checked.
+    More than MAX_REQUEST_PARTITIONS topics or partitions are malformed: they would need memory before they are checked.
     """
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef Reader r
@@ -90,7 +91,7 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
     parsed.acks = read_i16(&r)
     parsed.timeout_ms = read_i32(&r)
     n = read_count(&r, flexible, 6 if not flexible else (18 if version >= 13 else 3))
-    if r.bad or n < 0 or n > limit:
+    if r.bad or n < 0 or n > MAX_REQUEST_PARTITIONS:
         return False
     if n > INLINE_PARTS:
         parsed.topics = <ProduceTopic *>calloc(<size_t>n, sizeof(ProduceTopic))
@@ -103,7 +104,7 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
         read_topic_name(&r, version, &parsed.topics[i])
         partitions = read_count(&r, flexible, 8 if not flexible else 6)
         total += partitions
-        if r.bad or partitions < 0 or total > limit:
+        if r.bad or partitions < 0 or total > MAX_REQUEST_PARTITIONS:
             return False
         parsed.topics[i].part_count = <int32_t>partitions
         parsed.topics[i].live_count = <int32_t>partitions
@@ -161,5 +162,5 @@ cdef bint mark_superseded(ProduceRequest *parsed, uint64_t seed) noexcept nogil:
     return True
 
 
-cdef bint parse_produce(Request *request, ProduceRequest *parsed, int32_t limit, uint64_t seed) noexcept nogil:
-    return read_body(request, parsed, limit) and mark_superseded(parsed, seed)
+cdef bint parse_produce(Request *request, ProduceRequest *parsed, uint64_t seed) noexcept nogil:
+    return read_body(request, parsed) and mark_superseded(parsed, seed)

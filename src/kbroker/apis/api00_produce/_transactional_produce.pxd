@@ -11,11 +11,6 @@ from kbroker.apis.api00_produce._produce_request cimport ProduceRequest
 from kbroker.requests._native_types cimport Handler
 from kbroker.replica._topics cimport Topic, TopicTable
 
-cdef enum:                      # values of NativeApisCore.transactions
-    TRANSACTIONS_ABSENT = 0     # no coordinator: transactional records are refused
-    TRANSACTIONS_TRUSTED = 1    # below version 12 nothing is verified (transaction.partition.verification.enable=false)
-    TRANSACTIONS_VERIFIED = 2
-
 cdef struct VerifiedPart:       # one partition of the request, with the same index as its ProducePart
     int64_t guard               # for its append
     int16_t error               # result, NONE: append

@@ -162,13 +162,12 @@ cdef void start_all(Verdicts *verdicts, bint is_first) noexcept nogil:
 
 cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequest *parsed, Verdicts **verdicts,
                                  int16_t *error) noexcept nogil:
-    cdef int64_t mode = atomic_load(&handler.native_apis.transactions)
     cdef Verdicts *fresh
     cdef bint verifies
     if request.state != NULL:           # it returns from Python
         verdicts[0] = <Verdicts *>request.state
         return VERIFY_DONE
-    if parsed.transactional_id == NULL or mode == TRANSACTIONS_ABSENT:
+    if parsed.transactional_id == NULL:
         error[0] = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return VERIFY_REFUSED
     fresh = <Verdicts *>calloc(1, sizeof(Verdicts) + <size_t>parsed.part_count * sizeof(VerifiedPart))
@@ -182,7 +181,7 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
     fresh.transactional_id_at = parsed.transactional_id - request.payload
     fresh.transactional_id_bytes = parsed.transactional_id_bytes
     fresh.topics = topic_table_retain(handler.topics)
-    verifies = mode == TRANSACTIONS_VERIFIED or fresh.version >= FIRST_ADDING_VERSION
+    verifies = fresh.version >= FIRST_ADDING_VERSION or atomic_load(&handler.native_apis.verifies_transactions) != 0
     error[0] = find_producer(parsed, handler, request, fresh, NO_GUARD if verifies else NOT_VERIFIED)
     if error[0] != NONE:
         free_verdicts(fresh)

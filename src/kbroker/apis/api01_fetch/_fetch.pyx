@@ -34,6 +34,7 @@ from kbroker.apis.api01_fetch._fetch_session cimport SessionCache, session_begin
 from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
 from kbroker.requests._native_types cimport (
     OUTCOME_DELAYED, OUTCOME_RESPONDED, Handler, NativeApisCore, Outcome, DEFERRED_SLOTS,
+    MAX_REQUEST_PARTITIONS,
 )
 from kbroker.requests._peers cimport peers_check_fetches
 from kbroker.quota._quota_enforcement cimport ClientCache, fetch_window_bytes, gate_request, quotas_are_set
@@ -247,7 +248,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
     cdef FetchPart scratch
     cdef Reader start
     topics = read_count(r, flexible, 6 if not flexible else (18 if version >= 13 else 3))
-    if r.bad or topics < 0 or topics > state.native_apis.max_request_partitions:
+    if r.bad or topics < 0 or topics > MAX_REQUEST_PARTITIONS:
         return False
     start = r[0]
     for turn in range(2):
@@ -258,7 +259,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
             if r.bad or parts < 0:
                 return False
             total += parts
-            if total > 2 * <int64_t>state.native_apis.max_request_partitions:
+            if total > 2 * MAX_REQUEST_PARTITIONS:
                 return False
             for _k in range(parts):
                 if turn == 0:
@@ -275,7 +276,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
             if r.bad:
                 return False
         if turn == 0:
-            if total > state.native_apis.max_request_partitions:
+            if total > MAX_REQUEST_PARTITIONS:
                 return False
             state.parts = <FetchPart *>calloc(<size_t>(total or 1), sizeof(FetchPart))
             if state.parts == NULL:

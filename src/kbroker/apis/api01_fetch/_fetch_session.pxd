@@ -8,7 +8,7 @@ from kbroker.apis.api01_fetch._fetch_types cimport FetchState
 
 cdef struct SessionCache
 
-cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed, uint64_t hash_seed) noexcept nogil
+cdef SessionCache *session_cache_new(int32_t max_sessions, uint64_t hash_seed) noexcept nogil
 cdef void session_cache_free(SessionCache *cache) noexcept nogil
 cdef int32_t session_cache_count(SessionCache *cache) noexcept nogil
 # Find or close the request's session, fill state.parts from it when it is incremental, and create the one for a full

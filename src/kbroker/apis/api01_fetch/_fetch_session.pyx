@@ -261,12 +261,12 @@ cdef struct SessionCache:
     uint64_t hash_seed
 
 
-cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed, uint64_t hash_seed) noexcept nogil:
+cdef SessionCache *session_cache_new(int32_t max_sessions, uint64_t hash_seed) noexcept nogil:
     cdef SessionCache *cache = <SessionCache *>calloc(1, sizeof(SessionCache))
     if cache != NULL:
         mutex_init(&cache.lock)
         cache.max_sessions = max_sessions
-        cache.random = <uint64_t>seed | 1
+        cache.random = hash_seed >> 1 | 1
         cache.hash_seed = hash_seed
     return cache
 

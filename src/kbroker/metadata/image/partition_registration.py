@@ -125,11 +125,6 @@ class PartitionRegistration(NamedTuple):
         return body
 
 
-def only_replica(node_id: int) -> PartitionRegistration:
-    """Return the state of a new partition whose only replica is on this node and leads."""
-    return PartitionRegistration((node_id,), (UNASSIGNED,), (node_id,), (), (), node_id, RECOVERED, 0, 0)
-
-
 @lru_cache(maxsize=4096)
 def _share(value: Any) -> Any:
     """Return the first of equal tuples: partitions in the same state share one object."""
