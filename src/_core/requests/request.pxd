@@ -120,6 +120,8 @@ cdef inline void *request_context(const Request *request) noexcept nogil:
 
 # Create a request, zeroed as the context's type requires. ``type`` NULL: no context. Returns NULL: out of memory.
 cdef Request *request_new(const ContextType *type, int64_t payload_bytes) noexcept nogil
+# Return a message about the channel of a request, to be passed to its responder; NULL: out of memory.
+cdef Request *control_message(const Request *about, int action) noexcept nogil
 cdef void request_free(Request *request) noexcept nogil               # everything it owns, the pool's charge too
 # Free memory and charge early. A payload behind the struct stays readable until request_free, at the address that it
 # had; ``payload`` is NULL.

@@ -55,6 +55,16 @@ cdef Request *request_new(const ContextType *type, int64_t payload_bytes) noexce
     return request
 
 
+cdef Request *control_message(const Request *about, int action) noexcept nogil:
+    cdef Request *message = request_new(NULL, 0)
+    if message is not NULL:
+        message.action = action
+        message.responder = about.responder
+        message.channel = about.channel
+        message.channel_number = about.channel_number
+    return message
+
+
 cdef void request_free(Request *request) noexcept nogil:
     if request is NULL:
         return

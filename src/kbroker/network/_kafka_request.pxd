@@ -65,6 +65,10 @@ cdef inline bint is_kafka_request(const Request *request) noexcept nogil:
 cdef inline KafkaRequest *kafka_request(const Request *request) noexcept nogil:
     return <KafkaRequest *>request_context(request)
 
+cdef inline int64_t or_before(int64_t stamp, int64_t fallback) noexcept nogil:
+    """Return the stamp, or that of the previous step if it was never set: the step then took no time."""
+    return stamp if stamp != 0 else fallback
+
 cdef void kafka_charge_network(Request *request) noexcept nogil     # once; request_free calls it if nothing else has
 cdef void kafka_copy_texts(Request *request) noexcept nogil     # copies both ids if the payload has its own memory
 # Record the transactional id of the request's body; the text must be in the payload, unless it is copied.

@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 from kbroker._core.network.loop_types cimport count
 from kbroker._core.requests.request cimport ACTION_NO_OP, Request
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store
-from kbroker.network._kafka_request cimport THROTTLE_KINDS, KafkaRequest, is_kafka_request, kafka_request
+from kbroker.network._kafka_request cimport THROTTLE_KINDS, KafkaRequest, is_kafka_request, kafka_request, or_before
 
 
 cdef class RequestRecorder:
@@ -52,11 +52,6 @@ cdef inline void note_time(ApiMetrics *api, int32_t kind, int64_t us) noexcept n
     count(&api.buckets[kind][bucket], 1)
     if us > 0:
         count(&api.sum_us[kind], us)
-
-
-cdef inline int64_t or_before(int64_t stamp, int64_t fallback) noexcept nogil:
-    """Return the stamp, or that of the previous step if it was never set: the step then took no time."""
-    return stamp if stamp != 0 else fallback
 
 
 cdef void record_into(MetricsTable *table, int32_t slot, Request *request, const int64_t *us) noexcept nogil:

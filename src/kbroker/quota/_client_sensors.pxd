@@ -152,5 +152,3 @@ cdef void throttle_channel(ClientQuotas *quotas, QuotaManager *manager, ClientSe
 cdef bint throttled_advance(ClientQuotas *quotas, int64_t timeout_ms) noexcept nogil
 # End all throttles and prevent others. The thread of throttled_advance must have ended.
 cdef void throttled_close(ClientQuotas *quotas) noexcept nogil
-# Return a message about the channel of a request, to be passed to its responder; NULL: out of memory.
-cdef Request *control_message(const Request *about, int action) noexcept nogil

@@ -31,7 +31,7 @@ from kbroker._core.metrics.sensor_core cimport (
 )
 from kbroker._core.metrics.stats cimport FORM_SAMPLED, SAMPLE_AVG
 from kbroker._core.requests.request cimport (
-    ACTION_END_THROTTLE, ACTION_START_THROTTLE, Request, Responder, request_free, request_new,
+    ACTION_END_THROTTLE, ACTION_START_THROTTLE, Request, Responder, control_message, request_free,
 )
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_cas, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -457,16 +457,6 @@ cdef struct Ends:               # of one network thread
     Responder *responder
     Request *first
     Request *last
-
-
-cdef Request *control_message(const Request *about, int action) noexcept nogil:
-    cdef Request *message = request_new(NULL, 0)
-    if message != NULL:
-        message.action = action
-        message.responder = about.responder
-        message.channel = about.channel
-        message.channel_number = about.channel_number
-    return message
 
 
 cdef void never_fires(TimerEntry *entry) noexcept nogil:

@@ -1,22 +1,17 @@
 """Immutable topic table of the native handlers of a node; see the .pxd for the owners."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from kbroker._core.containers.hashing cimport hash_seeded
 from kbroker._core.sync cimport atomic_add_fetch, atomic_store
 from kbroker.log._partition cimport Partition, partition_release, partition_retain
 from kbroker.log._partition_log cimport PartitionLog
 
 
-cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil:
-    """FNV-1a with a final mix: names are short, and no attacker chooses many of them cheaply."""
-    cdef uint64_t h = <uint64_t>1469598103934665603
-    cdef int64_t i
-    for i in range(size_bytes):
-        h = (h ^ <uint8_t>data[i]) * <uint64_t>1099511628211
-    h ^= h >> 32
-    return h
+cdef enum:
+    SEED = 0                    # not secret: no attacker creates many topics cheaply
 
 
 cdef TopicTable *topic_table_retain(TopicTable *table) noexcept nogil:
@@ -44,7 +39,7 @@ cdef void topic_table_release(TopicTable *table) noexcept nogil:
 
 
 cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_bytes) noexcept nogil:
-    cdef int32_t slot = <int32_t>(hash_bytes(name, name_bytes) & <uint64_t>table.mask)
+    cdef int32_t slot = <int32_t>(hash_seeded(name, name_bytes, SEED) & <uint64_t>table.mask)
     cdef Topic *topic
     while table.by_name[slot] >= 0:
         topic = &table.topics[table.by_name[slot]]
@@ -55,7 +50,7 @@ cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_byte
 
 
 cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil:
-    cdef int32_t slot = <int32_t>(hash_bytes(id16, 16) & <uint64_t>table.mask)
+    cdef int32_t slot = <int32_t>(hash_seeded(id16, 16, SEED) & <uint64_t>table.mask)
     cdef Topic *topic
     while table.by_id[slot] >= 0:
         topic = &table.topics[table.by_id[slot]]
@@ -67,11 +62,11 @@ cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil:
 
 cdef void link(TopicTable *table, int32_t index) noexcept nogil:
     cdef Topic *topic = &table.topics[index]
-    cdef int32_t slot = <int32_t>(hash_bytes(topic.name, topic.name_bytes) & <uint64_t>table.mask)
+    cdef int32_t slot = <int32_t>(hash_seeded(topic.name, topic.name_bytes, SEED) & <uint64_t>table.mask)
     while table.by_name[slot] >= 0:
         slot = (slot + 1) & table.mask
     table.by_name[slot] = index
-    slot = <int32_t>(hash_bytes(topic.id, 16) & <uint64_t>table.mask)
+    slot = <int32_t>(hash_seeded(topic.id, 16, SEED) & <uint64_t>table.mask)
     while table.by_id[slot] >= 0:
         slot = (slot + 1) & table.mask
     table.by_id[slot] = index

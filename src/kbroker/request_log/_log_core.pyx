@@ -16,7 +16,7 @@ from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store, cond_broadcast, cond_destroy, cond_init,
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
-from kbroker.network._kafka_request cimport RECORD_EMPTY_FETCH, RECORD_SKIP, KafkaRequest, kafka_request
+from kbroker.network._kafka_request cimport RECORD_EMPTY_FETCH, RECORD_SKIP, KafkaRequest, kafka_request, or_before
 from kbroker.network.connections._client_information cimport ClientSoftware, software_texts
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.quota._client_quotas cimport ClientQuotaManagers, observe_verdicts
@@ -168,10 +168,6 @@ cdef inline bint is_sampled(ThreadRecorder *self) noexcept nogil:
     x ^= x << 17
     self.random = x
     return <double>(x >> 11) * (1.0 / 9007199254740992.0) < self.log.sampling
-
-
-cdef inline int64_t or_before(int64_t stamp, int64_t fallback) noexcept nogil:
-    return stamp if stamp != 0 else fallback
 
 
 cdef inline int64_t us(int64_t ns) noexcept nogil:

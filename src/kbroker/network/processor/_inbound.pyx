@@ -16,7 +16,7 @@ from kbroker._core.guarded cimport guarded_value
 from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport (
     ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
-    request_new, request_reserve,
+    control_message, request_reserve,
 )
 from kbroker._core.requests.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
 from kbroker._core.sync cimport atomic_add_fetch, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
@@ -443,16 +443,6 @@ cdef class InboundRequest:
                 request.action = ACTION_CLOSE
                 request.next = NULL
                 request.responder.respond(request.responder, request)
-
-
-cdef Request *control_message(Request *about, int action) noexcept:
-    cdef Request *message = request_new(NULL, 0)
-    if message is not NULL:
-        message.action = action
-        message.responder = about.responder
-        message.channel = about.channel
-        message.channel_number = about.channel_number
-    return message
 
 
 cdef str text(const char *chars):
