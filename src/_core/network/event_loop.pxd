@@ -17,8 +17,8 @@ from kbroker._core.network.poller cimport Poller
 from kbroker._core.requests.memory_pool cimport Pool
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
-# Initialise ``loop``, which is zeroed memory; it owns the poller, and counts on clock and pool. False: out of memory,
-# nothing is owned.
+# Initialize ``loop``, which is zeroed memory; it owns the poller, and references to clock and pool. False: out of
+# memory, nothing is owned.
 cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, Framing *framing) noexcept nogil
 cdef void loop_destroy(EventLoop *loop) noexcept nogil      # every channel was closed and freed before
 # Call it after the transport was replaced by one with a handshake, which must end within the time limit of a frame.

@@ -223,7 +223,7 @@ cdef inline void list_append_once(Link *head, Link *link) noexcept nogil:
     if link.next is NULL:
         list_append(head, link)
 
-cdef inline void list_take(Link *from_list, Link *into) noexcept nogil:     # `into`: uninitialised
+cdef inline void list_take(Link *from_list, Link *into) noexcept nogil:     # `into`: uninitialized
     list_init(into)
     if list_empty(from_list):
         return

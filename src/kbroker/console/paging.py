@@ -1,4 +1,4 @@
-"""One part of a long list, and the addresses of its neighbors."""
+"""One part of a long list, and the addresses of its neighbours."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ cdef void release_checks(BatchCheck *checks, int32_t count, BatchCheck *grown) n
 
 
 cdef int64_t begin_append(Partition *partition, LogConfig *config, AppendResult *out) noexcept nogil:
-    """Initialise the result and copy the settings; return the time in milliseconds."""
+    """Initialize the result and copy the settings; return the time in milliseconds."""
     memset(out, 0, sizeof(AppendResult))
     out.base_offset = -1
     out.last_offset = -1

@@ -1,6 +1,6 @@
 """State files of a log folder in Kafka's formats, written atomically and read strictly.
 
-Threads: reading and writing functions may run on any thread; a ``CheckpointFile`` serialises its own writers.
+Threads: reading and writing functions may run on any thread; a ``CheckpointFile`` serializes its own writers.
 Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``, ``PropertiesUtils``.
 """
 
