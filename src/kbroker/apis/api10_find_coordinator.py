@@ -33,7 +33,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     refused = Errors.NONE if check is None else check.error
     if check is not None and not allowed:
         return _nowhere(body, refused, "" if request.api_version >= 4 else refused.message, request)
-    if kind in ctx.coordinators:
+    if kind in (GROUP, TRANSACTION, SHARE):
         _runtime(ctx, kind).prepare()  # here, so that no group waits for it when its first record is written
         nodes = live_nodes(ctx, request.listener)
         if request.api_version >= 4:
@@ -47,8 +47,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if place["ErrorCode"]:
             return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
         return {**place, "ErrorMessage": "NONE"}
-    if kind in (GROUP, TRANSACTION, SHARE):
-        return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
     return _nowhere(body, Errors.INVALID_REQUEST, MALFORMED, request)
 
 

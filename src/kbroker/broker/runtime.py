@@ -75,7 +75,6 @@ logger = get_logger(__name__)
 AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
 PRODUCE = 0  # key of the API
-GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS = 0, 1, 2  # FindCoordinator's kinds of key
 
 #: Receives a request before it is served; returns True to take it over, then responds, closes or calls Broker.resume.
 Interceptor = Callable[["InboundRequest"], bool]
@@ -257,7 +256,6 @@ class BrokerRuntime:
         ctx, timeout_s = self.ctx, self._timeout_s
         offer_coordinators(ctx, self._scheduler, self._server.signal)
         self._on_stop("groups", lambda: ctx.group_service.close(lambda groups: groups.close(timeout_s)))
-        ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
         self._on_stop("share coordinator", lambda: ctx.share_service.close(lambda share: share.close()))
         self._on_stop("share partitions", lambda: ctx.share_partition_service.close(lambda it: it.close(timeout_s)))
         self._on_stop("peer", self._storage.add_context(ctx))

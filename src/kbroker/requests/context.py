@@ -69,12 +69,11 @@ class Completion(Protocol):
 class ApiContext:
     """Parts of a broker that handlers use.
 
-    ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key for
-    FindCoordinator that this broker coordinates. ``bound_addresses``: by setting, if the system chose the port.
-    ``connection_quotas``: the limits that the acceptors enforce. ``group_service`` and the like: started by the
-    first request that needs them. ``peers``: the nodes of this process by id, where there are several. ``connect``:
-    opens a connection of this process to the broker for a principal and an address, as authenticated already.
-    ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what clients may do.
+    ``endpoints``: by listener name, filled once the ports are bound. ``bound_addresses``: by setting, if the system
+    chose the port. ``connection_quotas``: the limits that the acceptors enforce. ``group_service`` and the like:
+    started by the first request that needs them. ``peers``: the nodes of this process by id, where there are several.
+    ``connect``: opens a connection of this process to the broker for a principal and an address, as authenticated
+    already. ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what clients may do.
     Threads: any; parts lock themselves.
     """
 
@@ -108,7 +107,6 @@ class ApiContext:
         self.share_service: LateService[ShareService] = LateService(_unavailable)
         self.share_partition_service: LateService[SharePartitionService] = LateService(_unavailable)
         self.telemetry_service: LateService[TelemetryService] = LateService(_unsupported)
-        self.coordinators: set[int] = set()
         self.peers: Mapping[int, ApiContext] = {}
         self.connect: Callable[[str, str], socket.socket] | None = None
         self.bound_addresses: dict[str, str] = {}

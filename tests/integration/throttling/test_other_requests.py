@@ -1,7 +1,10 @@
 """Requests without a byte quota: throttled by request time, mutations also by their own quota."""
 
+from typing import NoReturn
+
 import pytest
 
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support.client import Client, new_topics
@@ -84,10 +87,14 @@ def test_an_error_is_throttled_like_any_response(broker: VirtualBroker, client: 
 
 @pytest.mark.parametrize(("version", "reported"), [(1, 0), (3, 0), (4, 1000)])
 def test_find_coordinator_hides_its_delay_while_there_is_none(
-    broker: VirtualBroker, client: Client, version: int, reported: int
+    broker: VirtualBroker, client: Client, version: int, reported: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below version 4, COORDINATOR_NOT_AVAILABLE has throttle time 0, but the connection is muted."""
-    broker.context.coordinators.clear()
+
+    def fail() -> NoReturn:
+        raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+
+    monkeypatch.setattr(broker.context.groups.runtime, "prepare", fail)
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     body = {"KeyType": 0, "CoordinatorKeys": ["g"]} if version >= 4 else {"KeyType": 0, "Key": "g"}

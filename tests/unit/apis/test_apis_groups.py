@@ -27,7 +27,6 @@ class Bench:
         self.groups = Groups(clock=VirtualClock())
         self.bench.ctx.clock = self.groups.clock
         self.bench.serve_groups(self.groups.coordinator)
-        self.bench.ctx.coordinators.add(0)
         self.topic = self.bench.create("t", 2)
 
     def ask(self, name: str, version: int, body: Body) -> Body:

@@ -48,7 +48,6 @@ def ask() -> Asked:
     bench.create("t", 2)
     service = FakeService(Transactions())
     bench.ctx.transaction_service.started = service  # type: ignore[assignment]
-    bench.ctx.coordinators.add(1)
     return Asked(bench, service)
 
 
