@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -25,10 +27,46 @@ from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.registration import fencing_records, registration_records
 from kbroker.requests.context import ApiContext, Endpoint
 
+if TYPE_CHECKING:
+    from kbroker.log.unhosted_logs import Logs
+
 logger = get_logger(__name__)
 
 
-class BrokerMetadata:
+class NodeLife(ABC):
+    """Metadata of a node from its start to its stop; the methods are in the order in which the broker calls them.
+
+    ``logs``: of the partitions that the node hosts. ``features``: the ranges of levels that the node supports, None if
+    they are those of a controller. The steps that are not abstract have no effect for a node whose controller is in
+    its process.
+    """
+
+    controller: Controller
+    logs: Logs
+    features: Mapping[str, tuple[int, int]] | None = None
+
+    @abstractmethod
+    def register(self, listeners: Iterable[Listener], advertised: dict[str, Endpoint]) -> None:
+        """Store the registration of this node, whose listeners are bound."""
+
+    def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:  # noqa: B027
+        """Let request handlers use the active controller. Args: ``on_versions``: called when its versions change."""
+
+    def follow(self) -> None:  # noqa: B027
+        """Let the parts follow the metadata."""
+
+    def serve(self) -> None:  # noqa: B027
+        """Let the controller unfence this node, which serves clients now."""
+
+    def shut_down(self) -> None:  # noqa: B027
+        """Let other nodes lead the partitions of this one."""
+
+    @abstractmethod
+    def fence(self) -> None:
+        """End the registration of this node, also if its start failed before it served."""
+
+
+class BrokerMetadata(NodeLife):
     """The metadata of a broker, and its controller.
 
     Args: ``logs``: its folders are locked; ``on_failure``: called with the reason when the broker must stop.
@@ -39,7 +77,6 @@ class BrokerMetadata:
     def __init__(
         self, config: BrokerConfig, clock: BaseClock, logs: LogManager, on_failure: Callable[[str], None]
     ) -> None:
-        self.features = None
         self._config = config
         self.logs = self._logs = logs
         self._log: MetadataLog | None = None
@@ -73,14 +110,6 @@ class BrokerMetadata:
         config, controller = self._config, self.controller
         register_node(controller, config, listeners, advertised, self._logs.directory_ids, is_alone=True)
         self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
-
-    def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:
-        """Do nothing: the controller is in this process."""
-
-    def follow(self) -> None:
-        """Do nothing: the parts follow each change."""
-
-    serve = shut_down = follow
 
     def fence(self) -> None:
         """Store that the broker stops, so that a controller of Apache Kafka registers it again at once."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock
+from kbroker.broker.broker_metadata import NodeLife
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.listeners import Listener
 from kbroker.handlers.api_table import KafkaApis
@@ -21,8 +22,8 @@ from kbroker.metadata.log.snapshots import LOOK_EVERY_MS
 from kbroker.requests.context import ApiContext, Endpoint
 
 
-class MemberMetadata:
-    """The metadata of a broker whose controllers are other nodes; the same methods as ``BrokerMetadata``.
+class MemberMetadata(NodeLife):
+    """The metadata of a broker whose controllers are other nodes.
 
     Raises: MetadataLogError, MemberStartError, StartCancelled, OSError.
     """

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from kbroker.broker.broker_metadata import fence_node, register_node
+from kbroker.broker.broker_metadata import NodeLife, fence_node, register_node
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.listeners import Listener
-from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.manager import LogManager
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller
-from kbroker.requests.context import ApiContext, Endpoint
+from kbroker.requests.context import Endpoint
 
 
-class NodeMetadata:
-    """The part of a node in the metadata of its cluster; the same methods as ``BrokerMetadata``."""
-
-    features = None
+class NodeMetadata(NodeLife):
+    """The part of a node in the metadata of its cluster, which remain when the node stops."""
 
     def __init__(self, config: BrokerConfig, controller: Controller, logs: LogManager) -> None:
         self.controller = controller
@@ -29,14 +26,6 @@ class NodeMetadata:
         """Store the registration of this node, whose listeners are bound; it joins the ISR of its partitions."""
         register_node(self.controller, self._config, listeners, advertised, self.logs.directory_ids, is_alone=False)
 
-    def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:
-        """Do nothing: the controller is in this process."""
-
-    def follow(self) -> None:
-        """Do nothing: the parts follow each change."""
-
-    serve = follow
-
     def shut_down(self) -> None:
         """Let other nodes lead the partitions of this one, and fence it."""
         fence_node(self.controller, self._config.node_id)
@@ -44,6 +33,3 @@ class NodeMetadata:
     def fence(self) -> None:
         """Fence this node if its start failed before it served."""
         self.shut_down()
-
-    def close(self) -> None:
-        """Do nothing: the metadata belongs to the cluster."""

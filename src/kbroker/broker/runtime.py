@@ -54,8 +54,7 @@ from kbroker.requests.context import ApiContext
 from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:
-    from kbroker.broker.broker_metadata import BrokerMetadata
-    from kbroker.broker.member_metadata import MemberMetadata
+    from kbroker.broker.broker_metadata import NodeLife
     from kbroker.common.listeners import Listener
     from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.metadata.controller import Publisher
@@ -145,7 +144,7 @@ class BrokerRuntime:
     def _open_storage(self) -> None:
         """Open log folders and metadata, or use those of the cluster; put the stored configs of the node into force."""
         config, storage = self.config, self._shared
-        self._metadata: BrokerMetadata | MemberMetadata | NodeMetadata
+        self._metadata: NodeLife
         if storage is None:
             storage = BrokerStorage(config, self.clock, self.on_failure, self._is_cancelled)
             self._on_stop("log", storage.logs.close)
