@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+from kbroker._core.clock import SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
@@ -17,9 +18,14 @@ from kbroker.log.log_types import OffsetAndTimestamp
 from kbroker.log.unhosted_logs import Logs
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller
+from kbroker.metadata.features import Features
 from kbroker.metadata.topics import TopicRegistry
+from kbroker.metrics.registry import Metrics
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.protocol import codec
+from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.requests.context import ApiContext, Body, Endpoint, RequestContext
+from kbroker.security.credentials import ScramCredentials
 from tests.support.metadata import DIRECTORY_ID, FailingStorage, MemoryController, StoredTopic, following, stored_topics
 
 
@@ -243,6 +249,19 @@ def make_bench(controller: Controller | None = None, /, **config: object) -> Ben
     published: list[list[Any]] = []
     topics = following(controller, TopicRegistry(values, controller, cast(Logs, logs), published.append))
     apis = KafkaApis()
-    ctx = ApiContext(values, controller, topics, {"PLAINTEXT": Endpoint("here", 9092)}, apis.ranges)
+    ctx = ApiContext(
+        values,
+        controller,
+        topics,
+        {"PLAINTEXT": Endpoint("here", 9092)},
+        apis.ranges,
+        SystemClock(),
+        connection_quotas=ConnectionQuotas(),
+        quotas=ClientQuotaManagers(None, Metrics()),
+        credentials=ScramCredentials(controller),
+        delegation_tokens=None,
+        features=Features(controller),
+        authorizer=None,
+    )
     controller.publishers += [ctx.features, ctx, ctx.quota_entities]
     return Bench(ctx, logs, published, storage)

@@ -202,7 +202,7 @@ class History(Sampler):
 
     def _add(self, one: Verdict) -> None:
         address = one.address if one.quota_type == "ConnectionRate" else ""
-        who = Throttled(one.quota_type, one.user, one.client_tag, address, bool(getattr(one, "is_shadow", False)))
+        who = Throttled(one.quota_type, one.user, one.client_tag, address, one.is_shadow)
         if who not in self._bins and len(self._bins) >= MAX_ENTITIES:
             who = Throttled(one.quota_type, OTHERS, OTHERS, "", who.is_shadow)
         bins = self._bins.setdefault(who, {})

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
-from kbroker._core.clock import BaseClock, SystemClock
+from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
@@ -82,16 +82,16 @@ class ApiContext:
         config: BrokerConfig,
         controller: Controller,
         topics: TopicRegistry,
-        endpoints: dict[str, Endpoint] | None = None,
-        api_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict,
-        clock: BaseClock | None = None,
+        endpoints: dict[str, Endpoint],
+        api_versions: Callable[[], Mapping[int, tuple[int, int]]],
+        clock: BaseClock,
         *,
-        connection_quotas: ConnectionQuotas | None = None,
-        quotas: ClientQuotaManagers | None = None,
-        credentials: ScramCredentials | None = None,
-        delegation_tokens: DelegationTokens | None = None,
-        features: Features | None = None,
-        authorizer: Authorizer | None = None,
+        connection_quotas: ConnectionQuotas,
+        quotas: ClientQuotaManagers,
+        credentials: ScramCredentials,
+        delegation_tokens: DelegationTokens | None,
+        features: Features,
+        authorizer: Authorizer | None,
     ) -> None:
         self.auth = AuthHelper(authorizer)
         self.config = config
@@ -99,9 +99,9 @@ class ApiContext:
         self.member: Member | None = None  # None: this broker is the only controller of its cluster
         self.producer_ids: ProducerIds | RemoteProducerIds = ProducerIds(controller)
         self.topics = topics
-        self.endpoints = {} if endpoints is None else endpoints
+        self.endpoints = endpoints
         self.api_versions = api_versions
-        self.clock = SystemClock() if clock is None else clock
+        self.clock = clock
         self.group_service: LateService[GroupService] = LateService(_unavailable)
         self.transaction_service: LateService[TransactionService] = LateService(_unavailable)
         self.share_service: LateService[ShareService] = LateService(_unavailable)
@@ -110,12 +110,12 @@ class ApiContext:
         self.peers: Mapping[int, ApiContext] = {}
         self.connect: Callable[[str, str], socket.socket] | None = None
         self.bound_addresses: dict[str, str] = {}
-        self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
-        self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas
+        self.connection_quotas = connection_quotas
+        self.quotas = quotas
         self.quota_entities = QuotaEntityStore(controller)
-        self.credentials = ScramCredentials(controller) if credentials is None else credentials
+        self.credentials = credentials
         self.delegation_tokens = delegation_tokens
-        self.features = Features(controller) if features is None else features
+        self.features = features
         self._lock = threading.Lock()  # the first of all locks
         self.lock = threading.Lock()  # held while changed configs of the broker are put in force
         self._dynamic: DynamicConfigs | None = None

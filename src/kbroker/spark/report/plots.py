@@ -15,6 +15,7 @@ from kbroker.common.printable import beginning, columns_of
 NO_QUOTA = "no quota"
 WIDE, NARROW = 920, 400  # of a page on a desktop, and on a phone
 LEFT, RIGHT, BOTTOM, TOP = 78, 12, 26, 10
+LINE_HEIGHT = 230
 Text = Callable[[float], str]
 Scale = Callable[[float], list[float]]
 
@@ -62,11 +63,11 @@ class Plot(NamedTuple):
 Draw = Callable[[int], tuple[list[Mark], int]]  # from a width to marks and height
 
 
-def ticks(highest: float, about: int = 4) -> list[float]:
+def ticks(highest: float) -> list[float]:
     """Return round numbers from 0 to at least `highest`."""
     if highest <= 0:
         return [0.0, 1.0]
-    raw = highest / about
+    raw = highest / 4  # about four intervals
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw - 1e-12)
     return [round(i * step, 10) for i in range(math.ceil(highest / step - 1e-9) + 1)]
@@ -127,12 +128,10 @@ def value_axis(scale: Sequence[tuple[float, str]], width: int) -> list[Mark]:
     return marks
 
 
-def line_plot(
-    lines: Sequence[Line], start: float, end: float, text: Text, title: str, scale_of: Scale = ticks, height: int = 230
-) -> Plot:
+def line_plot(lines: Sequence[Line], start: float, end: float, text: Text, title: str, scale_of: Scale = ticks) -> Plot:
     """Plot values over time. Args: `lines` of equal length; `start`, `end`: seconds since 1970; `text` of a value."""
     scale = scale_of(max((max(line.values, default=0) for line in lines), default=0))
-    top, bottom = TOP, height - BOTTOM
+    height, top, bottom = LINE_HEIGHT, TOP, LINE_HEIGHT - BOTTOM
 
     def place(value: float) -> float:
         return bottom - (bottom - top) * value / scale[-1]

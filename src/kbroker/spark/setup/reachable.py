@@ -28,11 +28,11 @@ _SERVERS = {
 _PROXIES = ("https_proxy", "http_proxy", "all_proxy")
 
 
-def require_reachable(url: str, seconds: float = CONNECT_SECONDS, answer_seconds: float = ANSWER_SECONDS) -> None:
+def require_reachable(url: str, answer_seconds: float = ANSWER_SECONDS) -> None:
     """Connect to a server that the URL of a master (`spark://`, `k8s://`) or of Spark Connect (`sc://`) names.
 
-    Args: `seconds`: for each connection; `answer_seconds`: for the first byte of a response. Other masters (local,
-    yarn) are not checked, nor is Kubernetes behind a proxy.
+    Args: `answer_seconds`: for the first byte of a response. Other masters (local, yarn) are not checked, nor is
+    Kubernetes behind a proxy.
     Raises: PipelineError with the reason why no server responds, or with the fault of the URL.
     """
     scheme, colon, rest = url.partition("://")
@@ -49,12 +49,12 @@ def require_reachable(url: str, seconds: float = CONNECT_SECONDS, answer_seconds
     for place in rest.partition("/")[0].split(","):
         address = _address(url, scheme, place, default)
         try:
-            with socket.create_connection(address, timeout=seconds) as connection:
+            with socket.create_connection(address, timeout=CONNECT_SECONDS) as connection:
                 if not greeting or _answers(connection, greeting, answer_seconds):
                     return
                 failures.append(f"{place}: connected, but no response within {answer_seconds:g} s")
         except TimeoutError:
-            failures.append(f"{place}: no connection within {seconds:g} s")
+            failures.append(f"{place}: no connection within {CONNECT_SECONDS:g} s")
         except OSError as error:
             failures.append(f"{place}: {(error.strerror or str(error)).lower()}")
     raise PipelineError(f"no {server} responds at {url} ({'; '.join(failures)}): check that it runs, and its address")

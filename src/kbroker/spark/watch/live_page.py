@@ -42,7 +42,7 @@ def write_live_page(
     return True
 
 
-def gather_views(spark: SparkSession, table: TableName, span_ms: int, *, top: int = TOP) -> ReportData | None:
+def gather_views(spark: SparkSession, table: TableName, span_ms: int) -> ReportData | None:
     """Reduce the last `span_ms` of a table of views to the size of a page; None if the table has no minute."""
     found = Table(table)
     times = [one.max_time_us for one in found.files() if one.max_time_us is not None]
@@ -61,12 +61,12 @@ def gather_views(spark: SparkSession, table: TableName, span_ms: int, *, top: in
         bin_s = MINUTE_S * max(1, -(-(youngest - start) // MINUTE_S // BINS))
         bins = -(-(youngest - start) // bin_s)
         place = F.floor((F.unix_seconds("time") - start) / bin_s).cast("int").alias("place")
-        return _gathered(rows, found, start, bin_s, bins, place, top)
+        return _gathered(rows, found, start, bin_s, bins, place)
     finally:
         rows.unpersist()
 
 
-def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, place: Column, top: int) -> ReportData:
+def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, place: Column) -> ReportData:
     used = rows.where(F.col("view") == USAGE)
     sums = [F.sum(name).alias(name) for name in _OVER_TIME]
     summed = [row.asDict() for row in usage_of(rows).collect()]
@@ -74,9 +74,9 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
     everything = used.groupBy(place).agg(*sums).collect()
     cells: list[Any] = []
     if ranked:
-        cells = with_keys(used, ENTITY, ranked[:top]).groupBy(*ENTITY, place).agg(*sums).collect()
+        cells = with_keys(used, ENTITY, ranked[:TOP]).groupBy(*ENTITY, place).agg(*sums).collect()
     throttled = gather_throttles(throttles_of_views(rows))
-    delayed = [row for row in throttled.rows[:top] if row.delay_ms]
+    delayed = [row for row in throttled.rows[:TOP] if row.delay_ms]
     delays: list[Any] = []
     if delayed:
         own = with_keys(rows.where(F.col("view") == THROTTLES), KEYS, [row._asdict() for row in delayed])
@@ -90,8 +90,8 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
         start,
         start + bins * bin_s,
         bin_s,
-        shown_clients(ranked[:top], cells, bins, _OVER_TIME),
-        **sums_of_clients(ranked, everything, bins, top, _OVER_TIME),
+        shown_clients(ranked[:TOP], cells, bins, _OVER_TIME),
+        **sums_of_clients(ranked, everything, bins, TOP, _OVER_TIME),
         throttles=throttled,
         held=held,
         recommendation=None,
