@@ -37,7 +37,7 @@ class Brokers:
     def make(self, config: BrokerConfig | None = None, in_memory: bool = False) -> LogManager:
         """Return a manager that is not started."""
         config = config or BrokerConfig({})
-        manager = close_at_end(LogManager([] if in_memory else self.folders, self.clock, config, in_memory))
+        manager = close_at_end(LogManager([] if in_memory else self.folders, self.clock, config))
         self.open.append(manager)
         return manager
 

@@ -36,7 +36,6 @@ class BrokerStorage:
         on_failure: Callable[[str], None],
         is_cancelled: Callable[[], bool],
     ) -> None:
-        in_memory = config.boolean("kbroker.in.memory")
         if config.is_member:
             from kbroker.broker.member_metadata import check_formatted
 
@@ -44,7 +43,7 @@ class BrokerStorage:
         self.config = config
         self._native: dict[int, NativeApis] = {}
         self._on_failure = on_failure
-        self.logs = LogManager([] if in_memory else config.log_dirs, clock, config, in_memory)
+        self.logs = LogManager([] if config.boolean("kbroker.in.memory") else config.log_dirs, clock, config)
         self.logs.is_cancelled = is_cancelled
         self.metadata: BrokerMetadata | MemberMetadata
         try:

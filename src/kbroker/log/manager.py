@@ -52,26 +52,17 @@ class LogManager:
     """Owner of the log folders and the partitions in them.
 
     Args:
-        log_dirs: folders of the data; none with ``in_memory``. The one of the metadata log must be usable: that of
-            metadata.log.dir, which need not be among them, or else the first.
+        log_dirs: folders of the data; with none, nothing is kept on disk. The one of the metadata log must be usable:
+            that of metadata.log.dir, which need not be among them, or else the first.
         clock: drives every task; None: the system clock.
         config: the broker's configuration.
-        in_memory: keep nothing on disk.
     Raises: LogDirError, FolderLockedError, MetaPropertiesMismatch, CorruptFileError: a folder cannot be used.
     """
 
-    def __init__(
-        self,
-        log_dirs: Sequence[str | Path],
-        clock: BaseClock | None,
-        config: BrokerConfig,
-        in_memory: bool = False,
-    ) -> None:
-        if in_memory == bool(log_dirs):
-            raise ValueError("log_dirs must name a folder, or be empty with in_memory")
+    def __init__(self, log_dirs: Sequence[str | Path], clock: BaseClock | None, config: BrokerConfig) -> None:
         self._clock = clock if clock is not None else SystemClock()
         self._config = config
-        self._in_memory = in_memory
+        self._in_memory = not log_dirs
         self._pid = os.getpid()
         self._closed = False
         self._is_starting = self._is_started = False
@@ -89,7 +80,7 @@ class LogManager:
         self._paths = [Path(os.path.abspath(path)) for path in log_dirs]
         self.opened: LogDirs | None = None  # None in memory
         self.cluster_id = checkpoints.random_uuid_text()
-        if not in_memory:
+        if log_dirs:
             metadata = config.text("metadata.log.dir") or self._paths[0]
             self.opened = open_log_dirs(self._paths, metadata, config.node_id, self._clock)
             self.cluster_id = self.opened.metadata.owner.cluster_id

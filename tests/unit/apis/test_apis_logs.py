@@ -29,7 +29,7 @@ QUORUM = "__cluster_metadata"
 def bench() -> Bench:
     """Return handlers with a topic "t" of two partitions, the first with five records, and a compacted topic "c"."""
     made = make_bench(kbroker_in_memory=True)
-    made.use_logs(close_at_end(LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)))
+    made.use_logs(close_at_end(LogManager([], VirtualClock(NOW_MS), BrokerConfig())))
     view = made.create("t", 2)
     made.create("c", cleanup_policy="compact")
     for _ in range(5):

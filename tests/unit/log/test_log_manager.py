@@ -454,10 +454,6 @@ def test_in_memory_keeps_nothing(brokers: Brokers, tmp_path: Path, clock: Virtua
     delete(manager, "orders", 0)
     manager.close()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="in_memory"):
-        LogManager([tmp_path], clock, BrokerConfig(), in_memory=True)
-    with pytest.raises(ValueError, match="in_memory"):
-        LogManager([], clock, BrokerConfig())
 
 
 def test_new_configuration_counts_at_once(manager: LogManager) -> None:

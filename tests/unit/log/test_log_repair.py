@@ -20,7 +20,7 @@ NOW_MS = 1_700_000_000_000
 
 def start(folder: Path) -> tuple[LogManager, StartReport]:
     config = BrokerConfig({})
-    manager = LogManager([folder], VirtualClock(NOW_MS), config, False)
+    manager = LogManager([folder], VirtualClock(NOW_MS), config)
     topics = [TopicLogs("orders", uuid.UUID(int=7), 1, config.topic_configs({"segment.ms": "1000"}))]
     return manager, manager.start(topics, run_threads=False)
 

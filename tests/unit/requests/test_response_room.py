@@ -165,7 +165,7 @@ class Service:
 def _logs() -> Bench:
     """Return a bench with a topic "t" of one partition over a real log."""
     made = make_bench(kbroker_in_memory=True)
-    made.use_logs(close_at_end(LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)))
+    made.use_logs(close_at_end(LogManager([], VirtualClock(NOW_MS), BrokerConfig())))
     made.create("t")
     return made
 

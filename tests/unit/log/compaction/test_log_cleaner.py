@@ -130,7 +130,7 @@ class Bench:
 
     def start(self) -> None:
         folders = [] if self.folder is None else [self.folder]
-        self.manager = LogManager(folders, self.clock, self.config, self.folder is None)
+        self.manager = LogManager(folders, self.clock, self.config)
         wanted = [TopicLogs(name, TOPIC_ID, 1, self.config.topic_configs(set_)) for name, set_ in self.topics.items()]
         self.report = self.manager.start(wanted, run_threads=False)
 

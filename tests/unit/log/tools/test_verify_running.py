@@ -18,7 +18,7 @@ NOW_MS = 1_700_000_000_000
 def started(folder: Path) -> LogManager:
     """Return a running manager of a partition whose indexes have an entry for each batch but the first."""
     config = BrokerConfig({})
-    manager = LogManager([folder], VirtualClock(NOW_MS), config, False)
+    manager = LogManager([folder], VirtualClock(NOW_MS), config)
     topic_config = config.topic_configs({"segment.ms": "1000", "index.interval.bytes": "0"})
     manager.start([TopicLogs("orders", uuid.UUID(int=7), 1, topic_config)], run_threads=False)
     return manager
