@@ -25,13 +25,13 @@ def printable(text: object, most: int | None = None) -> str:
     return beginning(shown, most - 1) + ELLIPSIS
 
 
-def padded(text: str, columns: int, *, right: bool = False) -> str:
+def padded(text: str, columns: int, *, right: bool) -> str:
     """Return the text padded with spaces to at least ``columns`` columns of a terminal."""
     spaces = " " * (columns - columns_of(text))
     return spaces + text if right else text + spaces
 
 
-def or_dash(text: object, most: int | None = None) -> str:
+def or_dash(text: object, most: int | None) -> str:
     """Return the printable text; a dash if it is empty."""
     return "-" if text is None or text == "" else printable(text, most)
 

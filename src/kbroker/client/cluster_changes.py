@@ -92,9 +92,7 @@ def _run(step: Step, is_check: bool) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def read_cluster(
-    cluster: Cluster, sections: Collection[str] = SECTIONS, topics: Iterable[str] | None = None
-) -> ClusterContent:
+def read_cluster(cluster: Cluster, sections: Collection[str], topics: Iterable[str] | None) -> ClusterContent:
     """Return the content of a cluster; ACLs are None if it has no authorizer.
 
     Args: ``topics``: read the configs of these topics only, where they exist; None: of all but internal ones.

@@ -73,7 +73,7 @@ class FeatureLevelError(UserError, ValueError):
     """A level that a feature cannot have; the text is Kafka's."""
 
 
-def level_of_release(text: str, *, allow_unstable: bool = False) -> int:
+def level_of_release(text: str, *, allow_unstable: bool) -> int:
     """Return the level of metadata.version of ``4.3``, ``4.3.1`` or ``4.3-IV0``. Raises: FeatureLevelError."""
     segments = text.rstrip(".").split(".")
     key = text if len(segments) <= 2 else ".".join(segments[:2])

@@ -46,9 +46,7 @@ def instead(page: PageError, *errors: Errors) -> Iterator[None]:
         raise
 
 
-def needing(
-    principal: str, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
-) -> AbstractContextManager[None]:
+def needing(principal: str, operation: Operation, kind: ResourceType, name: str) -> AbstractContextManager[None]:
     """Replace an authorization error of the cluster by the page that names the missing ACL."""
     return instead(
         denied(principal, operation, kind, name), *(error for error, about in KINDS.items() if about is kind)

@@ -52,7 +52,7 @@ def shown(data: bytes | None, limit_bytes: int = LIST_BYTES, size_bytes: int | N
     return Shown("binary", dump(data[:part]), size, _note(min(size, part), size))
 
 
-def shown_text(kind: str, text: str, size_bytes: int, limit_bytes: int = LIST_BYTES) -> Shown:
+def shown_text(kind: str, text: str, size_bytes: int, limit_bytes: int) -> Shown:
     """Return decoded text, JSON indented, at most ``limit_bytes`` characters of it."""
     shorter = text[: 2 * limit_bytes]
     indented = _indented(shorter.encode("utf-8", "replace"), len(shorter.encode("utf-8", "replace")))

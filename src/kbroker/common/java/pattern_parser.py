@@ -141,7 +141,7 @@ class _Parser:
             kind, takes, following, other = self._nodes[node]
             self._nodes[node] = (kind, takes, target, other) if which == 0 else (kind, takes, following, target)
 
-    def _push(self, kind: int, takes: Predicate | int | None = None) -> None:
+    def _push(self, kind: int, takes: Predicate | int | None) -> None:
         """Append a part of one node to the sequence."""
         node = self._add(kind, takes)
         self._groups[-1].sequence.append(_Part(node, node, [(node, 0)]))

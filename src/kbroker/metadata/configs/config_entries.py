@@ -40,9 +40,7 @@ def topic_entries(
     return entries
 
 
-def broker_entries(
-    config: BrokerConfig, bound: Mapping[str, str] | None = None, wanted: Container[str] | None = None
-) -> list[Entry]:
+def broker_entries(config: BrokerConfig, bound: Mapping[str, str] | None, wanted: Container[str] | None) -> list[Entry]:
     """Return the configs of this broker: those of the table, and others that were set.
 
     Args: ``bound``: bound addresses by config name, which replace an address with port 0; ``wanted``: names of the

@@ -46,7 +46,7 @@ def requested_levels(words: Iterable[str]) -> dict[str, int]:
 
 
 def effective_levels(
-    requested: Mapping[str, int], release: str | None, *, is_dynamic: bool, allow_unstable: bool = False
+    requested: Mapping[str, int], release: str | None, *, is_dynamic: bool, allow_unstable: bool
 ) -> dict[str, int]:
     """Return the level of every feature of a new cluster.
 

@@ -71,12 +71,11 @@ def gather(
     *,
     recommendation: Recommendation | None = None,
     current: Quotas | None = None,
-    top: int = TOP,
 ) -> ReportData | None:
     """Reduce the sums of a replay (`replay_bins`) to the size of a page; None without sums.
 
     Args: `bin_s`: length of a bin in seconds; `proposed`: the replayed quotas; `throttles` of the same log; `current`:
-    the current quotas, if known; `top`: number of clients in the plots.
+    the current quotas, if known.
     """
     bins = bins.cache()
     try:
@@ -90,17 +89,17 @@ def gather(
         place = F.floor((F.col("bin") - start) / bin_s).cast("int").alias("place")
         sums = [F.sum(name).alias(name) for name in MEASURES]
         everything = bins.groupBy(place).agg(*sums).collect()
-        cells = with_keys(bins, ENTITY, ranked[:top]).groupBy(*ENTITY, place).agg(*sums).collect()
+        cells = with_keys(bins, ENTITY, ranked[:TOP]).groupBy(*ENTITY, place).agg(*sums).collect()
     finally:
         bins.unpersist()
-    clients = shown_clients(ranked[:top], cells, count)
+    clients = shown_clients(ranked[:TOP], cells, count)
     return ReportData(
         source,
         start,
         start + count * bin_s,
         bin_s,
         clients,
-        **sums_of_clients(ranked, everything, count, top),
+        **sums_of_clients(ranked, everything, count, TOP),
         throttles=throttles,
         held=[(one.name, one.over_time["logged_delay_ms"]) for one in clients if one.totals["logged_delay_ms"] > 0],
         recommendation=recommendation,
@@ -143,7 +142,7 @@ def _name(row: Mapping[str, Any]) -> str:
     return client_name(*(row[name] for name in ENTITY))
 
 
-def over_time(rows: Sequence[Any], bins: int, names: Sequence[str] = MEASURES) -> dict[str, list[float]]:
+def over_time(rows: Sequence[Any], bins: int, names: Sequence[str]) -> dict[str, list[float]]:
     """Return measures over time, one value per bin. Args: `rows`: sums, each with the `place` of its bin."""
     found = {name: [0.0] * bins for name in names}
     for row in rows:

@@ -144,7 +144,7 @@ def rewrite(place: TablePlace, kind: str, files: Sequence[DataFile], now_ms: int
     return write_table_file(place, kind, files[0], in_order, now_ms)
 
 
-def require_retention(retention_ms: int, *, short: bool = False) -> None:
+def require_retention(retention_ms: int, *, short: bool) -> None:
     """Refuse a retention in which another job's files may not be committed yet. Args: `short`: allow it.
 
     Raises: PipelineError.
