@@ -194,6 +194,8 @@ class Bench:
         request = RequestContext(key, version, completion=Completion(completed.append), **facts)
         try:
             response = entry.handle(self.ctx, decoded, request)
+            if callable(response):
+                response = response(self.ctx, decoded, request)
         except KafkaError as error:
             return self.failed(name, version, body, error.error)
         self.settle()

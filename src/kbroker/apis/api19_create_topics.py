@@ -9,18 +9,25 @@ from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.configs.config_entries import Entry, topic_entries
 from kbroker.metadata.new_topics import Created
 from kbroker.metadata.topic_rules import FEW_PARTITIONS, MAX_PARTITIONS_PER_REQUEST, NewTopic, too_many_partitions
-from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.context import ApiContext, Body, LongWork, RequestContext
 from kbroker.security.authorizer import checks
 
 STRICT_FROM = 6  # first version whose clients support error 89
 CONFIG_FIELDS = ("Name", "Value", "ReadOnly", "ConfigSource", "IsSensitive")
 
 
-def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | LongWork:
     """Create the topics, or only check them. A duplicate name gets INVALID_REQUEST once and is not created.
 
     The timeout has no effect: the topic exists when the response is sent.
     """
+    default = ctx.config.integer("num.partitions")
+    if not body["validateOnly"] and sum(_partition_count(row, default) for row in body["Topics"]) > FEW_PARTITIONS:
+        return _create
+    return _create(ctx, body, request)
+
+
+def _create(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
@@ -59,12 +66,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 described[configs] = _entries(ctx, made)
             responses[name] = _created(name, made, described[configs] if name in describable else None)
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Topics": list(responses.values())}
-
-
-def takes_long(ctx: ApiContext, body: Body, request: RequestContext) -> bool:
-    """Return whether the topics have so many partitions that the thread of long requests creates them."""
-    default = ctx.config.integer("num.partitions")
-    return not body["validateOnly"] and sum(_partition_count(row, default) for row in body["Topics"]) > FEW_PARTITIONS
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -10,7 +10,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.topic_rules import FEW_PARTITIONS
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.quota.mutation_quota import ThrottlingQuotaExceededError
-from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.context import ApiContext, Body, LongWork, RequestContext
 from kbroker.security.authorizer import checks
 
 _T = TypeVar("_T", str, uuid.UUID)
@@ -22,8 +22,18 @@ UNKNOWN_ID = "This server does not host this topic ID."
 ALREADY_SUPPLIED = "The provided topic name maps to an ID that was already supplied."
 
 
-def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | LongWork:
     """Delete each topic separately; a duplicate, by name or by id, is not deleted (INVALID_REQUEST)."""
+    views = [
+        ctx.topics.get_by_id(topic_id) if name is None else ctx.topics.get(name)
+        for name, topic_id in _rows(body, request)
+    ]
+    if sum(len(view.partitions) for view in views if view is not None) > FEW_PARTITIONS:
+        return _delete
+    return _delete(ctx, body, request)
+
+
+def _delete(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if not ctx.config.boolean("delete.topic.enable"):
         disabled = Errors.TOPIC_DELETION_DISABLED if request.api_version >= 3 else Errors.INVALID_REQUEST
         return failure(body, disabled, request)
@@ -85,15 +95,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for name, deleted in zip(names, ctx.topics.delete_all(names, quota.record), strict=True):
         responses.append(_response(name, deleted, known.get(name, ZERO_ID)))
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Responses": responses}
-
-
-def takes_long(ctx: ApiContext, body: Body, request: RequestContext) -> bool:
-    """Return whether the topics have so many partitions that the thread of long requests deletes them."""
-    views = [
-        ctx.topics.get_by_id(topic_id) if name is None else ctx.topics.get(name)
-        for name, topic_id in _rows(body, request)
-    ]
-    return sum(len(view.partitions) for view in views if view is not None) > FEW_PARTITIONS
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.topic_rules import FEW_PARTITIONS
 from kbroker.quota.mutation_quota import MutationQuota
-from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.context import ApiContext, Body, LongWork, RequestContext
 from kbroker.security.authorizer import checks
 
 STRICT_FROM = 3  # first version whose clients support error 89
 WITHOUT_TEXT = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.THROTTLING_QUOTA_EXCEEDED)
 
 
-def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | LongWork:
     """Grow each topic separately; a duplicate one gets INVALID_REQUEST once, and is unchanged."""
+    if not body["ValidateOnly"] and sum(max(row["Count"], 0) for row in body["Topics"]) > FEW_PARTITIONS:
+        return _grow_all
+    return _grow_all(ctx, body, request)
+
+
+def _grow_all(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
@@ -29,11 +35,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         else:
             responses.append(_grow(ctx, rows[0], body["ValidateOnly"], quota))
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Results": responses}
-
-
-def takes_long(ctx: ApiContext, body: Body, request: RequestContext) -> bool:
-    """Return whether so many partitions may be added that the thread of long requests adds them."""
-    return not body["ValidateOnly"] and sum(max(row["Count"], 0) for row in body["Topics"]) > FEW_PARTITIONS
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -11,12 +11,11 @@ from kbroker.common.errors import Errors
 from kbroker.handlers.forwarded_api import ForwardedApi, forward_unchanged
 from kbroker.protocol import codec
 from kbroker.protocol.schema import response_plan
-from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.context import ApiContext, Body, LongWork, RequestContext
 from kbroker.telemetry.decoder import has_decoder
 
-Handler = Callable[[ApiContext, Body, RequestContext], Body | None]
+Handler = Callable[[ApiContext, Body, RequestContext], Body | LongWork | None]  # None: the response comes later
 ErrorResponseBuilder = Callable[[Body, Errors, RequestContext], Body]
-TakesLong = Callable[[ApiContext, Body, RequestContext], bool]
 
 NEVER_FLEXIBLE = 32767
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
@@ -28,9 +27,6 @@ _TELEMETRY = frozenset({71, 72})
 #: Requests of these go to the active controller in a member of a cluster. Source: ``ApiKeys.forwardable``.
 _FORWARDED = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81})
 
-#: APIs of topics, whose modules find whether a request takes seconds.
-_MAY_TAKE_LONG = frozenset({19, 20, 37})
-
 #: APIs with a handler in ``kbroker.apis``. Its module has the name of the API's message table, and is imported at the
 #: API's first request.
 _HANDLED = frozenset({2, 3, *range(8, 52), 55, 57, 60, 61, 64, 65, 66, 68, 69, 71, 72, *range(74, 82), *range(83, 93)})
@@ -40,7 +36,7 @@ class ApiEntry(NamedTuple):
     """One API. ``min_served_version``: Produce advertises 0 to 2, which old librdkafka looks for, but serves from 3.
 
     ``handle`` is None where only native handlers serve the API; ``is_native``: they get its requests first;
-    ``is_forwarded``: the active controller serves them; ``takes_long``: None if no request of the API does.
+    ``is_forwarded``: the active controller serves them.
     """
 
     key: int
@@ -53,7 +49,6 @@ class ApiEntry(NamedTuple):
     failure: ErrorResponseBuilder | None
     is_native: bool
     is_forwarded: bool = False
-    takes_long: TakesLong | None = None
 
 
 def whole_failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -122,7 +117,6 @@ class KafkaApis:
         is_forwarded = self._forwards and key in _FORWARDED
         handle: Handler | None = None
         failure: ErrorResponseBuilder | None = None
-        takes_long: TakesLong | None = None
         if key in _HANDLED:
             module = f"kbroker.apis.{schema.file.removesuffix('.json')}"
             failure = LateFunction(module, "failure", whole_failure)
@@ -130,11 +124,9 @@ class KafkaApis:
                 handle = ForwardedApi(LateFunction(module, "before_forwarding", forward_unchanged), failure)
             else:
                 handle = LateFunction(module, "handle")
-                takes_long = LateFunction(module, "takes_long") if key in _MAY_TAKE_LONG else None
         is_native = key in _NATIVE
         return ApiEntry(
-            *(key, schema.name, low, high, min_served_version, flexible, handle, failure, is_native, is_forwarded),
-            takes_long,
+            *(key, schema.name, low, high, min_served_version, flexible, handle, failure, is_native, is_forwarded)
         )
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:

@@ -203,10 +203,6 @@ class RequestHandlerPool:
             return False
         if self._is_logged:
             self._note_for_log(request, body)
-        if entry.takes_long is not None and entry.takes_long(self._ctx, body, request_context):
-            response.mark_deferred()
-            self._long_requests.put(lambda: self._serve_late(entry, body, request_context, response), response.close)
-            return True
         self._handle(entry, body, request_context, response)
         return True
 
@@ -222,7 +218,7 @@ class RequestHandlerPool:
                 response.close()
 
     def _handle(self, entry: ApiEntry, body: Body, request_context: RequestContext, response: PendingResponse) -> None:
-        """Call the handler and respond, or let it respond later."""
+        """Call the handler and respond, let it respond later, or let the thread of long requests call the rest."""
         assert entry.handle is not None
         try:
             found = entry.handle(self._ctx, body, request_context)
@@ -239,6 +235,10 @@ class RequestHandlerPool:
             found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, request_context)
         if found is None:
             response.mark_deferred()
+        elif callable(found):
+            response.mark_deferred()
+            rest = entry._replace(handle=found)
+            self._long_requests.put(lambda: self._serve_late(rest, body, request_context, response), response.close)
         elif response.claim():
             response.send(found)
 

@@ -262,6 +262,10 @@ class RequestContext(NamedTuple):
             self.completion.close()
 
 
+#: The part of a handler that takes seconds: one returns it to have the thread of long requests call it.
+LongWork = Callable[[ApiContext, Body, RequestContext], Body]
+
+
 def _unavailable() -> NoReturn:
     raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 

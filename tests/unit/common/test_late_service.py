@@ -8,13 +8,18 @@ from kbroker.common.late_service import LateService
 
 
 def test_all_users_share_one_start() -> None:
-    """Users that ask at the same time get the one service; before that, nothing has started."""
-    users, starts, found = threading.Barrier(4), [], []
-    late = LateService(lambda: starts.append(1) or object())  # type: ignore[func-returns-value]
+    """Users that ask during a start get the one service; before that, nothing has started."""
+    asked, starts, found = threading.Semaphore(0), [], []
+
+    def start() -> object:
+        starts.append(all(asked.acquire(timeout=1) for _ in range(4)))
+        return object()
+
+    late = LateService(start)
     assert late.started is None
 
     def use() -> None:
-        users.wait(10)
+        asked.release()
         found.append(late.get())
 
     threads = [threading.Thread(target=use) for _ in range(4)]
@@ -22,7 +27,7 @@ def test_all_users_share_one_start() -> None:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert starts == [1]
+    assert starts == [True]
     assert found == [late.started] * 4
 
 
