@@ -419,7 +419,10 @@ class SharePartition:
             self._persister.write_state(key.group_id, key.topic_id, key.partition, change)
         except Exception as error:
             failure = _reported(error, "cannot write the state of", key)
-        write.stored(failure)
+        try:
+            write.stored(failure)
+        except Exception:  # the writes behind it go on
+            logger.exception("cannot end a write of the state of the share partition %s", key)
 
     # ------------------------------------------------------------ acquisition locks
 

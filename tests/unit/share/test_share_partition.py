@@ -435,6 +435,26 @@ def test_a_persister_that_raises(bench: ShareBench, caplog: pytest.LogCaptureFix
     assert bench.ack("m", 0, 9, ACCEPT) is Errors.NONE
 
 
+def test_an_acknowledgement_whose_end_raises_delays_no_other(
+    bench: ShareBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The writes that are queued behind it are done, and the traceback is logged."""
+    bench.fetch("a")
+    done: list[KafkaError | None] = []
+
+    def during_write() -> None:
+        bench.partition.acknowledge("a", [batch_of(5, 9, [ACCEPT])], done.append)
+
+    def fail(failure: KafkaError | None) -> NoReturn:
+        raise ZeroDivisionError("division by zero")
+
+    bench.persister.during_write = during_write
+    bench.partition.acknowledge("a", [batch_of(0, 4, [ACCEPT])], fail)
+    assert done == [None]
+    assert bench.partition.window.start_offset == 10
+    assert caplog.messages == ["cannot end a write of the state of the share partition g-t-0"]
+
+
 def test_released_locks_that_cannot_be_stored(bench: ShareBench) -> None:
     """The records are available all the same: the state that is stored has them available already."""
     bench.fetch()
