@@ -13,7 +13,7 @@ cdef enum:
 cdef struct Foreign:            # leader and ISR of a partition; only for topics that have a partition on other nodes
     int32_t leader              # -1: none
     int32_t leader_epoch
-    Partition *partition        # counted: another node leads it, and this one may serve it to consumers; NULL: it may not
+    Partition *partition        # counted: another node leads it, and this one may serve it to consumers; NULL: no
     int32_t isr_count
     int32_t isr[MAX_ISR]
 
