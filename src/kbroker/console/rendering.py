@@ -112,12 +112,12 @@ def _moment(ms: float) -> datetime | None:
     return datetime.fromtimestamp(seconds, timezone.utc) if 0 <= seconds <= _LATEST_S else None
 
 
-def _time(ms: float | None) -> str:
-    """Return a time since 1970 in UTC."""
+def _time(ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return a time since 1970 in UTC. Args: ``form``: some templates pass another one."""
     if ms is None or ms < 0:
         return "no time"
     moment = _moment(ms)
-    return f"{ms:,.0f} ms" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S")
+    return f"{ms:,.0f} ms" if moment is None else moment.strftime(form)
 
 
 def exact_time(ms: int) -> str:
