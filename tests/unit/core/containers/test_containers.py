@@ -81,3 +81,11 @@ def test_seeds_change_hashes() -> None:
     """Bytes after the eighth and the length change the hash, and so does the seed."""
     assert len({seeded_hash(data, 1) for data in (b"", b"\0", b"\0" * 8, b"\0" * 9, b"12345678", b"123456789")}) == 6
     assert seeded_hash(b"client", 1) != seeded_hash(b"client", 2)
+
+
+def test_seeded_hash_reads_each_byte() -> None:
+    """Keys of one size that differ in one byte have different hashes, whatever the size and the place of the byte."""
+    for size in range(1, 20):
+        keys = [bytes(size), *(bytes(at) + b"\x01" + bytes(size - at - 1) for at in range(size))]
+        keys += [bytes(at) + b"\x80" + bytes(size - at - 1) for at in range(size)]
+        assert len({seeded_hash(key, 7) for key in keys}) == 2 * size + 1
