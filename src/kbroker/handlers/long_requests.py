@@ -11,6 +11,10 @@ import threading
 from collections.abc import Callable
 
 from kbroker._core import process_memory
+from kbroker.common.loggers import get_logger
+from kbroker.common.threads import have_ended
+
+logger = get_logger(__name__)
 
 
 class LongRequests:
@@ -23,25 +27,31 @@ class LongRequests:
         self._waiting: queue.SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None] = queue.SimpleQueue()
 
     def put(self, serve: Callable[[], None], refuse: Callable[[], None]) -> None:
-        """Serve a request after those before it. Args: neither raises; ``refuse`` is called instead after ``stop``."""
+        """Serve a request after those before it.
+
+        Args: neither raises; ``refuse`` is called instead after ``stop``, and if the system has no more threads.
+        """
         with self._lock:
             if self._stopping.is_set():
                 refuse()
                 return
-            self._waiting.put((serve, refuse))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kafka-request-handler-long", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="kafka-request-handler-long", daemon=True)
+                try:
+                    thread.start()
+                except (RuntimeError, MemoryError):  # no more threads: the next of these requests tries again
+                    logger.exception("a request cannot be served")
+                    refuse()
+                    return
+                self._thread = thread
+            self._waiting.put((serve, refuse))
 
     def stop(self, timeout_s: float) -> bool:
         """End the thread after its current request, and refuse those that wait; return whether it ended in time."""
         with self._lock:
             self._stopping.set()
             self._waiting.put(None)
-        if self._thread is None:
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._thread is None or have_ended([self._thread], timeout_s)
 
     def _run(self) -> None:
         process_memory.note_thread("python-handler")

@@ -22,6 +22,8 @@ from kbroker.log._partition_log cimport PartitionLog
 import os
 import threading
 
+from kbroker.common.threads import have_ended
+
 cdef enum:
     QUEUE_SLOTS = 1024
 
@@ -194,7 +196,7 @@ cdef class Flusher:
             queue_release(self.queue)
 
     def start(self, str name not None):
-        """Start the thread."""
+        """Start the thread. Raises: RuntimeError if the system cannot create one."""
         self.thread = threading.Thread(target=_run, args=(_Lease.of(self),), name=name, daemon=True)
         self.thread.start()
 
@@ -246,10 +248,7 @@ cdef class Flusher:
         """Flush the queued partitions, then end the thread. Returns: False if it did not end in time."""
         with nogil:
             queue_close(self.queue)
-        if self.thread is None:
-            return True
-        self.thread.join(timeout_s)
-        return not self.thread.is_alive()
+        return self.thread is None or have_ended([self.thread], timeout_s)
 
 
 @cython.final

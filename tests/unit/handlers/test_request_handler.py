@@ -267,6 +267,26 @@ def test_a_bug_does_not_end_the_thread_of_long_requests(caplog: pytest.LogCaptur
     assert long.pool.stop(10)
 
 
+def test_a_long_request_without_a_thread_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection is closed and the reason logged; the next one is served when the system has threads again."""
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    long = LongRequests()
+    long.go.set()
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", fail)
+        assert long.serve(60, 0).ended == [None]
+    assert "can't start new thread" in caplog.text
+    later = long.serve(60, 0)
+    wait_until(lambda: len(later.ended) == 1)
+    assert later.ended != [None]
+    assert long.pool.stop(10)
+
+
 def test_changes_of_many_partitions_take_long() -> None:
     """The thread of long requests creates and deletes more than 256 partitions; handlers do checks alone themselves."""
     bench = make_bench()

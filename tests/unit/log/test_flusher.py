@@ -140,3 +140,16 @@ def test_wrong_arguments_are_refused(logs: list[PartitionLog]) -> None:
     flusher = Flusher()
     flusher.refuse_appends(logs[2])
     assert logs[2].append(batch()).error == 56
+
+
+def test_a_flusher_whose_thread_cannot_start_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without threads left the start of a broker fails, and its log folders are closed all the same."""
+    flusher = Flusher()
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        flusher.start("flusher")
+    assert flusher.close()
