@@ -97,7 +97,7 @@ def test_other_folders_are_not_delayed(stall: Stall) -> None:
             stall.append(partition)
     row = f"{TOPIC} {stall.in_a[0]} {stall.acked[stall.in_a[0]]}\n"
     checkpoint = stall.a / "recovery-point-offset-checkpoint"
-    wait_for("the checkpoint of the other folder", lambda: row in checkpoint.read_text())
+    wait_for("the checkpoint of the other folder", lambda: checkpoint.exists() and row in checkpoint.read_text())
     assert not other.is_closed_within(0)
     stall.release(stall.in_b[0], waiting)
     stall.release(stall.in_b[1], other)
@@ -113,7 +113,7 @@ def test_tasks_of_a_stalled_folder_delay_those_of_no_other(stall: Stall, call: s
     stall.append(partition)
     row = f"{TOPIC} {partition} {stall.acked[partition]}\n"
     checkpoint = stall.a / "recovery-point-offset-checkpoint"
-    wait_for("the checkpoint of the other folder", lambda: row in checkpoint.read_text())
+    wait_for("the checkpoint of the other folder", lambda: checkpoint.exists() and row in checkpoint.read_text())
     create_topic(stall.broker.bootstrap, "new", 1)  # in the first folder: both have as many partitions
     with closing(Connection(stall.broker.bootstrap)) as connection:
         assert wire.produced(connection.ask(wire.produce("new", 0, wire.batch(), acks=-1))) == wire.Produced(0, 0)

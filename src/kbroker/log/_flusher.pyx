@@ -22,6 +22,7 @@ from kbroker.log._partition_log cimport PartitionLog
 import os
 import threading
 
+from kbroker._core import process_memory
 from kbroker.common.threads import have_ended
 
 cdef enum:
@@ -269,5 +270,6 @@ cdef class _Lease:
 
 def _run(_Lease lease not None):
     cdef FlushQueue *queue = lease.queue
+    process_memory.note_thread(threading.current_thread().name)
     with nogil:
         queue_run(queue)
