@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 
 from kbroker.client.request_records import _rows_of, file_rows
-from kbroker.console.request_tail import _COLUMNS, _TEXTS, _arrow
+from kbroker.console.request_tail import _NAMES, _TEXTS, _requests
 
 NAME = "a-client-" + 4321 * "x"
+TEXTS = ("api_name", *_TEXTS)
 ROW: dict[str, Any] = {
-    **dict.fromkeys(_COLUMNS, 1),
-    **dict.fromkeys(_TEXTS, NAME),
+    **dict.fromkeys(_NAMES, 1),
+    **dict.fromkeys(TEXTS, NAME),
     "time": datetime(2026, 1, 2, tzinfo=timezone.utc),
 }
 
@@ -28,7 +29,7 @@ def stream(row: dict[str, Any]) -> bytes:
 
 
 def read(value: bytes) -> tuple[int, int]:
-    return len(list(_arrow([value]))), len(list(_rows_of(value, b"arrow")))
+    return len(list(_requests([value], is_arrow=True))), len(list(_rows_of(value, b"arrow")))
 
 
 def read_file(folder: Path, *values: bytes) -> list[Any]:
@@ -46,9 +47,9 @@ def with_offsets(first: int, behind: int) -> bytes:
     """Return a broker's record with other offsets of its texts."""
     value = stream(ROW)
     written = struct.pack("<ii", 0, len(NAME))
-    assert value.count(written) == 2 * len(_TEXTS), "in the metadata of the buffers, and in the buffers"
+    assert value.count(written) == 2 * len(TEXTS), "in the metadata of the buffers, and in the buffers"
     at = 0
-    for _ in _TEXTS:
+    for _ in TEXTS:
         at = value.index(written, at) + 1
     return value[:at] + value[at:].replace(written, struct.pack("<ii", first, behind))
 

@@ -25,6 +25,7 @@ FORMAT_HEADER = "format"
 READ_BYTES = 1 << 20
 LONGEST_LINE = 1 << 20  # bytes; a longer line is not a record
 JSON_FILES, ARROW_FILES = "requests-*.jsonl", "requests-*.arrows"
+_PATHS = {column.name: column.json.split(".") for column in COLUMNS}
 
 
 class RequestLogError(UserError):
@@ -34,15 +35,15 @@ class RequestLogError(UserError):
 # ---------------------------------------------------------------- one record
 
 
-def row_of(document: Mapping[str, Any]) -> Row:
+def row_of(document: Mapping[str, Any], columns: Sequence[Column] = COLUMNS) -> Row:
     """Return the record of a JSON object."""
-    return {column.name: _value(column, document) for column in COLUMNS}
+    return {column.name: _value(column, document) for column in columns}
 
 
 def _value(column: Column, document: Mapping[str, Any]) -> Any:
     found: Any = document
-    for part in column.json.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
+    for part in _PATHS[column.name]:
+        found = found.get(part) if isinstance(found, dict) else None
     if found is None:
         return None
     if column.type == LIST:
@@ -80,19 +81,19 @@ def document_of(row: Row) -> dict[str, Any]:
     return document
 
 
-def parse_line(line: bytes) -> Row | None:
+def parse_line(line: bytes, columns: Sequence[Column] = COLUMNS) -> Row | None:
     """Parse a line of a file or a value of the topic; None if it is not a record, such as an incomplete line."""
     try:
         document = json.loads(line)
-        row = row_of(document) if isinstance(document, dict) and "time" in document else None
+        row = row_of(document, columns) if isinstance(document, dict) and "time" in document else None
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return row if row is not None and _is_record(row) else None
+    return row if row is not None and _is_record(row, columns) else None
 
 
-def _is_record(row: Row) -> bool:
+def _is_record(row: Row, columns: Sequence[Column]) -> bool:
     """Return whether each value has its column's type: any client may write to the topic."""
-    return all(_fits(column, row[column.name]) for column in COLUMNS)
+    return all(_fits(column, row[column.name]) for column in columns)
 
 
 def _fits(column: Column, value: Any) -> bool:
@@ -107,23 +108,24 @@ def _fits(column: Column, value: Any) -> bool:
     return isinstance(value, int | float if column.type == FLOAT64 else int) and abs(value) < 1 << 63
 
 
-def _arrow_records(value: bytes) -> list[Row]:
-    """Return the records in a value of the topic; none if it is not an Arrow stream of records."""
+def arrow_records(value: bytes, columns: Sequence[Column] = COLUMNS, most: int = 1 << 62) -> list[Row]:
+    """Return the last ``most`` records in a value of the topic; none if it is not an Arrow stream of records."""
     try:
-        return _records_of(_pyarrow().ipc.open_stream(value).read_all())
+        table = _pyarrow().ipc.open_stream(value).read_all()
+        return _records_of(table.slice(max(0, table.num_rows - most)), columns)
     except _damage():
         return []
 
 
-def _records_of(table: Any) -> list[Row]:
+def _records_of(table: Any, columns: Sequence[Column] = COLUMNS) -> list[Row]:
     """Return the records of an Arrow table, or of one batch. Raises: one of `_damage`, if it is not of records."""
     table.validate(full=True)  # otherwise offsets beyond the data would be followed
     rows = []
-    for one in table.to_pylist():
+    for one in table.select([column.name for column in columns if column.name in table.schema.names]).to_pylist():
         moment = one["time"]
         one["time"] = None if moment is None else int(moment.timestamp()) * 1_000_000 + moment.microsecond
-        row = {column.name: one.get(column.name) for column in COLUMNS}
-        if _is_record(row):
+        row = {column.name: one.get(column.name) for column in columns}
+        if _is_record(row, columns):
             rows.append(row)
     return rows
 
@@ -209,7 +211,7 @@ def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterato
 
 def _rows_of(value: bytes, form: bytes | None) -> Iterator[Row]:
     if form == b"arrow":
-        yield from _arrow_records(value)
+        yield from arrow_records(value)
         return
     row = parse_line(value)
     if row is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kbroker.client.request_records import Row, arrow_records, parse_line
 from kbroker.common.errors import KafkaError
 from kbroker.common.request_log import COLUMNS
 from kbroker.common.request_log_names import JSON_SUFFIX, is_file_name
@@ -18,17 +17,15 @@ RECORDS = 5000  # of the topic's partitions together
 STEP = 500
 TAIL_BYTES = 4 << 20  # of a file
 ARROW_BATCHES = 8  # of each partition; one holds many requests
-_LARGEST = 1e15
 #: Columns of the log in the order of a LoggedRequest's fields.
-_TEXTS = ("api_name", "client_id", "principal", "address", "connection")
+_TEXTS = ("client_id", "principal", "address", "connection")
 _TIMES = (
     *("request_queue_time_us", "local_time_us", "remote_time_us", "throttle_time_ms"),
     *("response_queue_time_us", "send_time_us"),
 )
 _NUMBERS = ("request_bytes", "response_bytes", "error_code")
-_COLUMNS = ("time", *_TEXTS, *_TIMES, *_NUMBERS)
-#: Names of the columns, whether their JSON is in the header, and their names there.
-_PLACES = [(one.name, "." in one.json, one.json.rpartition(".")[2]) for one in COLUMNS if one.name in _COLUMNS]
+_NAMES = ("time", "api_key", "api_name", *_TEXTS, *_TIMES, *_NUMBERS)
+_COLUMNS = [column for column in COLUMNS if column.name in _NAMES]
 
 
 class LoggedRequest(NamedTuple):
@@ -80,13 +77,13 @@ def latest_requests(site: Site) -> Tail:
         count = ARROW_BATCHES if settings.is_arrow else RECORDS // max(1, len(logs))
         values = (value for log in logs for value in _values(log, count))
         return Tail(
-            list(_arrow(values) if settings.is_arrow else _json(values)),
-            f"the latest of the request log, topic {settings.topic}",
+            list(_requests(values, settings.is_arrow)), f"the latest of the request log, topic {settings.topic}"
         )
     if settings.is_arrow:
         return Tail([], problem="arrow-files")
     return Tail(
-        list(_json(_last_lines(Path(settings.folder)))), f"the latest of the request log, folder {settings.folder}"
+        list(_requests(_last_lines(Path(settings.folder)), is_arrow=False)),
+        f"the latest of the request log, folder {settings.folder}",
     )
 
 
@@ -140,51 +137,14 @@ def _last_lines(folder: Path) -> list[bytes]:
     return lines[1:-1] if size > TAIL_BYTES else lines[:-1]  # the first may be cut, the last is unfinished
 
 
-def _json(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
+def _requests(values: Iterable[bytes], is_arrow: bool) -> Iterator[LoggedRequest]:
+    """Yield the requests in values of the topic or lines of a file, without verdicts that have none, and refusals."""
     for value in values:
-        try:
-            document = json.loads(value)
-        except (ValueError, RecursionError):
-            continue
-        header = document.get("requestHeader") if isinstance(document, dict) else None
-        if not isinstance(header, dict):  # a verdict without a request, a refusal, or no record of a log
-            continue
-        row = {name: (header if is_inside else document).get(field) for name, is_inside, field in _PLACES}
-        row["api_name"] = row["api_name"] or header.get("requestApiKey")
-        yield _request(row, _time_ms(str(row["time"])), 1)
+        rows = arrow_records(value, _COLUMNS, RECORDS // ARROW_BATCHES) if is_arrow else [parse_line(value, _COLUMNS)]
+        yield from (_request(row) for row in rows if row is not None and row["api_key"] is not None)
 
 
-def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
-    import pyarrow as pa
-
-    for value in values:
-        try:
-            table = pa.ipc.open_stream(value).read_all().select(_COLUMNS)
-            table.validate(full=True)  # otherwise offsets beyond the data are followed
-            rows = table.slice(max(0, table.num_rows - RECORDS // ARROW_BATCHES)).to_pylist()
-        except (pa.ArrowException, KeyError, OSError, ValueError, OverflowError):
-            continue
-        for row in rows:
-            if isinstance(row["api_name"], str) and isinstance(row["time"], datetime):
-                yield _request(row, row["time"].timestamp() * 1000, 1000)
-
-
-def _request(row: Mapping[str, Any], time_ms: float, units: int) -> LoggedRequest:
-    """Return a record by its columns. Args: ``units``: number of its units of time in a millisecond."""
-    times = (_number(row, name) / (units if name.endswith("_us") else 1) for name in _TIMES)
-    numbers = (int(_number(row, name)) for name in _NUMBERS)
-    return LoggedRequest._make((time_ms, *(str(row[name] or "") for name in _TEXTS), *times, *numbers))
-
-
-def _number(row: Mapping[str, Any], name: str) -> float:
-    """Return a number of a record; 0 if the value is not one that brokers write."""
-    value = row.get(name)
-    return float(value) if isinstance(value, (int, float)) and abs(value) <= _LARGEST else 0.0
-
-
-def _time_ms(text: str) -> float:
-    try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1000
-    except (ValueError, OverflowError):
-        return -1.0
+def _request(row: Row) -> LoggedRequest:
+    times = ((row[name] or 0) / (1 if name.endswith("_ms") else 1000) for name in _TIMES)
+    texts = (row["api_name"] or str(row["api_key"]), *(row[name] or "" for name in _TEXTS))
+    return LoggedRequest._make(((row["time"] or 0) / 1000, *texts, *times, *(row[name] or 0 for name in _NUMBERS)))

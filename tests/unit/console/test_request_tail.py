@@ -1,4 +1,4 @@
-"""Request log records that no broker has written are skipped, or shown with their valid fields."""
+"""The requests that the console reads from the end of the request log."""
 
 import json
 from pathlib import Path
@@ -7,31 +7,31 @@ from typing import Any
 import pytest
 
 from kbroker.console.rendering import milliseconds
-from kbroker.console.request_tail import LoggedRequest, _json, _last_lines
+from kbroker.console.request_tail import LoggedRequest, _last_lines, _requests
 
-RECORD: dict[str, Any] = {"time": "2026-01-02T03:04:05Z", "requestHeader": {"requestApiKeyName": "FETCH"}}
-
-
-@pytest.mark.parametrize(
-    "value", [b"[]", b"7", b"null", b"[" * 100_000, b'{"requestHeader": 5}', b'{"requestHeader": "x"}']
-)
-def test_what_is_no_record_is_passed_over(value: bytes) -> None:
-    assert list(_json([value])) == []
+HEADER = {"requestApiKey": 1, "requestApiKeyName": "FETCH"}
+RECORD: dict[str, Any] = {"time": "2026-01-02T03:04:05Z", "requestHeader": HEADER, "localTimeMs": 1.5}
 
 
-@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e308", "9" * 400, '"x"', "{}", "[]"])
-def test_numbers_that_no_broker_writes(number: str) -> None:
-    names = ("requestQueueTimeMs", "remoteTimeMs", "requestBytes", "errorCode")
-    text = json.dumps(RECORD)[:-1] + "".join(f', "{name}": {number}' for name in names) + "}"
-    (one,) = _json([text.encode()])
-    assert (one.total_ms, one.request_bytes, one.error_code) == (0.0, 0, 0)
-    assert milliseconds(one.total_ms) == "0 ms"
+def requests(*documents: object) -> list[LoggedRequest]:
+    return list(_requests([json.dumps(document).encode() for document in documents], is_arrow=False))
 
 
-@pytest.mark.parametrize("time", [5, None, {}, "x", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
-def test_times_that_no_broker_writes(time: object) -> None:
-    (one,) = _json([json.dumps({**RECORD, "time": time}).encode()])
-    assert isinstance(one, LoggedRequest)
+def test_requests_only() -> None:
+    """Verdicts without a request, refusals and what no broker has written are skipped."""
+    verdict = {"time": RECORD["time"], "sequence": 7}
+    (one,) = requests([], {}, verdict, {**RECORD, "time": 5}, {**RECORD, "requestBytes": "x"}, RECORD)
+    assert (one.api, one.client_id, one.local_ms, one.total_ms) == ("FETCH", "", 1.5, 1.5)
+
+
+def test_an_api_without_a_name_has_its_number() -> None:
+    (one,) = requests({**RECORD, "requestHeader": {**HEADER, "requestApiKeyName": ""}})
+    assert one.api == "1"
+
+
+def test_the_largest_time_is_shown() -> None:
+    (one,) = requests({**RECORD, "localTimeMs": 9.2e15})
+    assert milliseconds(one.total_ms)
 
 
 def test_the_last_lines_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
