@@ -12,7 +12,7 @@ MOST = 1.5
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_throttled_channels_cost_others_nothing() -> None:
-    """With requests in 1,000 muted channels, another client's p99 stays what it was with idle channels.
+    """With requests in 1,000 muted channels, another client's p99 is the same as with idle channels.
 
     A virtual machine may lose its processors for longer than three pairs last; then more pairs are measured, and the
     median of all pairs counts.

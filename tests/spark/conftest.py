@@ -44,7 +44,7 @@ TIMEOUT_S = 900
 
 
 class Sessions:
-    """Starts the session at the first request.
+    """The Spark session of all tests, started at the first request.
 
     Jars can be added only at the start of a session, so those of the connector and of Delta Lake are added whenever
     they are available.

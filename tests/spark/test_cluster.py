@@ -28,9 +28,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a folder that all machines share, with a log in it, and one in whose place a worker has its own disk.
+    """Return two folders: `shared`, with a log, is the same on all machines; a worker has its own disk at `private`.
 
-    In place of the latter's folder `own` the other worker has its own disk too.
+    The other worker has its own disk at `private/own`.
     """
     folder = tmp_path_factory.mktemp("places")
     shared, private = folder / "shared", folder / "private"

@@ -70,7 +70,7 @@ def test_what_hadoop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_a_checkpoint_lies_by_itself(tmp_path: Path) -> None:
-    """The default checkpoint is inside the table, where Spark can write without more jars."""
+    """The default checkpoint is inside the table, where Spark can write without further jars."""
     assert place_of_checkpoint(None, TablePlace.of(tmp_path)).uri == f"{tmp_path}/_checkpoint"
     assert place_of_checkpoint(None, TablePlace.of("hdfs://host:1/t")).uri == "hdfs://host:1/t/_checkpoint"
     assert place_of_checkpoint("s3a://b/c", TablePlace.of("/t")).spark_uri == "s3a://b/c"

@@ -1,4 +1,4 @@
-"""Intrusive binary heap with the smallest key on top: its items contain the entries, which store their place.
+"""Intrusive binary heap with the smallest key on top: the entries are members of its items and store their positions.
 
 Header only, no lock: its owner guards it.
 """

@@ -288,9 +288,7 @@ cdef class Sensor:
         return dict(self._by_name)
 
     def _record_repeatedly(self, int64_t count, double value, int64_t time_ms) -> int:
-        """Call the native record with check `count` times, eight a millisecond; return the violations (for
-        benchmarks).
-        """
+        """Record and check `count` times, eight a millisecond; return the number of violations (for benchmarks)."""
         cdef Violation violation
         cdef int64_t violations = 0
         cdef int64_t i
@@ -341,8 +339,8 @@ class ChargeDecision(NamedTuple):
     """Result of a call of ``charge``.
 
     ``accepted``: False if a strict limit refused, and nothing was recorded. ``throttle_time_ms``: the longest delay.
-    ``throttle_times_ms``: that of each limit, in their order; None where it is violated by a metric without a formula.
-    ``violated``: per limit.
+    ``throttle_times_ms``: the delay of each limit, in their order; None if the violated metric has no formula for it.
+    ``violated``: whether each limit is violated.
     """
 
     accepted: bool

@@ -171,7 +171,7 @@ cdef bint is_cut_off(EventLoop *loop, Channel *channel, int mask) noexcept nogil
     """Return whether the peer reset the connection and no complete request is left except the one in progress.
 
     A peer that has only ended its own direction still gets its responses. The portable poller reports no hang-up. A
-    throttled peer is checked when its throttle time has passed, as in Kafka: until then it keeps its place.
+    throttled peer is checked when its throttle time has passed, as in Kafka: until then its connection is counted.
     """
     if channel.throttles > 0:
         return False

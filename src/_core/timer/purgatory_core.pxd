@@ -41,7 +41,7 @@ cdef struct Operation:
     Mutex *lock                 # &own_lock or the supplied one; NULL: try_complete locks for itself (Python operations)
     Mutex own_lock
 
-cdef struct Purgatory:          # counted: its makers, and each operation that was watched
+cdef struct Purgatory:          # counted: by its makers, and by each operation that was watched
     AtomicI64 refs
     AtomicI64 estimated_total   # operations watched, corrected by each purge
     AtomicI64 delayed           # operations in the timer

@@ -1,7 +1,8 @@
 """Purgatory: operations that wait for an event on one of their keys, or for their time-out. The C part.
 
 A watcher holds a count of its operation. An operation that completes leaves lists and timer at once, except for the
-traces that make the lengths Kafka's. Iteration works on a counted snapshot, never under the shard lock.
+traces that keep the reported lengths equal to Kafka's. Iteration works on a counted snapshot, never under the shard
+lock.
 Source: ``DelayedOperationPurgatory``, ``DelayedOperation``.
 """
 from libc.stdint cimport int32_t, int64_t, intptr_t

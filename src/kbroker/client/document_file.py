@@ -184,7 +184,7 @@ def _of_yaml(file: Document, text: str, use: Callable[[Node], Any]) -> Any:
 
 
 class _YamlNodes:
-    """Converts PyYAML's nodes to `Node`."""
+    """Conversion of PyYAML's nodes to `Node`."""
 
     def __init__(self, file: Document, yaml: Any, construct: Callable[[Any], Any]) -> None:
         self._file = file

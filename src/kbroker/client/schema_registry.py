@@ -202,7 +202,7 @@ class SchemaRegistry:
     ) -> tuple[tuple[str, str], ...]:
         """Return name and text of the references of a schema, each before its users.
 
-        Args: ``listed``: by the registry; ``read``: returns the references and the text of one.
+        Args: ``listed``: references in the registry's response; ``read`` returns the references and the text of one.
         """
         found: dict[str, str] = {}
         visited: set[str] = set()

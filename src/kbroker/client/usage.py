@@ -231,7 +231,7 @@ def _throttle_kinds(connections: Iterable[Mapping[str, Any]]) -> dict[tuple[str,
 def _rate(now: int, then: int | None, interval_s: float | None) -> float | None:
     """Return the growth per second, None without an earlier value.
 
-    A smaller value than before was reset by a restart or closed connections: 0.
+    A value below the earlier one was reset, by a restart or closed connections; its growth is 0.
     """
     if then is None or interval_s is None or interval_s <= 0:
         return None

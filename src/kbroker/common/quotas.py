@@ -144,7 +144,7 @@ def resolve(
     """Return the entity, among those with a quota of one key, that applies to a client.
 
     While quotas of that key are set on one level only, that level determines the counter even without an entity for
-    this client. Args: ``kinds`` of ``limited``, for frequent callers.
+    this client. Args: ``kinds``: the result of ``kinds_of(limited)``, which frequent callers keep.
     """
     winner = next((one for one in candidates(user, client_id) if one.entity in limited), None)
     kinds = kinds_of(limited) if kinds is None else kinds

@@ -39,7 +39,7 @@ _KINDS = {kind: one for one in _MODERN for kind in one.FORMATS}
 
 
 class GroupShard(CoordinatorShard):
-    """The groups of a partition. ``lock`` guards ``groups``; it is taken under groups' locks, and before no other.
+    """The groups of a partition. ``lock`` guards ``groups``; it is acquired under groups' locks, and is a leaf.
 
     Args: ``dismiss`` makes a group dead, under its lock; its delayed requests get the error.
     """

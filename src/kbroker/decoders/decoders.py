@@ -88,7 +88,7 @@ class Decoders:
         return DecodedRecord(topic, partition, offset, timestamp_ms, parts[0], parts[1], headers)
 
     def part(self, name: str, data: bytes, place: Place) -> Decoded:
-        """Return a key or value by the decoder of a name, or else by AUTO with a ``problem``."""
+        """Return a key or value as the named decoder decodes it; if that fails, as AUTO does, with a ``problem``."""
         if name == AUTO:
             return self.detected(data, place)
         try:

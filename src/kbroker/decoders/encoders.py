@@ -54,8 +54,8 @@ NAMES = (*_PLAIN, *by_schema.BY_SCHEMA)
 class Encoders:
     """The encoders of keys and values.
 
-    Those by a schema use the latest one of the subject TOPIC-key or TOPIC-value, read once, and write the wire format
-    of Confluent; `registry` is the one of that schema's kind.
+    The encoders by schema use the latest schema of the subject TOPIC-key or TOPIC-value, which is read once, and write
+    the wire format of Confluent; the encoder `registry` selects the kind of that schema.
     Threads: one at a time.
     """
 

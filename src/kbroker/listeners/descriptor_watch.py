@@ -27,7 +27,7 @@ class DescriptorWatch:
         self._seen = seen
         if self._is_short:
             logger.warning(
-                "new connections wait: %d are open, and what is left of the limit of open files (%s) is kept for the "
+                "new connections wait: %d are open, and the rest of the limit of open files (%s) is kept for the "
                 "log; raise the limit (ulimit -n, LimitNOFILE), or set max.connections below it",
                 self._server.connection_quotas.count(),
                 open_files_limit() or "none",

@@ -225,7 +225,7 @@ def read_txn_checkpoint(folder: str | Path) -> tuple[int, dict[int, tuple[int, i
 
 
 def txn_index_sum(segment: Path) -> tuple[int, int]:
-    """Return the sum of a segment's .txnindex as the checkpoint has it. Raises: OSError."""
+    """Return the number of entries and the CRC of a segment's .txnindex, as in the checkpoint. Raises: OSError."""
     path = segment.with_suffix(".txnindex")
     data = path.read_bytes() if path.exists() else b""
     return len(data) // TXN_ENTRY_BYTES, crc32c(data)

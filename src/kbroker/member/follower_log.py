@@ -89,7 +89,7 @@ class FollowerLog(SnapshotWriter):
 
     Args: ``log_dir``: the locked folder of the metadata log.
     Raises: OSError. Damaged batches and snapshots are removed.
-    Threads: reading and appending by one thread, snapshots by one other. Lock: held over no sync.
+    Threads: one reads and appends, one other writes snapshots. Lock: held over no sync.
     """
 
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock) -> None:

@@ -270,7 +270,7 @@ class TopicRegistry:
         return deleted
 
     def delete_all(self, names: Sequence[str], charge: Charge = free) -> list[uuid.UUID | KafkaError]:
-        """Delete topics separately, but many of them in one write, which costs as much as for one.
+        """Delete topics independently of each other, many of them in one write, which takes as long as one deletion's.
 
         Other changes happen in between; deleted topics stay deleted if others fail.
         Returns: for each its id, or the error as raised by ``delete``.

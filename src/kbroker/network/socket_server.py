@@ -183,8 +183,8 @@ class SocketServer:
     def start(self, executor: Callable[[], RequestExecutor] | None = None) -> None:
         """Bind, unless already bound, and serve.
 
-        Args: ``executor`` returns one for each network thread, which then executes requests itself while few wait;
-        None: the takers of the queue execute all.
+        Args: ``executor`` returns the executor of a network thread, which then executes requests itself while few wait;
+        None: the threads that read the queue execute all.
         Raises: RuntimeError if it was started before.
         """
         if self._started:

@@ -27,7 +27,7 @@ class WrongTokens:
         self._right: dict[str, None] = {}  # addresses, the oldest first
 
     def wait_ms(self, address: str, is_right: bool | None) -> int:
-        """Record a token of an address; return the time that it must wait with any token, 0 if the token counts.
+        """Record a token of an address; return the time for which its tokens are refused, 0 if this one is considered.
 
         Args: ``is_right``: None records nothing.
         """

@@ -338,7 +338,7 @@ cdef void recorder_release(Recorder *recorder) noexcept nogil:
 
 
 cdef class RequestLogRecorder(RequestRecorder):
-    """Records the requests of one network thread. Created by ``RequestLogCore.recorder``."""
+    """Recorder of the requests of one network thread. Created by ``RequestLogCore.recorder``."""
 
     def __init__(self):
         raise TypeError("a RequestLogRecorder is made by RequestLogCore.recorder")

@@ -40,7 +40,7 @@ class RequestLogFigures(NamedTuple):
 
 
 class RequestLog:
-    """Records finished requests if a topic or a folder is configured; otherwise it costs nothing.
+    """The log of finished requests, if a topic or a folder is configured; otherwise it costs nothing.
 
     Args: ``api_names`` of the served APIs, by key, as ``Produce``; ``network_threads`` of all listeners, which share
     the buffer.

@@ -69,7 +69,7 @@ def serve_and_drop(rig: Rig) -> None:
 def test_descriptors_and_threads_come_back(backend: object) -> None:
     """After connections, resets and a stop, the server has freed its descriptors and ended its threads.
 
-    Descriptors and threads of earlier tests may end meanwhile and are not counted.
+    Descriptors that earlier tests close meanwhile, and their threads that end, are not counted.
     """
     Rig(backend).close()
     gc.collect()

@@ -22,8 +22,9 @@ from tests.support.log_moves import KEY, filled, finish, home, homes, values
 def test_a_promotion_whose_sync_fails(
     brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch, number: int, times: int
 ) -> None:
-    """The copy gives its name back, as the next start would remove the folder in use; else the partition takes no
-    appends.
+    """The copy is renamed back, or the next start would remove the folder in use.
+
+    If that fails too, the partition takes no appends.
     """
     manager = filled(brokers)
     sync_folder = checkpoints.sync_folder

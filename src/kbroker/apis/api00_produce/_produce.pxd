@@ -13,8 +13,8 @@ cdef void delayed_produce_source(Operation *op, int32_t *processor_id, int64_t *
 
 # --------------------------------------------------- requests that are appended together, see handlers/_produce_run
 
-# Parse a request with one partition, without a transaction. NULL: it is another one, or not well formed; it is then
-# executed alone. Call free_produce in either case.
+# Parse a request with one partition, without a transaction. NULL: the request has another form, or is malformed, and
+# is executed alone. Call free_produce in either case.
 cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil
 # Set part for partition_append_run. False: the request is refused with part.result.
 cdef bint begin_gathered(Handler *handler, Request *request, ProduceRequest *parsed, AppendPart *part) noexcept nogil

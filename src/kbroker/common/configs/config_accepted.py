@@ -13,7 +13,8 @@ from kbroker.common.configs.config_def import INT64_MAX, ConfigKey, between, key
 
 TIERED = "Accepted without effect; tiered storage is not supported."
 NO_EFFECT = "Accepted without effect."
-ONE_BROKER = "Accepted without effect; there is one broker."
+NO_REPLICATION = "Accepted without effect; kbroker does not replicate."
+NO_CONNECTION = "Accepted without effect; kbroker connects to no other broker."
 _NOT_SERVED = "Accepted without effect; Kerberos and bearer tokens are not supported."
 _OWN_TLS = "Accepted without effect; OpenSSL provides TLS."
 
@@ -22,7 +23,7 @@ _per_broker = partial(key, importance="low", dynamic="per-broker")
 
 
 ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
-    _cluster_wide("num.replica.fetchers", "int", 1, ONE_BROKER, between(1)),
+    _cluster_wide("num.replica.fetchers", "int", 1, NO_REPLICATION, between(1)),
     _cluster_wide("follower.fetch.last.tiered.offset.enable", "boolean", False, TIERED),
     _cluster_wide("remote.fetch.max.wait.ms", "int", 500, TIERED, between(1)),
     _cluster_wide("remote.list.offsets.request.timeout.ms", "long", 30_000, TIERED, between(1)),
@@ -45,7 +46,7 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _per_broker("sasl.login.refresh.min.period.seconds", "short", 60, _NOT_SERVED),
     _per_broker("sasl.login.refresh.window.factor", "double", 0.8, _NOT_SERVED),
     _per_broker("sasl.login.refresh.window.jitter", "double", 0.05, _NOT_SERVED),
-    _per_broker("sasl.mechanism.inter.broker.protocol", "string", "GSSAPI", ONE_BROKER),
+    _per_broker("sasl.mechanism.inter.broker.protocol", "string", "GSSAPI", NO_CONNECTION),
     _per_broker("ssl.keymanager.algorithm", "string", "SunX509", _OWN_TLS),
     _per_broker("ssl.protocol", "string", "TLSv1.3",
         "Accepted without effect; ssl.enabled.protocols sets the versions."),
@@ -56,8 +57,8 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
 
 #: Keys that are described only while they are set.
 RATE_KEYS: tuple[ConfigKey, ...] = (
-    _cluster_wide("follower.replication.throttled.rate", "long", None, ONE_BROKER, between(0)),
-    _cluster_wide("leader.replication.throttled.rate", "long", None, ONE_BROKER, between(0)),
+    _cluster_wide("follower.replication.throttled.rate", "long", None, NO_REPLICATION, between(0)),
+    _cluster_wide("leader.replication.throttled.rate", "long", None, NO_REPLICATION, between(0)),
     _cluster_wide("replica.alter.log.dirs.io.max.bytes.per.second", "long", None,
         "Bytes per second that moves of partitions between log folders copy; unset: no limit.", between(0)),
 )  # fmt: skip

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.common.configs.config_accepted import ONE_BROKER
 from kbroker.common.configs.config_def import (
     INT32_MAX,
     INT64_MAX,
@@ -110,7 +109,8 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     key("num.partitions", "int", 1,
         "Number of partitions of a topic that is created without one.", between(1)),
     key("default.replication.factor", "int", 1,
-        "Replication factor of a topic that is created without one; must be 1, since there is one broker.",
+        "Replication factor of a topic that is created without one: at most the number of kbroker.brokers; with "
+        "process.roles=broker, that of topics that the broker creates, by default the controller's.",
         between(1)),
     key("transaction.max.timeout.ms", "int", 900_000,
         "Maximum time-out of a transaction in milliseconds.", between(1),
@@ -137,12 +137,17 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "Bytes of __transaction_state that are read at once during its loading.", between(1), importance="high"),
     key("transaction.state.log.num.partitions", "int", 50, "Partitions of __transaction_state.", between(1),
         importance="high"),
-    key("transaction.state.log.replication.factor", "short", 1, ONE_BROKER, between(1), importance="high"),
-    key("transaction.state.log.min.isr", "int", 1, ONE_BROKER, between(1), importance="high"),
+    key("transaction.state.log.replication.factor", "short", 1,
+        "Replication factor of __transaction_state when it is created: at most the number of kbroker.brokers; with "
+        "process.roles=broker, as set, by default 3.", between(1), importance="high"),
+    key("transaction.state.log.min.isr", "int", 1, "min.insync.replicas of __transaction_state when it is created.",
+        between(1), importance="high"),
     key("transaction.state.log.segment.bytes", "int", 104_857_600, "Segment size of __transaction_state.",
         between(LEAST_SEGMENT_BYTES), importance="high"),
     key("offsets.topic.num.partitions", "int", 50, "Partitions of __consumer_offsets.", between(1), importance="high"),
-    key("offsets.topic.replication.factor", "short", 1, ONE_BROKER, between(1), importance="high"),
+    key("offsets.topic.replication.factor", "short", 1,
+        "Replication factor of __consumer_offsets when it is created: at most the number of kbroker.brokers; with "
+        "process.roles=broker, as set, by default 3.", between(1), importance="high"),
     key("offsets.topic.segment.bytes", "int", 104_857_600, "Segment size of __consumer_offsets.",
         between(LEAST_SEGMENT_BYTES), importance="high"),
     key("offsets.retention.minutes", "int", 10_080, "Minutes after which the offsets of an empty group are deleted.",
@@ -155,7 +160,8 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     key("group.min.session.timeout.ms", "int", 6000, "Minimum session timeout of a member, in milliseconds."),
     key("group.max.session.timeout.ms", "int", 1_800_000, "Maximum session timeout of a member, in milliseconds."),
     key("group.max.size", "int", INT32_MAX, "Maximum number of members of one group.", between(1)),
-    key("controlled.shutdown.enable", "boolean", True, ONE_BROKER),
+    key("controlled.shutdown.enable", "boolean", True,
+        "Whether a stop is a controlled shutdown by the controllers. Without effect unless process.roles=broker."),
     key("quota.window.num", "int", 11, "Number of windows over which client quotas measure a rate.", between(1),
         importance="low"),
     key("quota.window.size.seconds", "int", 1, "Length of a client quota window in seconds.", between(1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kbroker.common.configs.config_accepted import NO_CONNECTION
 from kbroker.common.configs.config_def import ConfigKey, Validator, between, key, one_of
 from kbroker.common.security.scram import MECHANISMS
 
@@ -94,7 +95,7 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
         Validator("User:name, separated by semicolons", _not_super_users)),
     key("allow.everyone.if.no.acl.found", "boolean", False,
         "Whether every client may perform every operation on a resource without ACLs."),
-    key("security.inter.broker.protocol", "string", "PLAINTEXT", "Accepted without effect; there is one broker."),
+    key("security.inter.broker.protocol", "string", "PLAINTEXT", NO_CONNECTION),
 )  # fmt: skip
 
 JAAS_CONFIG = key(

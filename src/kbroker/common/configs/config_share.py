@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.common.configs.config_accepted import ONE_BROKER
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, between, key
 from kbroker.common.configs.group_bounds import member_keys, with_bounds
 
@@ -37,8 +36,11 @@ SHARE_KEYS: tuple[ConfigKey, ...] = (
         "Completed delayed share fetches after which watch lists are purged."),
     key("share.coordinator.state.topic.num.partitions", "int", 50, "Partitions of __share_group_state.", between(1),
         importance="high"),
-    key("share.coordinator.state.topic.replication.factor", "short", 1, ONE_BROKER, between(1), importance="high"),
-    key("share.coordinator.state.topic.min.isr", "short", 1, ONE_BROKER, between(1), importance="high"),
+    key("share.coordinator.state.topic.replication.factor", "short", 1,
+        "Replication factor of __share_group_state when it is created: at most the number of kbroker.brokers; with "
+        "process.roles=broker, as set, by default 3.", between(1), importance="high"),
+    key("share.coordinator.state.topic.min.isr", "short", 1,
+        "min.insync.replicas of __share_group_state when it is created.", between(1), importance="high"),
     key("share.coordinator.state.topic.segment.bytes", "int", 104_857_600, "Segment size of __share_group_state.",
         between(1), importance="high"),
     key("share.coordinator.snapshot.update.records.per.snapshot", "int", 500,

@@ -50,11 +50,12 @@ TOPIC_KEYS: tuple[ConfigKey, ...] = (
     _key("flush.ms", "long", INT64_MAX, "Milliseconds after which the log is flushed to disk.", between(0),
         synonym="log.flush.interval.ms"),
     _key("follower.replication.throttled.replicas", "list", (), "Replicas whose follower traffic is throttled. "
-        "Accepted without effect; there is one broker.", throttled_replicas("follower.replication.throttled.replicas")),
+        "Accepted without effect; kbroker does not replicate.",
+        throttled_replicas("follower.replication.throttled.replicas")),
     _key("index.interval.bytes", "int", 4096, "Bytes of batches between two entries of the offset index.", between(0),
         synonym="log.index.interval.bytes"),
     _key("leader.replication.throttled.replicas", "list", (), "Replicas whose leader traffic is throttled. Accepted "
-        "without effect; there is one broker.", throttled_replicas("leader.replication.throttled.replicas")),
+        "without effect; kbroker does not replicate.", throttled_replicas("leader.replication.throttled.replicas")),
     _key("local.retention.bytes", "long", -2, "Local part of retention.bytes. Accepted without effect; tiered storage "
         "is not supported.", between(-2), synonym="log.local.retention.bytes"),
     _key("local.retention.ms", "long", -2, "Local part of retention.ms. Accepted without effect; tiered storage is not "
@@ -74,7 +75,7 @@ TOPIC_KEYS: tuple[ConfigKey, ...] = (
     _key("min.compaction.lag.ms", "long", 0, "Minimum milliseconds that a record of a compacted topic stays "
         "uncompacted.", between(0), synonym="log.cleaner.min.compaction.lag.ms"),
     _key("min.insync.replicas", "int", 1,
-        "Replicas that must have a record before acks=all is acknowledged; every partition has one replica.",
+        "Replicas that must have a record before acks=all is acknowledged, at most all replicas of the partition.",
         between(1), synonym="min.insync.replicas"),
     _key("preallocate", "boolean", False, "Whether a new segment reserves its whole size on disk, so that appends to "
         "it do not run out of space.", synonym="log.preallocate"),
@@ -98,5 +99,6 @@ TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "Age in milliseconds at which a new segment is started, even if the current one is not full.",
         between(1), synonym="log.roll.ms"),
     _key("unclean.leader.election.enable", "boolean", False, "Whether an out-of-sync replica may become leader. "
-        "Accepted without effect; there is one replica.", synonym="unclean.leader.election.enable"),
+        "Accepted without effect; only ElectLeaders makes such a replica the leader.",
+        synonym="unclean.leader.election.enable"),
 )  # fmt: skip

@@ -18,7 +18,7 @@ Task = Iterator[None]
 
 
 class BackgroundTasks:
-    """Tasks that run in turns on a thread, which ends when there are none; without a thread each runs whole at once.
+    """Tasks that run in turns on a thread, which ends when there are none; without a thread ``run`` executes each.
 
     A task is an iterator; each step of it is a slice of work, after which the next task has its turn.
 

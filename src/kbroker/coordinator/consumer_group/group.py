@@ -167,10 +167,10 @@ class ConsumerGroup(ModernGroup):
     def preferred_assignor(
         self, old: ConsumerGroupMember | None = None, new: ConsumerGroupMember | None = None
     ) -> str | None:
-        """Return the assignor that most members select, with a changed member; None if none selects one.
+        """Return the assignor that most members select after a member's change; None if no member selects one.
 
-        At a tie it is the first in Kafka's hash map. The names of Kafka's assignors are in one slot of that map, whose
-        first one is the name that the change adds.
+        At a tie it is the first in Kafka's hash map. The names of Kafka's assignors are in one slot of that map, and
+        the name that was added last is the first of the slot.
         """
         counts = dict(self.assignors)
         _count(counts, old and old.server_assignor, None)

@@ -48,7 +48,7 @@ cdef int32_t txn_index_sum(TxnIndex *index, TxnSum *out) noexcept nogil
 cdef void txn_index_expect(TxnIndex *index, const TxnSum *expected) noexcept nogil
 # Compare the file with the sum: 1 equal, and required from now on, 0 different, or -errno.
 cdef int32_t txn_index_matches(TxnIndex *index, const TxnSum *expected) noexcept nogil
-# Add to *out (realloc'ed) the entries that overlap [fetch_offset, upper_bound). 1: no later segment can add more; 0;
-# TXN_INDEX_DAMAGED or -errno
+# Add to *out (realloc'ed) the entries that overlap [fetch_offset, upper_bound). 1: no later segment can add more; 0:
+# one may; TXN_INDEX_DAMAGED or -errno.
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
                                int32_t *count) noexcept nogil

@@ -1,4 +1,4 @@
-"""Owner of the log folders of a node, and the faults that it can see without reading logs.
+"""Owner of the log folders of a node, and the faults that can be found without reading logs.
 
 Source: ``StorageTool.infoCommand``.
 """

@@ -1,4 +1,4 @@
-"""SCRAM credentials of new users, as the storage tool's option --add-scram has them.
+"""SCRAM credentials of new users, in the form of the storage tool's option --add-scram.
 
 Source: ``ScramParser``, ``ScramFormatter``.
 """

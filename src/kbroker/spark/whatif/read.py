@@ -386,7 +386,7 @@ def _coded(columns: Sequence[Any]) -> tuple[Array, list[tuple[Array, list[Any]]]
 
 
 def _distinct(code: Array, limit: int) -> tuple[Array, Array]:
-    """Return the distinct ones of numbers from 0 to below `limit`, sorted, and each number's place among them."""
+    """Return the distinct values of numbers from 0 to below `limit`, sorted, and each number's index among them."""
     if limit > SPARSE * len(code):
         return np.unique(code, return_inverse=True)
     place = np.zeros(limit, np.int32)

@@ -216,7 +216,7 @@ def _merged(parts: list[tuple[Array, ...]]) -> tuple[Array, ...]:
 
 
 def _runs(key: Array) -> tuple[Array, Array]:
-    """Return the distinct ones of sorted numbers, and the place at which each begins."""
+    """Return the distinct values of sorted numbers, and the index at which each begins."""
     starts = np.flatnonzero(np.concatenate([[True], np.diff(key) != 0]))
     return key[starts], starts
 

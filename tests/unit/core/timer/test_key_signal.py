@@ -1,4 +1,4 @@
-"""Signal of events about watched keys: watches and the end. Native code alone raises events."""
+"""Signal of events about watched keys: its watches and its close. Only native code raises events."""
 
 import threading
 
