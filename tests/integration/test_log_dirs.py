@@ -212,9 +212,10 @@ def test_kafkas_tools_move_a_partition(start_broker: Callable[..., BrokerProcess
 
 def test_each_thread_has_a_name(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """Each thread of a broker but the main one shows its own name in ps, top and perf."""
-    broker = start_broker(log__dirs=f"{tmp_path / 'a'},{tmp_path / 'b'}")
+    broker = start_broker(log__dirs=f"{tmp_path / 'a'},{tmp_path / 'b'}", kbroker__metrics__listener="127.0.0.1:0")
     tasks = Path(f"/proc/{broker.pid}/task")
     main = (tasks / str(broker.pid) / "comm").read_text()
     wait_for("all names", lambda: [one.read_text() for one in tasks.glob("*/comm")].count(main) == 1)
     names = {one.read_text().strip() for one in tasks.glob("*/comm")}
     assert {"log-flusher-0", "log-flusher-1", "log-scheduler-1", "throttle-reaper", "network-0"} <= names
+    assert {"metrics", "group-rebalance", "group-heartbeat"} <= names

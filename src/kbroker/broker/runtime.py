@@ -15,7 +15,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker._core.requests.request_queue import Queue
 from kbroker.apis import api18_api_versions
@@ -31,6 +30,7 @@ from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.late_service import LateService
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import new_thread
 from kbroker.common.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.handlers.api_table import KafkaApis
@@ -348,8 +348,8 @@ class BrokerRuntime:
         self._set_api_versions(native_apis)
         native_apis.intercept(self._interception.keys)
         reapers = [
-            _thread("executor-Fetch-reaper", native_apis.run_fetch_reaper),
-            _thread("executor-Produce-reaper", native_apis.run_produce_reaper),
+            new_thread("executor-Fetch-reaper", native_apis.run_fetch_reaper, "Fetch-reaper"),
+            new_thread("executor-Produce-reaper", native_apis.run_produce_reaper, "Produce-reaper"),
         ]
         self._on_stop("reapers", lambda: self._join(reapers))
         self._on_stop("native_apis", native_apis.close)
@@ -536,11 +536,3 @@ class BrokerRuntime:
             thread.join(max(0.0, (end_ms - real.now_ms()) / 1000))
             if thread.is_alive():
                 logger.error("thread %s did not end within %.1f s", thread.name, self._timeout_s)
-
-
-def _thread(name: str, body: Callable[[], None]) -> threading.Thread:
-    def run() -> None:
-        process_memory.note_thread(name.removeprefix("executor-"))
-        body()
-
-    return threading.Thread(target=run, name=name, daemon=True)

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any, cast
@@ -20,6 +21,7 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.addresses import host_port
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import new_thread
 
 logger = get_logger(__name__)
 
@@ -81,9 +83,7 @@ class HttpServer:
         self._server = _Server(
             self._host, self._port, self._handler, self._served, self._name, self._max_connections, self._clock
         )
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name=self._name, daemon=True
-        )
+        self._thread = new_thread(self._name, partial(self._server.serve_forever, _POLL_S))
         self._thread.start()
 
     def stop(self) -> None:

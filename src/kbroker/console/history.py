@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import new_thread
 
 if TYPE_CHECKING:
     from kbroker.observe.broker_parts import BrokerParts
@@ -109,7 +110,7 @@ class Sampler(ABC):
     def _begin(self) -> None:
         """Start the thread unless it runs; under the lock."""
         if self._thread is None and not self._stopping.is_set():
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = new_thread(self._name, self._run)
             self._thread.start()
 
     def stop(self) -> None:

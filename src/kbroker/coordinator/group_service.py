@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
@@ -56,7 +55,7 @@ class GroupService:
         self._check_ms = config.integer("offsets.retention.check.interval.ms")
         node_id = config.node_id
         self._threads = [
-            threading.Thread(target=run, name=f"ExpirationReaper-{node_id}-{name}", daemon=True)
+            new_thread(f"ExpirationReaper-{node_id}-{name}", run, f"group-{name.lower()}")
             for name, run in (
                 ("Rebalance", self.coordinator.joins.run_reaper),
                 ("Heartbeat", self.coordinator.run_heartbeat_reaper),

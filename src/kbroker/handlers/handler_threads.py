@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from kbroker._core import process_memory
+from kbroker.common.threads import new_thread
 
 
 class HandlerThreads:
@@ -35,16 +35,12 @@ class HandlerThreads:
                 self._wanted = count
             for _ in range(count - self._wanted):
                 name = f"data-plane-kafka-request-handler-{self._number}"
-                thread = threading.Thread(target=self._run, args=(f"handler-{self._number}",), name=name, daemon=True)
+                thread = new_thread(name, self._body, f"handler-{self._number}")
                 self._number += 1
                 thread.start()
                 self._threads.append(thread)
                 self._wanted += 1
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-
-    def _run(self, short_name: str) -> None:
-        process_memory.note_thread(short_name)
-        self._body()
 
     @property
     def threads(self) -> list[threading.Thread]:

@@ -10,9 +10,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from kbroker._core import process_memory
 from kbroker.common.loggers import get_logger
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 
 logger = get_logger(__name__)
 
@@ -36,7 +35,7 @@ class LongRequests:
                 refuse()
                 return
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="kafka-request-handler-long", daemon=True)
+                thread = new_thread("kafka-request-handler-long", self._run, "python-handler")
                 try:
                     thread.start()
                 except (RuntimeError, MemoryError):  # no more threads: the next of these requests tries again
@@ -54,7 +53,6 @@ class LongRequests:
         return self._thread is None or have_ended([self._thread], timeout_s)
 
     def _run(self) -> None:
-        process_memory.note_thread("python-handler")
         while (found := self._waiting.get()) is not None:
             serve, refuse = found
             if self._stopping.is_set():

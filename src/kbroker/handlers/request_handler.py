@@ -9,9 +9,9 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError, ProtocolError
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import new_thread
 from kbroker.handlers._batch_receiver import BatchReceiver
 from kbroker.handlers.api_table import ApiEntry, KafkaApis, encode_response
 from kbroker.handlers.long_requests import LongRequests
@@ -139,8 +139,7 @@ class RequestHandlerPool:
         self._stopping = threading.Event()
         self._long_requests = LongRequests()
         self._threads = [
-            threading.Thread(target=self._run, name=f"kafka-request-handler-python-{number}", daemon=True)
-            for number in range(count)
+            new_thread(f"kafka-request-handler-python-{number}", self._run, "python-handler") for number in range(count)
         ]
 
     def start(self) -> None:
@@ -158,7 +157,6 @@ class RequestHandlerPool:
         return have_ended and not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
-        process_memory.note_thread("python-handler")
         receiver = self._new_receiver()
         while not self._stopping.is_set():
             request = receiver.receive(TAKE_TIMEOUT_S)

@@ -19,11 +19,10 @@ from kbroker.log._partition cimport (
 )
 from kbroker.log._partition_log cimport PartitionLog
 
+from functools import partial
 import os
-import threading
 
-from kbroker._core import process_memory
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 
 cdef enum:
     QUEUE_SLOTS = 1024
@@ -198,7 +197,7 @@ cdef class Flusher:
 
     def start(self, str name not None):
         """Start the thread. Raises: RuntimeError if the system cannot create one."""
-        self.thread = threading.Thread(target=_run, args=(_Lease.of(self),), name=name, daemon=True)
+        self.thread = new_thread(name, partial(_run, _Lease.of(self)))
         self.thread.start()
 
     def attach(self, PartitionLog log not None):
@@ -270,6 +269,5 @@ cdef class _Lease:
 
 def _run(_Lease lease not None):
     cdef FlushQueue *queue = lease.queue
-    process_memory.note_thread(threading.current_thread().name)
     with nogil:
         queue_run(queue)

@@ -3,11 +3,10 @@
 import threading
 from collections.abc import Callable
 
-from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.loggers import get_logger
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 
 logger = get_logger(__name__)
 
@@ -91,7 +90,8 @@ class Scheduler:
             if self._closed:
                 raise RuntimeError(f"scheduler {self._name} is closed")
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                short_name = self._name.removeprefix("kafka-").replace("-thread", "")
+                self._thread = new_thread(self._name, self._loop, short_name)
                 self._thread.start()
 
     def run_due(self) -> None:
@@ -120,7 +120,6 @@ class Scheduler:
         return thread is None or have_ended([thread], timeout_s)
 
     def _loop(self) -> None:
-        process_memory.note_thread(self._name.removeprefix("kafka-").replace("-thread", ""))
         while not self._closed:
             self._timer.advance(ADVANCE_MS)
 

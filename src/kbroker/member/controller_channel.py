@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker.client.cluster import shared_version
 from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures, cause_of
 from kbroker.common.loggers import get_logger
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.protocol.codec import Body
 
@@ -96,7 +95,7 @@ class ControllerChannel:
         #: Called on the channel's thread when it is connected to a controller with other versions.
         self.on_versions: Callable[[], object] = bool
         self._failures = RepeatedFailures(clock)
-        self._thread = threading.Thread(target=self._run, name=f"{name}-channel-manager", daemon=True)
+        self._thread = new_thread(f"{name}-channel-manager", self._run, "to-controller")
 
     def start(self) -> None:
         """Start the thread."""
@@ -137,7 +136,6 @@ class ControllerChannel:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        process_memory.note_thread("to-controller")
         while True:
             with self._changed:
                 while not self._queue and not self._is_closed:

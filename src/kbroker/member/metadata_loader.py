@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kbroker._core import process_memory
 from kbroker.common.feature_versions import FIRST_LEVEL, LAST_STABLE_LEVEL, METADATA_VERSION, level_text
 from kbroker.common.loggers import get_logger
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 from kbroker.log.log_dir import LogDir
 from kbroker.member.follower_log import FollowerLog
 from kbroker.member.remote_metadata import RemoteMetadata
@@ -73,7 +72,7 @@ class MetadataLoader:
         self.applied_offset = -1
         self.applied_time_ms = -1
         self.fault = ""
-        self._thread = threading.Thread(target=self._run, name="kafka-metadata-loader", daemon=True)
+        self._thread = new_thread("kafka-metadata-loader", self._run, "metadata-loader")
 
     @property
     def counts(self) -> LoaderCounts:
@@ -145,7 +144,6 @@ class MetadataLoader:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        process_memory.note_thread("metadata-loader")
         while True:
             with self._changed:
                 while not self._is_closed and (self._is_busy or not self._has_work()):

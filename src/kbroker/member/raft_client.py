@@ -8,14 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker.client.cluster import shared_version
 from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures, cause_of
 from kbroker.common.loggers import get_logger
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 from kbroker.log.log_dir import LogDir
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.member.raft_observer import RaftFatalError, RaftObserver, Send, Wait
@@ -53,7 +52,7 @@ class RaftClient:
         self._connections: dict[Address, Connection] = {}
         self._current: Connection | None = None
         self._failures = RepeatedFailures(clock)
-        self._thread = threading.Thread(target=self._run, name="raft-io-thread", daemon=True)
+        self._thread = new_thread("raft-io-thread", self._run, "raft-io")
 
     def start(self) -> None:
         """Start the thread."""
@@ -70,7 +69,6 @@ class RaftClient:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        process_memory.note_thread("raft-io")
         try:
             while not self._closing.is_set():
                 step = self._observer.next(self._clock.now_ms())

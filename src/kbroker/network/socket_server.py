@@ -8,9 +8,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue, RequestExecutor
@@ -18,6 +18,7 @@ from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import new_thread
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
@@ -205,9 +206,7 @@ class SocketServer:
             for thread in (*bound.threads.values(), bound.acceptor_thread):
                 thread.start()
         if self._watch is not None:
-            self._watch_thread = threading.Thread(
-                target=self._watch_network, args=(self._watch,), name="network-watch", daemon=True
-            )
+            self._watch_thread = new_thread("network-watch", partial(self._watch_network, self._watch))
             self._watch_thread.start()
 
     def connect(self, principal: str, remote_host: str) -> socket.socket:
@@ -285,23 +284,17 @@ class SocketServer:
 
     def _serve(self, bound: _BoundListener, processor: Processor) -> None:
         """Run a network thread. After a retired thread its tables become available to its successor."""
-        process_memory.note_thread(f"network-{processor.processor_id}")
         processor.run()
         with self._resize_lock:
             if processor not in bound.processors:
                 self._forget(bound, processor)
 
-    def _accept(self, acceptor: Acceptor, port: int) -> None:
-        process_memory.note_thread(f"acceptor-{port}")
-        acceptor.run()
-
     def _watch_network(self, watch: NetworkWatch) -> None:
         """Start a stand-in for each network thread that is stuck in a request."""
-        process_memory.note_thread("network-watch")
         while (processor := watch.wait()) is not None:
             name = f"network-stand-in-{processor.processor_id}"
             try:
-                threading.Thread(target=processor.stand_in, name=name, daemon=True).start()
+                new_thread(name, processor.stand_in, f"stand-in-{processor.processor_id}").start()
             except (RuntimeError, MemoryError):  # no more threads: this one serves the connections
                 processor.stand_in()
 
@@ -425,11 +418,10 @@ class SocketServer:
         label = f"{options.broker_id}-ListenerName({name})-{protocol}-{processor_id}"
         if bound.is_internal:
             label = f"{options.broker_id}-internal-{processor_id}"
-        bound.threads[processor] = threading.Thread(
-            target=self._serve,
-            args=(bound, processor),
-            name=f"data-plane-kafka-network-thread-{label}",
-            daemon=True,
+        bound.threads[processor] = new_thread(
+            f"data-plane-kafka-network-thread-{label}",
+            partial(self._serve, bound, processor),
+            f"network-{processor_id}",
         )
         return processor
 
@@ -454,11 +446,10 @@ class SocketServer:
             backend=options.new_backend(),
         )
         port = bound.socket.getsockname()[1]
-        bound.acceptor_thread = threading.Thread(
-            target=self._accept,
-            args=(bound.acceptor, port),
-            name=f"data-plane-kafka-socket-acceptor-ListenerName({name})-{protocol}-{port}",
-            daemon=True,
+        bound.acceptor_thread = new_thread(
+            f"data-plane-kafka-socket-acceptor-ListenerName({name})-{protocol}-{port}",
+            bound.acceptor.run,
+            f"acceptor-{port}",
         )
 
     def _close_sockets(self) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
-from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.metric_config import MetricConfig
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity, enforced_key
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.metrics.registry import EXPIRY_INTERVAL_MS, Metrics
 from kbroker.quota._client_quotas import ClientQuotaManagers
@@ -34,7 +31,7 @@ class QuotaService:
             controller_window_seconds=config.integer("controller.quota.window.size.seconds"),
             max_counters=config.integer("kbroker.quota.max.counters"),
         )
-        self._reaper = threading.Thread(target=self._reap, name="ThrottledChannelReaper", daemon=True)
+        self._reaper = new_thread("ThrottledChannelReaper", self.managers.run_reaper, "throttle-reaper")
         self._expiry: ScheduledTask | None = None
 
     def start(self, scheduler: Scheduler) -> None:
@@ -51,10 +48,6 @@ class QuotaService:
             return
         user, client_id = (names[kind] or DEFAULT_ENTITY if kind in names else None for kind in (USER, CLIENT_ID))
         self.managers.update(user, client_id, key, value)
-
-    def _reap(self) -> None:
-        process_memory.note_thread("throttle-reaper")
-        self.managers.run_reaper()
 
     def _expire(self) -> None:
         self.managers.expire_inactive()

@@ -11,6 +11,7 @@ from kbroker.common.configs.config_def import ConfigError, folder_error
 from kbroker.common.errors import Errors, ignoring
 from kbroker.common.loggers import get_logger
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
+from kbroker.common.threads import new_thread
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.request_log.settings import RequestLogSettings, request_log_settings
 
@@ -101,7 +102,7 @@ class RequestLog:
         self._writer = RequestLogWriter(
             self._core, sink, form, self._clock, files, self._logs if settings.topic else None
         )
-        self._thread = threading.Thread(target=self._writer.run, name="request-log-writer", daemon=True)
+        self._thread = new_thread("request-log-writer", self._writer.run, "request-log")
         self._thread.start()
 
     def note_refusals(self, refusals: Sequence[tuple[Refusal, int]]) -> None:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
 from kbroker.common.rolling_files import RollingFiles
@@ -68,7 +67,6 @@ class RequestLogWriter:
 
     def run(self) -> None:
         """Write until ``stop``, and then the remaining records. Never raises."""
-        process_memory.note_thread("request-log")
         while not self._stopping:
             self._core.wait(WRITE_INTERVAL_MS)
             try:

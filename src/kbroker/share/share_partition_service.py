@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.feature_versions import SHARE_VERSION
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 from kbroker.coordinator.share.share_coordinator import ShareStatePersister
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import Features
@@ -42,14 +39,10 @@ class SharePartitionService:
         self._topics = topics
         self._features = features
         self._threads = [
-            self._thread("share-group-lock-timeout-reaper", self.manager.run_lock_reaper),
-            self._thread(f"ExpirationReaper-{config.node_id}-ShareFetch", self.manager.run_reaper),
-            self._thread(f"share-fetch-{config.node_id}", self.manager.run_waker),
+            new_thread("share-group-lock-timeout-reaper", self.manager.run_lock_reaper, "share-locks"),
+            new_thread(f"ExpirationReaper-{config.node_id}-ShareFetch", self.manager.run_reaper, "share-reaper"),
+            new_thread(f"share-fetch-{config.node_id}", self.manager.run_waker, "share-fetch"),
         ]
-
-    @staticmethod
-    def _thread(name: str, run: Callable[[], None]) -> threading.Thread:
-        return threading.Thread(target=run, name=name, daemon=True)
 
     def start(self) -> None:
         """Follow topics and features, and start the threads."""

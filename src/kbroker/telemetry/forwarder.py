@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
-from kbroker.common.threads import have_ended
+from kbroker.common.threads import have_ended, new_thread
 
 if TYPE_CHECKING:
     from kbroker.log.scheduler import ScheduledTask, Scheduler
@@ -58,7 +58,7 @@ class Forwarder:
         self._pause_ms = FIRST_PAUSE_MS
         self._is_stopping = False
         self._connection: http.client.HTTPConnection | None = None
-        self._thread = threading.Thread(target=self._run, name="telemetry-forwarder", daemon=True)
+        self._thread = new_thread("telemetry-forwarder", self._run, "telemetry")
         self._thread.start()
 
     def put(self, data: bytes) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import new_thread
 
 logger = get_logger(__name__)
 
@@ -45,7 +46,7 @@ class BackgroundTasks:
             self._tasks.append(task)
             if self._is_running:
                 return
-            thread = threading.Thread(target=self._run, name="GroupRegexResolver", daemon=True)
+            thread = new_thread("GroupRegexResolver", self._run, "group-regex")
             try:
                 thread.start()
             except RuntimeError:
