@@ -551,10 +551,10 @@ class LogManager:
         for key, hosted in self._hosted.items():
             if hosted.log.is_closed:
                 continue
-            path = IN_MEMORY if hosted.log_dir is None else str(hosted.log_dir.path)
+            log_dir, future = hosted.log_dir, hosted.future
+            path = IN_MEMORY if log_dir is None else str(log_dir.path)
             views[path].replicas.setdefault(key, []).append(Replica(hosted.log.size_bytes, 0, is_future=False))
-            future = hosted.future
-            if future is not None:
+            if future is not None and future.log_dir is not log_dir:  # else it has replaced the partition's folder
                 lag = max(0, hosted.log.log_end_offset - future.end_offset)
                 replicas = views[str(future.log_dir.path)].replicas
                 replicas.setdefault(key, []).append(Replica(future.size_bytes, lag, is_future=True))

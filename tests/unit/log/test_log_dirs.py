@@ -337,6 +337,25 @@ def test_a_move_is_described_and_can_be_taken_back(
     assert home(manager) == "a"
 
 
+def test_a_moved_partition_is_described_once(
+    brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its former folder is removed, which takes as long as the disk, the partition is in its new folder only."""
+    manager = filled(brokers)
+    seen = []
+    put_aside = manager.mover._put_aside
+
+    def describe_first(*args: Any) -> None:
+        seen.append([view.replicas for view in manager.describe_dirs()])
+        put_aside(*args)
+
+    monkeypatch.setattr(manager.mover, "_put_aside", describe_first)
+    manager.move_partition(*KEY, str(folders[1]))
+    finish(manager)
+    size = manager.partition(*KEY).size_bytes
+    assert seen == [[{}, {KEY: [Replica(size, 0, False)]}]]
+
+
 def test_refusals(brokers: Brokers, folders: list[Path], tmp_path: Path) -> None:
     """Refusals have Kafka's errors and messages."""
     manager, _ = brokers.start()
