@@ -9,8 +9,10 @@ from click.testing import Result
 
 from kbroker.client.cluster_file import cluster_document, read_cluster_file, yaml_text
 from kbroker.client.document_file import DocumentError
+from kbroker.client.users import DESCRIBE_USER_SCRAM_CREDENTIALS
 from kbroker.testing import EmbeddedBroker
 from tests.support import cli
+from tests.support.fake_broker import FakeBroker
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -168,6 +170,19 @@ def test_without_an_authorizer_there_are_no_acls(path: Path) -> None:
             "kbroker: SECURITY_DISABLED: acls: expected a cluster with an authorizer, found none; "
             "leave the section out\n"
         )
+
+
+def test_a_cluster_that_stores_no_credentials_has_no_users(path: Path) -> None:
+    """Without the requests about SCRAM users, an export has no users, and a file with users is refused."""
+    with FakeBroker() as old:
+        del old.ranges[DESCRIBE_USER_SCRAM_CREDENTIALS]
+        assert cli.printed(old, "cluster", "export", "--only", "users") == ""
+        path.write_text("users: [{user: alice}]\n")
+        assert cli.refusal(cli.run(old, "cluster", "diff", str(path))) == (
+            "UNSUPPORTED_VERSION: users: expected a cluster that stores SCRAM credentials; leave the section out"
+        )
+        path.write_text("users: []\n")
+        assert cli.printed(old, "cluster", "diff", str(path)) == "nothing to change\n"
 
 
 def test_topics_from_a_file(broker: EmbeddedBroker, path: Path) -> None:

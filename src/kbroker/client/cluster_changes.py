@@ -93,16 +93,17 @@ def _run(step: Step, is_check: bool) -> None:
 
 
 def read_cluster(cluster: Cluster, sections: Collection[str], topics: Iterable[str] | None) -> ClusterContent:
-    """Return the content of a cluster; ACLs are None if it has no authorizer.
+    """Return the content of a cluster; ACLs are None if it has no authorizer, users if it stores no credentials.
 
     Args: ``topics``: read the configs of these topics only, where they exist; None: of all but internal ones.
     Raises: KafkaError; BrokerConnectionError.
     """
+    credentials = Users(cluster).credentials_if_any() if USERS in sections else None
     return ClusterContent(
         _topics(cluster, topics) if TOPICS in sections else None,
         Acls(cluster).list_if_any() if ACLS in sections else None,
         QuotaClient(cluster).describe() if QUOTAS in sections else None,
-        {one[:2]: one.iterations for one in Users(cluster).credentials()} if USERS in sections else None,
+        None if credentials is None else {one[:2]: one.iterations for one in credentials},
     )
 
 
@@ -134,7 +135,8 @@ def plan_changes(cluster: Cluster, wanted: ClusterContent, *, prune: bool = Fals
     nor configs and quotas that its entries do not list. With it, sections that the file leaves out stay as they are.
 
     Raises: KafkaError INVALID_PARTITIONS if the file has fewer partitions than the cluster, SECURITY_DISABLED for ACLs
-        without an authorizer ...; BrokerConnectionError.
+        without an authorizer, UNSUPPORTED_VERSION for users of one without credentials ...;
+        BrokerConnectionError.
     """
     sections = [name for name in SECTIONS if getattr(wanted, name) is not None]
     found = read_cluster(cluster, sections, wanted.topics)
@@ -263,7 +265,12 @@ class _Planner:
     def users(self) -> None:
         if self._wanted.users is None:
             return
-        known, client = self._found.users or {}, Users(self._cluster)
+        if self._found.users is None:
+            if self._wanted.users:
+                text = "users: expected a cluster that stores SCRAM credentials; leave the section out"
+                raise KafkaError(Errors.UNSUPPORTED_VERSION, text)
+            return
+        known, client = self._found.users, Users(self._cluster)
         for (user, mechanism), iterations in self._wanted.users.items():
             has = known.get((user, mechanism))
             if has is None:

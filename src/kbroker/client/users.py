@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
+from kbroker.common.errors import Errors, ignoring
 from kbroker.common.security import scram
 
 DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
@@ -31,6 +32,12 @@ class Users:
     def credentials(self) -> Sequence[Credential]:
         """Return the credentials of every user, by name."""
         return [Credential(user, *one) for user, found in self.list().items() for one in found.items()]
+
+    def credentials_if_any(self) -> Sequence[Credential] | None:
+        """Return the credentials; None if the cluster stores none (before Kafka 2.7, with KRaft before 3.5)."""
+        with ignoring(Errors.UNSUPPORTED_VERSION):
+            return self.credentials()
+        return None
 
     def list(self) -> Mapping[str, Mapping[str, int]]:
         """Return the iterations by mechanism of every user, by name."""
