@@ -7,6 +7,7 @@ all other command lines, and a broker then starts 25 ms later.
 from __future__ import annotations
 
 import errno
+import faulthandler
 import gc
 import os
 import signal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kbroker.testing.control import ControlServer
 
 CONFIG_STATUS, START_STATUS = 2, 1
+STDERR = 2  # the descriptor
 
 
 class ServeError(Exception):
@@ -103,6 +105,8 @@ def serve(
 ) -> None:
     """Run a broker until a signal, then stop it in order; end by that signal if the broker was not ready yet.
 
+    SIGQUIT prints the stack of each thread instead.
+
     Args:
         read_properties: return the settings of the broker; called once.
         describe: return the lines to print when the broker is ready; None: the ready line.
@@ -110,6 +114,8 @@ def serve(
     Raises: OptionError; ServeError.
     """
     loggers.show_lower_levels()
+    if sys.platform != "win32":  # as the JVM does: `kill -3` ends no broker, and shows one that is stuck, too
+        faulthandler.register(signal.SIGQUIT, file=STDERR)
     try:
         with StopSignals() as stop:
             was_ready = _run(read_properties(), stop, describe or (lambda broker: [ready_line(broker)]))
@@ -229,9 +235,8 @@ def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Brok
     try:
         if stop.has_come():
             return False
-        print(*(describe(first) if broker is first else [ready_line(broker)]), sep="\n", flush=True)
-        if control is not None:
-            print(f"kbroker {control.describe()}", flush=True)
+        lines = [*(describe(first) if broker is first else [ready_line(broker)])]
+        _print_ready([*lines, f"kbroker {control.describe()}"] if control is not None else lines)
         if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
             gc.freeze()
             gc.enable()
@@ -244,6 +249,15 @@ def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Brok
         if control is not None:
             control.stop()
         broker.stop()
+
+
+def _print_ready(lines: Iterable[str]) -> None:
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ServeError(f"cannot print the ready line on standard output: {error.strerror}", START_STATUS) from None
 
 
 def unsupported_on(platform: str) -> str | None:

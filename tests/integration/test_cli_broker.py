@@ -254,6 +254,16 @@ def test_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in line
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is always full")
+def test_a_ready_line_that_cannot_be_printed() -> None:
+    """The message names standard output, since the disks of the data have space."""
+    command = [*COMMAND, "serve", "--in-memory", "--listener", "127.0.0.1:0"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+    expected = "kbroker: cannot print the ready line on standard output: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, expected)
+
+
 def test_in_memory_leaves_nothing(tmp_path: Path) -> None:
     """A broker with `--in-memory` serves records."""
     broker = Served("--in-memory")

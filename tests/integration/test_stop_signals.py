@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C at any moment end a command with the right status and without a traceback."""
+"""SIGTERM and Ctrl-C at any moment end a command with the right status and without a traceback; SIGQUIT ends none."""
 
 import random
 import re
@@ -88,6 +88,22 @@ def test_a_signal_right_after_the_ready_line(soak: bool) -> None:
         assert READY.match(process.stdout.readline())
         status, _, errors, _ = interrupted(process, NUMBERS[turn % 2])
         assert (status, errors) == (0, ""), turn
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGQUIT")
+def test_sigquit_prints_the_stacks_of_a_broker_that_continues() -> None:
+    """`kill -3`, which prints the stacks of a JVM, ends no broker."""
+    with start("serve", "--in-memory", "--listener", "127.0.0.1:0") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert READY.match(process.stdout.readline())
+        process.send_signal(signal.SIGQUIT)
+        first = process.stderr.readline()
+        assert re.match(r"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):", first)
+        process.terminate()
+        assert "serving.py" in process.stderr.read()
+    assert process.returncode == 0
 
 
 def test_no_signal_is_lost_before_the_wait() -> None:

@@ -50,6 +50,7 @@ FILES_NEEDED = 40
 DESCRIPTORS_OF_LISTENER = 3
 #: Descriptors of a network thread: its selector and the wake-up descriptor.
 DESCRIPTORS_OF_NETWORK_THREAD = 2
+NO_THREAD = "can't start new thread"  # text of the interpreter's RuntimeError
 
 
 class BrokerStartError(RuntimeError):
@@ -292,8 +293,7 @@ class Broker:
         """Describe the broker in one line: addresses, node, cluster, place of the data."""
         parts = self._running()
         addresses = ", ".join(f"{name}://{host_port(*address)}" for name, address in parts.ctx.endpoints.items())
-        folders = ", ".join(map(os.path.abspath, self.config.log_dirs))
-        data = "in memory" if parts.in_memory else f"data in {folders}"
+        data = "in memory" if parts.in_memory else f"data in {', '.join(map(os.path.abspath, self.config.log_dirs))}"
         metrics = f", metrics at {parts.metrics.url}/metrics" if parts.metrics.url is not None else ""
         return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}{metrics}"
 
@@ -315,5 +315,12 @@ def _one_line(error: Exception) -> str:
         return more_open_files()
     if isinstance(error, KafkaError):
         return " ".join(error.message.split())
+    if isinstance(error, FileNotFoundError) and not error.filename:  # that of getcwd
+        return "a log folder is relative to the current folder, which has been deleted; change to another folder"
+    if str(error) == NO_THREAD:
+        return (
+            "the system starts no more threads; raise the limit of threads (ulimit -u, TasksMax in a systemd unit, "
+            "--pids-limit of a container) or of memory (ulimit -v)"
+        )
     text = error.strerror if isinstance(error, OSError) and error.strerror and not error.filename else str(error)
     return " ".join(text.split()) or type(error).__name__

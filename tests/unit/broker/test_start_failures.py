@@ -1,5 +1,6 @@
-"""Starts of a broker whose metadata log cannot be written, and a start after a failure."""
+"""Starts of a broker without a metadata log, threads or current folder, and a start after a failure."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,26 @@ def test_a_start_clears_the_failure(tmp_path: Path) -> None:
     broker.failure = "the metadata log cannot be synced"
     with broker:
         assert broker.failure == ""
+
+
+def test_threads_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the limits to raise."""
+
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    with pytest.raises(BrokerStartError, match=r"^the system starts no more threads; raise the limit .*TasksMax"):
+        make_broker(tmp_path).start()
+
+
+def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative log folder is refused with the reason, and a broker in memory starts."""
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(BrokerStartError, match=r"^a log folder is relative to the current folder, which has been del"):
+        make_broker(Path("data")).start()
+    with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": "true"}) as broker:
+        assert broker.describe().endswith(" in memory")
