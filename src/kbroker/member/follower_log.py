@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
-import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
@@ -28,7 +25,7 @@ from kbroker.log.checkpoints import CorruptFileError
 from kbroker.metadata.log import quorum_state
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, TOPIC_ID, SnapshotFile, SnapshotWriter, segments_in
 from kbroker.metadata.log.quorum_state import QuorumState
-from kbroker.metadata.records.batches import MetadataBatch, read_batches
+from kbroker.metadata.records.batches import MetadataBatch, metadata_batch
 from kbroker.metadata.records.metadata_record import UnknownRecordError
 from kbroker.metadata.records.snapshot_files import PARTIAL_SUFFIX, read_snapshot, snapshot_name
 from kbroker.protocol._records import corrupt
@@ -40,14 +37,6 @@ READ_BYTES = 1024 * 1024
 INDEX_BYTES = 64 * 1024
 PROGRESS_BYTES = 64 * 1024 * 1024  # of a snapshot, between two lines of the log
 NO_EPOCH = 0  # of an empty log, as Kafka's lastFetchedEpoch
-_HEADER = struct.Struct(">qi")  # base offset and length of a batch
-
-
-class EpochStart(NamedTuple):
-    """A leader epoch and the offset of its first batch."""
-
-    epoch: int
-    start_offset: int
 
 
 class _Segment:
@@ -78,6 +67,10 @@ class _Segment:
         at = bisect_right(self._index, (offset, INT64_MAX)) - 1
         return self._index[at][1] if at >= 0 else 0
 
+    def batches(self, offset: int) -> Iterator[RecordBatch]:
+        """Yield the batches from one at or below an offset on. Raises: ProtocolError, OSError."""
+        return _batches(self.path, self.position_before(offset), self.size_bytes)
+
     def remove(self) -> None:
         """Delete the file, and the indexes that Apache Kafka makes of it."""
         for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
@@ -99,7 +92,7 @@ class FollowerLog(SnapshotWriter):
         self._lock = threading.Lock()  # of the list of segments
         self._descriptor = -1
         self._segments: list[_Segment] = []
-        self._epochs: list[EpochStart] = []
+        self._epochs: dict[int, int] = {}  # offset of the first batch of each leader epoch
         self._epoch_file = checkpoints.leader_epoch_checkpoint(self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT)
         if not self.folder.is_dir():
             self.folder.mkdir()
@@ -138,28 +131,34 @@ class FollowerLog(SnapshotWriter):
         newest = max(self.snapshots(), default=None)
         if newest is not None and newest.end_offset > self.end_offset:
             self.restart_at(newest)  # a crash between the snapshot and the removal of the log
-        elif self.start_offset > 0 and not any(one.end_offset >= self.start_offset for one in self.snapshots()):
+        elif self._lacks_snapshot():
             logger.warning(
                 "%s: no snapshot of the records below %d; it is fetched again", self.folder, self.start_offset
             )
-            self.reset()
+            self._restart(0)
         elif not self._segments:
-            self._add_segment(0)
-        self._write_epochs()
-        self._reopen()
+            self._restart(0)
+        else:
+            self._write_epochs()
+            self._reopen()
+
+    def _lacks_snapshot(self) -> bool:
+        """Return whether no snapshot has the records before the first one in the log."""
+        return self.start_offset > max((one.end_offset for one in self.snapshots()), default=0)
 
     def _scan(self, segment: _Segment) -> bool:
         """Set the end of a segment; return false if something that is not a sound batch follows."""
+        last = max(self._epochs, default=0)
         try:
-            for batch in iter_batches(_mapped(segment.path)):
-                last = self._epochs[-1].epoch if self._epochs else 0
+            for batch in _batches(segment.path, 0, segment.path.stat().st_size):
                 if batch.base_offset != segment.end_offset or not batch.is_crc_valid or batch.leader_epoch < last:
                     logger.warning(
                         "%s: expected a sound batch of offset %d at byte %d; what follows is fetched again",
                         segment.path, segment.end_offset, segment.size_bytes,
                     )  # fmt: skip
                     return False
-                self._note_epoch(batch.leader_epoch, batch.base_offset)
+                last = batch.leader_epoch
+                self._epochs.setdefault(last, batch.base_offset)
                 segment.add(batch)
         except ProtocolError as error:
             logger.warning("%s: %s; what follows is fetched again", segment.path, error.message)
@@ -170,8 +169,8 @@ class FollowerLog(SnapshotWriter):
         """Remove a damaged snapshot; a log that begins above the others is fetched again."""
         logger.warning("%s cannot be used, and is removed: %s", snapshot.path, damage)
         snapshot.path.unlink()
-        if self.start_offset > 0 and not any(one.end_offset >= self.start_offset for one in self.snapshots()):
-            self.reset()
+        if self._lacks_snapshot():
+            self._restart(0)
 
     # ------------------------------------------------------------ reading
 
@@ -189,7 +188,7 @@ class FollowerLog(SnapshotWriter):
     def last_epoch(self) -> int:
         """Leader epoch of the last record, or of the snapshot before the first one."""
         if self._epochs:
-            return self._epochs[-1].epoch
+            return max(self._epochs)
         newest = max(self.snapshots(), default=None)
         return NO_EPOCH if newest is None else newest.epoch
 
@@ -211,41 +210,11 @@ class FollowerLog(SnapshotWriter):
         for segment in list(self._segments):
             if segment.end_offset <= offset or segment.base_offset >= end_offset:
                 continue
-            with segment.path.open("rb") as file:
-                for position, size_bytes in self._parts(file.fileno(), segment, offset, end_offset):
-                    yield from read_batches(os.pread(file.fileno(), size_bytes, position))
-
-    def base_offset_of(self, offset: int) -> int:
-        """Return the offset of the first record of the batch with a record. Raises: OSError."""
-        for segment in self._segments:
-            if segment.base_offset <= offset < segment.end_offset:
-                for batch in self._batches_near(segment, offset):
-                    if batch.last_offset >= offset:
-                        return batch.base_offset
-        raise OSError(f"{self.folder}: offset {offset} is not in the log")
-
-    @staticmethod
-    def _batches_near(segment: _Segment, offset: int) -> Iterator[RecordBatch]:
-        """Yield the batches of a segment from one at or below an offset on."""
-        position = segment.position_before(offset)
-        return iter_batches(memoryview(_mapped(segment.path))[position : segment.size_bytes])
-
-    @staticmethod
-    def _parts(descriptor: int, segment: _Segment, offset: int, end_offset: int) -> Iterator[tuple[int, int]]:
-        """Yield positions and sizes of runs of whole batches."""
-        position, begin = segment.position_before(offset), -1
-        while position < segment.size_bytes:
-            base, length = _HEADER.unpack(os.pread(descriptor, _HEADER.size, position))
-            if base >= end_offset:
-                break
-            if base >= offset and begin < 0:
-                begin = position
-            position += _HEADER.size + length
-            if begin >= 0 and position - begin >= READ_BYTES:
-                yield begin, position - begin
-                begin = position
-        if 0 <= begin < position:
-            yield begin, position - begin
+            for batch in segment.batches(offset):
+                if batch.base_offset >= offset:
+                    yield metadata_batch(batch)
+                if batch.last_offset + 1 >= end_offset:  # what follows may be truncated meanwhile
+                    return
 
     # ------------------------------------------------------------ writing
 
@@ -257,7 +226,6 @@ class FollowerLog(SnapshotWriter):
         """
         segment = self._segments[-1]
         end_offset, size_bytes, last = segment.end_offset, 0, self.last_epoch
-        starts: list[EpochStart] = []
         sound: list[RecordBatch] = []
         damage = "records without a whole batch"
         try:
@@ -268,28 +236,24 @@ class FollowerLog(SnapshotWriter):
                         f"offset {end_offset} and epoch {last}, or is damaged"
                     )
                     break
-                if batch.leader_epoch > last or not (self._epochs or starts):
-                    last = batch.leader_epoch
-                    starts.append(EpochStart(last, batch.base_offset))
                 sound.append(batch)
-                end_offset = batch.last_offset + 1
+                end_offset, last = batch.last_offset + 1, batch.leader_epoch
                 size_bytes += batch.size_bytes
         except ProtocolError as error:
             damage = f"a damaged batch: {error.message}"
         if not sound:  # a damaged batch behind sound ones begins the next response
             raise corrupt(f"expected sound records from offset {end_offset} on, found {damage}")
         self._write(segment, bytes(records[:size_bytes]))
-        count = end_offset - segment.end_offset
+        count, epochs = end_offset - segment.end_offset, len(self._epochs)
         for batch in sound:
             segment.add(batch)
+            self._epochs.setdefault(batch.leader_epoch, batch.base_offset)
         self.new_bytes += size_bytes
-        if starts:
-            self._epochs += starts
+        if len(self._epochs) > epochs:
             self._write_epochs()
         if segment.size_bytes >= self._segment_bytes:
             self.flush()
             self._add_segment(end_offset)
-            self._reopen()
         return count
 
     def _write(self, segment: _Segment, data: bytes) -> None:
@@ -303,24 +267,15 @@ class FollowerLog(SnapshotWriter):
                 os.ftruncate(self._descriptor, segment.size_bytes)
             raise
 
-    def end_of_epoch(self, epoch: int) -> EpochStart:
-        """Return the largest local epoch up to ``epoch``, -1 without any, and as ``start_offset`` where it ends."""
-        found, end = -1, self.start_offset
-        for number, one in enumerate(self._epochs):
-            if one.epoch > epoch:
-                break
-            found = one.epoch
-            end = self._epochs[number + 1].start_offset if number + 1 < len(self._epochs) else self.end_offset
-        return EpochStart(found, end)
-
     def truncate_to_end_of(self, epoch: int, end_offset: int) -> int:
         """Cut off what the leader does not have, and return the new end.
 
         Args: ``epoch`` and ``end_offset``: the largest epoch up to ours that the leader has, and where it ends there.
         """
-        local = self.end_of_epoch(epoch)
-        target = min(local.start_offset, end_offset) if local.epoch == epoch else local.start_offset
-        self._truncate(max(target, self.start_offset))
+        ends = [self.end_offset, *(start for later, start in self._epochs.items() if later > epoch)]
+        if epoch in self._epochs:
+            ends.append(end_offset)
+        self._truncate(max(min(ends), self.start_offset))
         return self.end_offset
 
     def _truncate(self, offset: int) -> None:
@@ -329,26 +284,25 @@ class FollowerLog(SnapshotWriter):
                 self._segments.pop().remove()
         segment = self._segments[-1]
         position = segment.position_before(offset)
-        for batch in self._batches_near(segment, offset):
+        for batch in segment.batches(offset):
             if batch.last_offset >= offset:
                 segment.cut(batch.base_offset, position)
                 break
             position += batch.size_bytes
         self._reopen()
         os.ftruncate(self._descriptor, segment.size_bytes)
-        self._epochs = [one for one in self._epochs if one.start_offset < segment.end_offset]
+        self._epochs = {epoch: start for epoch, start in self._epochs.items() if start < segment.end_offset}
         self._write_epochs()
-
-    def reset(self) -> None:
-        """Remove all batches: the log begins at offset 0."""
-        self._restart(0)
 
     def restart_at(self, snapshot: SnapshotFile) -> None:
         """Remove all batches: the log begins at the end of the snapshot."""
         self._restart(snapshot.end_offset)
-        self._remove_snapshots(snapshot.end_offset)
+        for one in self.snapshots():
+            if one.end_offset < snapshot.end_offset:
+                one.path.unlink(missing_ok=True)
 
     def _restart(self, offset: int) -> None:
+        """Remove all batches: the log begins at an offset."""
         with self._lock:
             for segment in self._segments:
                 segment.remove()
@@ -356,14 +310,15 @@ class FollowerLog(SnapshotWriter):
         self._epochs.clear()
         self._add_segment(offset)
         self._write_epochs()
-        self._reopen()
 
     def _add_segment(self, offset: int) -> None:
+        """Continue in a new segment."""
         path = self.folder / f"{offset:020}.log"
         path.touch()
         checkpoints.sync_folder(self.folder)
         with self._lock:
             self._segments.append(_Segment(offset, path))
+        self._reopen()
 
     def _reopen(self) -> None:
         """Open the last segment for appends."""
@@ -387,12 +342,8 @@ class FollowerLog(SnapshotWriter):
 
     # ------------------------------------------------------------ epochs
 
-    def _note_epoch(self, epoch: int, offset: int) -> None:
-        if not self._epochs or epoch > self._epochs[-1].epoch:
-            self._epochs.append(EpochStart(epoch, offset))
-
     def _write_epochs(self) -> None:
-        self._epoch_file.write({one.epoch: one.start_offset for one in self._epochs})
+        self._epoch_file.write(self._epochs)
 
     def read_quorum_state(self) -> QuorumState:
         """Return leader and epoch that were written last; a damaged file counts as none."""
@@ -418,16 +369,21 @@ class FollowerLog(SnapshotWriter):
         """Return the download of a snapshot of the leader. Raises: OSError."""
         return SnapshotDownload(SnapshotFile(end_offset, epoch, self.folder / snapshot_name(end_offset, epoch)))
 
-    def _remove_snapshots(self, below: int) -> None:
-        for snapshot in self.snapshots():
-            if snapshot.end_offset < below:
-                snapshot.path.unlink(missing_ok=True)
 
-
-def _mapped(path: Path) -> mmap.mmap | bytes:
-    """Return the content of a file, which the system reads piece by piece."""
+def _batches(path: Path, position: int, end: int) -> Iterator[RecordBatch]:
+    """Yield the batches of a file between two positions, read piece by piece. Raises: ProtocolError, OSError."""
+    most_bytes = READ_BYTES
     with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+        while position < end:
+            begin, size_bytes = position, min(most_bytes, end - position)
+            data = os.pread(file.fileno(), size_bytes, position)
+            for batch in iter_batches(data, allow_truncated=size_bytes < end - position):
+                position += batch.size_bytes
+                yield batch
+            if position == begin and not data:
+                raise corrupt(f"expected a batch at byte {position}, found the end of the file")
+            if position == begin:
+                most_bytes *= 2  # a batch is larger
 
 
 class SnapshotDownload:

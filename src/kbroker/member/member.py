@@ -337,7 +337,7 @@ class Member:
 
     def _write_quorum_state(self, state: QuorumState) -> None:
         # before the first control record is read, only static voters imply kraft.version 0
-        self.log.write_quorum_state(state, max(self.loader.kraft_version, 0 if self._has_static_voters else 1))
+        self.log.write_quorum_state(state, max(self.metadata.kraft_version, 0 if self._has_static_voters else 1))
 
     def _on_fatal(self, reason: str) -> None:
         self._fatal = reason

@@ -1,6 +1,6 @@
 """Loader of the metadata: the records below the high watermark become an image, and the parts of the broker follow it.
 
-Source: ``MetadataLoader``, ``MetadataBatchLoader``.
+Source: ``MetadataLoader``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from kbroker.member.follower_log import FollowerLog
 from kbroker.member.remote_metadata import RemoteMetadata
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
-from kbroker.metadata.log.loader import ABORT, BEGIN, END, UNUSABLE, reason_of
+from kbroker.metadata.log.loader import UNUSABLE, reason_of
 from kbroker.metadata.log.metadata_log import SnapshotFile
+from kbroker.metadata.log.replay import AbortedError, Replay
 from kbroker.metadata.records.batches import MetadataBatch
-from kbroker.metadata.records.control_records import KRaftVersion, Voters
 from kbroker.metadata.records.metadata_record import UnknownRecordError
 from kbroker.metadata.records.snapshot_files import read_snapshot
 
 logger = get_logger(__name__)
 
-NO_TRANSACTION = -1
 SHORTAGE_BACKOFF_S = 1.0
 
 
@@ -63,12 +62,9 @@ class MetadataLoader:
         self._is_closed = False
         self._is_busy = False
         self._snapshots = self._errors = 0
-        self._kraft = KRaftVersion(0)
-        self._voters: Voters | None = None
+        self._replay = Replay()
         self._next_offset = 0  # of the next record to read
         self._epoch = 0  # of the last record that was read
-        self._transaction = NO_TRANSACTION  # offset of the first record of the open transaction
-        self._delta = MetadataDelta(EMPTY_IMAGE)
         self.applied_offset = -1
         self.applied_time_ms = -1
         self.fault = ""
@@ -79,11 +75,6 @@ class MetadataLoader:
         """Numbers of loaded snapshots and of errors."""
         return LoaderCounts(self._snapshots, self._errors)
 
-    @property
-    def kraft_version(self) -> int:
-        """Level of kraft.version in the records."""
-        return self._kraft.level
-
     def lag_ms(self, now_ms: int) -> int:
         """Return the milliseconds since the time of the last record that was replayed, 0 before the first."""
         return 0 if self.applied_time_ms < 0 else max(0, now_ms - self.applied_time_ms)
@@ -92,14 +83,16 @@ class MetadataLoader:
         """Load the latest usable snapshot of the log, then start the thread."""
         for snapshot in reversed(self._log.snapshots()):
             try:
-                self._metadata.reset_image(self._image_of(snapshot))
-                self._delta = MetadataDelta(self._metadata.image)
+                image = self._image_of(snapshot)
+                self._metadata.reset_image(image)
+                self._replay.begin(image)
                 break
             except (OSError, *UNUSABLE) as error:
                 if isinstance(error, UnknownRecordError):
                     self._fail(error)
                     return
                 self._log.remove_snapshot(snapshot, reason_of(error))
+                self._replay.begin(EMPTY_IMAGE)
         self._thread.start()
 
     def advance(self, high_watermark: int) -> None:
@@ -155,8 +148,10 @@ class MetadataLoader:
                 if self._try_load() and not self._is_held:
                     self._publish()
             except (OSError, *UNUSABLE) as error:
-                if self._snapshot is None:  # otherwise a newer snapshot has replaced the log meanwhile
+                if self._snapshot is None:
                     self._fail(error)
+                else:  # a newer snapshot has replaced the log meanwhile
+                    self._begin_again()
             except Exception as error:
                 logger.exception("the metadata cannot be put in force")
                 self._fail(error)
@@ -175,98 +170,71 @@ class MetadataLoader:
 
     def _try_load(self) -> bool:
         """Read the records; return false after a shortage of descriptors or memory, which ends no loading."""
-        try:
-            self._load()
-            return True
-        except OSError as error:
-            if self._snapshot is not None or LogDir.ends_with(error):
-                raise
-            self._begin_again(error)
-            return False
+        while True:
+            try:
+                self._load()
+                return True
+            except AbortedError:
+                self._begin_again()
+            except OSError as error:
+                if self._snapshot is not None or LogDir.ends_with(error):
+                    raise
+                offset = self.applied_offset
+                logger.warning("the metadata of the cluster is read again after offset %d: %s", offset, error)
+                self._begin_again()
+                with self._changed:
+                    if not self._is_closed:
+                        self._changed.wait(SHORTAGE_BACKOFF_S)
+                return False
 
     def _load(self) -> None:
         with self._changed:
             snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None and snapshot.end_offset > self._next_offset:
             self._loaded = snapshot
-            self._delta = MetadataDelta.between(self._metadata.image, self._image_of(snapshot))
+            self._replay.delta = MetadataDelta.between(self._metadata.image, self._image_of(snapshot))
         for batch in self._log.batches(self._next_offset, self._high_watermark):
-            self._replay(batch)
+            self._replay_batch(batch)
             self._next_offset, self._epoch = batch.last_offset + 1, batch.leader_epoch
-            if self._transaction == NO_TRANSACTION:
+            if not self._replay.has_open_transaction:
                 self.applied_offset, self.applied_time_ms = batch.last_offset, batch.timestamp_ms
 
-    def _begin_again(self, error: OSError) -> None:
-        """Forget what was read since the image, and wait before it is read again."""
-        logger.warning("the metadata of the cluster is read again after offset %d: %s", self.applied_offset, error)
+    def _begin_again(self) -> None:
+        """Forget what was read since the image."""
         image = self._metadata.image
-        self._delta, self._transaction = MetadataDelta(image), NO_TRANSACTION
+        self._replay.begin(image)
         self.applied_offset, self._next_offset = image.offset, image.offset + 1
         with self._changed:
             if self._snapshot is None and self._loaded is not None and self._loaded.end_offset > self._next_offset:
                 self._snapshot = self._loaded  # the log begins behind the records that it replaces
-            if not self._is_closed:
-                self._changed.wait(SHORTAGE_BACKOFF_S)
 
     def _publish(self) -> None:
         """Put the changes in force, unless a transaction is open."""
-        if self.fault or self._transaction != NO_TRANSACTION or self.applied_offset <= self._metadata.image.offset:
+        is_new = self.applied_offset > self._metadata.image.offset
+        if self.fault or self._replay.has_open_transaction or not is_new:
             return
-        delta = self._delta
+        delta = self._replay.delta
         image = delta.apply(self.applied_offset, self._epoch)
-        self._delta = MetadataDelta(image)
+        self._replay.begin(image)
         self._metadata.follow(delta, image)
 
     # ------------------------------------------------------------ records
 
-    def _replay(self, batch: MetadataBatch) -> None:
-        self._note_control(batch)
-        for offset, record in enumerate(batch.records, batch.base_offset):
-            if record.name == BEGIN:
-                self._transaction = offset
-            elif record.name == ABORT:
-                self._transaction = NO_TRANSACTION
-            elif record.name == END:
-                self._replay_transaction(offset)
-            elif self._transaction == NO_TRANSACTION:
-                self._delta.replay(record)
-
-    def _replay_transaction(self, end: int) -> None:
-        """Replay the records of a transaction that ends, which are read again instead of kept."""
-        begin, self._transaction = self._transaction, NO_TRANSACTION
-        if begin == NO_TRANSACTION:
-            return
-        first = self._log.base_offset_of(begin)
-        for batch in self._log.batches(first, self._high_watermark):
-            for offset, record in enumerate(batch.records, batch.base_offset):
-                if begin < offset < end:
-                    self._delta.replay(record)
-            if batch.last_offset >= end:
-                break
-
-    def _note_control(self, batch: MetadataBatch) -> None:
-        for control in batch.control:
-            if isinstance(control, KRaftVersion):
-                self._kraft = control
-            elif isinstance(control, Voters):
-                self._voters = control
-            else:
-                continue
-            self._metadata.note_kraft_version(self._kraft.level)
-            self._log.quorum = (self._kraft,) if self._voters is None else (self._kraft, self._voters)
+    def _replay_batch(self, batch: MetadataBatch) -> None:
+        self._replay.replay(batch)
+        if batch.control:
+            self._metadata.kraft_version = self._replay.kraft_version
+            self._log.quorum = self._replay.quorum
 
     def _image_of(self, snapshot: SnapshotFile) -> MetadataImage:
         """Return the image of a snapshot, from whose end the reading continues."""
-        delta = MetadataDelta(EMPTY_IMAGE)
+        self._replay.begin(EMPTY_IMAGE)
         for batch in read_snapshot(snapshot.path):
-            self._note_control(batch)
-            for record in batch.records:
-                delta.replay(record)
+            self._replay_batch(batch)
         self._snapshots += 1
-        self._transaction = NO_TRANSACTION
         self._next_offset, self._epoch = snapshot.end_offset, snapshot.epoch
         self.applied_offset = snapshot.end_offset - 1
-        return delta.apply(self.applied_offset, snapshot.epoch)
+        return self._replay.delta.apply(self.applied_offset, snapshot.epoch)
 
     def _fail(self, error: Exception) -> None:
         """Stop: the image stays at the last complete change."""

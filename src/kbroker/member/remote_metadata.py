@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.member.follower_log import FollowerLog
 from kbroker.metadata.controller import Controller, Plan, Publisher
 from kbroker.metadata.image.image import MetadataImage
-from kbroker.metadata.records.metadata_record import MetadataRecord
 
 
-class _RemoteStorage:
-    """The log of a follower, to which a node itself appends nothing."""
+class RemoteMetadata(Controller):
+    """The metadata of a cluster that other controllers keep, in the log of a follower. Threads: as `Controller`."""
 
-    def __init__(self, log: FollowerLog) -> None:
+    is_active = False
+    kraft_version = 0  # that of the last control record
+
+    def __init__(self, node_id: int, cluster_id: str, directory_id: UUID, log: FollowerLog) -> None:
+        super().__init__(node_id, cluster_id)
+        self.directory_id = directory_id
         self._log = log
-        self.kraft_version = 0
 
     @property
     def end_offset(self) -> int:
+        """Offset of the next record."""
         return self._log.end_offset
 
     @property
     def epoch(self) -> int:
+        """Leader epoch of the last record."""
         return self._log.last_epoch
-
-    def append(self, records: Sequence[MetadataRecord], level: int, *, frees_space: bool) -> None:
-        raise _refusal()
-
-    def flush(self) -> None:
-        pass
-
-
-class RemoteMetadata(Controller):
-    """The metadata of a cluster that other controllers keep. Threads: as `Controller`."""
-
-    is_active = False
-
-    def __init__(self, node_id: int, cluster_id: str, directory_id: UUID, log: FollowerLog) -> None:
-        self._remote = _RemoteStorage(log)
-        super().__init__(node_id, cluster_id, self._remote)
-        self.directory_id = directory_id
-
-    def note_kraft_version(self, level: int) -> None:
-        """Set the level of kraft.version, which control records have."""
-        self._remote.kraft_version = level
 
     def reset_image(self, image: MetadataImage) -> None:
         """Set the image before there are publishers."""
@@ -54,8 +37,4 @@ class RemoteMetadata(Controller):
 
     def change(self, plan: Plan, *, publisher: Publisher | None = None, frees_space: bool = False) -> None:
         """Refuse the change. Raises: KafkaError NOT_CONTROLLER."""
-        raise _refusal()
-
-
-def _refusal() -> KafkaError:
-    return KafkaError(Errors.NOT_CONTROLLER, "This broker is not the controller of its cluster.")
+        raise KafkaError(Errors.NOT_CONTROLLER, "This broker is not the controller of its cluster.")

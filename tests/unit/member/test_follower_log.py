@@ -148,9 +148,6 @@ def test_batches_are_read_in_parts(tmp_path: Path, quorum: FakeQuorum, monkeypat
         for at in range(1, len(whole)):
             assert list(log.batches(whole[at].base_offset, log.end_offset)) == whole[at:]
             assert list(log.batches(0, whole[at].base_offset)) == whole[:at]
-        assert [log.base_offset_of(one.base_offset) for one in whole] == [one.base_offset for one in whole]
-        with pytest.raises(OSError, match=f"offset {log.end_offset} is not in the log"):
-            log.base_offset_of(log.end_offset)
 
 
 def test_a_close_whose_sync_fails(

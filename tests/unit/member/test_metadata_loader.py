@@ -66,13 +66,24 @@ def test_a_transaction_counts_when_it_ends(tmp_path: Path, quorum: FakeQuorum) -
         assert sorted(follower.metadata.image.topics) == ["a", "after", "b", "before"]
 
 
-def test_an_aborted_transaction_leaves_nothing(tmp_path: Path, quorum: FakeQuorum) -> None:
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_aborted_transaction_leaves_nothing(tmp_path: Path, quorum: FakeQuorum, is_read: bool) -> None:
+    """The records beside an aborted transaction count once, also if its own were read before its end."""
+    recorder = Recorder()
     with RaftFollower(tmp_path, quorum) as follower:
-        quorum.append(BEGIN, rows.topic("a", 2), rows.partition(2))
+        follower.catch_up()
+        follower.metadata.publishers.append(recorder)
+        quorum.append(rows.topic("before", 1), rows.partition(1), BEGIN, rows.topic("a", 2), rows.partition(2))
+        if is_read:
+            quorum.commit()
+            for _ in range(3):
+                follower.drive()
+            follower.await_image(lambda _: follower.loader._next_offset == quorum.end_offset)
         quorum.append(ABORT, rows.topic("b", 3), rows.partition(3))
         quorum.commit()
         assert follower.catch_up() == quorum.image()
-        assert list(follower.metadata.image.topics) == ["b"]
+        follower.await_image(lambda _: bool(recorder.got))
+        assert [created for created, _, _ in recorder.got] == [["b", "before"]]
 
 
 def test_parts_that_are_made_during_the_hold_miss_nothing(tmp_path: Path, quorum: FakeQuorum) -> None:
@@ -220,7 +231,9 @@ def test_a_shortage_of_descriptors(
         shortage = Shortage(monkeypatch, number)
         for end in range(4):
             quorum.append(BEGIN, rows.topic(f"a{end}", 10 * end + 1))
+            follower.drive()  # each into its own segment
             quorum.append(rows.partition(10 * end + 1), rows.topic(f"b{end}", 10 * end + 2))
+            follower.drive()
             quorum.append(rows.partition(10 * end + 2), END, rows.topic(f"c{end}", 10 * end + 3))
             quorum.append(rows.partition(10 * end + 3))
             quorum.commit()

@@ -19,11 +19,12 @@ from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
-from kbroker.metadata.log.loader import ABORT, BEGIN, END, UNUSABLE, LoadedMetadata, reason_of
+from kbroker.metadata.log.loader import UNUSABLE, LoadedMetadata, reason_of
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
+from kbroker.metadata.log.replay import ABORT, BEGIN, END
 from kbroker.metadata.log.servable import check_quorum, check_servable
 from kbroker.metadata.records.batches import BATCH_RECORDS, build_control, build_records
-from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange
+from kbroker.metadata.records.control_records import ControlRecord, LeaderChange
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
 
@@ -120,10 +121,9 @@ def open_storage(
     storage = LogStorage(log, clock, loaded.kraft_version)
     log.begin_epoch(node_id, loaded.kraft_version)
     control: list[ControlRecord] = [LeaderChange(node_id, (node_id,), (node_id,))]
-    if loaded.voters is not None:
-        log.quorum = (KRaftVersion(loaded.kraft_version), loaded.voters)
-        if loaded.image.offset < 0:
-            control += log.quorum
+    log.quorum = loaded.quorum
+    if loaded.image.offset < 0:
+        control += log.quorum
     storage.append_control(control)
     if loaded.has_open_transaction:
         storage.abort("the log ends within it", clock.wall_ms())

@@ -80,10 +80,11 @@ def read_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Met
     Raises: ProtocolError: damage, or an incomplete last batch. UnknownRecordError: a record that is not supported. Both
     messages contain the offset of the batch.
     """
-    return map(_metadata_batch, iter_batches(data, allow_truncated=allow_truncated))
+    return map(metadata_batch, iter_batches(data, allow_truncated=allow_truncated))
 
 
-def _metadata_batch(batch: RecordBatch) -> MetadataBatch:
+def metadata_batch(batch: RecordBatch) -> MetadataBatch:
+    """Return the records of a batch, its checksum verified. Raises: as `read_batches`."""
     control: Sequence[ControlRecord] = ()
     records: Sequence[MetadataRecord] = ()
     rows = batch.records()  # checks the checksum: the control bit is reliable only after it
