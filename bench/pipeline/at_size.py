@@ -43,8 +43,8 @@ from kbroker.spark.usage_views import throttles as judged  # noqa: E402
 from kbroker.spark.usage_views import usage as measured  # noqa: E402
 from kbroker.spark.whatif.quota_set import QuotaSet  # noqa: E402
 from kbroker.spark.whatif.recommend import needs_of_table, recommend  # noqa: E402
-from kbroker.spark.whatif.replay import replay_clients  # noqa: E402
-from kbroker.spark.whatif.sum import totals_of  # noqa: E402
+from kbroker.spark.whatif.replay import replay_bins  # noqa: E402
+from kbroker.spark.whatif.sum import by_client, totals_of  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -173,7 +173,7 @@ def steps(spark: Any, table: Path, dates: list[str] | None) -> dict[str, Callabl
     """Return the measured steps by name. Args: `dates`: days of the table to read, None for all."""
 
     def replay(quotas: QuotaSet) -> int:
-        clients = replay_clients(spark, table, quotas, dates=dates).cache()
+        clients = by_client(replay_bins(spark, table, quotas, dates=dates)).cache()
         clients.limit(20).collect()
         total = totals_of(clients)["requests"]
         clients.unpersist()

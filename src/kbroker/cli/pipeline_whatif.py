@@ -98,13 +98,13 @@ def _replayed(
     """Return the first clients by delay, and the totals."""
     with _spark(table, common, "replaying") as (spark, place):
         from kbroker.spark.whatif.quota_set import QuotaSet
-        from kbroker.spark.whatif.replay import replay_clients
-        from kbroker.spark.whatif.sum import totals_of
+        from kbroker.spark.whatif.replay import replay_bins
+        from kbroker.spark.whatif.sum import by_client, totals_of
 
         quotas = QuotaSet(wanted)
         progress(common)(f"replaying under {len(quotas.quotas)} entities of {path}")
         dates, windows = common["dates"] or None, _windows(common)
-        clients = replay_clients(spark, place, quotas, dates=dates, windows=windows).cache()
+        clients = by_client(replay_bins(spark, place, quotas, dates=dates, windows=windows)).cache()
         return [row.asDict() for row in clients.limit(top).collect()], totals_of(clients)
 
 

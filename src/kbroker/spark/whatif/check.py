@@ -23,7 +23,7 @@ from kbroker.spark.session_kind import parallelism
 from kbroker.spark.whatif._replay import COUNTED, JUDGED, STRICT, Counters
 from kbroker.spark.whatif.feed import Windows
 from kbroker.spark.whatif.quota_set import QuotaSet, Tags
-from kbroker.spark.whatif.read import Array, Log, Updates, flattened, numbered, numbers
+from kbroker.spark.whatif.read import Array, Log, numbers, tagged, updated
 
 NONE = -(2**62)  # no delay: no verdict, or no value
 #: Time after the end of an epoch within which a value may still come: network time, counted after the response is sent.
@@ -190,11 +190,16 @@ class _Recorded:
         of_verdicts = (self.verdict_row, self.verdict_tag, self.verdict_sequence, self.verdict_ms)
         judged = (*(column[refusals] for column in of_verdicts), np.ones(n), np.full(n, STRICT, np.int8))
         parts: list[tuple[Array, ...]] = [(*judged, refusals)]  # `verdict`: the number of a refusal's verdict, else -1
-        updates = Updates.of(log.table)
+        updates = tagged(log.table, "updates")
         if updates is not None:
-            tag, action = self._tags(updates.row, updates.tag, updates.tags), _actions(log, updates)
-            values = (updates.row, tag, updates.sequence, updates.time_ms, updates.value, action)
-            parts.insert(0, (*values, np.full(len(updates.row), -1)))
+            row, number, tags, field = updates
+            sequence, time_ms, value, checked = updated(field)
+            # Mutations of clients that support error 89 are judged before they count
+            is_strict = np.array([tag.quota_type == "ControllerMutation" for tag in tags], bool)[number]
+            is_strict &= log.knows_error_89()[row]
+            action = np.where(is_strict, STRICT, np.where(checked, JUDGED, COUNTED)).astype(np.int8)
+            tag = self._tags(row, number, tags)
+            parts.insert(0, (row, tag, sequence, time_ms, value, action, np.full(len(row), -1)))
         self.row, self.tag, self.sequence, self.time_ms, self.value, self.action, self.verdict = map(
             np.concatenate, zip(*parts, strict=True)
         )
@@ -228,15 +233,13 @@ class _Recorded:
 
     def _verdicts(self, log: Log, windows: Windows) -> None:
         """Set the verdicts of client quotas; `verdict_logged`: the delay of each by itself."""
-        found = flattened(log.table, "verdicts")
+        found = tagged(log.table, "verdicts")
         self.verdict_row, self.verdict_tag = np.zeros(0, np.int32), np.zeros(0, np.int32)
         self.verdict_sequence, self.verdict_ms = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.verdict_logged, self.refused = np.zeros(0, np.int64), np.zeros(0, bool)
         if found is None:
             return
-        row, field = found
-        number, names = numbered([field(name) for name in ("quota_type", "user", "client_id")])
-        tags = [Tags(kind or "", user or "", client_id or "") for kind, user, client_id in names]
+        row, number, tags, field = found
         of_client = np.array([tag.quota_type != "ConnectionRate" for tag in tags], bool)[number]
         at = np.flatnonzero(of_client)
 
@@ -363,13 +366,6 @@ class _Recorded:
             "missing": pa.array([0] * len(names), pa.int64()),
         }
         return pa.table(columns, schema=UPDATES_SCHEMA)
-
-
-def _actions(log: Log, updates: Updates) -> Array:
-    """Return the action on each value; mutations of clients that support error 89 are judged before they count."""
-    is_mutation = np.array([tag.quota_type == "ControllerMutation" for tag in updates.tags], bool)[updates.tag]
-    strict = is_mutation & log.knows_error_89()[updates.row]
-    return np.where(strict, STRICT, np.where(updates.checked, JUDGED, COUNTED)).astype(np.int8)
 
 
 def _highest(group: Array, value: Array) -> Array:

@@ -71,11 +71,11 @@ def work_on_table(
     found = Table(table)
     files, place = found.files(dates), found.place
     if not files:
-        return no_rows(spark, _spark_schema(schema))
+        return no_rows(spark, from_arrow_schema(schema))
     if place.is_local:
         require_shared(spark, None, [place.file(one.path) for one in files])
     if sharing.by == ALONE:
-        return _tasks(spark, files, parallelism(spark)).mapInArrow(_alone(place, work, {}), _spark_schema(schema))
+        return _tasks(spark, files, parallelism(spark)).mapInArrow(_alone(place, work, {}), from_arrow_schema(schema))
     tasks = _tasks(spark, files)
     units = 4 * parallelism(spark)
 
@@ -89,7 +89,7 @@ def work_on_table(
         zip(*(clients.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True),
         sharing.shared,
     )
-    alone = tasks.mapInArrow(_alone(place, work, spread), _spark_schema(schema))
+    alone = tasks.mapInArrow(_alone(place, work, spread), from_arrow_schema(schema))
     return alone.unionByName(shuffled(partial(_unit_by_number, spread, units))) if spread else alone
 
 
@@ -110,11 +110,7 @@ def work_on_rows(rows: DataFrame, shared: Shared, work: Work, schema: pa.Schema)
 
 def _shuffled(packed: DataFrame, units: int, work: Work, schema: pa.Schema) -> DataFrame:
     in_order = packed.repartitionById(units, "unit").sortWithinPartitions("unit", "hour")
-    return in_order.mapInArrow(partial(_unpacked, work), _spark_schema(schema))
-
-
-def _spark_schema(schema: pa.Schema) -> Any:
-    return from_arrow_schema(schema)
+    return in_order.mapInArrow(partial(_unpacked, work), from_arrow_schema(schema))
 
 
 def _tasks(spark: SparkSession, files: Iterable[DataFile], slots: int = 1) -> DataFrame:

@@ -80,33 +80,11 @@ class Events(Values):
 
 
 def joined(parts: Sequence[V]) -> V:
-    """Concatenate values."""
+    """Concatenate values; those of one part are not copied."""
+    if len(parts) == 1:
+        return parts[0]
     kind = type(parts[0])
     return kind(*(np.concatenate([getattr(part, name) for part in parts]) for name in kind.__dataclass_fields__))
-
-
-@dataclass(frozen=True)
-class Updates:
-    """The flattened `updates` of a table. `tag`: number of the counter, whose name is `tags[tag]`."""
-
-    row: Array
-    tag: Array
-    tags: list[Tags]
-    sequence: Array
-    time_ms: Array
-    value: Array
-    checked: Array
-
-    @staticmethod
-    def of(table: pa.Table) -> Updates | None:
-        """Flatten the updates of a table; None if there are none."""
-        found = flattened(table, "updates")
-        if found is None:
-            return None
-        row, field = found
-        tag, names = numbered([field(name) for name in ("quota_type", "user", "client_id")])
-        tags = [Tags(kind or "", user or "", client_id or "") for kind, user, client_id in names]
-        return Updates(row, tag, tags, *(_values(field, name, kind) for name, kind in _UPDATED.items()))
 
 
 class Log:
@@ -171,7 +149,7 @@ class Log:
         of_type = np.array([kind == (quota_type,) for kind in kinds], bool)
         at = np.flatnonzero(of_type[number] & (counter[rows] >= 0))
         row = rows[at]
-        sequence, time_ms, value, checked = (_values(field, name, kind)[at] for name, kind in _UPDATED.items())
+        sequence, time_ms, value, checked = (column[at] for column in updated(field))
         tag, _ = _coded([field(name).take(pa.array(at)) for name in ("user", "client_id")])
         action = np.where(checked, JUDGED, COUNTED).astype(np.int8)
         if quota_type == "ControllerMutation":
@@ -432,6 +410,16 @@ def flattened(table: pa.Table, name: str) -> tuple[Array, Field] | None:
     return np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)), field
 
 
-def _values(field: Field, name: str, kind: str) -> Array:
-    found: Array = field(name).to_numpy(zero_copy_only=False)
-    return found.astype(kind, copy=False)
+def tagged(table: pa.Table, name: str) -> tuple[Array, Array, list[Tags], Field] | None:
+    """Return `flattened` updates or verdicts with the number of each one's counter, and the counters by number."""
+    found = flattened(table, name)
+    if found is None:
+        return None
+    row, field = found
+    number, names = numbered([field(one) for one in Tags._fields])
+    return row, number, [Tags(*(part or "" for part in one)) for one in names], field
+
+
+def updated(field: Field) -> list[Array]:
+    """Return sequence, time_ms, value and checked of updates."""
+    return [field(name).to_numpy(zero_copy_only=False).astype(kind, copy=False) for name, kind in _UPDATED.items()]

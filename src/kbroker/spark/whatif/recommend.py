@@ -217,12 +217,12 @@ def _needs(parts: Iterable[Part], share: float, by: str, windows: Windows) -> li
             events = log.events(quota_type, by_row)
             taken.add(by_row[events.row], events, until_ms)
     found = []
-    for quota_type, taken in values.items():
+    for quota_type in KEY_OF:
+        taken = values.pop(quota_type)  # frees it after its turn
         for number, (user, client_id) in enumerate(numbers):
             own = taken.of(number)
             if own is not None:
                 found.append(Need(user, client_id, quota_type, *smallest_limit(own, quota_type, share, windows)))
-        taken.clear()
     return found
 
 
@@ -296,15 +296,7 @@ class EntityValues:
                 found.append(values.taken(slice(int(begins[number]), int(begins[number + 1]))))
         if not any(bool(((part.action != GIVEN_BACK) & (part.value > 0)).any()) for part in found):
             return None
-        return [_joined(found)] if sum(map(len, found)) <= JOINED_VALUES else _by_seconds(found)
-
-    def clear(self) -> None:
-        """Delete all values."""
-        self._parts.clear()
-
-
-def _joined(parts: Sequence[Values]) -> Values:
-    return parts[0] if len(parts) == 1 else joined(parts)
+        return [joined(found)] if sum(map(len, found)) <= JOINED_VALUES else _by_seconds(found)
 
 
 def _by_seconds(parts: Sequence[Values]) -> list[Values]:
@@ -317,9 +309,9 @@ def _by_seconds(parts: Sequence[Values]) -> list[Values]:
         if cut == 0 or sum(map(len, waiting)) + len(part) < JOINED_VALUES // 16:
             waiting.append(part)
             continue
-        found.append(_joined([*waiting, part.taken(slice(0, cut))]))
+        found.append(joined([*waiting, part.taken(slice(0, cut))]))
         waiting = [part.taken(slice(cut, None))]
-    return [*found, _joined(waiting)] if waiting else found
+    return [*found, joined(waiting)] if waiting else found
 
 
 def smallest_limit(

@@ -18,7 +18,6 @@ from kbroker.spark.whatif.sum import (
     VERDICT_SCHEMA,
     ClientSums,
     added_up,
-    by_client,
     second_rows,
     verdict_rows,
 )
@@ -48,21 +47,6 @@ def replay_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = 
     return added_up(work_on_rows(rows, _shared(quotas), _work(quotas, windows, second_rows), SECONDS_SCHEMA))
 
 
-def replay_clients(
-    spark: SparkSession,
-    table: TableName,
-    quotas: QuotaSet,
-    *,
-    dates: Sequence[str] | None = None,
-    windows: Windows | None = None,
-) -> DataFrame:
-    """Return `by_client` of `replay_table`, made in the tasks, which yield no row per second.
-
-    Raises: TableError when the place is not a table.
-    """
-    return by_client(replay_bins(spark, table, quotas, dates=dates, windows=windows))
-
-
 def replay_bins(
     spark: SparkSession,
     table: TableName,
@@ -72,8 +56,9 @@ def replay_bins(
     dates: Sequence[str] | None = None,
     windows: Windows | None = None,
 ) -> DataFrame:
-    """Return sums by client and bin of time, as SUMS_SCHEMA. Args: `bin_s`: length of a bin; None: one for all time.
+    """Return sums by client and bin of time, as SUMS_SCHEMA, made in the tasks, which yield no row per second.
 
+    Args: `bin_s`: length of a bin; None: one for all time.
     Raises: TableError when the place is not a table.
     """
 
