@@ -11,7 +11,6 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.client.acls import Acls
-from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
 from kbroker.client.tokens import Tokens
 from kbroker.client.users import Users
@@ -188,9 +187,7 @@ def test_users_get_generated_passwords(
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": line}
         )
         try:
-            Cluster(
-                broker.bootstrap_servers, open_stream=security.open_stream, authenticate=security.authenticate
-            ).close()
+            security.open_cluster(broker.bootstrap_servers).close()
         except KafkaError:
             return False
         return True
@@ -242,9 +239,7 @@ def test_a_user_has_tokens(pages: Console, broker: Broker) -> None:
     made = shown_secrets(change(pages, alice, "tokens/create", renewers="User:bob", lifetime="2h"))
     by_token = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
     security = ClientSecurity({**by_token, "sasl.jaas.config": made["sasl.jaas.config"]})
-    with Cluster(
-        broker.bootstrap_servers, open_stream=security.open_stream, authenticate=security.authenticate
-    ) as client:
+    with security.open_cluster(broker.bootstrap_servers) as client:
         client.fetch_metadata([])
     page = ask(pages, "tokens?q=alice", cookie=alice)
     assert made["Token id"] in text_of(page)

@@ -59,7 +59,7 @@ def by_token(token: Body, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
 
 def cluster(address: str, token: Body, mechanism: str = "SCRAM-SHA-256") -> Cluster:
     security = ClientSecurity(by_token(token, mechanism))
-    return Cluster(address, open_stream=security.open_stream, authenticate=security.authenticate)
+    return security.open_cluster(address)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -95,12 +95,7 @@ def test_the_security_of_another_listener(secured: SecuredBroker, protocol: str,
         pytest.raises(
             (BrokerConnectionError, KafkaError), match=f"expected a listener {expected}: change security.protocol"
         ),
-        Cluster(
-            secured.address("PLAINTEXT"),
-            open_stream=security.open_stream,
-            authenticate=security.authenticate,
-            retry_timeout_s=0,
-        ) as cluster,
+        security.open_cluster(secured.address("PLAINTEXT"), retry_timeout_s=0) as cluster,
     ):
         cluster.fetch_metadata([])
 

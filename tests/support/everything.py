@@ -7,7 +7,6 @@ from functools import partial
 
 from confluent_kafka import TopicPartition
 
-from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
 from tests.support import wire
 from tests.support.broker import wait_for
@@ -87,9 +86,7 @@ class Everything:
     def log_in(self, properties: Mapping[str, str]) -> None:
         """Log in at the listener with SCRAM. Raises: KafkaError if the login is refused."""
         security = ClientSecurity(properties)
-        with Cluster(
-            self.sasl_bootstrap, open_stream=security.open_stream, authenticate=security.authenticate
-        ) as cluster:
+        with security.open_cluster(self.sasl_bootstrap) as cluster:
             cluster.connection_to(None).request(18, 3, {"ClientSoftwareName": "e", "ClientSoftwareVersion": "1"})
 
     def by_token(self, token: Body) -> dict[str, str]:
@@ -196,9 +193,7 @@ class Everything:
 
     def _make_token(self) -> None:
         security = ClientSecurity(self.alice)
-        with Cluster(
-            self.sasl_bootstrap, open_stream=security.open_stream, authenticate=security.authenticate
-        ) as cluster:
+        with security.open_cluster(self.sasl_bootstrap) as cluster:
             body = {"Renewers": [{"PrincipalType": "User", "PrincipalName": "bob"}], "MaxLifetimeMs": -1}
             response = cluster.connection_to(None).request(38, 3, body)
         assert response["ErrorCode"] == 0, response

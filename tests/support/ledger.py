@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
 from kbroker.protocol import codec
 from kbroker.protocol.records import iter_records
@@ -114,7 +113,7 @@ def _differences(where: str, before: Any, after: Any) -> Iterator[str]:
 
 def _tokens(bootstrap: str, properties: Mapping[str, str]) -> list[Body]:
     security = ClientSecurity(properties)
-    with Cluster(bootstrap, open_stream=security.open_stream, authenticate=security.authenticate) as cluster:
+    with security.open_cluster(bootstrap) as cluster:
         response = cluster.connection_to(None).request(41, 3, {"Owners": None})
     _check("DescribeDelegationToken", response)
     return sorted(response["Tokens"], key=lambda token: token["TokenId"])

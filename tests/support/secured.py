@@ -98,12 +98,7 @@ class SecuredBroker:
         """Return kbroker's own client for a listener."""
         mechanism, user = str(options.pop("mechanism", "PLAIN")), str(options.pop("user", "alice"))
         security = ClientSecurity({**self.properties(listener, mechanism, user), **(changes or {})})
-        return Cluster(
-            self.address(listener),
-            open_stream=security.open_stream,
-            authenticate=security.authenticate,
-            **options,  # type: ignore[arg-type]
-        )
+        return security.open_cluster(self.address(listener), **options)
 
     def counters(self) -> dict[str, int]:
         """Return the sums of the counters of all network threads."""

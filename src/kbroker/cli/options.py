@@ -237,13 +237,13 @@ def connect_with(
     """Open a `Cluster` with the security of a properties file. Args: ``options`` of the file and the address."""
     from kbroker.client.cluster import Cluster
 
+    open_cluster: Callable[..., Cluster] = Cluster
     if file is not None:
         from kbroker.client.security import ClientSecurity
 
-        security = _of_properties(ClientSecurity, file, options[0])
-        settings = {"open_stream": security.open_stream, "authenticate": security.authenticate, **settings}
+        open_cluster = _of_properties(ClientSecurity, file, options[0]).open_cluster
     try:
-        return Cluster(bootstrap_server, client_id="kbroker-cli", **settings)
+        return open_cluster(bootstrap_server, client_id="kbroker-cli", **settings)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=options[1]) from None
 

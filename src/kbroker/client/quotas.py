@@ -150,15 +150,12 @@ class QuotaClient(Closing):
     ) -> None:
         self._owns_cluster = isinstance(cluster, str)
         if isinstance(cluster, str):
-            security = ClientSecurity(properties or {})
-            cluster = Cluster(
+            cluster = ClientSecurity(properties or {}).open_cluster(
                 cluster,
                 client_id=client_id,
                 connect_timeout_s=connect_timeout_s,
                 request_timeout_s=request_timeout_s,
                 retry_timeout_s=retry_timeout_s,
-                open_stream=security.open_stream,
-                authenticate=security.authenticate,
             )
         elif properties is not None:
             raise ValueError("expected properties with host:port, got them with a Cluster, which has its own")

@@ -9,8 +9,9 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from kbroker.client.cluster import check
+from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address, open_plaintext
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security import scram
@@ -83,7 +84,7 @@ class Sasl:
 
 
 class ClientSecurity:
-    """Security settings of a client; ``open_stream`` and ``authenticate`` are arguments of a ``Cluster``.
+    """Security settings of a client. ``open_stream`` and ``authenticate`` are arguments of a ``Cluster``.
 
     Args: ``properties`` by Kafka's names (``security.protocol``, ``sasl.mechanism``, ``sasl.jaas.config``, ``ssl.*``).
     Raises: ValueError that names the invalid key and the allowed values.
@@ -109,6 +110,10 @@ class ClientSecurity:
         other = copy.copy(self)
         other.sasl = Sasl(self.sasl.mechanism, user, password)
         return other
+
+    def open_cluster(self, bootstrap: str, **settings: Any) -> Cluster:
+        """Open a `Cluster` with these settings. Args and raises: as its."""
+        return Cluster(bootstrap, open_stream=self.open_stream, authenticate=self.authenticate, **settings)
 
     def open_stream(self, address: Address, timeout_s: float) -> socket.socket:
         """Connect, with TLS if the protocol requires it, within ``timeout_s`` seconds each.

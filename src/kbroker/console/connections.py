@@ -137,15 +137,12 @@ def over_the_wire(bootstrap: str, security_of: Callable[[Identity], ClientSecuri
     """Return connections to any Kafka cluster, with the security of each identity."""
 
     def open_cluster(identity: Identity) -> Cluster:
-        security = security_of(identity)
-        return Cluster(
+        return security_of(identity).open_cluster(
             bootstrap,
             client_id=CLIENT_ID,
             connect_timeout_s=RETRY_S,
             request_timeout_s=REQUEST_TIMEOUT_S,
             retry_timeout_s=RETRY_S,
-            open_stream=security.open_stream,
-            authenticate=security.authenticate,
             sleep=_sleep,
         )
 

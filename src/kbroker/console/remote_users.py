@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.console.connections import CLIENT_ID, RETRY_S, Identity
@@ -45,13 +44,8 @@ class RemoteUsers:
             return None
         security = self._security.as_user(user, password)
         try:
-            Cluster(
-                self._bootstrap,
-                client_id=CLIENT_ID,
-                connect_timeout_s=RETRY_S,
-                request_timeout_s=RETRY_S,
-                open_stream=security.open_stream,
-                authenticate=security.authenticate,
+            security.open_cluster(
+                self._bootstrap, client_id=CLIENT_ID, connect_timeout_s=RETRY_S, request_timeout_s=RETRY_S
             ).close()
         except KafkaError as error:
             if error.error is Errors.SASL_AUTHENTICATION_FAILED:

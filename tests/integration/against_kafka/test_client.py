@@ -368,7 +368,7 @@ def test_delegation_tokens(kafka: str, secured_port: int, login: str) -> None:
     address = f"127.0.0.1:{secured_port}"
     by_password = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{login};"}
     security = ClientSecurity(by_password)
-    with Cluster(address, open_stream=security.open_stream, authenticate=security.authenticate) as cluster:
+    with security.open_cluster(address) as cluster:
         tokens = Tokens(cluster)
         made = tokens.create(renewers=[Principal("User", "bob")], lifetime_ms=3_600_000)
         assert made.token.owner == made.token.requester == Principal("User", "alice")
@@ -378,7 +378,7 @@ def test_delegation_tokens(kafka: str, secured_port: int, login: str) -> None:
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": made.login}
         )
         with (
-            Cluster(address, open_stream=by_token.open_stream, authenticate=by_token.authenticate) as client,
+            by_token.open_cluster(address) as client,
             pytest.raises(KafkaError, match="DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"),
         ):
             Tokens(client).list()

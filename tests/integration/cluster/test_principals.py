@@ -35,7 +35,7 @@ def session(bootstrap: str, user: str, password: str, more: str = "") -> Cluster
     line = f'{SCRAM_MODULE} required username="{user}" password="{password}"{more};'
     values = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line}
     security = ClientSecurity(values)
-    return Cluster(bootstrap, open_stream=security.open_stream, authenticate=security.authenticate)
+    return security.open_cluster(bootstrap)
 
 
 @pytest.fixture

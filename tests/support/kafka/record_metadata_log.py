@@ -139,7 +139,7 @@ def session(secured: str) -> Cluster:
             "sasl.jaas.config": f'{login} username="alice" password="{PASSWORD}";',
         }
     )  # fmt: skip
-    return Cluster(secured, open_stream=security.open_stream, authenticate=security.authenticate)
+    return security.open_cluster(secured)
 
 
 def text(value: object) -> str:

@@ -47,15 +47,12 @@ class ClientOptions:
 
     def connect(self) -> Cluster:
         """Open the cluster. Raises: BrokerConnectionError, KafkaError."""
-        security = ClientSecurity(dict(self.security))
-        return Cluster(
+        return ClientSecurity(dict(self.security)).open_cluster(
             self.bootstrap,
             client_id=self.client_id,
             connect_timeout_s=self.connect_timeout_s,
             request_timeout_s=self.request_timeout_s,
             retry_timeout_s=self.retry_timeout_s,
-            open_stream=security.open_stream,
-            authenticate=security.authenticate,
         )
 
 
