@@ -1,7 +1,7 @@
 """`kbroker quotas`: list, describe, set, remove, resolve, apply and diff client quotas, on any Kafka; their shadows."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from kbroker.cli.quota_views import json_entry, print_differences, show, show_re
 from kbroker.client.http_port import HttpPortError
 from kbroker.client.quota_file import KEYS, DesiredQuotas, read_quota_file
 from kbroker.client.quota_resolution import ask_explanation, explanation_of
-from kbroker.client.quotas import Applied, QuotaClient
+from kbroker.client.quotas import Applied, QuotaClient, alter_all
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
 from kbroker.common.quota_limits import check_key, parse_limit
@@ -252,7 +252,7 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="KEY=NUMBER") from None
     with _client(bootstrap_server) as (client, brokers):
-        _alter(client, {entity: ops}, dry_run)
+        alter_all(client, {entity: ops}, validate_only=dry_run)
         document = {"altered": not dry_run, **json_entry(entity, ops, brokers)}
         print_done(document, printable(f"{'could set' if dry_run else 'set'} {', '.join(ops)} of {entity}"), as_json)
 
@@ -272,7 +272,7 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
         removed = [key for key in dict.fromkeys(keys or has) if key in has]
         _check_keys(key for key in keys if key not in has)
         if removed:
-            _alter(client, {entity: dict.fromkeys(removed)}, dry_run)
+            alter_all(client, {entity: dict.fromkeys(removed)}, validate_only=dry_run)
     line = f"{entity} has no such quota" if keys else f"{entity} has no quota"
     if removed:
         line = f"{'could remove' if dry_run else 'removed'} {', '.join(removed)} of {entity}"
@@ -289,13 +289,6 @@ def _check_keys(keys: Iterable[str]) -> None:
             raise click.UsageError(
                 f'unknown quota {key!r}: expected one of {listed}, or one with "shadow." before it{hint}'
             )
-
-
-def _alter(client: QuotaClient, ops: "Mapping[QuotaEntity, Mapping[str, float | None]]", dry_run: bool) -> None:
-    """Change all in one request. Raises: KafkaError of the first entity that was refused."""
-    for refusal in client.alter(ops, validate_only=dry_run).values():
-        if refusal is not None:
-            raise refusal
 
 
 # ---------------------------------------------------------------- shadows

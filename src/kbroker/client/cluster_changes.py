@@ -8,7 +8,7 @@ from kbroker.client.acls import Acls, describe
 from kbroker.client.admin import Admin, NewTopic, own_configs
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.cluster_file import ACLS, QUOTAS, SECTIONS, TOPICS, USERS, ClusterContent, Topic
-from kbroker.client.quotas import Difference, QuotaClient, changes_for, differences
+from kbroker.client.quotas import Difference, QuotaClient, alter_all, changes_for, differences
 from kbroker.client.users import Users
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError, ignoring
@@ -258,9 +258,8 @@ class _Planner:
             (self.removals, [one for one in found if one.after is None]),
         ):
             if part:
-                steps.append(
-                    Step(list(map(_quota_change, part)), partial(_alter_quotas, self._cluster, part), "", True)
-                )
+                make = partial(alter_all, QuotaClient(self._cluster), changes_for(part))
+                steps.append(Step(list(map(_quota_change, part)), make, "", True))
 
     def users(self) -> None:
         if self._wanted.users is None:
@@ -291,9 +290,3 @@ class _Planner:
 def _quota_change(one: Difference) -> Change:
     before, after = (None if value is None else limit_text(one.key, value) for value in (one.before, one.after))
     return Change("quota", str(one.entity), one.key, before, after)
-
-
-def _alter_quotas(cluster: Cluster, part: Sequence[Difference], validate_only: bool = False) -> None:
-    for refusal in QuotaClient(cluster).alter(changes_for(part), validate_only=validate_only).values():
-        if refusal is not None:
-            raise refusal

@@ -304,6 +304,13 @@ class QuotaClient(Closing):
             raise KafkaError(failure.error, text) from None
 
 
+def alter_all(client: QuotaClient, changes: Mapping[QuotaEntity, Changes], *, validate_only: bool = False) -> None:
+    """Alter quotas in one request. Raises: KafkaError of the first entity that was refused; the others were changed."""
+    for refusal in client.alter(changes, validate_only=validate_only).values():
+        if refusal is not None:
+            raise refusal
+
+
 def _check_types(entity: object, ops: object) -> None:
     """Raise TypeError unless these are an entity and numbers by key."""
     if not isinstance(entity, QuotaEntity):

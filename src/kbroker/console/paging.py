@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
+
+from kbroker.console import ROOT
+from kbroker.console.requests import Query
 
 ROWS = 50
 
@@ -25,16 +28,19 @@ class Part(NamedTuple):
     next: str | None
 
 
-def part_of(rows: Sequence[Any], page: int, path: str, query: Mapping[str, str], size: int = ROWS) -> Part:
-    """Return the part with this number (from 1), or the nearest. Args: ``query``: other parameters of the addresses."""
+def part_of(rows: Sequence[Any], query: Query, path: str, size: int = ROWS) -> Part:
+    """Return the part with the number ``page`` of a query (from 1), or the last one. Args: ``path`` of the page.
+
+    Raises: PageError 400.
+    """
     count = max(1, -(-len(rows) // size))
-    number = min(max(page, 1), count)
+    number = min(query.integer("page", 1, 1, 10**9), count)
     start = (number - 1) * size
     end = min(start + size, len(rows))
 
     def address(other: int) -> str | None:
-        kept = {key: value for key, value in query.items() if value and key != "page"}
-        return f"{path}?{urlencode({**kept, 'page': other})}" if 1 <= other <= count else None
+        kept = {key: value for key, value in query.values.items() if value and key != "page"}
+        return f"{ROOT}/{path}?{urlencode({**kept, 'page': other})}" if 1 <= other <= count else None
 
     return Part(
         rows[start:end],

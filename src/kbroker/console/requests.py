@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -60,6 +60,14 @@ class Query(NamedTuple):
         if not value:
             raise PageError(400, f"The address lacks the parameter {name}.")
         return value
+
+    def choice(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
+        """Return one of some words; the default if it is missing. Raises: PageError 400."""
+        text = self.needed(name) if default is None else self.text(name, default)
+        if text not in allowed:
+            listed = (" or " if len(allowed) == 2 else ", ").join(allowed)
+            raise PageError(400, f"{name} is {text[:40]!r}; expected {listed}.")
+        return text
 
     def integer(self, name: str, default: int, lowest: int, highest: int) -> int:
         """Return an integer; the default if it is missing. Raises: PageError 400."""

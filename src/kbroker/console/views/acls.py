@@ -24,7 +24,7 @@ from kbroker.console.changes import Change, Difference
 from kbroker.console.denied import Needed
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query, sentence
-from kbroker.console.site import ROOT, Site, View, address
+from kbroker.console.site import Site, View, address
 
 KINDS = {kind.title: kind for kind in ResourceType if kind > ResourceType.ANY}
 WORDS = {one.title: one for one in Operation if one > Operation.ANY}
@@ -82,7 +82,7 @@ def acls(site: Site, query: Query) -> View:
         if (wanted in acl.principal.lower() or wanted in acl.resource_name.lower())
         and (not kind or acl.resource_type.title == kind)
     ]
-    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/acls", query.values)
+    part = part_of(kept, query, "acls")
     values = {
         "part": part,
         "rows": [AclRow(acl, fields_of(acl)._asdict()) for acl in part.rows],

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
-from kbroker.console.site import ROOT, Site, View, address
+from kbroker.console.site import Site, View, address
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.telemetry.decoder import has_decoder
 from kbroker.telemetry.instances import ClientInstance
@@ -55,7 +55,7 @@ def clients(site: Site, query: Query) -> View:
         if any(wanted in text.lower() for text in (row.client_id, row.principal, row.software, row.host))
     ]
     values = {
-        "part": part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/clients", query.values),
+        "part": part_of(kept, query, "clients"),
         "q": query.text("q").strip(),
         "subscriptions": [] if service is None else service.manager.subscriptions,
         "is_served": has_decoder(),
@@ -78,7 +78,7 @@ def client(site: Site, query: Query) -> View:
         "instance_id": instance_id,
         "metrics": instance.requested.metrics,
         "q": wanted,
-        "part": part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/client", query.values, VALUES),
+        "part": part_of(kept, query, "client", VALUES),
     }
     return View("Client", "client.html", values)
 

@@ -15,7 +15,7 @@ from kbroker.console.changes import Change, Difference
 from kbroker.console.denied import instead
 from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
-from kbroker.console.site import ROOT, Site, View, address
+from kbroker.console.site import Site, View, address
 from kbroker.metadata.configs.config_entries import topic_entries
 
 KINDS = {kind.name.lower().replace("_", "-"): kind for kind in ConfigResourceType}
@@ -83,9 +83,7 @@ class Row(NamedTuple):
 
 def resource_of(query: Query) -> Resource:
     """Return the resource of the parameters ``kind`` and ``name``. Raises: PageError 400."""
-    word, name = query.needed("kind"), query.text("name")
-    if word not in KINDS:
-        raise PageError(400, f"kind is {word[:40]!r}; expected {', '.join(KINDS)}.")
+    word, name = query.choice("kind", KINDS), query.text("name")
     kind = KINDS[word]
     if not name and kind is not ConfigResourceType.BROKER:
         raise PageError(400, f"The name of the {word} is missing.")
@@ -107,7 +105,7 @@ def configs(site: Site, query: Query) -> View:
         if (wanted.lower() in row.name.lower() or wanted.lower() in row.documentation.lower())
         and (not is_short or row.is_set_here)
     ]
-    part = part_of(found, query.integer("page", 1, 1, 10**9), f"{ROOT}/configs", query.values, ROWS)
+    part = part_of(found, query, "configs", ROWS)
     values = {"resource": resource, "part": part, "rows": part.rows, "q": wanted, "set": is_short}
     return View("Configs", "configs.html", values, entry=resource.entry)
 

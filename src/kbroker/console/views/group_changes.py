@@ -16,7 +16,7 @@ from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.units import counted
 from kbroker.console.changes import Change, Difference
 from kbroker.console.denied import Needed
-from kbroker.console.requests import MAX_TEXT, PageError, Query
+from kbroker.console.requests import MAX_TEXT, Query
 from kbroker.console.site import Site, View, address
 from kbroker.console.views.groups import described_group
 
@@ -74,9 +74,7 @@ def reset(site: Site, form: Query) -> Change:
 
 def _planned(client: Groups, group_id: str, form: Query) -> GroupReset:
     """Return the new offsets by the rule of a form. Raises: ValueError; PageError 400; KafkaError."""
-    rule = form.text("rule")
-    if rule not in RULES:
-        raise PageError(400, f"rule is {rule[:40]!r}; expected {', '.join(RULES)}.")
+    rule = form.choice("rule", RULES, "")
     if rule == FROM_FILE:
         offsets = parse_offsets(form.text("rows").splitlines(), [group_id])
         if [*offsets] != [group_id]:

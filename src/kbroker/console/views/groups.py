@@ -16,7 +16,7 @@ from kbroker.console.lag_history import Shown
 from kbroker.console.line_chart import chart_of
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
-from kbroker.console.site import ROOT, Site, View, address, short_enough
+from kbroker.console.site import Site, View, address, short_enough
 
 PARTITIONS = 200  # of a page
 MEMBERS = 200
@@ -61,7 +61,7 @@ def groups(site: Site, query: Query) -> View:
         and (not state or group.state == state)
         and (not kind or group.group_type == kind)
     ]
-    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/groups", query.values)
+    part = part_of(kept, query, "groups")
     rows = _rows(site.cluster, part.rows)
     values = {
         "part": part,
@@ -109,7 +109,7 @@ def group(site: Site, query: Query) -> View:
     places = _places(site, described)
     lag = total_lag(places)
     places.sort(key=lambda place: (-(place.lag or 0), place.topic, place.partition))
-    part = part_of(places, query.integer("page", 1, 1, 10**9), f"{ROOT}/group", query.values, PARTITIONS)
+    part = part_of(places, query, "group", PARTITIONS)
     shown = Shown(site.identity, described.group_id, described.group_type)
     values = {
         "group": described,

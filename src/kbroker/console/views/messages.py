@@ -120,9 +120,7 @@ def messages(site: Site, query: Query) -> View:
 
 def records(site: Site, query: Query) -> Download | Json:
     """Return the records of one step as a file; with ``part``, as text with the address of the next step."""
-    form = query.text("form", "jsonl")
-    if form not in KINDS:
-        raise PageError(400, f"form is {form[:40]!r}; expected {' or '.join(KINDS)}.")
+    form = query.choice("form", KINDS, "jsonl")
     with _reading(site, query):
         search = _search(site, query)
         result = _looked(query, search, DOWNLOADED)
@@ -164,9 +162,7 @@ def value(site: Site, query: Query) -> Download:
     with _reading(site, query):
         search = _search(site, query)
         record, number = _record(search, query)
-    part = query.text("part", "value")
-    if part not in ("key", "value"):
-        raise PageError(400, f"part is {part[:40]!r}; expected key or value.")
+    part = query.choice("part", ("key", "value"), "value")
     data = record.key if part == "key" else record.value
     return Download(data or b"", f"{_file_name(search.topic.name)}-{number}-{record.offset}.{part}")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from kbroker.client.quotas import QuotaClient
+from kbroker.client.quotas import QuotaClient, alter_all
 from kbroker.common.quota_limits import limit_text, parse_limit
 from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, ENTITY_TYPES, IP, IP_KEYS, USER, QuotaEntity, shadow_key
 from kbroker.common.security.acls import Operation
@@ -53,7 +53,7 @@ def quotas(site: Site, query: Query) -> View:
         found = site.remember_metadata("quotas", lambda: QuotaClient(site.cluster).describe())
     kept = [one for one in found.items() if wanted in str(one[0]).lower()]
     kept.sort(key=lambda one: str(one[0]))
-    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/quotas", query.values)
+    part = part_of(kept, query, "quotas")
     rows = [QuotaRow(entity, short_enough(href_of(entity)), _limits(values)) for entity, values in part.rows]
     values = {"part": part, "rows": rows, "q": query.text("q").strip()}
     return View("Quotas", "quotas.html", values)
@@ -143,9 +143,7 @@ def change(site: Site, form: Query) -> Change:
 
     def alter(validate_only: bool) -> None:
         with site.needs(Operation.ALTER_CONFIGS):
-            refusal = client.alter({entity: ops}, validate_only=validate_only)[entity]
-            if refusal is not None:
-                raise refusal
+            alter_all(client, {entity: ops}, validate_only=validate_only)
 
     alter(validate_only=True)
     lines = [
@@ -165,9 +163,7 @@ def change(site: Site, form: Query) -> Change:
 
 def _ops(form: Query, before: Mapping[str, float], keys: Sequence[str]) -> dict[str, float | None]:
     """Return the new values of a form by key, None to remove one. Raises: ValueError; PageError 400."""
-    key, effect = form.text("key"), form.text("effect", "shadow")
-    if key not in keys:
-        raise PageError(400, f"key is {key[:60]!r}; expected {', '.join(keys)}.")
+    key, effect = form.choice("key", keys, ""), form.text("effect", "shadow")
     shadow = shadow_key(key)
     if effect in ("shadow", "enforce"):
         value = parse_limit(key, form.text("value"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kbroker.console.request_tail import LoggedRequest, latest_requests
-from kbroker.console.requests import PageError, Query
+from kbroker.console.requests import Query
 from kbroker.console.site import Site, View
 
 SHOWN = 50
@@ -48,9 +48,7 @@ class SlowRequest(NamedTuple):
 
 def slow_requests(site: Site, query: Query) -> View:
     """Return the requests of clients whose names contain ``q``, optionally of one API, the slowest first."""
-    order, wanted, api = query.text("by", "total"), query.text("q").strip(), query.text("api")
-    if order not in ORDERS:
-        raise PageError(400, f"by is {order[:40]!r}; expected {', '.join(ORDERS)}.")
+    order, wanted, api = query.choice("by", ORDERS, "total"), query.text("q").strip(), query.text("api")
     tail = latest_requests(site)
     weight = ORDERS[order][1]
     found = [

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kbroker.common.quotas import CLIENT_ID, IP, USER
+from kbroker.common.quotas import CLIENT_ID, CONNECTION_CREATION_RATE, IP, USER
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.common.shown_names import shown_name
 from kbroker.common.units import counted
@@ -14,18 +14,13 @@ from kbroker.console.history import BIN_S, SECONDS, Bin, Throttled
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, milliseconds
 from kbroker.console.requests import Query
-from kbroker.console.site import ROOT, Site, View
+from kbroker.console.site import Site, View
+from kbroker.quota._client_quotas import KEYS as CLIENT_QUOTA_KEYS
 from kbroker.quota.verdict import Verdict
 
 ROWS = 30  # of the map, a page
 VERDICTS = 50
-KEYS = (
-    "producer_byte_rate",
-    "consumer_byte_rate",
-    "request_percentage",
-    "controller_mutation_rate",
-    "connection_creation_rate",
-)
+KEYS = (*CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE)  # in the order of QUOTA_TYPES
 SHADES = 6
 BINS = SECONDS // BIN_S
 
@@ -71,7 +66,7 @@ def throttles(site: Site, query: Query) -> View:
     rows = [_row(who, bins, first, highest[who.is_shadow]) for who, bins in found.items()]
     rows = [row for row in rows if wanted.lower() in row.who.lower()]
     rows.sort(key=lambda row: (row.is_shadow, -row.delay_ms, -row.verdicts, row.who))
-    part = part_of(rows, query.integer("page", 1, 1, 10**9), f"{ROOT}/throttles", query.values, ROWS)
+    part = part_of(rows, query, "throttles", ROWS)
     latest = [one for one in reversed(site.broker.verdicts) if wanted.lower() in who_of(one).lower()][:VERDICTS]
     values = {
         "part": part,

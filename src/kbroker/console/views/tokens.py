@@ -16,7 +16,7 @@ from kbroker.console.denied import denied, instead
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import exact_time
 from kbroker.console.requests import PageError, Query
-from kbroker.console.site import ROOT, Site, View, address
+from kbroker.console.site import Site, View, address
 
 REFUSED = {
     Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "Sign in as a user: tokens belong to users that are authenticated.",
@@ -42,7 +42,7 @@ def tokens(site: Site, query: Query) -> View:
             raise
         refused = REFUSED[error.error]
     kept = [one for one in found if wanted in one.token.token_id or wanted.lower() in str(one.token.owner).lower()]
-    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/tokens", query.values)
+    part = part_of(kept, query, "tokens")
     now_ms = site.clock.epoch_ms()
     rows = [TokenRow(one, max(0, one.token.expiry_ms - now_ms)) for one in part.rows]
     values = {"part": part, "rows": rows, "q": wanted, "refused": refused, "fields": {}}

@@ -15,7 +15,7 @@ from kbroker.console.denied import instead
 from kbroker.console.line_chart import chart_of
 from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
-from kbroker.console.site import ROOT, Site, View
+from kbroker.console.site import Site, View
 from kbroker.metadata.topics import TopicView
 
 PARTITIONS = 100  # of a page
@@ -88,10 +88,8 @@ def _listed(topic: TopicMetadata) -> Listed:
 
 def topics(site: Site, query: Query, path: str = "topics") -> View:
     """Return a page of the topics whose names contain ``q``; at ``messages``, each leads to its messages."""
-    wanted, sort = query.text("q").strip(), query.text("sort", "name")
     sorts = SORTS_OF_BROKER if site.has_broker else SORTS_OF_ALL
-    if sort not in sorts:
-        raise PageError(400, f"sort is {sort[:40]!r}; expected {', '.join(sorts)}.")
+    wanted, sort = query.text("q").strip(), query.choice("sort", sorts, "name")
     has_internal = query.text("internal") == "1"
     found = [
         one for one in listed(site) if wanted.lower() in one.name.lower() and (has_internal or not one.is_internal)
@@ -102,7 +100,7 @@ def topics(site: Site, query: Query, path: str = "topics") -> View:
     elif sort != "name":
         figures = _figures(site, found, has_offsets=False)
         found.sort(key=lambda one: -_weight(figures[one.name], sort))
-    part = part_of(found, query.integer("page", 1, 1, 10**9), f"{ROOT}/{path}", query.values)
+    part = part_of(found, query, path)
     if not figures or not site.has_broker:
         figures = _figures(site, part.rows, has_offsets=True)
     rows = [Row(one, figures[one.name]) for one in part.rows]
@@ -200,8 +198,8 @@ def found_topic(site: Site, query: Query) -> TopicMetadata:
 def topic(site: Site, query: Query) -> View:
     """Return one topic: a page of its partitions, its last ten minutes, and the forms to change it."""
     found = found_topic(site, query)
-    kept = {name: text for name, text in query.values.items() if name in ("topic", "page")}
-    part = part_of(found.partitions, query.integer("page", 1, 1, 10**9), f"{ROOT}/topic", kept, PARTITIONS)
+    kept = Query({name: text for name, text in query.values.items() if name in ("topic", "page")})
+    part = part_of(found.partitions, kept, "topic", PARTITIONS)
     rows = _partition_rows(site, found.name, part.rows)
     if site.has_broker:
         figures = _local_figures(site, found.name)

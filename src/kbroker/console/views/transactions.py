@@ -13,7 +13,7 @@ from kbroker.console.changes import Change, Difference
 from kbroker.console.denied import Needed, instead
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
-from kbroker.console.site import ROOT, Site, View, address, short_enough
+from kbroker.console.site import Site, View, address, short_enough
 
 PARTITIONS = 200  # of a transaction that are shown
 LOOKED_AT = 500  # partitions at a time
@@ -45,7 +45,7 @@ def transactions(site: Site, query: Query) -> View:
     kept = [
         one for one in found if wanted.lower() in one.transactional_id.lower() and (not state or one.state == state)
     ]
-    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/transactions", query.values)
+    part = part_of(kept, query, "transactions")
     rows = [TransactionRow(one, short_enough(address("transaction", id=one.transactional_id))) for one in part.rows]
     values = {"part": part, "rows": rows, "q": wanted, "state": state, "states": sorted({one.state for one in found})}
     return View("Transactions", "transactions.html", values)
@@ -79,8 +79,7 @@ def hanging(site: Site, query: Query) -> View:
     part = None
     if query.text("search"):
         places = site.remember(f"places of {topic}", lambda: _places(site, topic))
-        number = query.integer("page", 1, 1, 10**9)
-        part = part_of(places, number, f"{ROOT}/hanging", query.values, LOOKED_AT)
+        part = part_of(places, query, "hanging", LOOKED_AT)
         rows = _hanging(site, topic, part.rows, minutes)
     return View(
         "Hanging transactions", "hanging.html", {"part": part, "rows": rows, "minutes": minutes, "topic": topic}

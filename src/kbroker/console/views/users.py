@@ -6,13 +6,12 @@ import secrets
 from collections.abc import Sequence
 
 from kbroker.client.users import DEFAULT_ITERATIONS, Credential, Users
-from kbroker.common.security import scram
 from kbroker.common.security.acls import Operation
 from kbroker.console.changes import Change, Difference
 from kbroker.console.denied import Needed
 from kbroker.console.paging import part_of
-from kbroker.console.requests import PageError, Query
-from kbroker.console.site import ROOT, Site, View, address
+from kbroker.console.requests import Query
+from kbroker.console.site import Site, View, address
 
 PASSWORD_BYTES = 24
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256")
@@ -23,7 +22,7 @@ def users(site: Site, query: Query) -> View:
     """Return a page of the users whose names contain ``q``."""
     wanted = query.text("q").strip()
     kept = [row for row in _rows(site) if wanted.lower() in row.user.lower()]
-    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/users", query.values)
+    part = part_of(kept, query, "users")
     values = {"part": part, "q": wanted, "mechanisms": MECHANISMS, "fields": {}}
     return View("Users", "users.html", values)
 
@@ -38,9 +37,7 @@ def _rows(site: Site) -> Sequence[Credential]:
 
 def _credential(site: Site, form: Query) -> tuple[str, str, Credential | None]:
     """Return user and mechanism of a form, and the current credential."""
-    user, mechanism = form.needed("user"), form.text("mechanism", MECHANISMS[0])
-    if mechanism not in scram.MECHANISMS:
-        raise PageError(400, f"mechanism is {mechanism[:40]!r}; expected {' or '.join(MECHANISMS)}.")
+    user, mechanism = form.needed("user"), form.choice("mechanism", MECHANISMS, MECHANISMS[0])
     present = [row for row in _rows(site) if (row.user, row.mechanism) == (user, mechanism)]
     return user, mechanism, present[0] if present else None
 
