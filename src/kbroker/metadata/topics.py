@@ -28,8 +28,8 @@ from kbroker.metadata.new_topics import Created, PlannedTopic, planned_topic, to
 from kbroker.metadata.partition_records import directory_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_growth import Charge, TopicGrowth, own_configs, storage_error
-from kbroker.metadata.topic_opening import TopicOpening
-from kbroker.metadata.topic_removal import TopicRemoval
+from kbroker.metadata.topic_opening import Opening, TopicOpening
+from kbroker.metadata.topic_removal import Removal, TopicRemoval
 from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic
 
 logger = get_logger(__name__)
@@ -159,7 +159,10 @@ class TopicRegistry:
         topics = [image.topics[name] for name in sorted(image.topics)]
         configs = {one.name: self._config.topic_configs(own_configs(image, one.name)) for one in topics}
         self._logs.start([TopicLogs(one.name, one.topic_id, len(one.partitions), configs[one.name]) for one in topics])
-        views = {one.name: self._loaded(one, image) for one in topics}
+        views = {
+            one.name: self._view(one, [self._logs.partition(one.name, index) for index in range(len(one.partitions))])
+            for one in topics
+        }
         self._note_isr(views.values())
         self._swap(views)
         self._refused = {name: configs[name] for name, view in self._by_name.items() if None in view.partitions}
@@ -202,7 +205,9 @@ class TopicRegistry:
         def plan(image: MetadataImage) -> list[MetadataRecord]:
             results.extend(self._planned(topics, image, charge))
             planned.extend(one for one in results if isinstance(one, PlannedTopic))
-            self._opening.expect(planned)
+            # coordinators use an internal topic as soon as it is stored
+            ids = [one.topic_id for one in planned if one.name not in INTERNAL_TOPICS]
+            self._opening.expect(sum(len(one.replicas) for one in planned), ids)
             return [record for one in planned for record in topic_records(one, self._logs.directory_ids, image.level)]
 
         failures: dict[uuid.UUID, KafkaError] = {}
@@ -296,7 +301,7 @@ class TopicRegistry:
                 else:
                     deleted[name] = topic.topic_id
                     results.append(topic.topic_id)
-            self._removal.expect([image.topics[name] for name in deleted])
+            self._removal.expect(sum(len(image.topics[name].partitions) for name in deleted), deleted.values())
             if deleted:  # by this note a start after a crash removes the folders that were not renamed
                 self._logs.note_deletions(deleted.values())
             return [_removal(topic_id) for topic_id in deleted.values()]
@@ -360,10 +365,13 @@ class TopicRegistry:
         if delta.topics.deleted:
             self._remove(delta.topics.deleted.values())
         self._removal.complete([one.name for one in delta.topics.created.values()])
-        created = self._created([one for one in delta.topics.created.values() if not self._opening.begin(one)], image)
+        at_once = [
+            one for one in delta.topics.created.values() if not self._opening.begin(one.topic_id, Opening(one.name))
+        ]
+        created = self._created(at_once)
         grown = [one for one in delta.topics.changed.values() if self._is_grown(one)]
-        fresh = created | {topic.name: self._open(topic, image) for topic in grown}
-        fresh |= self._reconfigured(delta, image, fresh)
+        fresh = created | {topic.name: self._open(topic) for topic in grown}
+        fresh |= self._reconfigured(delta, fresh)
         for topic in delta.topics.changed.values():
             view = fresh.get(topic.name) or self._by_name.get(topic.name)
             if view is not None:
@@ -376,23 +384,19 @@ class TopicRegistry:
                 self._lead(self._by_name[topic.name])
         _log_created(created.values())
 
-    def _created(self, topics: Collection[TopicImage], image: MetadataImage) -> dict[str, TopicView]:
+    def _created(self, topics: Collection[TopicImage]) -> dict[str, TopicView]:
         """Create the logs of new topics; return the views, without those that failed."""
         views: dict[str, TopicView] = {}
         for topic in topics:
             try:
-                views[topic.name] = self._open(topic, image)
+                views[topic.name] = self._open(topic)
             except Exception as error:
                 self._failed[topic.topic_id] = error
         return self._synced(topics, views)
 
     def _serve(self, topics: Collection[TopicImage], opened: Mapping[uuid.UUID, Sequence[Any]]) -> None:
         """Serve new topics with these logs, unless they failed."""
-        views = {
-            one.name: self._view(one, tuple(opened[one.topic_id]), own_configs(self._image, one.name))
-            for one in topics
-            if one.topic_id in opened
-        }
+        views = {one.name: self._view(one, opened[one.topic_id]) for one in topics if one.topic_id in opened}
         created = self._synced(topics, views)
         if created:
             self._note_isr(created.values())
@@ -438,7 +442,8 @@ class TopicRegistry:
         return view is not None and len(view.partitions) < len(topic.partitions)
 
     def _remove(self, topics: Iterable[TopicImage]) -> None:
-        views, ends = {}, {}
+        views: dict[str, TopicView] = {}
+        logs: dict[str, range] = {}
         for topic in topics:
             growing_end = self._growth.forget(topic.topic_id)
             is_opening = self._opening.end(topic.topic_id)
@@ -447,31 +452,30 @@ class TopicRegistry:
             view = self._by_id.get(topic.topic_id)
             if view is not None:
                 views[view.name] = view
-                ends[view.name] = max(len(view.partitions), growing_end)
+                logs[view.name] = range(max(len(view.partitions), growing_end))
         if not views:
             return
         self._swap({name: view for name, view in self._by_name.items() if name not in views})
         at_once = {
-            name: view for name, view in views.items() if not self._removal.begin(view.topic_id, name, ends[name])
+            name: indexes
+            for name, indexes in logs.items()
+            if not self._removal.begin(views[name].topic_id, Removal(name, indexes))
         }
         if at_once:
-            partitions = {name: range(ends[name]) for name in at_once}
-            self._drop_logs(partitions, [view.topic_id for view in at_once.values()])
+            self._drop_logs(at_once, [views[name].topic_id for name in at_once])
         for name, view in views.items():
             logger.info("deleted topic %s, id %s", name, uuid_to_text(view.topic_id))
 
-    def _reconfigured(
-        self, delta: MetadataDelta, image: MetadataImage, fresh: Mapping[str, TopicView]
-    ) -> dict[str, TopicView]:
+    def _reconfigured(self, delta: MetadataDelta, fresh: Mapping[str, TopicView]) -> dict[str, TopicView]:
         """Let the logs of topics with changed configs use them; return the views of those topics that are served."""
         opening = self._opening.names.difference(one.name for one in delta.topics.created.values())
         names = [name for kind, name in delta.changed_configs if kind == ConfigResourceType.TOPIC]
         names = [name for name in names if (name in self._by_name or name in opening) and name not in fresh]
-        resolved = {name: self.resolve(own_configs(image, name)) for name in names}
+        resolved = {name: self.resolve(own_configs(self._image, name)) for name in names}
         if resolved:
             self._logs.update_configs(resolved)
         return {
-            name: self._retried(self._by_name[name]._replace(configs=own_configs(image, name)), configs)
+            name: self._retried(self._by_name[name]._replace(configs=own_configs(self._image, name)), configs)
             for name, configs in resolved.items()
             if name in self._by_name
         }
@@ -547,20 +551,15 @@ class TopicRegistry:
             if isinstance(made, KafkaError):
                 logger.debug("topic %s is not created: %s", topic.name, made)
 
-    def _open(self, topic: TopicImage, image: MetadataImage) -> TopicView:
-        configs = own_configs(image, topic.name)
+    def _open(self, topic: TopicImage) -> TopicView:
+        resolved = self._config.topic_configs(own_configs(self._image, topic.name))
         indexes = range(len(topic.partitions))
-        opened = self._logs.create_partitions(topic.name, indexes, topic.topic_id, self._config.topic_configs(configs))
-        return self._view(topic, tuple(opened), configs)
+        return self._view(topic, self._logs.create_partitions(topic.name, indexes, topic.topic_id, resolved))
 
-    def _loaded(self, topic: TopicImage, image: MetadataImage) -> TopicView:
-        opened = tuple(self._logs.partition(topic.name, index) for index in range(len(topic.partitions)))
-        return self._view(topic, opened, own_configs(image, topic.name))
-
-    def _view(self, topic: TopicImage, partitions: tuple[Any, ...], configs: Mapping[str, str]) -> TopicView:
+    def _view(self, topic: TopicImage, logs: Iterable[Any]) -> TopicView:
         is_log = topic.name == self._config.text("kbroker.request.log.topic")
-        is_internal = is_log or topic.name in INTERNAL_TOPICS
-        return TopicView(topic.name, topic.topic_id, partitions, is_internal, is_log, configs, topic.partitions)
+        is_internal, configs = is_log or topic.name in INTERNAL_TOPICS, own_configs(self._image, topic.name)
+        return TopicView(topic.name, topic.topic_id, tuple(logs), is_internal, is_log, configs, topic.partitions)
 
     def _drop_logs(
         self, partitions: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = (), is_last: bool = True
