@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker._core.timer.purgatory import DelayedOperation
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.log._partition_log import PartitionLog
 from kbroker.share.acquisition import AcquireMode
@@ -201,11 +201,13 @@ def read_enough(
     info = log.read(offset, min(size, max_bytes), min_one=min_one or size < max_bytes, isolation=isolation)
     if not min_one and len(info.records) > max_bytes:
         return Errors.NONE, Fetched(b"", ())
-    fetched = Fetched.of(info.records, info.aborted)
+    try:
+        fetched = Fetched.of(info.records, info.aborted)
+    except ProtocolError:
+        return Errors.CORRUPT_MESSAGE, Fetched(b"", ())
     if fetched.batches:
-        last = fetched.batches[-1]
-        offsets = last.last_offset - fetched.batches[0].base_offset + 1
-        share.record_bytes = (last.position + last.size_bytes) / offsets
+        offsets = fetched.last_offset - fetched.batches[0].base_offset + 1
+        share.record_bytes = sum(batch.size_bytes for batch in fetched.batches) / offsets
     return Errors.of(info.error), fetched
 
 

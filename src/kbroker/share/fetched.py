@@ -1,32 +1,20 @@
-"""Record batches that were read for share partitions: their headers, aborted ones, and the part to send.
+"""Record batches that were read for share partitions: aborted ones, and the part to send.
 
 Source: ``ShareFetchUtils``, ``SharePartition.fetchAbortedTransactionRecordBatches``.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from kbroker.common.errors import ProtocolError
 from kbroker.log.log_types import AbortedTransaction
-from kbroker.protocol.batch_format import BATCH_HEADER_BYTES, CONTROL_BIT, LENGTH_FROM, TRANSACTIONAL_BIT
+from kbroker.protocol._records import RecordBatch
 from kbroker.protocol.control_types import ABORT
-from kbroker.protocol.records import batch_at
+from kbroker.protocol.records import iter_batches
 
 NO_PRODUCER = -1
-_HEADER = struct.Struct(">qi9xhi16xq")  # base offset, length, attributes, last offset delta, producer id
-
-
-class FetchedBatch(NamedTuple):
-    """Facts of one complete batch, and its place in the bytes that were read."""
-
-    base_offset: int
-    last_offset: int
-    attributes: int
-    producer_id: int
-    position: int
-    size_bytes: int
 
 
 class AcquiredRecords(NamedTuple):
@@ -46,13 +34,19 @@ class Fetched(NamedTuple):
     """Records of a partition from a batch boundary on. An incomplete batch at the end of ``records`` is not a batch."""
 
     records: bytes
-    batches: Sequence[FetchedBatch]
+    batches: Sequence[RecordBatch]
     aborted: Sequence[AbortedTransaction] = ()
 
     @classmethod
     def of(cls, records: bytes, aborted: Sequence[AbortedTransaction] = ()) -> Fetched:
-        """Return records with the facts of their batches."""
-        return cls(records, complete_batches(records), aborted)
+        """Return records with their batches up to the first damage. Raises: ProtocolError: the first one is damaged."""
+        batches: list[RecordBatch] = []
+        try:
+            batches.extend(iter_batches(records, allow_truncated=True))
+        except ProtocolError:
+            if not batches:
+                raise
+        return cls(records, batches, aborted)
 
     @property
     def last_offset(self) -> int:
@@ -76,17 +70,18 @@ class Fetched(NamedTuple):
         if len(self.batches) == 1:
             return self.records
         first, last = acquired[0].first_offset, acquired[-1].last_offset
-        start = size = 0
+        start = size = position = 0
         for batch in self.batches:
             if batch.base_offset <= first:
-                start, size = batch.position, batch.size_bytes
+                start, size = position, batch.size_bytes
             elif batch.base_offset <= last:
                 size += batch.size_bytes
+            position += batch.size_bytes
         if start == 0 and size == len(self.records):
             return self.records
         return memoryview(self.records)[start : start + size]
 
-    def aborted_batches(self) -> list[FetchedBatch]:
+    def aborted_batches(self) -> list[RecordBatch]:
         """Return the batches of aborted transactions."""
         waiting = sorted(self.aborted, key=lambda one: one.first_offset, reverse=True)
         producers: set[int] = set()
@@ -96,34 +91,20 @@ class Fetched(NamedTuple):
                 continue
             while waiting and waiting[-1].first_offset <= batch.last_offset:
                 producers.add(waiting.pop().producer_id)
-            if batch.attributes & CONTROL_BIT and self._is_abort(batch):
+            if batch.is_control and _is_abort(batch):
                 producers.discard(batch.producer_id)
-            elif batch.attributes & TRANSACTIONAL_BIT and batch.producer_id in producers:
+            elif batch.is_transactional and batch.producer_id in producers:
                 found.append(batch)
         return found
 
-    def _is_abort(self, batch: FetchedBatch) -> bool:
-        """Return whether a control batch is the marker of an abort: its key is a version and a type, two int16 each."""
-        whole = batch_at(self.records, batch.position)
-        key = whole.records()[0][2] if whole is not None and whole.record_count else None
-        return key is not None and len(key) >= 4 and int.from_bytes(key[2:4], "big") == ABORT
+
+def _is_abort(batch: RecordBatch) -> bool:
+    """Return whether a control batch is the marker of an abort: its key is a version and a type, two int16 each."""
+    key = batch.records()[0][2] if batch.record_count else None
+    return key is not None and len(key) >= 4 and int.from_bytes(key[2:4], "big") == ABORT
 
 
-def complete_batches(records: bytes) -> list[FetchedBatch]:
-    """Return the facts of the complete batches at the beginning of ``records``."""
-    found = []
-    position, end = 0, len(records) - BATCH_HEADER_BYTES
-    while position <= end:
-        base, length, attributes, delta, producer_id = _HEADER.unpack_from(records, position)
-        size = LENGTH_FROM + length
-        if position + size > len(records):
-            break
-        found.append(FetchedBatch(base, base + delta, attributes, producer_id, position, size))
-        position += size
-    return found
-
-
-def without(acquired: Iterable[AcquiredRecords], batches: Sequence[FetchedBatch]) -> list[AcquiredRecords]:
+def without(acquired: Iterable[AcquiredRecords], batches: Sequence[RecordBatch]) -> list[AcquiredRecords]:
     """Return the acquired ranges without the offsets of some batches. Both are in order of offset."""
     found = []
     left = iter(batches)

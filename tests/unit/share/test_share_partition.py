@@ -1,14 +1,18 @@
 """Deliveries, acknowledgements and locks of a share partition, on a virtual clock."""
 
-from typing import NoReturn
+import struct
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.persister import StateBatch
-from kbroker.log.log_types import AbortedTransaction
-from kbroker.protocol.batch_format import TRANSACTIONAL_BIT
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.log_types import AbortedTransaction, ReadInfo
+from kbroker.protocol.batch_format import LENGTH_AT, LENGTH_FROM, TRANSACTIONAL_BIT
 from kbroker.share.acquisition import AcquireMode
+from kbroker.share.delayed_share_fetch import ReadPartition, read_enough
 from kbroker.share.fetched import AcquiredRecords, Fetched, without
 from kbroker.share.share_partition import SharePartitionState, persister_error
 from kbroker.share.window import InFlightWindow
@@ -286,6 +290,17 @@ def test_acquired_ranges_without_aborted_ones() -> None:
     aborted = Fetched.of(header(3, 4) + header(8, 12) + header(19, 30) + header(50, 60)).batches
     assert without(ranges, aborted) == [(0, 2, 1), (5, 7, 1), (13, 18, 2), (31, 39, 1)]
     assert without(ranges, []) == ranges
+
+
+def test_damage_ends_the_batches(bench: ShareBench) -> None:
+    """Batches before a damaged length are delivered; of a damaged first batch the client gets the error."""
+    damaged = bytearray(header(10, 19))
+    struct.pack_into(">i", damaged, LENGTH_AT, -LENGTH_FROM)
+    assert [batch.last_offset for batch in Fetched.of(header(0, 9) + damaged).batches] == [9]
+    info = ReadInfo(0, 20, 20, 0, bytes(damaged), 0, [])
+    log = cast(PartitionLog, SimpleNamespace(read=lambda *_, **__: info))
+    one = ReadPartition(bench.partition, log)
+    assert read_enough(one, 10, 1000, 10, 0, min_one=True)[0] is Errors.CORRUPT_MESSAGE
 
 
 def test_state_is_recovered_and_its_gaps_are_acquired() -> None:
