@@ -62,7 +62,11 @@ class TopicOpening(TopicRuns[Opening]):
         opened = {topic.topic_id: begun[topic.topic_id].logs for topic in topics if topic.topic_id not in self._failed}
         if any(len(opened.get(topic.topic_id, topic.partitions)) < len(topic.partitions) for topic in topics):
             return False
-        self._serve(topics, opened)
+        try:
+            self._serve(topics, opened)
+        finally:  # a topic that cannot be served is not being opened either
+            for topic in topics:
+                self.end(topic.topic_id)
         return True
 
     def _make(self, topic: TopicImage, logs: list[Any], room: int) -> int:

@@ -72,6 +72,18 @@ def test_changes_of_other_topics_do_not_wait(topics: Bench) -> None:
     assert served(topics) == COUNT
 
 
+def test_an_error_while_a_topic_is_put_in_force(topics: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic is not being opened any more when that has raised an error."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no service")
+
+    monkeypatch.setattr(topics.ctx.topics, "_note_isr", fail)
+    with pytest.raises(RuntimeError, match="no service"):
+        create(topics)
+    assert not topics.ctx.topics._opening.names
+
+
 def test_configs_that_are_changed_back_meanwhile(topics: Bench) -> None:
     """No log keeps the configs that were in force while it was made: those of the topic, and of the broker."""
 
