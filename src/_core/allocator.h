@@ -1,4 +1,4 @@
-/* The allocator's limits and what it gives back to the system. glibc's only; nothing is done elsewhere. */
+/* The allocator's limits, and the return of free memory to the system. glibc's only; nothing is done elsewhere. */
 #ifndef KBROKER_ALLOCATOR_H
 #define KBROKER_ALLOCATOR_H
 #include <stdlib.h>

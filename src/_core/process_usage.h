@@ -1,4 +1,4 @@
-/* What this process and the calling thread have used so far, as the system counts it. 0 where it does not.
+/* Resources that this process and the calling thread have used so far, by the system's count; 0 where it has none.
  *
  * CPU time is an amount that was used, not a time of day: nothing may wait or expire by it. */
 #ifndef KBROKER_PROCESS_USAGE_H

@@ -1,5 +1,5 @@
-/* What a thread of ours asks of the system before its work begins. Each call is about the calling thread, and harmless
- * where the system does not know it. */
+/* Settings that a thread of kbroker requests from the system before its work begins. Each call is about the calling
+ * thread, and has no effect where the system lacks the setting. */
 #ifndef KBROKER_THREAD_SETUP_H
 #define KBROKER_THREAD_SETUP_H
 
@@ -27,7 +27,7 @@ static inline void kb_name_thread(const char *name) { (void)name; }
 
 /* Run soon after waking rather than for long: time slices of 0.1 ms, the shortest that Linux gives (6.12 and later take
  * the wish of an ordinary thread, older ones ignore it). For threads whose work is due at a time. Its share of the
- * processor stays what it was. */
+ * processor stays the same. */
 #ifdef __linux__
 #include <stdint.h>
 #include <string.h>

@@ -261,7 +261,7 @@ def _print_ready(lines: Iterable[str]) -> None:
 
 
 def unsupported_on(platform: str) -> str | None:
-    """Return what a broker cannot do on a system (``sys.platform``), in one line; None if no limitation is known."""
+    """Return the limitations of a broker on a system (``sys.platform``), in one line; None if none is known."""
     if platform == "win32":
         return (
             "on Windows a segment that is open can be neither rolled nor deleted, so retention, compaction and "

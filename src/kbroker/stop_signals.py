@@ -26,7 +26,7 @@ class StopSignals:
     def __init__(self) -> None:
         #: The first signal that arrived; None before, and if `ask` was called first.
         self.number: int | None = None
-        #: Called in the main thread when the first signal comes; may only do what is safe between any two instructions.
+        #: Called in the main thread when the first signal comes; its effect must be safe between any two instructions.
         self.on_first: Callable[[], object] | None = None
         self._is_asked = False
         self._read_fd = self._write_fd = self._wakeup_before = -1

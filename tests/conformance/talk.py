@@ -250,7 +250,7 @@ class Talk:
     def topic(self, label: str = "t", partitions: int = 1, **configs: str) -> Topic:
         """Create a topic that is deleted at the end of the conversation. Names of configs have _ instead of dots.
 
-        Version 4 is used because its response has no configs: to read them would be a quarter of the time of all
+        Version 4 is used because its response has no configs: reading them would take a quarter of the time of all
         situations.
         """
         name = self.name(label)

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 class Client:
-    """Client of the control port, as a test in another language has it."""
+    """Client of the control port, as a test in another language would write it."""
 
     def __init__(self, url: str, token: str) -> None:
         self.address = re.fullmatch(r"http://(.+):(\d+)", url).groups()

@@ -24,7 +24,7 @@ STEPS = 4  # calls before a former folder loses its name
 
 
 def lost(data: Path, count: int) -> list[str]:
-    """Return what a start on a state of the disk lacks of the first ``count`` records."""
+    """Return the records among the first ``count`` that a start on a state of the disk lacks."""
     try:
         manager, report = started(data)
     except LogDirError as error:

@@ -81,7 +81,7 @@ cli(sys.argv[1:])
 
 
 def _lost(folder: Path, _: None) -> list[str]:
-    """Return what a state of the disk lacks: the metadata of the broker, in its folder or as it is moved back."""
+    """Return the losses in a state of the disk: metadata of the broker, in its folder or as it is moved back."""
     data, output = folder / "data", folder / "new" / "output"
     if not (data / FOLDER_NAME).is_dir():
         bootstrap = output / "controller-101" / BOOTSTRAP_CHECKPOINT

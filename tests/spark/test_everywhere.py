@@ -1,4 +1,4 @@
-"""Each command wherever Spark runs and its data are stored, as a soak, and one of the combinations always.
+"""Each command in each place where Spark can run and its data can be stored, in the soak; always in one of them.
 
 Another combination, a store and a cluster that shares nothing else with its driver, is in `test_cluster.py`.
 """

@@ -129,7 +129,7 @@ class BrokerProcess:
         return time.monotonic() - begun
 
     def _hold_port(self) -> None:
-        """Choose a port that no other program is given while the broker does not run; the broker may listen at it."""
+        """Choose a port that no other program can get while the broker does not run; the broker may listen at it."""
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))

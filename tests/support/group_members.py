@@ -2,7 +2,7 @@
 
     python -m tests.support.group_members BOOTSTRAP TOPIC GROUP LOG_FILE [PROTOCOL PROTOCOL PROTOCOL]
 
-Two members stay and a third joins and leaves repeatedly, so that a kill is often during a rebalance; with `classic
+Two members stay and a third joins and leaves repeatedly, so that a kill often happens during a rebalance; with `classic
 classic consumer` the third converts the group to the other protocol, and back when it leaves. Each event is one line of
 LOG_FILE: `read PARTITION FIRST LAST` for delivered offsets, `commit PARTITION OFFSET` for an acknowledged commit,
 `error TEXT` for an unexpected error. The process ends when its standard input is closed.

@@ -296,7 +296,7 @@ class _Taker:
         }
 
     def _by_topic(self, key: str, row: Any = None) -> list[Body]:
-        """Return the clients' partitions as requests have them; ``row``: makes a struct of a partition's number."""
+        """Return the clients' partitions in the form of requests; ``row``: makes a struct of a partition's number."""
         return [
             {
                 "Name": name,

@@ -39,7 +39,7 @@ def no_file_growth() -> Iterator[None]:
 @contextmanager
 def no_mappings() -> Iterator[None]:
     """Refuse to map files (ENOMEM), as in a process with vm.max_map_count mappings."""
-    gc.collect()  # what is unmapped later would make room
+    gc.collect()  # memory that is unmapped later would make room
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)

@@ -161,7 +161,7 @@ def join_share_group(broker: EitherBroker) -> None:
 
 
 def recorded_part(ledger: Ledger) -> Ledger:
-    """Return a ledger without the share group and the features of newer releases, as recordings have it."""
+    """Return a ledger without the share group and the features of newer releases, which recordings lack."""
     kept = dict(ledger)
     kept["features"] = {name: level for name, level in ledger["features"].items() if name not in NEW_FEATURES}
     for subject in ("groups", "group offsets"):

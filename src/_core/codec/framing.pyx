@@ -71,7 +71,7 @@ cdef inline int head_complete(Framing *framing, FrameReader *reader) noexcept no
 
 
 cdef inline void charge(FrameReader *reader, int64_t size_bytes) noexcept nogil:
-    """Note what the pool has given for the frame being filled."""
+    """Note bytes of the pool that are charged to the frame being filled."""
     reader.partial.pool_charge += size_bytes
     reader.partial.charge_account = &reader.charged_bytes
     atomic_add_fetch(&reader.charged_bytes, size_bytes)

@@ -96,7 +96,7 @@ cdef int64_t checked_time(object time_ms, Clock *clock) except? -1:
 @cython.final
 @cython.no_gc
 cdef class Metric:
-    """One number of a sensor: what a statistic measures under a config that may be replaced at any time.
+    """One number of a sensor: a statistic's value under a config that may be replaced at any time.
 
     Made by ``Sensor.add``; stays readable after its sensor was removed. Threads: any. Source: ``KafkaMetric.java``.
     """

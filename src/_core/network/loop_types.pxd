@@ -36,7 +36,7 @@ cdef struct Transport:          # results: bytes, 0 end of stream, KB_AGAIN, KB_
     # NULL: the loop copies by pread and send
     int64_t (*send_file)(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil
     # NULL: ready at once. 1: ready; KB_AGAIN: needs bytes; KB_WANT_WRITE: must wait until it is writable; KB_REFUSED:
-    # by this side, for what the peer has sent; KB_FAILED
+    # by this side, because of the peer's bytes; KB_FAILED
     int (*handshake)(Channel *channel) noexcept nogil
     # Return whether a receive would return bytes without reading the socket; NULL: never
     bint (*has_buffered)(Channel *channel) noexcept nogil

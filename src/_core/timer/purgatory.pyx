@@ -473,7 +473,7 @@ cdef class PurgatoryHandle:
         return atomic_load(&self.purgatory.closed) != 0
 
     def advance(self, timeout_ms) -> bool:
-        """One turn of the reaper: wait up to `timeout_ms` for a bucket, expire what is due, purge if it is time to.
+        """One turn of the reaper: wait up to `timeout_ms` for a bucket, expire due operations, purge if that is due.
 
         Returns: true if a bucket was polled.
 

@@ -167,7 +167,7 @@ cdef bint try_alone(Operation *op) noexcept nogil:
     cdef bint done = False, again = True
     while again and not operation_is_completed(op):
         if mutex_try_lock(&op.own_lock):
-            atomic_swap(&op.is_pending, 0)     # acquires what the thread with the mark has seen
+            atomic_swap(&op.is_pending, 0)     # acquires the changes that the thread with the mark has seen
             done = op.table.try_complete(op)
             mutex_unlock(&op.own_lock)
             again = not done and atomic_load_seq(&op.is_pending) != 0

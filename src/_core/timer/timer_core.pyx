@@ -113,7 +113,7 @@ cdef bint place(Timer *timer, TimerEntry *entry, Bucket *fresh) noexcept nogil:
 
 
 cdef void expire(Timer *timer, Bucket *bucket) noexcept nogil:
-    """Move the clocks of the wheels to a bucket's time and empty it: into finer buckets, or to what is due."""
+    """Move the clocks of the wheels to a bucket's time and empty it: into finer buckets, or the due entries."""
     cdef int32_t level
     cdef int64_t now_ms = bucket.expiration.key
     cdef Wheel *wheel

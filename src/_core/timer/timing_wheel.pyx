@@ -219,7 +219,7 @@ cdef class TimerHandle:
         return task
 
     def advance(self, timeout_ms) -> bool:
-        """Wait up to `timeout_ms` for a bucket to become due; run what is due.
+        """Wait up to `timeout_ms` for a bucket to become due; run the due tasks.
 
         Returns: true if a bucket was polled (it may have held only cancelled tasks), false on time-out and when closed.
 

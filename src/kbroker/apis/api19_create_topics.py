@@ -92,7 +92,7 @@ def _new_topic(row: Body) -> NewTopic:
 
 
 def _entries(ctx: ApiContext, created: Created) -> list[Entry]:
-    """Return the configs of a topic; the values of the request are as it has them, as in Kafka."""
+    """Return the configs of a topic; values of the request are returned unchanged, as in Kafka."""
     return [
         {
             **{field: entry[field] for field in CONFIG_FIELDS},

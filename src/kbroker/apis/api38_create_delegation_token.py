@@ -39,7 +39,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def before_forwarding(ctx: ApiContext, body: Body, request: RequestContext) -> Forward | Body:
-    """Check what the broker checks of a connection before the controller creates a token; return any refusal."""
+    """Perform the broker's own checks before the controller creates a token; return any refusal."""
     if body["OwnerPrincipalName"] and body["OwnerPrincipalType"] is None:
         return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)  # as in Kafka, whose principals have a type
     owner, requester = _owner(body, request), Principal.parse(request.principal)

@@ -92,7 +92,7 @@ def each_resource(body: Body, alter: Callable[[Body], bool]) -> Body:
 
 
 def forward_rest(body: Body, look: Callable[[Body], bool]) -> Forward | Body:
-    """Return what remains for the controller, for AlterConfigs too.
+    """Return the part that remains for the controller, for AlterConfigs too.
 
     Args: ``look`` returns whether a resource needs no change by the controller. Raises: KafkaError for a refused one.
     """

@@ -43,7 +43,7 @@ def describe(
 ) -> None:
     """Show configs that were set at run time.
 
-    The NAME of a broker is its node id; `default` shows what was set for all brokers. Without NAME, shows all topics,
+    The NAME of a broker is its node id; `default` shows the values for all brokers. Without NAME, shows all topics,
     brokers and client metrics, or the groups that have configs.
     """
     resources = [(name, *_resource(kind, name)) for name in names]

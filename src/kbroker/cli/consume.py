@@ -61,7 +61,7 @@ class _Source(Protocol):
 @click.option(
     "--group",
     metavar="NAME",
-    help="Read as a member of this consumer group, from its committed offsets on, and commit what was printed.",
+    help="Read as a member of this consumer group, from its committed offsets, and commit those of printed records.",
 )
 @click.option("--max-messages", "-n", type=click.IntRange(min=0), help="Stop after this many printed records.")
 @click.option("--timeout", type=Finite(min=0), metavar="SECONDS", help="Stop when no record arrived for this long.")
@@ -208,9 +208,10 @@ class _Lines:
         self._printer, self._left, self._out = printer, max_messages, binary_stdout()
 
     def of(self, source: _Source, timeout_s: float | None) -> Iterator[Sequence[Record]]:
-        """Print records as they arrive; yield the ones that were printed or do not match.
+        """Print records as they arrive; yield those that were printed or do not match.
 
-        Ends after the number of records, when none has arrived for ``timeout_s``, and at the end of a range.
+        The iteration ends after the number of records, when none has arrived for ``timeout_s``, and at the end of a
+        range.
         Raises: BrokenPipeError if nothing reads the output any more.
         """
         last = time.monotonic()

@@ -213,5 +213,5 @@ def _lines(stdin: BinaryIO) -> Iterator[bytes | None]:
 def _more_waiting(stdin: BinaryIO) -> bool:
     try:
         return bool(select.select([stdin], [], [], 0)[0])
-    except (OSError, ValueError):  # not a descriptor, or not one that select accepts (Windows): send what was read
+    except (OSError, ValueError):  # not a descriptor, or not one that select accepts (Windows): send the lines so far
         return False

@@ -128,7 +128,7 @@ def _topics(cluster: Cluster, names: Iterable[str] | None) -> dict[str, Topic]:
 
 
 def plan_changes(cluster: Cluster, wanted: ClusterContent, *, prune: bool = False) -> Plan:
-    """Return the steps after which a cluster has what the file lists, in the order in which they are made.
+    """Return the steps after which a cluster has the content of the file, in the order in which they are made.
 
     Topics are created before the ACLs and quotas of their users, and rules that deny before rules that allow; removals
     are last. Without ``prune`` nothing is removed: neither topics, ACLs, users and quotas that the file does not list,

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Topic(NamedTuple):
-    """A topic; None and absent configs: as the broker has them. ``replication_factor`` is -1 if partitions differ."""
+    """A topic; None and absent configs: left to the broker. ``replication_factor`` is -1 if partitions differ."""
 
     name: str
     partitions: int | None = None

@@ -240,7 +240,7 @@ class HttpHandler(BaseHTTPRequestHandler):
         """Read the headers; return False, also for headers that end with the stream instead of an empty line.
 
         The client has gone, its deadline has passed, or another connection has taken its place: the base class would
-        serve what has come as a request.
+        serve the received bytes as a request.
         """
         stream, lines = self.rfile, _Lines(self.rfile)
         self.rfile = cast(BufferedIOBase, lines)

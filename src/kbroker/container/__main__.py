@@ -1,4 +1,4 @@
-"""`python -m kbroker.container WORD ...`: what the scripts of the image run.
+"""`python -m kbroker.container WORD ...`: the program that the scripts of the image run.
 
 start [PROPERTIES [--override NAME=VALUE]...] [-Dkafka.NAME=VALUE]...  format the log folders if needed, and serve
 properties  print the properties of the environment

@@ -2,8 +2,8 @@
 
 JMESPath (the language of the AWS command line; the package is pure Python) was chosen because it has no loops,
 recursion, regular expressions or definitions: work grows with the expression and the record only. A program for jq can
-run forever inside one C call, and filters of JSONPath run Python's regular expressions. What remains, such as lists
-built from copies of themselves, is refused by ``_check``; the rest is limited by MAX_STEPS.
+run forever inside one C call, and filters of JSONPath run Python's regular expressions. Lists built
+from copies of themselves, and the like, are refused by ``_check``; all else is limited by MAX_STEPS.
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ cdef bint follows_in_run(Partition *partition, const BatchCheck *checks, int32_t
 cdef int32_t run_length(Partition *partition, const BatchCheck *checks, int32_t count, int64_t now_ms) noexcept nogil:
     """Return the number of batches, at least 1, that one write can append as if each had been appended alone.
 
-    Under the append lock. What a batch alone would meet ends the run: an error, a full segment, a transaction.
+    Under the append lock. An error, a full segment or a transaction of a batch ends the run.
     """
     cdef int64_t size_bytes = checks[0].size_bytes, largest_ms = checks[0].max_timestamp_ms
     cdef int64_t last_offset = atomic_load(&partition.log_end) + checks[0].facts.last_offset_delta

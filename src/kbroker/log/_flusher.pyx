@@ -3,7 +3,7 @@
 A partition is queued at most once. An append during its flush queues it again, so that every wait is covered by an
 fsync that began after the data was written, and all appends during one fsync share the next. An fsync that hangs
 delays the partitions of its folder only. A partition that is moved gets the flusher of its new folder (``attach``, then
-``mark``, which covers what the former flusher has not flushed and now leaves alone).
+``mark``, which covers the records that the former flusher has not flushed).
 Lock: ``FlushQueue.lock``, a leaf; never held across a flush, and no partition lock is taken under it.
 """
 cimport cython
@@ -133,7 +133,7 @@ cdef bint has_other_flusher(FlushQueue *queue, Partition *partition) noexcept no
 
 
 cdef void flush_partition(FlushQueue *queue, Partition *partition) noexcept nogil:
-    cdef int64_t end = partition_log_end_offset(partition)      # read first: what is appended after a move is not ours
+    cdef int64_t end = partition_log_end_offset(partition)      # read first: later records may be another flusher's
     if has_other_flusher(queue, partition):
         return
     atomic_add_fetch(&queue.flushes, 1)

@@ -105,7 +105,7 @@ cdef struct Partition:
     char *damage_text           # owned; NULL: undamaged
     char *cut_text              # owned; NULL: opening cut nothing
     partition_hook on_high_watermark
-    AtomicI64 hook_calls        # that run now; what a hook's argument points to is not freed before they end
+    AtomicI64 hook_calls        # that run now; the target of a hook's argument is not freed before they end
     partition_hook on_dirty
     void *on_high_watermark_arg
     void *on_dirty_arg

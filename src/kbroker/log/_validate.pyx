@@ -180,7 +180,7 @@ cdef bint renumber(const char *records, int64_t records_bytes, const BatchHeader
 
 
 cdef void check_rebuild(const BatchHeader *header, const RecordsForm *form, BatchCheck *out) noexcept nogil:
-    """Refuse what Kafka cannot write into a new batch, although it stores such a batch as it is."""
+    """Refuse values that Kafka cannot write into a new batch, although it stores a sent batch with them unchanged."""
     if form.is_below_zero:
         refuse(out, UNKNOWN_SERVER_ERROR, b"A time stamp below -1 cannot be written in the topic's codec")
     elif header.attributes & TRANSACTIONAL_BIT and header.producer_id == -1:

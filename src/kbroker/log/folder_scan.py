@@ -52,7 +52,7 @@ class StartReport:
         self.lost_offsets = 0  # in all partitions: offsets below a checkpoint that the log lacks
 
     def note_lost(self, key: TopicPartition, log: PartitionLog, known: int) -> None:
-        """Note and log what an unclean stop lost: cut bytes, and offsets that were readable before.
+        """Note and log the losses of an unclean stop: cut bytes, and offsets that were readable before.
 
         A high watermark is checkpointed after its records were written, so a kill never leaves the checkpoint ahead of
         the log; a power cut may, where records are not flushed before they are acknowledged.

@@ -1,4 +1,4 @@
-"""Opening of all log folders of a broker: those of the partitions, and the one of the metadata log."""
+"""Opening of all log folders of a broker: those of the partitions, and that of the metadata log."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ class LogDirs(NamedTuple):
 
     @property
     def all(self) -> list[LogDir]:
-        """The usable folders, and the one of the metadata log."""
+        """The usable folders, and that of the metadata log."""
         return self.usable if self.metadata in self.usable else [*self.usable, self.metadata]
 
     @property
@@ -67,7 +67,7 @@ class LogDirs(NamedTuple):
 
 
 def open_log_dirs(paths: Sequence[str | Path], metadata_path: str | Path, node_id: int, clock: BaseClock) -> LogDirs:
-    """Lock and open log folders; the one of the metadata log must be usable, and one of ``paths``.
+    """Lock and open log folders; that of the metadata log must be usable, and one of ``paths``.
 
     Outside ``paths`` the folder of the metadata log counts as not cleanly closed: Apache Kafka neither writes a mark
     there nor removes ours.

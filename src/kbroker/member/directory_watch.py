@@ -17,8 +17,8 @@ LOOK_EVERY_MS = 10_000
 class DirectoryWatch:
     """Report of failed log directories to the controller. Threads: one at a time.
 
-    Args: ``log_dirs``: those that were online at the start; ``home``: the one of the metadata log, whose failure ends
-    the broker; ``on_failure`` is called with the reason then.
+    Args: ``log_dirs``: those that were online at the start; ``home``: that of the metadata log, whose failure ends the
+    broker; ``on_failure`` is called with the reason then.
     """
 
     def __init__(

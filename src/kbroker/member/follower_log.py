@@ -268,7 +268,7 @@ class FollowerLog(SnapshotWriter):
             raise
 
     def truncate_to_end_of(self, epoch: int, end_offset: int) -> int:
-        """Cut off what the leader does not have, and return the new end.
+        """Cut off the records that the leader does not have, and return the new end.
 
         Args: ``epoch`` and ``end_offset``: the largest epoch up to ours that the leader has, and where it ends there.
         """

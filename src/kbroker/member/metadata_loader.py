@@ -200,7 +200,7 @@ class MetadataLoader:
                 self.applied_offset, self.applied_time_ms = batch.last_offset, batch.timestamp_ms
 
     def _begin_again(self) -> None:
-        """Forget what was read since the image."""
+        """Drop the records read since the image."""
         image = self._metadata.image
         self._replay.begin(image)
         self.applied_offset, self._next_offset = image.offset, image.offset + 1

@@ -1,4 +1,4 @@
-"""The thread that fetches the metadata from the controllers: it sends what the observer requests.
+"""The thread that fetches the metadata from the controllers: it sends the observer's requests.
 
 Source: ``KafkaRaftClientDriver``, ``KafkaNetworkChannel``.
 """

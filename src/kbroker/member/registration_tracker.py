@@ -1,4 +1,4 @@
-"""Follower of the image for what this broker has to do about its own registration and its replicas.
+"""Follower of the image: the changes that concern this broker's registration and its replicas.
 
 Source: ``BrokerRegistrationTracker``.
 """

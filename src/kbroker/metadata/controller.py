@@ -23,7 +23,7 @@ from kbroker.metadata.records.metadata_record import MetadataRecord
 
 logger = get_logger(__name__)
 
-#: Returns the records of a change of this image. What it raises goes to the caller of the change; nothing is stored.
+#: Returns the records of a change of this image. Its exceptions go to the caller of the change; nothing is stored.
 Plan = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 
@@ -250,7 +250,7 @@ class Controller:
             delta = MetadataDelta(image)
             for record in change.records:
                 delta.replay(record)
-            change.image = delta.apply(image.offset, image.epoch)  # every start replays what is in the log
+            change.image = delta.apply(image.offset, image.epoch)  # every start replays the log
             change.delta = delta
         except Exception as error:
             change.error = error

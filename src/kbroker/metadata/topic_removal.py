@@ -35,7 +35,7 @@ class TopicRemoval(TopicRuns[Removal]):
         self._drop_logs = drop_logs
 
     def complete(self, names: Collection[str]) -> None:
-        """Remove what is left of topics with these names, which are about to be used again. Under the lock."""
+        """Remove the remains of topics with these names, which are about to be used again. Under the lock."""
         found = {topic_id: one for topic_id, one in self._begun.items() if one.name in names}
         if found:
             self._drop_logs({one.name: one.rest for one in found.values()}, found, True)

@@ -225,7 +225,7 @@ class TopicRegistry:
     def _planned(
         self, topics: Iterable[NewTopic], image: MetadataImage, charge: Charge | None
     ) -> list[PlannedTopic | KafkaError]:
-        """Return for each topic what is to be created, or the error. Args: ``charge``: None if they are not created."""
+        """Return the plan of each topic, or the error. Args: ``charge``: None if the topics are not created."""
         results: list[PlannedTopic | KafkaError] = []
         names = TopicNames(image.topics)
         for topic in topics:

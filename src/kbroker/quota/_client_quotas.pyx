@@ -180,8 +180,8 @@ cdef class ClientQuotaManager:
                 sensors_release(sensors)
 
     def noted(self, InboundRequest request not None):
-        """Return a view of this manager, and of its shadows' manager, whose counters note on a request what they are
-        charged for it. Shadows refuse nothing.
+        """Return a view of this manager, and of its shadows' manager, whose counters note their charges on a
+        request. Shadows refuse nothing.
 
         It has ``is_enabled`` and ``sensor``, whose result has the ``record`` and ``record_strict`` of a Sensor. Use it
         before the response is sent.

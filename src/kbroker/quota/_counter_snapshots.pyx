@@ -165,7 +165,7 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def replay(self, double limit, int64_t now_ms) -> list:
-        """Return the decisions of another limit about the same values, as far as the samples have them.
+        """Return the decisions of another limit about the same values, as far back as the samples reach.
 
         One row for each sample, in order, at its latest record, and a last one for now: (time_ms, observed, delay_ms,
         is_complete). The values of a sample count as one; ``is_complete``: no older sample that mattered at that time

@@ -395,7 +395,7 @@ class SharePartition:
         self._writes.append(_Write(window.start_offset, window.complete_count, batches, stored))
 
     def _drain_writes(self, failure: KafkaError | None, done: Done, transition: Transition) -> None:
-        """Pass queued writes on; answer an acknowledgement that has nothing to store."""
+        """Pass queued writes on; complete an acknowledgement that has nothing to store."""
         self._write_out()
         if failure is not None or not transition.runs:
             done(failure)

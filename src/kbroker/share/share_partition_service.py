@@ -1,4 +1,4 @@
-"""The share partitions in their broker: settings, threads, and what happens to topics and features."""
+"""The share partitions in their broker: settings, threads, and the effects of changed topics and features."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ForwarderFigures(NamedTuple):
 
 
 class Forwarder:
-    """Sender of metrics to ``endpoint``, an URL; without a path, OTLP's own path is used.
+    """Sender of metrics to ``endpoint``, a URL; without a path, OTLP's own path is used.
 
     A push that does not fit the queue is dropped. An endpoint that cannot be reached, or is overloaded, gets the same
     push again after a pause of 1 to 30 seconds of ``clock``; a push that it refuses otherwise is dropped.

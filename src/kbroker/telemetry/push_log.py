@@ -23,7 +23,7 @@ VERSION = 1
 
 
 class Sender(NamedTuple):
-    """Sender of a push, as the log has it."""
+    """Sender of a push, in the form of the log."""
 
     client_instance_id: str
     client_id: str | None

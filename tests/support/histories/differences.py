@@ -89,7 +89,7 @@ def adapted(api: str, request: Body, kafka: Body | None, kbroker: Body) -> Body 
 
 
 def comparable(api: str, value: Any) -> Any:
-    """Return a response without what Kafka does not determine or offers only with a plug-in.
+    """Return a response without the parts that Kafka does not determine or offers only with a plug-in.
 
     The partitions of members of share groups become numbers of partitions: Kafka chooses these partitions in the order
     of a hash map whose keys contain topic ids, which are random. The APIs of client telemetry are left out.

@@ -182,7 +182,7 @@ class _Replay:
                 self._settle(step.settled)
             error = self._kafka.came.get(connection, {}).get("ErrorCode")
             if error == Errors.UNKNOWN_SERVER_ERROR:
-                return None  # Kafka has undone what the request changed
+                return None  # Kafka has undone the request's change
             if error and step.api == "JoinGroup":
                 self._delete_what_a_refused_join_left(sent[connection][1]["GroupId"])
         return None
@@ -226,7 +226,7 @@ class _Replay:
 
     @staticmethod
     def _has_group(side: Side, group: str) -> bool:
-        """Return whether a change would find the group: a description is of what is in the log already."""
+        """Return whether a change would find the group: a description has only the groups in the log."""
         place = {"PartitionIndex": 0, "CommittedOffset": 0, "CommittedMetadata": ""}
         member = {"MemberId": "stranger", "GenerationIdOrMemberEpoch": (1 << 31) - 1}
         topics = [{"Name": TOPICS[0], "Partitions": [place]}]

@@ -116,7 +116,7 @@ def bound(value: Any, known: Known) -> Any:
 
 
 def learn(known: Known, step: Step, body: Body, response: Body) -> None:
-    """Keep what a response returned. Args: ``body``: of the request, resolved."""
+    """Keep the values of a response. Args: ``body``: of the request, resolved."""
     values = known.values
     if step.api == "JoinGroup":
         if response.get("MemberId") and step.label:

@@ -18,7 +18,7 @@ def requests(*documents: object) -> list[LoggedRequest]:
 
 
 def test_requests_only() -> None:
-    """Verdicts without a request, refusals and what no broker has written are skipped."""
+    """Verdicts without a request, refusals and records that no broker has written are skipped."""
     verdict = {"time": RECORD["time"], "sequence": 7}
     (one,) = requests([], {}, verdict, {**RECORD, "time": 5}, {**RECORD, "requestBytes": "x"}, RECORD)
     assert (one.api, one.client_id, one.local_ms, one.total_ms) == ("FETCH", "", 1.5, 1.5)

@@ -18,7 +18,7 @@ Serve = Callable[[Address, dict[str, Any]], dict[str, Any]]
 
 
 class FakeConnection:
-    """Connection whose responses are given by the test."""
+    """Connection whose responses the test determines."""
 
     def __init__(self, address: Address, serve: Serve) -> None:
         self.address = address

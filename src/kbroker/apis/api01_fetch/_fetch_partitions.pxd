@@ -1,4 +1,4 @@
-"""The partitions of a Fetch: what is found of them before their logs are read."""
+"""The partitions of a Fetch: look-ups before their logs are read."""
 from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
 from kbroker.requests._native_types cimport Handler
 

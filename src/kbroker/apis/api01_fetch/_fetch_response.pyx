@@ -124,7 +124,7 @@ cdef bint is_satisfied(FetchState *state) noexcept nogil:
 
 
 cdef void release_partitions(FetchState *state) noexcept nogil:
-    """Free what a fetch holds, but not the struct; under the operation's lock once other threads have the struct."""
+    """Free a fetch's parts, but not the struct; under the operation's lock once other threads have the struct."""
     cdef int32_t i
     if state.parts != NULL:
         drop_reads(state)

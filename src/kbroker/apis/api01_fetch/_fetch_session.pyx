@@ -317,7 +317,7 @@ cdef FetchSession *find(SessionCache *cache, int32_t session_id) noexcept nogil:
 cdef FetchSession *find_own(SessionCache *cache, const FetchState *state) noexcept nogil:
     """Return the session of a request.
 
-    Sessions of other principals are not found: a client could learn what they read, and close them.
+    Sessions of other principals are not found: a client could learn their topics, and close them.
     """
     cdef FetchSession *session = find(cache, state.session_id) if state.session_id != 0 else NULL
     return session if session != NULL and session.owner == owner_of(cache, state) else NULL

@@ -50,7 +50,7 @@ class ConfigChange(NamedTuple):
 
 
 def check_broker_id(text: str, node_id: int, noun: Literal["Node", "Broker"] = "Node", more: str = ",") -> None:
-    """Check that a resource of a broker is the one of this node.
+    """Check that a resource of a broker is this node's.
 
     Args: ``noun`` and ``more`` of the errors, which Kafka words in several ways. Raises: KafkaError INVALID_REQUEST.
     """

@@ -252,7 +252,7 @@ def _is_line(resource: Resource, entry: ConfigEntry) -> bool:
 
 
 def edit(site: Site, form: Query) -> Change:
-    """Return the change of all configs whose lines differ; the ones whose lines were taken out are removed."""
+    """Return the change of all configs whose lines differ; those whose lines were deleted are removed."""
     resource = resource_of(form)
     entries = {entry.name: entry for entry in _entries(site, resource)}
     lines: dict[str, str | None] = {**config_lines(form.text("configs"))}

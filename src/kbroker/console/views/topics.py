@@ -62,7 +62,7 @@ class PartitionRow(NamedTuple):
 def listed(site: Site) -> list[Listed]:
     """Return the topics that the user may see, by name.
 
-    Those of this process are not requested: the response for 10,000 topics takes 0.2 s of its Python.
+    Topics of a broker in this process are read directly: a response with 10,000 topics takes 0.2 s of Python.
     """
     if site.has_broker:
         views = {view.name: view for view in site.context.topics.all()}

@@ -143,9 +143,10 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         return HeartbeatResult(member_id, updated.member_epoch, interval_ms, updated.assigned if shows else None)
 
     def steady(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResult | None:
-        """Return the response to a plain heartbeat of a reconciled member, the usual case; None for any other.
+        """Return the response to a plain heartbeat of a reconciled member, the usual case; None for any other,
+        and if a target assignment is due.
 
-        A target assignment is not due. The effect is that of ``heartbeat``, in a third of the time.
+        The effect is that of ``heartbeat``, in a third of the time.
         """
         member = group.members.get(request.member_id)
         epoch = request.member_epoch

@@ -86,7 +86,8 @@ class Regexes:
     def after_heartbeat(self, group: ConsumerGroup, visible: Visible | None = None) -> None:
         """Match a group's expressions if that is due: an expression or a topic is new, or the last match is old.
 
-        Args: ``visible``: selects the topics that the client of the heartbeat may describe; it counts for the group.
+        Args: ``visible``: selects the topics that the client of the heartbeat may describe; the whole group
+        gets these topics.
         """
         wanted = group.regex_subscribers
         if not wanted or group.is_resolving:

@@ -1,7 +1,7 @@
 """Verification and addition of partitions in a producer's transaction, by calls to the transaction coordinator.
 
-Produce and TxnOffsetCommit verify before they write. The coordinator is in this broker, so a question is a call; this
-module decides when to repeat it, and counts the results.
+Produce and TxnOffsetCommit verify before they write. The coordinator is in this broker, so a verification is a call;
+this module decides when to repeat it, and counts the results.
 Source: ``AddPartitionsToTxnManager``, ``ReplicaManager`` (its retries), KIP-890.
 """
 
@@ -66,7 +66,7 @@ class AddPartitionsToTxnManager:
 
     @property
     def verification_failures(self) -> int:
-        """Number of partitions refused so far, counted once for each question."""
+        """Number of partitions refused so far, counted once for each verification."""
         return self._verification_failures
 
     def verify(self, question: Question) -> Answers:

@@ -157,7 +157,7 @@ class MarkerSender:
         try:
             self._task = self._scheduler.schedule("txn-markers", self.retry, delay_ms=delay_ms)
         except RuntimeError:
-            return  # the broker stops; the next start completes what is prepared
+            return  # the broker stops; the next start completes the prepared transactions
         self._due_ms = due_ms
 
     def _try(self, completion: Completion) -> bool:

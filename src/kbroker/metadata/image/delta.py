@@ -44,7 +44,7 @@ class MetadataDelta:
 
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-        """Return the changes from one image to another, such as the one of a snapshot."""
+        """Return the changes from one image to another, such as that of a snapshot."""
         delta = cls(before)
         delta._features.change_to(after.features)
         delta._brokers.change_to(after.brokers)

@@ -18,7 +18,7 @@ def acl_body(acl_id: UUID, acl: Acl) -> Body:
 
 
 def acl_fields(acl: Acl) -> Body:
-    """Return the fields of a rule, as records and responses have them."""
+    """Return the fields of a rule, in the form of records and responses."""
     return dict(zip(ACL_FIELDS, acl, strict=True))
 
 

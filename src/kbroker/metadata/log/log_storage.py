@@ -66,7 +66,7 @@ class LogStorage:
         for number, part in enumerate(_parts(records, level, transaction)):
             try:
                 self.log.append(build_records(part, 0, self.log.epoch, now_ms), frees_space=frees_space)
-            except OSError:  # what is on the disk is unknown: the broker stops, and its next start aborts the rest
+            except OSError:  # the content of the disk is unknown: the broker stops, and its next start aborts the rest
                 raise
             except BaseException:
                 if number > 0:

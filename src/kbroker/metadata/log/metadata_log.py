@@ -70,7 +70,7 @@ def recovery_command(*log_dirs: Path) -> str:
 
 
 def snapshots_in(folder: Path) -> list[SnapshotFile]:
-    """Return the snapshots of records, the oldest first; the one of the first voters (0-0) is none."""
+    """Return the snapshots of records, the oldest first, without that of the first voters (0-0)."""
     names = os.listdir(folder) if folder.is_dir() else ()
     ids = ((snapshot_id(name), folder / name) for name in names)
     return sorted(SnapshotFile(*found, path) for found, path in ids if found is not None and found != (0, 0))
@@ -371,7 +371,7 @@ class MetadataLog(_Folder, SnapshotWriter):
         """Append a batch, which gets the next offsets and the epoch; `flush` makes it durable.
 
         The batches before it are on disk then. A power cut may keep a later one of several writes and lose an earlier
-        one; so only the last batch can be incomplete, and what a start finds before another batch is damage.
+        one; so only the last batch can be incomplete, and an incomplete batch before another one is damage.
 
         Args: ``frees_space``: the change may use the space that is reserved for a full disk; ``is_start``: also the
         space that is reserved for a start.
@@ -420,11 +420,11 @@ class MetadataLog(_Folder, SnapshotWriter):
 
     @property
     def is_failed(self) -> bool:
-        """True after a failed sync: some of what was appended may not be on disk."""
+        """True after a failed sync: some of the appended batches may not be on disk."""
         return self._log.is_failed
 
     def close(self) -> None:
-        """Close the log; what was appended is on disk, unless a sync failed. Idempotent."""
+        """Close the log; the appended batches are on disk, unless a sync failed. Idempotent."""
         if not self._log.is_closed:
             self._log.close(clean=not self.is_failed)
 

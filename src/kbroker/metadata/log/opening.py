@@ -1,4 +1,4 @@
-"""Opening of a broker's metadata at its start: as the metadata log has it, or new."""
+"""Opening of a broker's metadata at its start: from the metadata log, or new."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reconstruction of lost metadata from the log folders: topics, their ids and partitions.
 
-``kbroker log recover-metadata``; the broker must not run. What is sound of a damaged metadata log is kept: its newest
-usable snapshot and the records up to the first damage. The result are the first records of a new metadata log. A
+``kbroker log recover-metadata``; the broker must not run. The sound part of a damaged metadata log is kept: its
+newest usable snapshot and the records up to the first damage. The result is the first records of a new metadata log. A
 recovery that is killed is repeated.
 """
 
@@ -49,7 +49,7 @@ MOST_MISSING = 1000  # limit for missing partitions between two folders; with mo
 #: The first block of producer ids is drawn from this range when the last allocated block is unknown.
 FIRST_NEW_IDS, LAST_NEW_IDS = 1 << 40, 1 << 52
 
-#: What is lost unless all of it was found, by subject.
+#: Losses unless everything was found, by subject.
 _LOST = {
     "topics": "topics without a folder, and partitions behind the last that has one",
     "configs": "configs of topics and brokers",
@@ -108,7 +108,7 @@ class _Salvage:
 
 
 def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = ()) -> Recovered:
-    """Rebuild the metadata of the log folders; what is damaged is kept beside it.
+    """Rebuild the metadata of the log folders; damaged files are kept beside it.
 
     Args: ``folder``: with the metadata log; ``node_id`` if it has no ``meta.properties``; ``others``: the other log
     folders of the broker.
@@ -220,7 +220,7 @@ def _owner(folders: Sequence[Path], node_id: int | None, salvage: _Salvage) -> M
 
 
 def _salvage(folders: Sequence[Path]) -> _Salvage:
-    """Read what is sound. Raises: RecoveryError, if everything is."""
+    """Read the sound part of the log. Raises: RecoveryError, if the whole log is sound."""
     if (former := refusal(folders)) is not None:
         raise RecoveryError(former)
     folder = folders[0]

@@ -178,7 +178,7 @@ cdef int64_t until_refusal_ns(ProcessorCore *core) noexcept nogil:
 cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
     """Hand over one request batch per channel, all under one lock of the queue; waits while the queue is full.
 
-    A thread that helps the handlers then executes what it finds in the queue, unless it has more to read.
+    A thread that helps the handlers then executes requests of the queue, unless it has more to read.
     """
     cdef Request *first = NULL
     cdef Request *last = NULL

@@ -29,7 +29,7 @@ cdef enum ProcessorStage:
 
 cdef enum LoopRole:             # of a network thread; a number above 0: it executes a batch, another number each time
     ROLE_OWN = 0                # it runs its loop
-    ROLE_PASSED_ON = -1         # it is stuck in a request, and a stand-in is to come
+    ROLE_PASSED_ON = -1         # it is stuck in a request, and a stand-in will replace it
     ROLE_STAND_IN = -2          # the stand-in runs its loop
     ROLE_WANTED_BACK = -3       # it waits for the stand-in to leave
 

@@ -1,4 +1,4 @@
-"""Outliers: entities whose recommended quota only grants what they take, rather than what they should have."""
+"""Outliers: entities whose recommended quota only grants their present use, not a share that they should have."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     <table>/date=2026-01-02/hour=5/bucket=3/batch-00000017-4f0c2d.parquet
     <table>/_delta_log/00000000000000000017.json        which files are live, one entry per version
-    <table>/_streams/<id>.json                          what each stream into the table reads
+    <table>/_streams/<id>.json                          the source of each stream into the table
     <table>/_checkpoint/ _rejected/                     offsets of Spark; unreadable records
 
 Only files that the log names are part of the table. A batch is one entry of the log with the stream's id and the

@@ -36,7 +36,7 @@ def spark_schema() -> StructType:
 
 
 def json_schema(corrupt: str) -> StructType:
-    """Schema that `from_json` parses a record with: nested as in KIP-673.
+    """Schema with which `from_json` parses a record: nested as in KIP-673.
 
     Times are strings or decimals there. Args: `corrupt`: name of the field for a text that is not such a record.
     """

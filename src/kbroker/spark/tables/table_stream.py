@@ -260,7 +260,7 @@ class TableStream:
         """Hook for progress, called regularly while the stream runs, on the thread of `run`, and once at its end."""
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
-        """Write one micro-batch: rows into the table, the rest into `_rejected`; then compact what is due."""
+        """Write one micro-batch: rows into the table, the rest into `_rejected`; then compact the due buckets."""
         started = self.clock.now_ms()
         app = self._known()
         self.table.refresh()

@@ -60,7 +60,7 @@ cdef class Counters:
     def __cinit__(self, *, samples=11, window_ms=1000, controller_samples=11, controller_window_ms=1000,
                   bint expires=True):
         client, controller = MetricConfig(samples, window_ms), MetricConfig(controller_samples, controller_window_ms)
-        default = MetricConfig()        # has a name: what is borrowed from it lives as long as it does
+        default = MetricConfig()        # has a name: a borrowed pointer is valid while it exists
         cdef int kind
         for kind in range(KINDS):
             limited_config(kind, borrow_config(controller if kind == KIND_MUTATION else client), &self.limited[kind],
@@ -125,10 +125,10 @@ cdef class Counters:
             action: JUDGED (record, then check), COUNTED (record only), GIVEN_BACK (take the value off again, if the
                 request was delayed), STRICT (check, and record only what passes).
             request: place of the value's request in ``served_ms``.
-            delay_ms: filled: what each value costs its client, by its own counter.
+            delay_ms: filled: the delay of each value, by its own counter.
             served_ms: raised to the longest delay of each request; begin with zeroes.
-        Raises: ValueError for lengths that differ; IndexError for a counter or request that does not exist (what
-            came before it is recorded).
+        Raises: ValueError for lengths that differ; IndexError for a counter or request that does not exist (the
+            values before it are recorded).
         """
         cdef Py_ssize_t n = counter.shape[0], at
         if not (time_ms.shape[0] == value.shape[0] == action.shape[0] == request.shape[0] == delay_ms.shape[0] == n):

@@ -1,4 +1,4 @@
-"""A set of client quotas, as a file or a broker has them, and the counters that it makes for clients."""
+"""A set of client quotas, from a file or a broker, and the counters that it makes for clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Judge(NamedTuple):
 
 
 def user_of(principal: str | None) -> str:
-    """Return a principal's name without its type, as quotas have it: alice of User:alice."""
+    """Return a principal's name without its type, the form in quotas: alice of User:alice."""
     return "" if principal is None else principal.partition(":")[2] or principal
 
 

@@ -95,7 +95,7 @@ def test_ends_while_epochs_begin() -> None:
 
 
 def test_an_epoch_whose_file_is_not_written_is_forgotten(tmp_path: Path) -> None:
-    """An append that cannot write the epoch checkpoint fails, and its epoch has begun nowhere."""
+    """An append that cannot write the epoch checkpoint fails, and its epoch does not begin."""
     log = open_log(tmp_path / "t-0", leader_epoch=2)
     assert log.append(batch(b"v")).error == 0
     log.set_leader_epoch(3)
