@@ -9,7 +9,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.client.connection import Address
@@ -24,7 +23,7 @@ from kbroker.member.controller_channel import ControllerChannel
 from kbroker.member.controller_connection import ControllerConnections
 from kbroker.member.follower_log import FollowerLog
 from kbroker.member.forwarding import TIMEOUT_MS, ForwardingManager
-from kbroker.member.lifecycle import BrokerLifecycle, BrokerState, LifecycleTimes, Registration
+from kbroker.member.lifecycle import BrokerLifecycle, LifecycleTimes, Registration
 from kbroker.member.metadata_loader import MetadataLoader
 from kbroker.member.producer_ids import RemoteProducerIds
 from kbroker.member.raft_client import RaftClient
@@ -46,27 +45,6 @@ POLL_S = 0.05
 
 class MemberStartError(RuntimeError):
     """Failure of a node to join its cluster; the message has the reason."""
-
-
-class MemberStatus(NamedTuple):
-    """State of a member for people and metrics.
-
-    Attributes:
-        lag: records below the high watermark that are not in force yet.
-        fetched_ms_ago: milliseconds since the last response of a leader, -1 before the first one.
-        trouble: the reason why the member cannot work, "" without one.
-    """
-
-    state: BrokerState
-    is_fenced: bool
-    broker_epoch: int
-    leader_id: int
-    leader_epoch: int
-    high_watermark: int
-    image_offset: int
-    lag: int
-    fetched_ms_ago: int
-    trouble: str
 
 
 class Member:
@@ -315,23 +293,15 @@ class Member:
         return self.fault or self.lifecycle.last_error or self.observer.last_error
 
     @property
-    def status(self) -> MemberStatus:
-        """The state of the member."""
-        observer, lifecycle = self.observer, self.lifecycle
-        offset = self.metadata.image.offset
-        fetched_ms = observer.fetched_ms
-        return MemberStatus(
-            lifecycle.state,
-            self.is_fenced,
-            lifecycle.broker_epoch,
-            observer.leader_id,
-            observer.epoch,
-            observer.high_watermark,
-            offset,
-            max(0, observer.high_watermark - 1 - offset),
-            -1 if fetched_ms < 0 else max(0, self.clock.now_ms() - fetched_ms),
-            self.trouble,
-        )
+    def lag(self) -> int:
+        """Records below the high watermark that are not in force yet."""
+        return max(0, self.observer.high_watermark - 1 - self.metadata.image.offset)
+
+    @property
+    def fetched_ms_ago(self) -> int:
+        """Milliseconds since the last response of a leader, -1 before the first one."""
+        fetched_ms = self.observer.fetched_ms
+        return -1 if fetched_ms < 0 else max(0, self.clock.now_ms() - fetched_ms)
 
     # ------------------------------------------------------------ events
 

@@ -70,6 +70,6 @@ ROWS: tuple[Row[Member], ...] = (
     Row(OWN, "fenced", "1 while the broker is fenced, 0 otherwise", lambda member: float(member.is_fenced)),
     Row(OWN, "broker-epoch", "epoch of the registration, -1 before it", lambda member: member.broker_epoch),
     Row(OWN, "metadata-lag", "committed records of the metadata that are not in force yet",
-        lambda member: member.status.lag),
+        lambda member: member.lag),
     Row(OWN, "channel-queue-size", "requests that wait for the active controller", _queues, ("channel",)),
 )  # fmt: skip

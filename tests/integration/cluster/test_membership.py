@@ -138,7 +138,7 @@ def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:
     with started(values) as (broker, member):
         registration = broker.context.image.brokers[NODE_ID]
         wait_for("the unfencing", lambda: not broker.context.image.brokers[NODE_ID].is_fenced)
-        assert member.status.state is BrokerState.RUNNING
+        assert member.lifecycle.state is BrokerState.RUNNING
         assert (registration.epoch, registration.rack) == (member.broker_epoch, "r1")
         assert registration.listeners["PLAINTEXT"][:2] == ("127.0.0.1", int(broker.bootstrap_servers.split(":")[1]))
         assert dict(registration.supported_features) == dict(supported_features())
@@ -181,7 +181,7 @@ def test_a_second_broker_with_the_id(controller: ApacheKafka, tmp_path: Path) ->
     with started(first) as (_, member):
         with pytest.raises(BrokerStartError, match=r"another broker with this node\.id is registered and alive"):
             Broker(second).start()
-        assert member.status.state is BrokerState.RUNNING
+        assert member.lifecycle.state is BrokerState.RUNNING
         assert not member.is_fenced
 
 
@@ -260,7 +260,7 @@ def test_tls_and_sasl(controller: ApacheKafka, tmp_path: Path, authority: Certif
         "listener.name.secured.scram-sha-256.sasl.jaas.config": scram,
     }
     with started(secured(formatted(tmp_path / "data", controller), controller, authority.ca, **changes)) as (_, member):
-        assert member.status.state is BrokerState.RUNNING
+        assert member.lifecycle.state is BrokerState.RUNNING
         assert member.controller == (1, ("127.0.0.1", controller.port + 1))
 
 
@@ -318,17 +318,17 @@ def test_the_controller_dies_and_comes_back(controller: ApacheKafka, tmp_path: P
     """A member without controller reports the failure; with the controller back, it is unfenced in the same epoch."""
     values = settings(formatted(tmp_path / "data", controller), controller, kbroker__metrics__listener="127.0.0.1:0")
     with started(values) as (broker, member):
-        epoch, offset = member.broker_epoch, member.status.image_offset
+        epoch, offset = member.broker_epoch, member.metadata.image.offset
         os.kill(controller.pid, signal.SIGKILL)
         controller.end()
         wait_for("the member's report of the controller's death", lambda: bool(member.trouble))
         assert "127.0.0.1" in member.trouble
         assert page(f"{broker.metrics_url}/health")[0] == 200
         controller.start()
-        wait_for("the return", lambda: member.status.image_offset > offset and not member.trouble)
+        wait_for("the return", lambda: member.metadata.image.offset > offset and not member.trouble)
         wait_for("the unfencing", lambda: not member.is_fenced)
         assert member.broker_epoch == epoch
-        assert member.status.leader_epoch > 0
+        assert member.observer.epoch > 0
 
 
 @pytest.mark.soak

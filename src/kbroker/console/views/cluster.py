@@ -13,13 +13,14 @@ def cluster(site: Site, query: Query) -> View:
     A member describes the cluster from its own metadata while it cannot reach the controllers.
     """
     member = site.context.member if site.has_broker else None
-    status = None if member is None else member.status
-    has_quorum = status is None or not status.trouble
+    trouble = "" if member is None else member.trouble
+    has_quorum = not trouble
     name = f"cluster {has_quorum}"
     found = site.remember_metadata(name, lambda: describe_cluster(site.cluster, has_quorum))
     values = {
         "found": found,
-        "status": status,
+        "member": member,
+        "trouble": trouble,
         "obstacle": "" if member is None else member.obstacle,
         "own_id": site.context.node_id if site.has_broker else None,
         "place": site.parts.place,
