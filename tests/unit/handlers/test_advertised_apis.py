@@ -33,6 +33,19 @@ def test_the_advertised_apis_are_kafkas() -> None:
     assert dict(KafkaApis().ranges()) == KAFKA
 
 
+def test_other_versions_and_keys_are_not_found() -> None:
+    """An API of a Python handler is found in its served versions only."""
+    apis = KafkaApis()
+    low, high = KAFKA[19]
+    assert [apis.find(19, version) is not None for version in (low - 1, low, high, high + 1)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert apis.find(52, 0) is None
+
+
 def test_apis_that_are_not_served_are_named_with_a_reason() -> None:
     """docs/compatibility.md lists the APIs of controllers."""
     text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")

@@ -450,6 +450,7 @@ def test_the_last_verdicts_that_concern_a_client(bench: Bench) -> None:
         verdict(5, **other, quota_type="Fetch"),
         verdict(6, **other, is_shadow=True),
         verdict(7, quota_type="ConnectionRate", principal="", client_id="", user=""),
+        verdict(8, quota_type="ConnectionRate", principal="", client_id="", user="", address="10.0.0.2"),
     ]
     explainer = QuotaExplainer(
         WithVerdicts(bench.managers, written),  # type: ignore[arg-type]
