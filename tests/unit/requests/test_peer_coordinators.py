@@ -27,8 +27,8 @@ class Runtime:
 @pytest.mark.parametrize(("leader", "expected"), [(1, "own"), (2, "other")])
 def test_the_leader_of_two_nodes_coordinates(leader: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call for an id of the other node goes to that node; without a leader it is refused."""
-    own = SimpleNamespace(runtime=Runtime("id" if leader == 1 else ""))
-    other = SimpleNamespace(runtime=Runtime(""))
+    own: Any = SimpleNamespace(runtime=Runtime("id" if leader == 1 else ""))
+    other: Any = SimpleNamespace(runtime=Runtime(""))
     ctx: Any = SimpleNamespace(transactions=own)
     ctx.peers = {1: ctx, 2: SimpleNamespace(transactions=other)}
     monkeypatch.setattr(peers, "current_leader", lambda ctx, topic, index: (leader, 0))
