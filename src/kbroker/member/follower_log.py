@@ -23,7 +23,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CorruptFileError
 from kbroker.metadata.log import quorum_state
-from kbroker.metadata.log.metadata_log import FOLDER_NAME, TOPIC_ID, SnapshotFile, SnapshotWriter, segments_in
+from kbroker.metadata.log.metadata_log import TOPIC_ID, SnapshotFile, SnapshotWriter, segments_in
 from kbroker.metadata.log.quorum_state import QuorumState
 from kbroker.metadata.records.batches import MetadataBatch, metadata_batch
 from kbroker.metadata.records.metadata_record import UnknownRecordError
@@ -86,8 +86,7 @@ class FollowerLog(SnapshotWriter):
     """
 
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock) -> None:
-        super().__init__(config, clock)
-        self.folder = log_dir / FOLDER_NAME
+        super().__init__(log_dir, config, clock)
         self._segment_bytes = config.integer("metadata.log.segment.bytes")
         self._lock = threading.Lock()  # of the list of segments
         self._descriptor = -1

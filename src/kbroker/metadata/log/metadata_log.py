@@ -95,7 +95,7 @@ def check_next(batch: MetadataBatch, offset: int, first_epoch: int, last_epoch: 
 class _Folder:
     """The folder of a metadata log, ``folder`` in ``log_dir``. ``others``: the other log folders of the broker."""
 
-    def __init__(self, log_dir: Path, others: Sequence[Path], folder: Path | None = None) -> None:
+    def __init__(self, log_dir: Path, others: Sequence[Path] = (), folder: Path | None = None) -> None:
         self.log_dir = log_dir
         self.others = others
         self.folder = log_dir / FOLDER_NAME if folder is None else folder
@@ -212,17 +212,17 @@ class StartableLog(LogFiles):
         self._check_end(self.end_offset)
 
 
-class SnapshotWriter(ABC):
+class SnapshotWriter(_Folder, ABC):
     """The part of a metadata log that writes snapshots. Threads: `write_snapshot` by one thread.
 
+    Args: ``log_dir``: the locked folder of the metadata log; ``others``: the other log folders of the broker.
     Attributes:
         new_bytes: size of the batches after the snapshot that was loaded, and of those that were appended since.
         quorum: kraft.version and voters, which every snapshot of this node has.
     """
 
-    folder: Path
-
-    def __init__(self, config: BrokerConfig, clock: BaseClock) -> None:
+    def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock, others: Sequence[Path] = ()) -> None:
+        super().__init__(log_dir, others)
         self.new_bytes = 0
         self.quorum: Sequence[ControlRecord] = ()
         self._clock = clock
@@ -237,10 +237,6 @@ class SnapshotWriter(ABC):
     @abstractmethod
     def _remove_below(self, offset: int, now_ms: int) -> None:
         """Remove the segments whose records are all below an offset."""
-
-    def snapshots(self) -> list[SnapshotFile]:
-        """Return the snapshots of records, the oldest first."""
-        return snapshots_in(self.folder)
 
     def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
         """Write a snapshot of all records up to ``offset``, then remove what newer snapshots cover.
@@ -270,7 +266,7 @@ class SnapshotWriter(ABC):
             oldest.path.unlink(missing_ok=True)
 
 
-class MetadataLog(_Folder, SnapshotWriter):
+class MetadataLog(SnapshotWriter):
     """The metadata log of a node that is the quorum's only voter, opened for a new leader epoch.
 
     Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock`` of the records' time;
@@ -282,8 +278,7 @@ class MetadataLog(_Folder, SnapshotWriter):
     def __init__(
         self, log_dir: Path, config: BrokerConfig, clock: BaseClock, *, is_clean: bool, others: Sequence[Path] = ()
     ) -> None:
-        _Folder.__init__(self, log_dir, others)
-        SnapshotWriter.__init__(self, config, clock)
+        super().__init__(log_dir, config, clock, others)
         self._is_failing = False
         self.folder.mkdir(exist_ok=True)
         self.epoch = self._last_epoch() + 1
