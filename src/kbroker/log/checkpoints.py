@@ -116,6 +116,7 @@ class CheckpointFile(Generic[K]):
 
     Args: ``path`` of the file; ``format_key`` gives the fields of a line before its offset; ``parse_key`` reads them
     back and raises ValueError.
+    ``offsets``: as read or last written.
     """
 
     VERSION = 0
@@ -124,6 +125,7 @@ class CheckpointFile(Generic[K]):
         self, path: Path, format_key: Callable[[K], Iterable[object]], parse_key: Callable[[list[str]], K]
     ) -> None:
         self.path = Path(path)
+        self.offsets: Mapping[K, int] = {}
         self._format_key = format_key
         self._parse_key = parse_key
         self._lock = threading.Lock()
@@ -134,6 +136,7 @@ class CheckpointFile(Generic[K]):
         text = "\n".join([str(self.VERSION), str(len(lines)), *lines]) + "\n"
         with self._lock:
             write_atomically(self.path, text.encode())
+            self.offsets = offsets
 
     def read(self) -> dict[K, int]:
         """Return the entries; none when the file is absent or empty. Raises: CorruptFileError, OSError."""
@@ -161,6 +164,7 @@ class CheckpointFile(Generic[K]):
             if key in entries:
                 raise self._corrupt(number, f"second entry of {key}")
             entries[key] = offset
+        self.offsets = entries
         return entries
 
     def _corrupt(self, line: int, fault: str) -> CorruptFileError:

@@ -155,19 +155,11 @@ class LogDir:
         self.checkpoints_lock = threading.Lock()
         self._has_new_names = False  # not synced yet
         self.deletion_note = DeletionNote(self.path)
-        self._recovery_points = self._checkpoint(checkpoints.RECOVERY_POINT_CHECKPOINT)
-        self._log_starts = self._checkpoint(checkpoints.LOG_START_CHECKPOINT)
-        self._high_watermarks = self._checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)
-        self._cleaner_offsets = self._checkpoint(checkpoints.CLEANER_OFFSET_CHECKPOINT)
-        # as read or last written; changed under checkpoints_lock
-        self.recovery_points = self._read(self._recovery_points)
-        self.log_starts = self._read(self._log_starts)
-        self.cleaner_offsets = self._read(self._cleaner_offsets)
+        self.recovery_points = self._read(checkpoints.RECOVERY_POINT_CHECKPOINT)
+        self.log_starts = self._read(checkpoints.LOG_START_CHECKPOINT)
+        self.cleaner_offsets = self._read(checkpoints.CLEANER_OFFSET_CHECKPOINT)
         #: Readable end of each log at the last checkpoint; only for log messages, so its loss does no harm.
-        self.high_watermarks = self._read(self._high_watermarks)
-
-    def _checkpoint(self, name: str) -> CheckpointFile[TopicPartition]:
-        return checkpoints.offset_checkpoint(self.path / name)
+        self.high_watermarks = self._read(checkpoints.HIGH_WATERMARK_CHECKPOINT)
 
     def _claim(self, cluster_id: str | None, node_id: int) -> MetaProperties:
         try:
@@ -195,14 +187,15 @@ class LogDir:
         assert self.owner.directory_id is not None
         return self.owner.directory_id
 
-    def _read(self, checkpoint: CheckpointFile[TopicPartition]) -> dict[TopicPartition, int]:
+    def _read(self, name: str) -> CheckpointFile[TopicPartition]:
         """Read a checkpoint; without it everything is read from the logs, as after an unclean stop."""
+        checkpoint = checkpoints.offset_checkpoint(self.path / name)
         try:
-            return checkpoint.read()
+            checkpoint.read()
         except OSError as e:
             logger.error("%s: ignored, all logs of the folder are checked instead", e)
             self.was_clean = False
-            return {}
+        return checkpoint
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -249,34 +242,18 @@ class LogDir:
         topic, partition = key
         return (self.path / f"{topic}-{partition}").is_dir()
 
-    def write_recovery_points(self, offsets: dict[TopicPartition, int]) -> None:
-        self._recovery_points.write(offsets)
-        self.recovery_points = offsets
-
-    def write_log_starts(self, offsets: dict[TopicPartition, int]) -> None:
-        self._log_starts.write(offsets)
-        self.log_starts = offsets
-
     def has_offsets(self, keys: Collection[TopicPartition]) -> bool:
         """Return whether the checkpoints that a start reads have one of these partitions, as read or last written."""
-        return any(key in self.log_starts or key in self.recovery_points for key in keys)
+        return any(key in self.log_starts.offsets or key in self.recovery_points.offsets for key in keys)
 
     def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
         """Remove partitions from the checkpoints that a start reads; checkpoints without them are not written.
 
         Raises: OSError; the partitions are then still in the checkpoint.
         """
-        if any(key in self.log_starts for key in keys):
-            self.write_log_starts(_without(self.log_starts, keys))
-        if any(key in self.recovery_points for key in keys):
-            self.write_recovery_points(_without(self.recovery_points, keys))
-
-    def write_high_watermarks(self, offsets: dict[TopicPartition, int]) -> None:
-        self._high_watermarks.write(offsets)
-        self.high_watermarks = offsets
-
-    def write_cleaner_offsets(self, offsets: dict[TopicPartition, int]) -> None:
-        self._cleaner_offsets.write(offsets)
+        for one in (self.log_starts, self.recovery_points):
+            if any(key in one.offsets for key in keys):
+                one.write({key: offset for key, offset in one.offsets.items() if key not in keys})
 
     def close(self, clean: bool, broker_epoch: int = -1) -> None:
         """Release the folder, with the clean-shutdown mark if ``clean``. Args: ``broker_epoch``: as of `mark_clean`."""
@@ -394,13 +371,6 @@ class LogDir:
     def _other_name(self, topic: str, partition: int, suffix: str) -> Path:
         unique = f"-{partition}.{uuid.uuid4().hex}{suffix}"
         return self.path / (topic[: MAX_NAME_BYTES - len(unique)] + unique)
-
-
-def _without(offsets: dict[TopicPartition, int], keys: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    left = dict(offsets)
-    for key in keys:
-        left.pop(key, None)
-    return left
 
 
 def remove_folder(path: Path) -> None:

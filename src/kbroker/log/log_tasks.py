@@ -19,6 +19,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log._partition_log import PartitionLog
+from kbroker.log.checkpoints import CheckpointFile
 from kbroker.log.failed_io import LOOK_PERIOD_MS, FailedIo
 from kbroker.log.hosted_logs import PartitionEntry, PartitionRegistry
 from kbroker.log.log_dir import LogDir, remove_folder
@@ -165,7 +166,7 @@ class LogTasks:
     def write_recovery_points(self, *folders: LogDir) -> None:
         """Write the recovery points."""
         for log_dir in folders or self._dirs:
-            self._write(log_dir, "recovery points", log_dir.write_recovery_points, _recovery_point, "recovery_points")
+            self._write(log_dir, "recovery points", log_dir.recovery_points, _recovery_point)
 
     def write_log_starts(self, *folders: LogDir) -> set[TopicPartition]:
         """Write the start of each log that starts above the base of its first segment.
@@ -174,7 +175,7 @@ class LogTasks:
         """
         unwritten: set[TopicPartition] = set()
         for log_dir in folders or self._dirs:
-            unwritten |= self._write(log_dir, "log starts", log_dir.write_log_starts, _explicit_log_start, "log_starts")
+            unwritten |= self._write(log_dir, "log starts", log_dir.log_starts, _explicit_log_start)
         return unwritten
 
     def write_log_starts_of(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
@@ -186,7 +187,7 @@ class LogTasks:
     def write_high_watermarks(self, *folders: LogDir) -> None:
         """Write the offsets that the next start must find at least; see ``StartReport.note_lost``."""
         for log_dir in folders or self._dirs:
-            self._write(log_dir, "high watermarks", log_dir.write_high_watermarks, _high_watermark, "high_watermarks")
+            self._write(log_dir, "high watermarks", log_dir.high_watermarks, _high_watermark)
 
     def write_cleaner_offsets(
         self, offsets: Callable[[], Mapping[TopicPartition, int]], keys: Collection[TopicPartition] | None
@@ -210,7 +211,7 @@ class LogTasks:
         with log_dir.checkpoints_lock:
             mine = {key: offset for key, offset in offsets().items() if self._is_in(key, log_dir)}
             try:
-                log_dir.write_cleaner_offsets(mine)
+                log_dir.cleaner_offsets.write(mine)
             except OSError as e:
                 self._hosted.note_failure(log_dir, "writing cleaner offsets", e)
                 return set()
@@ -240,12 +241,12 @@ class LogTasks:
         """
         with log_dir.checkpoints_lock:
             self._forget(log_dir, [key])
-            known = log_dir.high_watermarks
+            known = log_dir.high_watermarks.offsets
             if log_dir.is_offline or known.get(key, 0) <= 0:
                 return
             left = {other: offset for other, offset in known.items() if other[0] != key[0] or other in self._hosted}
             try:
-                log_dir.write_high_watermarks(left)
+                log_dir.high_watermarks.write(left)
             except OSError as e:
                 self._hosted.note_failure(log_dir, "writing high watermarks without that of a deleted partition", e)
 
@@ -257,7 +258,8 @@ class LogTasks:
         found: set[TopicPartition] = set()
         for log_dir in self._dirs:
             with log_dir.checkpoints_lock:
-                known = {*log_dir.recovery_points, *log_dir.log_starts, *log_dir.cleaner_offsets}
+                files = log_dir.recovery_points, log_dir.log_starts, log_dir.cleaner_offsets
+                known = {key for one in files for key in one.offsets}
                 missing = {key for key in known if key not in self._hosted and not log_dir.holds(key)}
                 if missing:
                     self._forget(log_dir, missing)
@@ -276,14 +278,12 @@ class LogTasks:
         self,
         log_dir: LogDir,
         what: str,
-        write: Callable[[dict[TopicPartition, int]], None],
+        checkpoint: CheckpointFile[TopicPartition],
         offset_of: Callable[[PartitionLog, bool], int | None],
-        stored: str,
     ) -> set[TopicPartition]:
         """Write a checkpoint; a partition that this start could not open keeps its offset.
 
-        Args: ``offset_of`` gets the log, and whether the partition is in the checkpoint as read or last written, which
-        is the folder's attribute ``stored``.
+        Args: ``offset_of`` gets the log, and whether the partition is in the checkpoint as read or last written.
         Returns: the partitions that could not be written, or whose folder is offline.
         """
         with log_dir.checkpoints_lock:
@@ -292,13 +292,13 @@ class LogTasks:
             keys = {key for key, hosted in items if hosted.is_in(log_dir)}
             if log_dir.is_offline:
                 return keys
-            kept: dict[TopicPartition, int] = getattr(log_dir, stored)
+            kept = checkpoint.offsets
             offsets: dict[TopicPartition, int | None] = {
                 key: offset for key, offset in kept.items() if key not in opened and log_dir.holds(key)
             }
             offsets |= {key: offset_of(hosted.log, key in kept) for key, hosted in items if key in keys}
             try:
-                write({key: offset for key, offset in offsets.items() if offset is not None})
+                checkpoint.write({key: offset for key, offset in offsets.items() if offset is not None})
             except OSError as e:
                 self._hosted.note_failure(log_dir, f"writing {what}", e)
                 return keys

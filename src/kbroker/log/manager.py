@@ -96,7 +96,7 @@ class LogManager:
         known = {
             key: offset
             for one in self._dirs
-            for key, offset in one.cleaner_offsets.items()
+            for key, offset in one.cleaner_offsets.offsets.items()
             if len(self._dirs) == 1 or one.holds(key)
         }
         self.cleaner = LogCleaner(
@@ -141,7 +141,7 @@ class LogManager:
                 command = repair_command(hosted.log_dir)
                 logger.error("partition %s-%d is damaged and takes no appends: %s; %s", *key, damage, command)
             log_dir = hosted.log_dir
-            report.note_lost(key, hosted.log, -1 if log_dir is None else log_dir.high_watermarks.get(key, -1))
+            report.note_lost(key, hosted.log, -1 if log_dir is None else log_dir.high_watermarks.offsets.get(key, -1))
         self.lost_offsets = report.lost_offsets
         for key in self.tasks.forget_missing():
             self.cleaner.forget(key)
@@ -302,8 +302,8 @@ class LogManager:
                 self.tasks.forget_former(log_dir, key)
                 self.cleaner.forget(key)
             if is_known or is_own:
-                recovery_point = max(0, log_dir.recovery_points.get(key, 0))
-                log_start = max(0, log_dir.log_starts.get(key, 0))
+                recovery_point = max(0, log_dir.recovery_points.offsets.get(key, 0))
+                log_start = max(0, log_dir.log_starts.offsets.get(key, 0))
             if not is_own:
                 is_new = not folder.exists()
                 folder = log_dir.claim_partition_folder(topic, partition, topic_id, is_known)

@@ -10,7 +10,6 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
 from kbroker.log.folder_scan import TopicLogs
-from kbroker.log.log_dir import LogDir
 from kbroker.log.manager import LogManager
 from tests.support.log_manager import Brokers, append, create, delete, kill, pass_time
 
@@ -108,8 +107,7 @@ def test_deletion_of_what_no_checkpoint_names_writes_none(brokers: Brokers, monk
     def unexpected(*_: object) -> None:
         raise AssertionError("a checkpoint was written")
 
-    monkeypatch.setattr(LogDir, "write_recovery_points", unexpected)
-    monkeypatch.setattr(LogDir, "write_log_starts", unexpected)
+    monkeypatch.setattr(checkpoints.CheckpointFile, "write", unexpected)
     before = [path.stat().st_mtime_ns for path in brokers.folder.glob("*checkpoint")]
     append(manager)
     delete(manager, *KEY)

@@ -324,12 +324,11 @@ def test_the_ends_of_compactions_are_written_while_another_folder_hangs(
     manager.cleaner._cleaned.update({slow_key: 0, key: 0})
     begun, over = threading.Event(), threading.Event()
 
-    def hang(self: LogDir, offsets: object) -> None:
-        if self is slow:
-            begun.set()
-            over.wait(30)
+    def hang(offsets: object) -> None:
+        begun.set()
+        over.wait(30)
 
-    monkeypatch.setattr(LogDir, "write_cleaner_offsets", hang)
+    monkeypatch.setattr(slow.cleaner_offsets, "write", hang)
     hanging = threading.Thread(target=manager.cleaner.write_offsets, args=([slow_key],))
     hanging.start()
     try:

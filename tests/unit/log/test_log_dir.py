@@ -162,7 +162,7 @@ def test_damaged_checkpoint_means_check_everything(tmp_path: Path) -> None:
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n7\n")
     folder = LogDir(tmp_path)
     assert not folder.was_clean
-    assert folder.recovery_points == {}
+    assert folder.recovery_points.offsets == {}
     folder.close(clean=True)
 
 
@@ -305,13 +305,13 @@ def test_topic_id_of_a_folder_with_records_is_synced(
 def test_forgotten_offsets_are_removed_from_each_checkpoint_that_has_one(tmp_path: Path) -> None:
     """Offsets of a partition are removed from each checkpoint that has them."""
     log_dir = LogDir(tmp_path)
-    log_dir.write_recovery_points({("a", 0): 5, ("b", 0): 6})
-    log_dir.write_log_starts({("b", 0): 2, ("c", 0): 3})
+    log_dir.recovery_points.write({("a", 0): 5, ("b", 0): 6})
+    log_dir.log_starts.write({("b", 0): 2, ("c", 0): 3})
     log_dir.forget_offsets([("a", 0), ("c", 0)])
     names = (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.LOG_START_CHECKPOINT)
     found = [checkpoints.offset_checkpoint(tmp_path / name).read() for name in names]
     assert found == [{("b", 0): 6}, {("b", 0): 2}]
-    assert [log_dir.recovery_points, log_dir.log_starts] == found
+    assert [log_dir.recovery_points.offsets, log_dir.log_starts.offsets] == found
     log_dir.close(clean=False)
 
 

@@ -11,7 +11,6 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
 from kbroker.log.folder_scan import StartReport, TopicLogs
-from kbroker.log.log_dir import LogDir
 from kbroker.log.manager import LogManager
 from tests.support.log_manager import NOW_MS, Brokers, append, create, delete, kill, pass_time
 
@@ -169,13 +168,14 @@ def test_a_topic_made_again_costs_one_write(
     for partition in range(5):
         delete(manager, "orders", partition)
     writes = []
-    original = LogDir.write_high_watermarks
+    (log_dir,) = manager._dirs
+    original = log_dir.high_watermarks.write
 
-    def write(log_dir: LogDir, offsets: dict[tuple[str, int], int]) -> None:
+    def write(offsets: dict[tuple[str, int], int]) -> None:
         writes.append(offsets)
-        original(log_dir, offsets)
+        original(offsets)
 
-    monkeypatch.setattr(LogDir, "write_high_watermarks", write)
+    monkeypatch.setattr(log_dir.high_watermarks, "write", write)
     for partition in range(5):
         create(manager, "orders", partition, uuid.UUID(int=5), CONFIG)
     assert len(writes) == 1

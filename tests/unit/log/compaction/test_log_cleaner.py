@@ -16,7 +16,6 @@ from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CompactionConfig, Dirt, measure
 from kbroker.log.folder_scan import TopicLogs
-from kbroker.log.log_dir import LogDir
 from kbroker.log.manager import LogManager
 from tests.support.compaction import keyed, marker, records
 from tests.support.limits import no_mappings
@@ -264,12 +263,12 @@ def test_policy_changed_and_the_checkpoint_lost(
 def test_no_compaction_without_its_note(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition is not cleaned until the checkpoint can be written, here after the disk was full."""
 
-    def full(_: LogDir, offsets: object) -> None:
+    def full(offsets: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     fill(bench.log("few"), *[NOW_MS] * 4)
     with monkeypatch.context() as patch:
-        patch.setattr(LogDir, "write_cleaner_offsets", full)
+        patch.setattr(bench.manager._dirs[0].cleaner_offsets, "write", full)
         assert bench.manager.cleaner.run_once() == []
         assert bench.manager.cleaner.run_once() == []
     assert len(records(bench.log("few"))) == 4

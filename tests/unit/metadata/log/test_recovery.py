@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
             (path / f"{0:020}.log").write_bytes(b"")
     epochs = data / "orders-2" / checkpoints.LEADER_EPOCH_CHECKPOINT
     checkpoints.leader_epoch_checkpoint(epochs).write({4: 0, 9: 10})
-    log_dir.write_cleaner_offsets({("orders", 1): 5})
+    log_dir.cleaner_offsets.write({("orders", 1): 5})
     log_dir.create_partition_folder("gone", 0, uuid.UUID(int=5))
     log_dir.rename_for_delete("gone", 0)
     level = REST.features[METADATA_VERSION]
@@ -465,8 +465,8 @@ def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path)
     from kbroker.broker import Broker, BrokerStartError
 
     log_dir = LogDir(folder, None, 3)
-    log_dir.write_log_starts({("orders", 0): 0})
-    log_dir.write_recovery_points({("orders", 0): 0})
+    log_dir.log_starts.write({("orders", 0): 0})
+    log_dir.recovery_points.write({("orders", 0): 0})
     log_dir.close(clean=True)
     files = [folder / name for name in (checkpoints.LOG_START_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT)]
     before = [file.read_bytes() for file in files]
@@ -491,7 +491,7 @@ def test_several_folders(folder: Path, tmp_path: Path) -> None:
     log_dir = LogDir(other, "some-cluster", 3)
     for name in ("orders-1", "orders-2", "__consumer_offsets-1"):
         (folder / name).rename(other / name)
-    log_dir.write_cleaner_offsets({("orders", 1): 5})
+    log_dir.cleaner_offsets.write({("orders", 1): 5})
     log_dir.close(clean=True)
     (folder / "cleaner-offset-checkpoint").unlink()
     lose(folder)
