@@ -32,7 +32,7 @@ NO_EPOCH = -1  # of a client outside the group
 
 
 class Commit(NamedTuple):
-    """The facts of a commit of offsets that a group checks."""
+    """The facts of a commit of offsets that a group checks. ``member_epoch``: the generation in a classic group."""
 
     member_id: str
     instance_id: str | None

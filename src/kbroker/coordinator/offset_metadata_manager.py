@@ -91,9 +91,8 @@ class OffsetMetadataManager:
             if group is None:
                 is_known = api_version >= FIRST_WITH_MEMBER_EPOCH
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND if is_known else Errors.ILLEGAL_GENERATION)
-            self._check_commit(
-                group, member_id, group_instance_id, generation_id, offsets, api_version, is_transactional=False
-            )
+            commit = Commit(member_id, group_instance_id, generation_id, offsets, api_version, is_transactional=False)
+            self._check_commit(group, commit)
             if offsets:
                 written = group.shard.append(_records(group_id, offsets))
                 group.offsets.commit(offsets, written.base_offset)
@@ -128,9 +127,8 @@ class OffsetMetadataManager:
         with self._groups.locked(group_id, create=generation_id < 0) as group:
             if group is None:
                 raise KafkaError(Errors.ILLEGAL_GENERATION)
-            self._check_commit(
-                group, member_id, group_instance_id, generation_id, offsets, api_version, is_transactional=True
-            )
+            commit = Commit(member_id, group_instance_id, generation_id, offsets, api_version, is_transactional=True)
+            self._check_commit(group, commit)
             if not offsets:
                 return
             records = _records(group_id, offsets)
@@ -143,25 +141,11 @@ class OffsetMetadataManager:
             _note_use(group)
         written.await_disk()
 
-    def _check_commit(
-        self,
-        group: Group,
-        member_id: str,
-        group_instance_id: str | None,
-        generation_id: int,
-        places: Iterable[TopicPartition],
-        api_version: int,
-        *,
-        is_transactional: bool,
-    ) -> None:
+    def _check_commit(self, group: Group, commit: Commit) -> None:
         """Refuse a commit that is not from a member of the current generation. Raises: KafkaError."""
         if isinstance(group, ModernGroup):
-            commit = Commit(member_id, group_instance_id, generation_id, places, api_version, is_transactional)
             self._kinds[group.KIND].check_commit(group, commit)
-            return
-        judge = _transactional_commit_error if is_transactional else _commit_error
-        error = judge(group, member_id, group_instance_id, generation_id)
-        if error is not Errors.NONE:
+        elif (error := _commit_error(group, commit)) is not Errors.NONE:
             raise KafkaError(error)
 
     def start_verification(
@@ -342,33 +326,20 @@ def _tombstones(group_id: str, places: Iterable[TopicPartition]) -> list[KeyValu
     return [(group_records.offset_key(group_id, topic, partition), None) for topic, partition in places]
 
 
-def _commit_error(group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int) -> Errors:
-    if generation_id < 0 and group.state is GroupState.EMPTY:
+def _commit_error(group: ClassicGroup, commit: Commit) -> Errors:
+    """Return the error of a commit; a transactional one is possible in any state, before v3 without a member."""
+    if commit.member_epoch < 0 and group.state is GroupState.EMPTY:
         return Errors.NONE  # an administrator, or a consumer that does not use groups
-    if generation_id < 0 and not member_id and group_instance_id is None:
-        return Errors.UNKNOWN_MEMBER_ID
-    error = group.member_error(member_id, group_instance_id)
+    if commit.member_epoch < 0 and not commit.member_id and commit.instance_id is None:
+        return Errors.NONE if commit.is_transactional else Errors.UNKNOWN_MEMBER_ID
+    error = group.member_error(commit.member_id, commit.instance_id)
     if error is not Errors.NONE:
         return error
-    if generation_id != group.generation_id:
+    if commit.member_epoch != group.generation_id:
         return Errors.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    if group.state is GroupState.COMPLETING_REBALANCE and not commit.is_transactional:
         return Errors.REBALANCE_IN_PROGRESS
     return Errors.NONE
-
-
-def _transactional_commit_error(
-    group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int
-) -> Errors:
-    """Check a transactional commit: in any state of the group, and without a member before v3 (``ClassicGroup``)."""
-    if generation_id < 0 and group.state is GroupState.EMPTY:
-        return Errors.NONE
-    if generation_id < 0 and not member_id and group_instance_id is None:
-        return Errors.NONE
-    error = group.member_error(member_id, group_instance_id)
-    if error is Errors.NONE and generation_id != group.generation_id:
-        return Errors.ILLEGAL_GENERATION
-    return error
 
 
 def _note_use(group: Group) -> None:
