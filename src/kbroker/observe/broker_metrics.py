@@ -55,7 +55,7 @@ def register_broker_metrics(exposition: Exposition, parts: BrokerParts) -> None:
 
         for family in families(member_metrics.ROWS, parts.ctx.member):
             exposition.add(family)
-    exposition.add_source(telemetry_metrics.ClientFamilies(parts.ctx))
+    exposition.add_source(partial(telemetry_metrics.client_families, parts.ctx))
 
 
 # ---------------------------------------------------------------- requests

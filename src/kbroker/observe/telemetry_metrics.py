@@ -61,42 +61,36 @@ ROWS: tuple[Row[ApiContext], ...] = (
 )  # fmt: skip
 
 
-class ClientFamilies:
-    """Latest values of the clients: a family for each metric, with the labels of the client and of the value.
+def client_families(ctx: ApiContext, limit: int) -> Iterator[tuple[Family, list[Sample]]]:
+    """Yield the latest values of the clients: a family for each metric and set of labels, of the client and the value.
 
     Clients choose all names and texts: of each family at most ``limit`` series are shown, those of the clients that
     were active last, and at most ``MAX_FAMILIES`` families.
     """
-
-    def __init__(self, ctx: ApiContext) -> None:
-        self._ctx = ctx
-
-    def __call__(self, limit: int) -> Iterator[tuple[Family, list[Sample]]]:
-        """Yield each family once for each set of its labels."""
-        service = self._ctx.telemetry_service.started
-        if service is None:
-            return
-        kinds: dict[str, Kind] = {}
-        counts: dict[str, int] = {}
-        found: dict[tuple[str, tuple[str, ...]], tuple[Family, dict[tuple[str, ...], Sample]]] = {}
-        for client in reversed(service.manager.instances):
-            for (name, attributes), value in service.series.of(client.uuid).items():
-                labels = _labels(client, attributes)
-                family = Family(
-                    CLIENT_GROUP, name, "counter" if value.counts else "gauge", tuple(labels), "pushed by clients"
-                )
-                shown = family.prometheus_name
-                if shown not in kinds and len(kinds) < MAX_FAMILIES:
-                    kinds[shown] = family.kind
-                if kinds.get(shown) != family.kind or counts.get(shown, 0) >= limit:
-                    continue
-                texts = tuple(labels.values())
-                _, samples = found.setdefault((shown, family.labels), (family, {}))
-                if texts not in samples:
-                    samples[texts] = Sample(texts, value.value)
-                    counts[shown] = counts.get(shown, 0) + 1
-        for family, samples in found.values():
-            yield family, list(samples.values())
+    service = ctx.telemetry_service.started
+    if service is None:
+        return
+    kinds: dict[str, Kind] = {}
+    counts: dict[str, int] = {}
+    found: dict[tuple[str, tuple[str, ...]], tuple[Family, dict[tuple[str, ...], Sample]]] = {}
+    for client in reversed(service.manager.instances):
+        for (name, attributes), value in service.series.of(client.uuid).items():
+            labels = _labels(client, attributes)
+            family = Family(
+                CLIENT_GROUP, name, "counter" if value.counts else "gauge", tuple(labels), "pushed by clients"
+            )
+            shown = family.prometheus_name
+            if shown not in kinds and len(kinds) < MAX_FAMILIES:
+                kinds[shown] = family.kind
+            if kinds.get(shown) != family.kind or counts.get(shown, 0) >= limit:
+                continue
+            texts = tuple(labels.values())
+            _, samples = found.setdefault((shown, family.labels), (family, {}))
+            if texts not in samples:
+                samples[texts] = Sample(texts, value.value)
+                counts[shown] = counts.get(shown, 0) + 1
+    for family, samples in found.values():
+        yield family, list(samples.values())
 
 
 def _labels(client: ClientInstance, attributes: tuple[tuple[str, str], ...]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Client metrics at the metrics port: names, labels, kinds, and bounds on the number of series."""
 
 import re
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from kbroker.metrics.exposition import Exposition
 from kbroker.metrics.registry import Metrics
 from kbroker.observe import telemetry_metrics
 from kbroker.observe.metric_table import families
-from kbroker.observe.telemetry_metrics import ClientFamilies
+from kbroker.observe.telemetry_metrics import client_families
 from kbroker.telemetry.otlp import Point
 from kbroker.telemetry.series import ClientSeries
 from tests.support.telemetry import Rig
@@ -36,7 +37,7 @@ def text_of(service: Any, limit: int = 100) -> str:
     exposition = Exposition(Metrics(), limit)
     for family in families(telemetry_metrics.ROWS, ctx):
         exposition.add(family)
-    exposition.add_source(ClientFamilies(ctx))
+    exposition.add_source(partial(client_families, ctx))
     return exposition.text()[0].decode()
 
 
