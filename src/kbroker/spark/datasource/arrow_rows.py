@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from kbroker.protocol._arrow_rows import ArrowRows
-from kbroker.spark.datasource.arrow_batches import HEADER
+from kbroker.spark.datasource.arrow_batches import TYPES
 
-HEADERS = pa.list_(pa.field("element", HEADER))
+HEADERS = TYPES["headers"]
 
 
 def rows_of(batch: Any) -> ArrowRows:

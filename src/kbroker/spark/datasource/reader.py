@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 
-class RangePartition(InputPartition):
-    """The input of one task."""
-
-    def __init__(self, value: OffsetRange | None) -> None:
-        super().__init__(value)
-
-
 def read_partition(partition: InputPartition, options: ReadOptions, columns: Sequence[str]) -> Iterator[RecordBatch]:
     """Return the Arrow batches of one task's range, in a worker of an executor."""
     wanted: OffsetRange | None = partition.value
@@ -58,7 +51,7 @@ class KbrokerReader(DataSourceReader):
         with self.options.client.connect() as cluster:
             ranges = plan(Lookup(cluster, self.options), self.options)
         freeze_modules()
-        return [RangePartition(one) for one in split(ranges, self.options.min_partitions, self.options.max_records)]
+        return [InputPartition(one) for one in split(ranges, self.options.min_partitions, self.options.max_records)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Return the Arrow batches of one range."""

@@ -23,7 +23,7 @@ from kbroker.spark.datasource.offset_lookup import Lookup
 from kbroker.spark.datasource.offsets import INITIAL_OFFSET, SourceOffset, is_initial
 from kbroker.spark.datasource.options import ReadOptions
 from kbroker.spark.datasource.planning import split
-from kbroker.spark.datasource.reader import RangePartition, read_partition
+from kbroker.spark.datasource.reader import read_partition
 from kbroker.spark.datasource.stream_progress import StreamProgress
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             begin = until.start if until.start is not None else self.progress.begin()
         ranges = self.progress.ranges(begin, until)
-        return [RangePartition(one) for one in split(ranges, self.options.min_partitions, self.options.max_records)]
+        return [InputPartition(one) for one in split(ranges, self.options.min_partitions, self.options.max_records)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Return the Arrow batches of one range."""

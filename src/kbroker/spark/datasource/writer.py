@@ -19,7 +19,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.spark.datasource.cluster_cache import cluster_for
-from kbroker.spark.datasource.column_types import HEADERS
+from kbroker.spark.datasource.column_types import TYPES
 from kbroker.spark.datasource.error_messages import plainly
 from kbroker.spark.datasource.exactly_once import TaskTransaction, Written, check_repeated, in_task
 from kbroker.spark.datasource.options import WriteOptions
@@ -34,7 +34,7 @@ ALLOWED: dict[str, tuple[DataType, ...]] = {
     "value": BYTES,
     "topic": (StringType(),),
     "partition": (IntegerType(),),
-    "headers": (HEADERS,),
+    "headers": (TYPES["headers"],),
 }
 NO_PRODUCER_ID = (Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.UNSUPPORTED_VERSION)
 

@@ -25,8 +25,7 @@ from kbroker.spark.tables.log_reader import (
     SOURCE,
     LogSource,
     evaluated_once,
-    see_internal,
-    topic_options,
+    load_topic,
 )
 from kbroker.spark.tables.table_layout import PhaseCallback
 from kbroker.spark.tables.table_place import TableName
@@ -102,12 +101,11 @@ def archive(
     wanted = TableInfo(TOPIC, chosen.buckets, columns=archive_schema(kept).jsonValue())
     job = TableStream(spark, table, chosen, wanted, source.stream(), clock or SystemClock(), progress, at)
     require_server(spark)
-    see_internal(spark, source)
-    given = topic_options(source)
-    if job.options.max_per_batch:
-        given["maxOffsetsPerTrigger"] = str(job.options.max_per_batch)
-    reader = spark.readStream.format(source.connector).options(**given)
-    return job.run(reader.load, lambda batch: parse_records(batch, kept), stopping)
+    return job.run(
+        lambda: load_topic(spark, source, spark.readStream, job.options.max_per_batch),
+        lambda batch: parse_records(batch, kept),
+        stopping,
+    )
 
 
 def archive_schema(schema: RecordSchema) -> StructType:

@@ -245,6 +245,7 @@ class Table:
         place = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in
                  zip(PLACE, ("string", "integer", "integer"), strict=True)]  # fmt: skip
         columns = {"type": "struct", "fields": [*wanted.columns["fields"], *place]}
+        properties = {_KIND: wanted.kind, _BUCKETS: str(wanted.buckets), _VERSION: str(wanted.schema_version)}
         require_usable(self.place)
         if self.place.is_local:
             Path(self.place.uri).mkdir(parents=True, exist_ok=True)
@@ -253,7 +254,7 @@ class Table:
                 self.place.uri,
                 Schema.from_json(json.dumps(columns)),
                 partition_by=list(PLACE),
-                configuration=properties_of(wanted),
+                configuration=properties,
                 storage_options=self.place.storage_options,
                 raise_if_key_not_exists=False,
             )
@@ -376,14 +377,11 @@ class Table:
             return not missing
 
         if not settles(all_there):
-            self._refuse(missing)
-
-    def _refuse(self, missing: Sequence[str]) -> None:
-        raise PipelineError(
-            f"{self.place.file(missing[0])} was written by an executor, but is missing or has another size "
-            f"({len(missing)} of the batch's files); nothing was committed: the driver and all executors must reach "
-            "the same storage"
-        )
+            raise PipelineError(
+                f"{self.place.file(missing[0])} was written by an executor, but is missing or has another size "
+                f"({len(missing)} of the batch's files); nothing was committed: the driver and all executors must "
+                "reach the same storage"
+            )
 
     def _sync_log(self, before: int) -> None:
         """Flush the versions after `before` to disk."""
@@ -456,11 +454,6 @@ def describe_table(table: TableName, dates: Sequence[str] | None = None) -> dict
 
 def _partition(file: DataFile) -> dict[str, str | None]:
     return {"date": file.date, "hour": str(file.hour), "bucket": str(file.bucket)}
-
-
-def properties_of(info: TableInfo) -> dict[str, str]:
-    """Return the properties that Delta stores besides the columns."""
-    return {_KIND: info.kind, _BUCKETS: str(info.buckets), _VERSION: str(info.schema_version)}
 
 
 def require_usable(place: TablePlace) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -133,22 +134,31 @@ def _load(
         if max_per_batch:
             options["maxBytesPerTrigger"] = str(max_per_batch)
         return reader.format(NAME).options(**options).load()
-    see_internal(spark, source)
-    options = topic_options(source)
-    if streaming and max_per_batch:
+    return load_topic(spark, source, reader, max_per_batch, by_time=by_time)
+
+
+def load_topic(
+    spark: SparkSession, source: LogSource, reader: Any, max_per_batch: int | None, *, by_time: bool = False
+) -> DataFrame:
+    """Return the records of a topic from its start, with the columns of Spark's sources.
+
+    Args: `reader`: `spark.read` or `spark.readStream`; others as `stream_log`.
+    """
+    if source.connector == KAFKA and source.topic.startswith(INTERNAL_PREFIX):
+        spark.conf.set(_BY_CONSUMER, "true")  # with an admin client, Spark's own source skips such topics silently
+    options = {
+        "kafka.bootstrap.servers": source.bootstrap_servers,
+        "subscribe": source.topic,
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        **source.options,
+    }
+    if max_per_batch:
         options["maxOffsetsPerTrigger"] = str(max_per_batch)
         if by_time and source.connector == KBROKER:
             options = {"maxOffsetsByTime": "true", **options}
-    return reader.format(source.connector).options(**options).load()
-
-
-def see_internal(spark: SparkSession, source: LogSource) -> None:
-    """Let Spark's official source read an internal topic, such as `__request_log`.
-
-    With an admin client it skips such topics silently; with a consumer it reads them.
-    """
-    if source.connector == KAFKA and source.topic.startswith(INTERNAL_PREFIX):
-        spark.conf.set(_BY_CONSUMER, "true")
+    loaded: DataFrame = reader.format(source.connector).options(**options).load()
+    return loaded
 
 
 def some_files(source: LogSource) -> list[str]:
@@ -156,17 +166,6 @@ def some_files(source: LogSource) -> list[str]:
     if source.topic:
         return []
     return [file.path for file in found_files(source.paths, source.storage) if not file.is_elsewhere]
-
-
-def topic_options(source: LogSource) -> dict[str, str]:
-    """Return the options of Spark's source, of either connector, for a topic from its start."""
-    return {
-        "kafka.bootstrap.servers": source.bootstrap_servers,
-        "subscribe": source.topic,
-        "startingOffsets": "earliest",
-        "includeHeaders": "true",
-        **source.options,
-    }
 
 
 def _normal(raw: DataFrame, source: LogSource) -> DataFrame:

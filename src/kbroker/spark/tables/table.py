@@ -49,9 +49,8 @@ def read_table(
     found = Table(table)
     info, files = found.info(), found.files(dates)
     place = [StructField(name, StringType() if name == "date" else IntegerType()) for name in PLACE]
-    schema = StructType([*table_schema(info).fields, *place])
-    if columns is not None:
-        schema = StructType([schema[name] for name in columns])
+    full = StructType([*table_schema(info).fields, *place])
+    schema = full if columns is None else StructType([full[name] for name in columns])
     if not files:
         return no_rows(spark, schema)
     names = [found.place.file(one.path) for one in files]
@@ -60,7 +59,6 @@ def read_table(
     if not found.place.is_local or not all(one.path.startswith("date=") for one in files):
         return _read_by_pyarrow(spark, found.place, files, schema)
     # the schema is given, never merged: merging opens the footer of every file
-    full = StructType([*table_schema(info).fields, *place])
     rows = spark.read.schema(full).option("basePath", spark_path(found.place.uri)).parquet(*map(spark_path, names))
     return rows.select(*schema.names)
 

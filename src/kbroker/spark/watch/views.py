@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -22,24 +22,21 @@ _COLUMNS = {
     "view": "string",
     "time": "timestamp",
     **dict.fromkeys(ENTITY, "string"),
-    **dict.fromkeys(MEASURES, "bigint"),
-    **{f"{name}_peak": "bigint" for name in MEASURES},
+    **dict.fromkeys(MEASURES, "long"),
+    **{f"{name}_peak": "long" for name in MEASURES},
     "connection": "string",
     **dict.fromkeys(("quota_type", "user", "ip"), "string"),
-    **dict.fromkeys((*throttles.COUNTED, "delay_max_ms"), "bigint"),
+    **dict.fromkeys((*throttles.COUNTED, "delay_max_ms"), "long"),
     "limit": "double",
 }
 
 
 def views_schema() -> StructType:
     """Return the columns of a row, without the partition columns."""
-    kinds = {
-        "string": types.StringType(),
-        "bigint": types.LongType(),
-        "double": types.DoubleType(),
-        "timestamp": types.TimestampType(),
-    }
-    return types.StructType([types.StructField(name, kinds[kind]) for name, kind in _COLUMNS.items()])
+    schema = StructType()
+    for name, kind in _COLUMNS.items():
+        schema.add(name, kind)
+    return schema
 
 
 def rows_of(closed: DataFrame, known: Callable[[Sequence[str]], DataFrame]) -> DataFrame:
