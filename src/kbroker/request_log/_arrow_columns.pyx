@@ -16,7 +16,7 @@ from kbroker.quota._quota_events cimport (
     VerdictEvent, quota_event_texts,
 )
 from kbroker.request_log._drain cimport RecordFormat, RecordSink
-from kbroker.request_log._json_lines cimport put_utf8, quota_type_name
+from kbroker.request_log._json_lines cimport put_utf8
 from kbroker.request_log._log_core cimport KNOWN_APIS
 from kbroker.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
@@ -62,6 +62,12 @@ WIDTHS = {
 }
 # put_row and the functions of its lists fill COLUMNS and their fields in the order of the schema.
 ALL = (*schema.COLUMNS, *schema.VERDICT, *schema.UPDATE, *schema.VERDICT, *schema.APPENDED)
+
+cdef const char *TYPE_NAMES[5]
+cdef list _type_names = [name.encode() for name in schema.QUOTA_TYPES]      # into which TYPE_NAMES points
+cdef bytes _name
+for _type, _name in enumerate(_type_names):
+    TYPE_NAMES[_type] = _name
 
 cdef int32_t ALL_COLUMNS = len(ALL)
 cdef int32_t FIRST_VERDICT = len(schema.COLUMNS)
@@ -139,6 +145,10 @@ cdef inline void put_text(Cursor *at, const char *data, int64_t size_bytes, bint
     mark(at, is_known)
 
 
+cdef inline void put_name(Cursor *at, const char *name, bint is_known) noexcept nogil:
+    put_text(at, name, <int64_t>strlen(name) if is_known else 0, is_known)
+
+
 cdef inline void put_fact(Cursor *at, const Record *record, int which, bint is_known=True) noexcept nogil:
     if record.facts == NULL or not is_known:
         put_text(at, NULL, 0, False)
@@ -161,7 +171,7 @@ cdef void put_verdict(RowSet *rows, const VerdictEvent *verdict, int32_t first, 
     cdef Cursor at
     at.rows = rows
     at.column = &rows.columns[first]
-    put_text(&at, quota_type_name(note.quota_type), <int64_t>strlen(quota_type_name(note.quota_type)), True)
+    put_name(&at, TYPE_NAMES[note.quota_type], True)
     put_text(&at, texts, 0 if is_connection else note.user_bytes, True)
     put_text(&at, texts + note.user_bytes, note.client_id_bytes, True)
     put_text(&at, texts, note.user_bytes, is_connection and note.user_bytes > 0)
@@ -182,7 +192,7 @@ cdef void put_update(RowSet *rows, const QuotaEvent *note) noexcept nogil:
     cdef Cursor at
     at.rows = rows
     at.column = &rows.columns[FIRST_UPDATE]
-    put_text(&at, quota_type_name(note.quota_type), <int64_t>strlen(quota_type_name(note.quota_type)), True)
+    put_name(&at, TYPE_NAMES[note.quota_type], True)
     put_text(&at, texts, note.user_bytes, True)
     put_text(&at, texts + note.user_bytes, note.client_id_bytes, True)
     put_whole(&at, note.sequence, True)
@@ -238,7 +248,7 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     put_whole(&at, sequence, True)
     put_whole(&at, record.api_key, is_request)
     put_whole(&at, record.api_version, is_request)
-    put_text(&at, name, <int64_t>strlen(name) if name != NULL else 0, name != NULL)
+    put_name(&at, name, name != NULL)
     put_whole(&at, record.correlation_id, is_request)
     put_text(&at, record_client_id(record), record.client_id_bytes, is_request)
     put_fact(&at, record, FACTS_CONNECTION)
@@ -268,7 +278,7 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     put_list(&at, rows.verdict_count)
     put_list(&at, rows.update_count)
     put_text(&at, record_transactional_id(record), record.transactional_id_bytes, record.transactional_id_bytes > 0)
-    put_text(&at, reason, <int64_t>strlen(reason), is_refusal)
+    put_name(&at, reason, is_refusal)
     put_whole(&at, record.api_key, is_refusal and record.api_key >= 0)
     put_whole(&at, record.api_version, is_refusal and record.api_version >= 0)
     put_list(&at, rows.shadow_count, rows.shadow_count > shadows_before)

@@ -105,8 +105,6 @@ cdef extern from *:
     char *put_ms "kb_put_ms"(char *to, int64_t us) noexcept nogil               # microseconds as milliseconds, 28 bytes
     int64_t put_plain "kb_put_plain"(char *to, const char *data, int64_t size_bytes) noexcept nogil     # see above
 
-cdef const char *quota_type_name(int quota_type) noexcept nogil     # of an event: Produce ... ConnectionRate
-
 # Write UTF-8, with U+FFFD for invalid bytes: at most 3 bytes per byte.
 cdef char *put_utf8(char *to, const char *data, int64_t size_bytes) noexcept nogil
 

@@ -28,19 +28,6 @@ from kbroker.common.request_log import QUOTA_TYPES, VERSION
 
 # ---------------------------------------------------------------------------- numbers, times and hostile names as text
 
-cdef const char *TYPE_NAMES[5]
-TYPE_NAMES[0] = b"Produce"
-TYPE_NAMES[1] = b"Fetch"
-TYPE_NAMES[2] = b"Request"
-TYPE_NAMES[3] = b"ControllerMutation"
-TYPE_NAMES[4] = b"ConnectionRate"
-assert tuple((<bytes>TYPE_NAMES[i]).decode() for i in range(5)) == QUOTA_TYPES
-
-
-cdef const char *quota_type_name(int quota_type) noexcept nogil:
-    return TYPE_NAMES[quota_type]
-
-
 cdef inline char *put_ten_millionths(char *to, int64_t n) noexcept nogil:
     """Write a fraction without its trailing zeros, of which there are fewer than seven."""
     cdef int64_t rest = n % 10000000
