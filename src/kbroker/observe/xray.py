@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kbroker._core.network.event_loop import MUTE_REASONS
 from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.network.processor._processor import Processor
@@ -25,16 +26,6 @@ DEFAULT_LIMIT = 100
 MOST_SHOWN = 10_000
 MOST_CLIENTS = 1000
 KEY_CHARACTERS = 249  # maximum of each part of a key: ids of groups may have 32,767
-THROTTLE_KINDS = ("Produce", "Fetch", "Request", "ControllerMutation")
-MUTE_REASONS = (
-    "throttled",
-    "memory_pool",
-    "refusal_delayed",
-    "response_unsent",
-    "explicit",
-    "batch_in_flight",
-    "stopping",
-)
 _CLIENT_SUMS = (
     "connections",
     "throttled",
@@ -80,7 +71,7 @@ class XRay:
         with self._lock:
             for processor, _ in self._parts.server.network_threads:
                 if processor.processor_id == processor_id:
-                    found = client_connections(processor, 1, index=index, throttle_kinds=THROTTLE_KINDS)
+                    found = client_connections(processor, 1, index=index)
                     is_open: list[dict[str, Any]] = [facts for _, _, facts in found.get("connections", ())]
                     return next((facts for facts in is_open if facts["connection"] == connection_id), None)
         return None
@@ -92,14 +83,7 @@ class XRay:
         """
         with self._lock:
             found = [
-                client_connections(
-                    processor,
-                    limit,
-                    principal=principal,
-                    client_id=client_id,
-                    address=address,
-                    throttle_kinds=THROTTLE_KINDS,
-                )
+                client_connections(processor, limit, principal=principal, client_id=client_id, address=address)
                 for processor, _ in self._parts.server.network_threads
             ]
         answered = [each for each in found if each["answer"] == "ok"]
@@ -124,8 +108,7 @@ class XRay:
                     wanted.setdefault(operation["processor"], set()).add(operation["channel_number"])
         network_threads = parts.server.network_threads
         processors = [
-            processor_snapshot(each, limit, throttle_kinds=THROTTLE_KINDS, numbers=wanted.get(each.processor_id, ()))
-            for each, _ in network_threads
+            processor_snapshot(each, limit, numbers=wanted.get(each.processor_id, ())) for each, _ in network_threads
         ]
         named = {
             (each["processor"], number): names for each in processors for number, names in each.get("named", {}).items()

@@ -10,7 +10,6 @@ def snapshot(
     limit: int = 100,
     *,
     timeout_ms: int = 1000,
-    throttle_kinds: Iterable[str] = (),
     numbers: Iterable[int] = (),
 ) -> dict[str, Any]: ...
 def client_connections(
@@ -22,5 +21,4 @@ def client_connections(
     address: str | None = None,
     index: int | None = None,
     timeout_ms: int = 1000,
-    throttle_kinds: Iterable[str] = (),
 ) -> dict[str, Any]: ...

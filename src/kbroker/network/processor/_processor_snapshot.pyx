@@ -15,6 +15,8 @@ from kbroker.network.processor._processor cimport Processor
 from kbroker.network.processor._processor_core cimport ProcessorCore
 from kbroker.network._request_metrics cimport RequestSamples, samples_as_dict
 
+from kbroker.common.request_log import QUOTA_TYPES
+
 cdef enum:
     MOST_COPIED = 20000         # connections of one thread
     NEW_MEANWHILE = 256         # capacity for connections that open between the count and the copy
@@ -58,11 +60,11 @@ cdef int by_rank(const void *left, const void *right) noexcept nogil:
     return -1 if a.copy.number < b.copy.number else 1
 
 
-cdef dict connection_facts(ChannelCopy *copy, ProcessorCore *core, object throttle_kinds, int64_t now_ns):
+cdef dict connection_facts(ChannelCopy *copy, ProcessorCore *core, int64_t now_ns):
     cdef dict facts = channel_facts(copy, now_ns)
     kind = None
-    if copy.why_muted & MUTED_THROTTLED and 0 <= copy.throttle_kind - 1 < len(throttle_kinds):
-        kind = throttle_kinds[copy.throttle_kind - 1]
+    if copy.why_muted & MUTED_THROTTLED and 0 <= copy.throttle_kind - 1 < len(QUOTA_TYPES):
+        kind = QUOTA_TYPES[copy.throttle_kind - 1]
     return {
         "connection": connection_id(copy, core),
         "client_id": client_id(copy),
@@ -132,7 +134,7 @@ cdef dict named_connections(LoopSnapshot *snapshot, ProcessorCore *core, object 
     return named
 
 
-cdef dict as_dict(LoopSnapshot *snapshot, ProcessorCore *core, int64_t limit, tuple throttle_kinds, set numbers):
+cdef dict as_dict(LoopSnapshot *snapshot, ProcessorCore *core, int64_t limit, set numbers):
     cdef int64_t now_ns = snapshot.done_ns
     cdef int64_t i, n = snapshot.count
     cdef int32_t bit
@@ -160,7 +162,7 @@ cdef dict as_dict(LoopSnapshot *snapshot, ProcessorCore *core, int64_t limit, tu
             "took_ms": round((snapshot.done_ns - snapshot.begun_ns) / 1e6, 3),
             "muted": {MUTE_REASONS[bit]: muted[bit] for bit in range(MUTED_REASONS)},
             "memory_pool_bytes": pool_bytes,
-            "connections": ranked_facts(shown, min(n, limit), core, throttle_kinds, now_ns),
+            "connections": ranked_facts(shown, min(n, limit), core, now_ns),
             "clients": clients_of(snapshot, now_ns),
             "requests": requests,
             "named": named_connections(snapshot, core, numbers),
@@ -169,12 +171,11 @@ cdef dict as_dict(LoopSnapshot *snapshot, ProcessorCore *core, int64_t limit, tu
         free(shown)
 
 
-def snapshot(Processor processor not None, limit=100, *, timeout_ms=1000, throttle_kinds=(), numbers=()):
+def snapshot(Processor processor not None, limit=100, *, timeout_ms=1000, numbers=()):
     """Return a snapshot of the network thread's connections; ``answer`` is the state of the thread's response.
 
     Args: ``limit``: number of connections shown, muted ones first. ``timeout_ms``: maximum wait for the thread, in real
-    time. ``throttle_kinds``: names of the kinds of throttles, from kind 1 on. ``numbers``: channel numbers whose names
-    are requested.
+    time. ``numbers``: channel numbers whose names are requested.
     Returns: ``processor``, ``listener``, ``answer``: "ok", "busy" (another snapshot is in progress), "late" (the thread
     is blocked, as by a full request queue), "ended". With "ok" also: ``open`` connections, the number of them
     ``copied``, ``muted`` by reason, ``memory_pool_bytes``; ``connections``: (urgency, weight, facts), the most urgent
@@ -189,7 +190,7 @@ def snapshot(Processor processor not None, limit=100, *, timeout_ms=1000, thrott
     try:
         found = {"processor": processor.processor_id, "listener": processor.listener_name, "answer": answer_of(state)}
         if state == SNAPSHOT_DONE:
-            found.update(as_dict(taken, core, most, tuple(throttle_kinds), set(numbers)))
+            found.update(as_dict(taken, core, most, set(numbers)))
         return found
     finally:
         with nogil:
@@ -198,13 +199,12 @@ def snapshot(Processor processor not None, limit=100, *, timeout_ms=1000, thrott
 
 def client_connections(
     Processor processor not None, limit=100, *, principal="", client_id="", address=None, index=None, timeout_ms=1000,
-    throttle_kinds=(),
 ):
     """Return the connections of one client from a snapshot of the network thread; of others, no object is made.
 
     Args: ``principal``, ``client_id``: the client; a snapshot keeps their first 127 and 64 bytes. ``address``: its
     address; None for any. ``index``: the last number of a connection id, in place of the three. ``limit``,
-    ``timeout_ms``, ``throttle_kinds``: as for ``snapshot``.
+    ``timeout_ms``: as for ``snapshot``.
     Returns: ``answer`` as for ``snapshot``. With "ok" also ``is_complete``: whether all connections were copied;
     ``count`` of the client's connections; ``connections``: (urgency, weight, facts), the most urgent first;
     ``client_ids`` of all connections of the principal.
@@ -245,12 +245,11 @@ def client_connections(
         for i in range(taken.count):
             if strcmp(taken.channels[i].principal, who_text) == 0:
                 client_ids.add(<bytes>taken.channels[i].label[:taken.channels[i].label_bytes])
-        kinds = tuple(throttle_kinds)
         return {
             "answer": "ok",
             "is_complete": taken.count >= taken.open_channels,
             "count": n,
-            "connections": ranked_facts(shown, min(n, most), core, kinds, taken.done_ns),
+            "connections": ranked_facts(shown, min(n, most), core, taken.done_ns),
             "client_ids": {name.decode("utf-8", "replace") for name in client_ids},
         }
     finally:
@@ -279,8 +278,8 @@ cdef str answer_of(int state):
     return "busy" if state == SNAPSHOT_BUSY else "ended" if state == SNAPSHOT_ENDED else "late"
 
 
-cdef list ranked_facts(Shown *shown, int64_t count, ProcessorCore *core, tuple throttle_kinds, int64_t now_ns):
+cdef list ranked_facts(Shown *shown, int64_t count, ProcessorCore *core, int64_t now_ns):
     cdef int64_t i
     return [
-        (shown[i].urgency, shown[i].weight, connection_facts(shown[i].copy, core, throttle_kinds, now_ns))
+        (shown[i].urgency, shown[i].weight, connection_facts(shown[i].copy, core, now_ns))
         for i in range(count)]
