@@ -11,7 +11,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import OFFSETS_TOPIC, TopicPartition
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
-from kbroker.coordinator.transaction.add_partitions_to_txn import Question
+from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPartitions
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -108,29 +108,29 @@ class _Commit:
         if adds:
             self._add(place, MAX_QUESTIONS)
             return None
-        return self._verified(self._ctx.add_partitions_to_txn.verify(self._question(place))[place])
+        return self._verified(self._ctx.add_partitions_to_txn.verify(self._partitions_of(place))[place])
 
     def _refusal(self, place: TopicPartition) -> Errors:
         """Return the error for a producer that is unknown to the transaction coordinator."""
-        found = self._ctx.add_partitions_to_txn.verify(self._question(place))
+        found = self._ctx.add_partitions_to_txn.verify(self._partitions_of(place))
         return self._error_for_client(found[place]) or Errors.INVALID_PRODUCER_EPOCH
 
-    def _question(self, place: TopicPartition) -> Question:
+    def _partitions_of(self, place: TopicPartition) -> TransactionPartitions:
         body = self._body
-        return Question(body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place])
+        return TransactionPartitions(body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place])
 
-    def _add(self, place: TopicPartition, questions: int) -> None:
+    def _add(self, place: TopicPartition, attempts: int) -> None:
         """Let the transaction coordinator add the partition, then respond.
 
         Meanwhile a marker of an earlier epoch of the producer may be written, which ends this verification too.
-        The new verification is then repeated, ``questions`` times at most.
+        The new verification is then repeated, ``attempts`` times at most.
         """
 
         def added(errors: Mapping[TopicPartition, Errors]) -> None:
             try:
                 error = errors[place]
-                if error is Errors.NONE and questions > 1 and self._is_verification_over():
-                    self._add(place, questions - 1)
+                if error is Errors.NONE and attempts > 1 and self._is_verification_over():
+                    self._add(place, attempts - 1)
                     return
                 error = self._verified(error)
             except KafkaError as failed:
@@ -140,7 +140,7 @@ class _Commit:
                 error = Errors.UNKNOWN_SERVER_ERROR
             self._request.complete(self.response(error))
 
-        self._ctx.add_partitions_to_txn.add(self._question(place), added)
+        self._ctx.add_partitions_to_txn.add(self._partitions_of(place), added)
 
     def _is_verification_over(self) -> bool:
         """Return whether a marker was written since the guard was taken, and renew the guard. Raises: KafkaError."""

@@ -467,8 +467,8 @@ class BrokerRuntime:
         except Exception:  # not the client's fault
             logger.exception("the interceptor failed on api key %d", request.api_key)
         entry = self.apis.entries.get(request.api_key)
-        if request.answered or entry is None or not entry.is_native:
-            return request.answered
+        if request.has_response or entry is None or not entry.is_native:
+            return request.has_response
         request.hand_over(self._requests)  # Python received it only for the interceptor
         return True
 

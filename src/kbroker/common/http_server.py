@@ -147,7 +147,7 @@ class _Server(ThreadingHTTPServer):
             if found is not None:
                 found.due_ms, found.is_reading = due_ms, False
 
-    def answered(self, connection: socket.socket) -> None:
+    def responded(self, connection: socket.socket) -> None:
         """Free the connection's place before the client has read the response: the rest fits the socket's buffer."""
         self._forget(connection)
 
@@ -256,7 +256,7 @@ class HttpHandler(BaseHTTPRequestHandler):
     def send_page(self, status: int, body: bytes, content_type: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send a response, without its body for HEAD. Args: ``headers`` in addition to those of every response."""
         if len(body) <= SHORT_BYTES:
-            self.server.answered(self.connection)
+            self.server.responded(self.connection)
         else:
             self.server.answering(self.connection)
         self.send_response(status)

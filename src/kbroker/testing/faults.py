@@ -339,7 +339,7 @@ class FaultRules:
                 self._do(fault, request, entry, body)
             except Exception:
                 logger.exception("%s failed", fault)
-                if not request.answered:
+                if not request.has_response:
                     request.close()
 
         timer.add(fault.delay_ms, run)
@@ -383,7 +383,7 @@ class FaultRules:
             timer.close()
             thread.join()
         for request in held:
-            if not request.answered:
+            if not request.has_response:
                 request.close()
         for fault in self.all():
             fault.lost.close()

@@ -102,7 +102,7 @@ def test_forgotten_request_closes_its_connection(client: socket.socket, rig: Rig
     view = request.payload
     request.respond(b"x")
     for again in (request.close, request.respond_nothing, lambda: request.respond(b"y"), request.start_throttle):
-        with pytest.raises(ValueError, match="was answered"):
+        with pytest.raises(ValueError, match="has its response already"):
             again()
     assert bytes(view) == b"2"
 

@@ -100,7 +100,7 @@ def forged_request(data: st.DataObject) -> Life:
     """Yield a request that no network thread made, which counts as completed."""
     request = InboundRequest.__new__(InboundRequest)
     yield request
-    assert request.answered
+    assert request.has_response
     for throttle in (ChannelThrottle.__new__(ChannelThrottle), ChannelThrottle()):
         throttle.end()
     assert bytes(memoryview(OwnedPayload.__new__(OwnedPayload))) == b""

@@ -9,7 +9,7 @@ from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.common.errors import Errors, KafkaError
 
 
-class Question:
+class TransactionPartitions:
     """Pending verification of two partitions."""
 
     transactional_id = "x"
@@ -34,8 +34,10 @@ def test_no_manager(
     request: Any = object()
     answers: list[tuple[Any, dict[Any, int]]] = []
     handed: list[Any] = []
-    monkeypatch.setattr(transaction_verifier, "pending_question", lambda one: Question() if one is request else None)
-    monkeypatch.setattr(transaction_verifier, "answer", lambda one, errors: answers.append((one, errors)))
+    monkeypatch.setattr(
+        transaction_verifier, "pending_partitions", lambda one: TransactionPartitions() if one is request else None
+    )
+    monkeypatch.setattr(transaction_verifier, "end_verification", lambda one, errors: answers.append((one, errors)))
 
     def manager() -> NoReturn:
         raise failure
@@ -45,6 +47,6 @@ def test_no_manager(
     assert not verifier.take(other)
     assert (answers, handed) == ([], [])
     assert verifier.take(request)
-    assert answers == [(request, dict.fromkeys(Question.places, int(error)))]
+    assert answers == [(request, dict.fromkeys(TransactionPartitions.places, int(error)))]
     assert handed == [request]
     assert caplog.messages == lines

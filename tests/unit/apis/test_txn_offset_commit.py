@@ -13,7 +13,7 @@ from kbroker.apis import api28_txn_offset_commit
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.internal_topic import EndMarker
-from kbroker.coordinator.transaction.add_partitions_to_txn import Question
+from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPartitions
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
@@ -29,7 +29,7 @@ class FakeTransactions:
     """Transaction coordinator that records its calls and returns ``error``; ``waiting`` has the delayed callbacks."""
 
     error: Errors = Errors.NONE
-    asked: list[tuple[str, str, int, int, list[TopicPartition]]] = field(default_factory=list)
+    calls: list[tuple[str, str, int, int, list[TopicPartition]]] = field(default_factory=list)
     holds_back: bool = False
     waiting: list[Callable[[Mapping[TopicPartition, Errors]], None]] = field(default_factory=list)
 
@@ -37,16 +37,16 @@ class FakeTransactions:
     def partitions(self) -> FakeTransactions:
         return self
 
-    def verify(self, question: Question) -> Mapping[TopicPartition, Errors]:
-        self.asked.append(("verify", *question[:3], list(question.places)))
-        return dict.fromkeys(question.places, self.error)
+    def verify(self, partitions: TransactionPartitions) -> Mapping[TopicPartition, Errors]:
+        self.calls.append(("verify", *partitions[:3], list(partitions.places)))
+        return dict.fromkeys(partitions.places, self.error)
 
-    def add(self, question: Question, done: Callable[[Mapping[TopicPartition, Errors]], None]) -> None:
-        self.asked.append(("add", *question[:3], list(question.places)))
+    def add(self, partitions: TransactionPartitions, done: Callable[[Mapping[TopicPartition, Errors]], None]) -> None:
+        self.calls.append(("add", *partitions[:3], list(partitions.places)))
         if self.holds_back:
             self.waiting.append(done)
         else:
-            done(dict.fromkeys(question.places, self.error))
+            done(dict.fromkeys(partitions.places, self.error))
 
 
 class Bench:
@@ -122,15 +122,15 @@ def bench() -> Bench:
 def test_every_version_commits_when_the_transaction_does(bench: Bench, version: int) -> None:
     """Up to v4 the partition must be in the transaction, from v5 the commit adds it; later commits skip the check."""
     assert bench.ask(version, ("t", 0, 9, "note"), ("t", 1, 3, None)) == [("t", 0, 0), ("t", 1, 0)]
-    asked = ("add" if version >= 5 else "verify", "tx", 7, 0, [PLACE])
-    assert bench.transactions.asked == [asked]
+    calls = ("add" if version >= 5 else "verify", "tx", 7, 0, [PLACE])
+    assert bench.transactions.calls == [calls]
     assert bench.committed() == {}
     assert bench.code(version) == 0
-    assert bench.transactions.asked == [asked]
+    assert bench.transactions.calls == [calls]
     bench.end()
     assert bench.committed() == {("t", 0): (9, -1, "note"), ("t", 1): (3, -1, "")}
     assert bench.code(version) == 0
-    assert bench.transactions.asked == [asked, asked]
+    assert bench.transactions.calls == [calls, calls]
 
 
 def test_versions_are_those_of_kafka() -> None:
@@ -171,17 +171,17 @@ def test_a_transaction_that_is_still_ending_is_waited_for(bench: Bench) -> None:
     assert bench.committed() == {("t", 0): (9, -1, "")}
 
 
-@pytest.mark.parametrize(("epoch", "questions"), [(1, 1), (2, 2)])
-def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench, epoch: int, questions: int) -> None:
+@pytest.mark.parametrize(("epoch", "attempts"), [(1, 1), (2, 2)])
+def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench, epoch: int, attempts: int) -> None:
     """The previous transaction's marker keeps the verification, and one of an earlier epoch causes a new one; the
     offsets are in the new transaction.
     """
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=epoch)
     bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 1, 0, True, 2))
-    for question in range(questions):
+    for partitions in range(attempts):
         assert bench.completed == []
-        bench.transactions.waiting[question]({PLACE: Errors.NONE})
+        bench.transactions.waiting[partitions]({PLACE: Errors.NONE})
     (response,) = bench.completed
     assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 0
     assert bench.committed() == {}
@@ -193,9 +193,9 @@ def test_questions_about_one_request_are_few(bench: Bench) -> None:
     """A request is verified at most four times, and gets a response even if markers keep arriving."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=2)
-    for question in range(4):
+    for partitions in range(4):
         bench.groups.coordinator.offsets.complete_transaction(0, EndMarker(7, 1, 0, True, 2))
-        bench.transactions.waiting[question]({PLACE: Errors.NONE})
+        bench.transactions.waiting[partitions]({PLACE: Errors.NONE})
     (response,) = bench.completed
     assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 48
     assert len(bench.transactions.waiting) == 4
@@ -222,7 +222,7 @@ def test_verification_can_be_switched_off(version: int) -> None:
     """Versions up to 4 skip the verification; version 5 needs it, since it adds the partition."""
     bench = Bench(transaction_partition_verification_enable=False)
     assert bench.code(version) == 0
-    assert len(bench.transactions.asked) == (1 if version >= 5 else 0)
+    assert len(bench.transactions.calls) == (1 if version >= 5 else 0)
 
 
 def test_codes_of_partitions(bench: Bench) -> None:
@@ -258,9 +258,9 @@ def test_what_is_refused_as_a_whole(bench: Bench) -> None:
 
 def test_an_older_epoch_is_refused_before_the_coordinator_is_asked(bench: Bench) -> None:
     assert bench.code(3, ProducerEpoch=3) == 0
-    asked = len(bench.transactions.asked)
+    calls = len(bench.transactions.calls)
     assert bench.code(3, ProducerEpoch=2) == 47
-    assert len(bench.transactions.asked) == asked
+    assert len(bench.transactions.calls) == calls
 
 
 def test_the_leader_epoch_is_kept(bench: Bench) -> None:

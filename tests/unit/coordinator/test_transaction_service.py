@@ -5,7 +5,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.coordinator.transaction.add_partitions_to_txn import Question
+from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPartitions
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction_service import TransactionService, transaction_settings
 from tests.support.errors import error_of
@@ -63,7 +63,7 @@ def asked(
 ) -> list[dict[TopicPartition, Errors]]:
     """Add a partition to a transaction; return the results, also those that come later."""
     found: list[dict[TopicPartition, Errors]] = []
-    service.partitions.add(Question("x", *mine, [partition]), found.append)  # type: ignore[arg-type]
+    service.partitions.add(TransactionPartitions("x", *mine, [partition]), found.append)  # type: ignore[arg-type]
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.transaction.add_partitions_to_txn import Question
+from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPartitions
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.metrics.families import Buckets
 from kbroker.observe.broker_metrics import LOGS, TRANSACTIONS
@@ -115,8 +115,8 @@ def test_questions_show(scene: Scene) -> None:
     """Verifications are shown with their times and the number of refused partitions."""
     scene.start()
     mine = scene.service.coordinator.init_producer_id("x", 60_000)
-    scene.service.partitions.add(Question("x", *mine, [T0]), lambda found: None)
-    scene.service.partitions.verify(Question("x", *mine, [T0, T1]))
+    scene.service.partitions.add(TransactionPartitions("x", *mine, [T0]), lambda found: None)
+    scene.service.partitions.verify(TransactionPartitions("x", *mine, [T0, T1]))
     shown = scene.shown()
     assert shown["kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate"] == 1
     assert isinstance(shown[TIMES], Buckets)

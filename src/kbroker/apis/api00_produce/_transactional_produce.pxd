@@ -15,7 +15,7 @@ cdef struct VerifiedPart:       # one partition of the request, with the same in
     int64_t guard               # for its append
     int16_t error               # result, NONE: append
     const char *message         # static, or NULL
-    bint is_asked               # the coordinator verifies it
+    bint is_pending             # the coordinator verifies it
     int32_t index
     int32_t base_sequence
     const Topic *topic          # in Verdicts.topics

@@ -27,7 +27,7 @@ from kbroker.apis.api00_produce._produce_request cimport ProducePart, ProduceReq
 from kbroker.requests._native_types cimport PRODUCE, Handler
 from kbroker.replica._topics cimport Topic, topic_by_id, topic_by_name, topic_table_release, topic_table_retain
 
-from kbroker.coordinator.transaction.add_partitions_to_txn import Question
+from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPartitions
 
 cdef enum:
     FIRST_ADDING_VERSION = 12       # first version in which a Produce adds its partitions to the transaction
@@ -148,15 +148,15 @@ cdef void start_all(Verdicts *verdicts, bint is_first) noexcept nogil:
     cdef int32_t i, error
     for i in range(verdicts.part_count):
         part = &verdicts.parts[i]
-        if part.topic == NULL or not (is_first or part.is_asked):
+        if part.topic == NULL or not (is_first or part.is_pending):
             continue
         error = start_verification(verdicts, part)
-        verdicts.asked_count -= part.is_asked
-        part.is_asked = error == NONE and part.guard != NO_GUARD
-        verdicts.asked_count += part.is_asked
+        verdicts.asked_count -= part.is_pending
+        part.is_pending = error == NONE and part.guard != NO_GUARD
+        verdicts.asked_count += part.is_pending
         part.error = <int16_t>error
         part.message = NULL
-        if part.is_asked:               # until the result arrives
+        if part.is_pending:               # until the result arrives
             set_verdict(part, COORDINATOR_NOT_AVAILABLE, verdicts.version)
 
 
@@ -205,7 +205,7 @@ cdef Verdicts *verdicts_of(InboundRequest request) except? NULL:
     return <Verdicts *>request.request.state
 
 
-def pending_question(InboundRequest request not None):
+def pending_partitions(InboundRequest request not None):
     cdef Verdicts *verdicts = verdicts_of(request)
     cdef VerifiedPart *part
     cdef const char *name
@@ -218,13 +218,13 @@ def pending_question(InboundRequest request not None):
     places = []
     for i in range(verdicts.part_count):
         part = &verdicts.parts[i]
-        if part.is_asked:
+        if part.is_pending:
             places.append((part.topic.name[:part.topic.name_bytes].decode("utf-8", "surrogateescape"), part.index))
-    return Question(name[:verdicts.transactional_id_bytes].decode("utf-8", "surrogateescape"), verdicts.producer_id,
-                    verdicts.producer_epoch, tuple(places))
+    text = name[:verdicts.transactional_id_bytes].decode("utf-8", "surrogateescape")
+    return TransactionPartitions(text, verdicts.producer_id, verdicts.producer_epoch, tuple(places))
 
 
-def answer(InboundRequest request not None, dict errors not None):
+def end_verification(InboundRequest request not None, dict errors not None):
     cdef Verdicts *verdicts = verdicts_of(request)
     cdef VerifiedPart *part
     cdef int32_t i, code
@@ -232,7 +232,7 @@ def answer(InboundRequest request not None, dict errors not None):
         return
     for i in range(verdicts.part_count):
         part = &verdicts.parts[i]
-        if not part.is_asked:
+        if not part.is_pending:
             continue
         place = (part.topic.name[:part.topic.name_bytes].decode("utf-8", "surrogateescape"), part.index)
         code = errors.get(place, COORDINATOR_NOT_AVAILABLE)

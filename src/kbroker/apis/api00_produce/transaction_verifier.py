@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbroker.apis.api00_produce._transactional_produce import answer, pending_question
+from kbroker.apis.api00_produce._transactional_produce import end_verification, pending_partitions
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Answers, Question
+from kbroker.coordinator.transaction.add_partitions_to_txn import (
+    AddPartitionsToTxnManager,
+    PartitionErrors,
+    TransactionPartitions,
+)
 from kbroker.network.processor._inbound import InboundRequest
 
 logger = get_logger(__name__)
@@ -33,30 +37,30 @@ class TransactionVerifier:
 
     def take(self, request: InboundRequest) -> bool:
         """Take over a Produce with pending verifications; return False for any other request."""
-        question = pending_question(request)
-        if question is None:
+        pending = pending_partitions(request)
+        if pending is None:
             return False
 
-        def settle(errors: Answers) -> None:
-            answer(request, {place: int(error) for place, error in errors.items()})
+        def settle(errors: PartitionErrors) -> None:
+            end_verification(request, {place: int(error) for place, error in errors.items()})
             self._hand_over(request)
 
-        def again() -> Question:
+        def again() -> TransactionPartitions:
             """Begin the verification again, since a marker of the previous transaction may have ended it."""
-            pending = pending_question(request)
-            assert pending is not None
-            return pending
+            later = pending_partitions(request)
+            assert later is not None
+            return later
 
         try:
             manager = self._manager()
         except KafkaError as error:
-            settle(dict.fromkeys(question.places, error.error))
+            settle(dict.fromkeys(pending.places, error.error))
         except Exception:
-            logger.exception("cannot verify the transaction of %r", question.transactional_id)
-            settle(dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR))
+            logger.exception("cannot verify the transaction of %r", pending.transactional_id)
+            settle(dict.fromkeys(pending.places, Errors.UNKNOWN_SERVER_ERROR))
         else:
             if request.api_version >= FIRST_ADDING_VERSION:
-                manager.add(question, settle, again)
+                manager.add(pending, settle, again)
             else:
-                settle(manager.verify(question))
+                settle(manager.verify(pending))
         return True

@@ -24,10 +24,10 @@ if TYPE_CHECKING:  # a producer without transactions loads no coordinator
 
 logger = get_logger(__name__)
 
-Answers = Mapping[TopicPartition, Errors]
+PartitionErrors = Mapping[TopicPartition, Errors]
 
 
-class Question(NamedTuple):
+class TransactionPartitions(NamedTuple):
     """Partitions of one request, to add or verify."""
 
     transactional_id: str
@@ -69,36 +69,39 @@ class AddPartitionsToTxnManager:
         """Number of partitions refused so far, counted once for each verification."""
         return self._verification_failures
 
-    def verify(self, question: Question) -> Answers:
+    def verify(self, partitions: TransactionPartitions) -> PartitionErrors:
         """Return NONE for each partition in the transaction, else the error. Never raises."""
-        return self._ask(question, adds=False)
+        return self._call(partitions, adds=False)
 
     def add(
-        self, question: Question, done: Callable[[Answers], None], again: Callable[[], Question] | None = None
+        self,
+        partitions: TransactionPartitions,
+        done: Callable[[PartitionErrors], None],
+        again: Callable[[], TransactionPartitions] | None = None,
     ) -> None:
         """Let the partitions join the transaction, which begins with the first ones.
 
         Args: ``done`` is called once with each partition's error, here or later by the scheduler's thread; it never
-        raises. ``again`` returns the question for a retry; None: the same one.
+        raises. ``again`` returns those of a retry; None: the same ones.
         """
         began_ms = self._clock.now_ms()
 
-        def attempt(asked: Question) -> None:
-            found = self._ask(asked, adds=True)
+        def attempt(current: TransactionPartitions) -> None:
+            found = self._call(current, adds=True)
             is_busy = Errors.CONCURRENT_TRANSACTIONS in found.values()
-            if not is_busy or self._clock.now_ms() - began_ms >= self._retry_max_ms or not self._later(ask_again):
+            if not is_busy or self._clock.now_ms() - began_ms >= self._retry_max_ms or not self._later(attempt_again):
                 done(found)
 
-        def ask_again() -> None:
+        def attempt_again() -> None:
             try:
-                asked = question if again is None else again()
+                current = partitions if again is None else again()
             except Exception:  # no memory, or a bug: the request must still get a response
-                logger.exception("cannot verify the transaction of %r again", question.transactional_id)
-                done(dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR))
+                logger.exception("cannot verify the transaction of %r again", partitions.transactional_id)
+                done(dict.fromkeys(partitions.places, Errors.UNKNOWN_SERVER_ERROR))
             else:
-                attempt(asked)
+                attempt(current)
 
-        attempt(question)
+        attempt(partitions)
 
     def _later(self, run: Callable[[], None]) -> bool:
         """Schedule a retry; return False if the broker stops."""
@@ -108,18 +111,18 @@ class AddPartitionsToTxnManager:
             return False
         return True
 
-    def _ask(self, question: Question, *, adds: bool) -> Answers:
-        if not question.places:
+    def _call(self, partitions: TransactionPartitions, *, adds: bool) -> PartitionErrors:
+        if not partitions.places:
             return {}
         began_ns = self._clock.now_ns()
         try:
-            coordinator = self._coordinator_of(question.transactional_id)
-            found = (coordinator.add_partitions if adds else coordinator.verify_partitions)(*question)
+            coordinator = self._coordinator_of(partitions.transactional_id)
+            found = (coordinator.add_partitions if adds else coordinator.verify_partitions)(*partitions)
         except KafkaError as error:
-            found = dict.fromkeys(question.places, error.error)
+            found = dict.fromkeys(partitions.places, error.error)
         except Exception:
-            logger.exception("cannot verify the transaction of %r", question.transactional_id)
-            found = dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR)
+            logger.exception("cannot verify the transaction of %r", partitions.transactional_id)
+            found = dict.fromkeys(partitions.places, Errors.UNKNOWN_SERVER_ERROR)
         self.verification_time_ms.record((self._clock.now_ns() - began_ns) / 1e6)
         refused = sum(error is not Errors.NONE for error in found.values())
         if refused:

@@ -210,7 +210,7 @@ cdef class InboundRequest:
             f"-{self.processor_id}-{self.connection_index}")
 
     @property
-    def answered(self):
+    def has_response(self):
         """True once the request is completed."""
         return self.request is NULL
 
@@ -257,7 +257,7 @@ cdef class InboundRequest:
 
     cdef int check_open(self) except -1:
         if self.request is NULL:
-            raise ValueError("the request was answered")
+            raise ValueError("the request has its response already")
         return 0
 
     cdef int check_kafka(self) except -1:

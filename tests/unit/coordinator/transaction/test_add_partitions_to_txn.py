@@ -9,12 +9,16 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
-from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Answers, Question
+from kbroker.coordinator.transaction.add_partitions_to_txn import (
+    AddPartitionsToTxnManager,
+    PartitionErrors,
+    TransactionPartitions,
+)
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log.scheduler import Scheduler
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
-QUESTION = Question("x", 1000, 3, PLACES)
+QUESTION = TransactionPartitions("x", 1000, 3, PLACES)
 BUSY = Errors.CONCURRENT_TRANSACTIONS
 
 
@@ -43,10 +47,10 @@ class FakeCoordinator:
         error = self.errors.pop(0) if self.errors else Errors.NONE
         return {place: error if place == PLACES[0] else Errors.NONE for place in places}
 
-    def add_partitions(self, *about: object) -> Answers:
+    def add_partitions(self, *about: object) -> PartitionErrors:
         return self._answer("add", *about)  # type: ignore[arg-type]
 
-    def verify_partitions(self, *about: object) -> Answers:
+    def verify_partitions(self, *about: object) -> PartitionErrors:
         return self._answer("verify", *about)  # type: ignore[arg-type]
 
 
@@ -64,9 +68,9 @@ class Bench:
             retry_ms=20,
             retry_max_ms=100,
         )
-        self.done: list[Answers] = []
+        self.done: list[PartitionErrors] = []
 
-    def add(self, again: Callable[[], Question] | None = None) -> None:
+    def add(self, again: Callable[[], TransactionPartitions] | None = None) -> None:
         self.manager.add(QUESTION, self.done.append, again)
 
     def after(self, ms: int) -> None:
@@ -123,7 +127,7 @@ def test_only_a_busy_transaction_is_asked_about_again(bench: Bench, error: Error
 
 def test_a_question_may_be_another_one_the_next_time(bench: Bench) -> None:
     """A retried Produce restarts its verification, and omits partitions that are verified meanwhile."""
-    left = [Question("x", 1000, 3, PLACES[:1]), Question("x", 1000, 3, [])]
+    left = [TransactionPartitions("x", 1000, 3, PLACES[:1]), TransactionPartitions("x", 1000, 3, [])]
     bench.coordinator.errors = [BUSY, BUSY]
     bench.add(lambda: left.pop(0))
     bench.after(20)
@@ -136,7 +140,7 @@ def test_a_question_may_be_another_one_the_next_time(bench: Bench) -> None:
 def test_a_question_that_cannot_be_made_again_ends_the_wait(bench: Bench) -> None:
     """The request gets UNKNOWN_SERVER_ERROR; otherwise only its closed connection would inform the client."""
 
-    def no_memory() -> Question:
+    def no_memory() -> TransactionPartitions:
         raise MemoryError
 
     bench.coordinator.errors = [BUSY]
@@ -174,7 +178,7 @@ def test_each_question_is_timed_and_each_refusal_counted(bench: Bench) -> None:
     bench.after(30)
     assert len(bench.done) == 1
     bench.manager.verify(QUESTION)
-    bench.manager.verify(Question("x", 1, 1, []))
+    bench.manager.verify(TransactionPartitions("x", 1, 1, []))
     bench.coordinator.failure = KafkaError(Errors.NOT_COORDINATOR)
     bench.manager.verify(QUESTION)
     times = bench.manager.verification_time_ms
