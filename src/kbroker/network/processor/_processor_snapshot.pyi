@@ -4,6 +4,7 @@ from typing import Any
 from kbroker.network.processor._processor import Processor
 
 MUTE_REASONS: tuple[str, ...]
+QUOTA_TYPES: tuple[str, ...]
 
 def snapshot(
     processor: Processor,
