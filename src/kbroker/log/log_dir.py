@@ -273,10 +273,6 @@ class LogDir:
         except OSError as e:
             self.note_failure("writing the clean-shutdown mark", e)
 
-    def abandon(self) -> None:
-        """Close the descriptor in a forked child, which writes nothing."""
-        self._lock.release()
-
     # -- partition folders -------------------------------------------------------------------------------------------
 
     def partition_path(self, topic: str, partition: int) -> Path:
@@ -338,9 +334,7 @@ class LogDir:
 
         Raises: OSError.
         """
-        renamed = self._other_name(topic, partition, DELETE_SUFFIX)
-        self._rename(self.partition_path(topic, partition), renamed)
-        return renamed
+        return self.put_aside_for_delete(self.partition_path(topic, partition))
 
     def put_aside_for_delete(self, path: Path) -> Path:
         """Rename a deleted topic's folder that a start has found, like ``rename_for_delete``. Raises: OSError."""

@@ -220,7 +220,7 @@ class LogManager:
         """Close the manager in a child made by fork, which owns neither threads nor locks and must never write."""
         self._closed = True
         for log_dir in () if self.opened is None else self.opened.all:
-            log_dir.abandon()
+            log_dir.close(clean=False)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,7 +15,7 @@ def log_dirs(tmp_path: Path) -> Iterator[list[LogDir]]:
     found = [LogDir(tmp_path / name, "c", 9) for name in ("a", "b", "c")]
     yield found
     for log_dir in found:
-        log_dir.abandon()
+        log_dir.close(clean=False)
 
 
 def test_failed_directories(log_dirs: list[LogDir], tmp_path: Path) -> None:
