@@ -50,7 +50,8 @@ def _value(column: Column, document: Mapping[str, Any]) -> Any:
         return [{field.name: element.get(field.json) for field in column.fields} for element in found]
     if column.name == "time":
         return _microseconds(found)
-    return round(found * 1000) if column.name.endswith("_time_us") else found
+    is_time = column.name.endswith("_time_us") and isinstance(found, int | float)  # a text would be repeated
+    return round(found * 1000) if is_time else found
 
 
 def _microseconds(text: str) -> int:

@@ -145,6 +145,6 @@ def _requests(values: Iterable[bytes], is_arrow: bool) -> Iterator[LoggedRequest
 
 
 def _request(row: Row) -> LoggedRequest:
-    times = ((row[name] or 0) / (1 if name.endswith("_ms") else 1000) for name in _TIMES)
+    times = (max(0, row[name] or 0) / (1 if name.endswith("_ms") else 1000) for name in _TIMES)
     texts = (row["api_name"] or str(row["api_key"]), *(row[name] or "" for name in _TEXTS))
     return LoggedRequest._make(((row["time"] or 0) / 1000, *texts, *times, *(row[name] or 0 for name in _NUMBERS)))

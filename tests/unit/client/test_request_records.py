@@ -1,6 +1,7 @@
 """Records of a request log as rows: conversion to and from JSON, files that grow and roll, filters."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def test_a_record_and_back() -> None:
 )  # fmt: skip
 def test_what_is_no_record_is_passed_over(line: bytes) -> None:
     assert parse_line(line) is None
+
+
+def test_a_text_in_place_of_a_time_takes_no_memory() -> None:
+    """It is not multiplied, as a time is."""
+    line = line_of(localTimeMs="x" * 100_000)
+    tracemalloc.start()
+    try:
+        assert parse_line(line) is None
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

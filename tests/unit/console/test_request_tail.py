@@ -29,6 +29,11 @@ def test_an_api_without_a_name_has_its_number() -> None:
     assert one.api == "1"
 
 
+def test_a_time_that_no_clock_measures_is_zero() -> None:
+    (one,) = requests({**RECORD, "remoteTimeMs": -1.5})
+    assert (one.remote_ms, one.total_ms) == (0, 1.5)
+
+
 def test_the_largest_time_is_shown() -> None:
     (one,) = requests({**RECORD, "localTimeMs": 9.2e15})
     assert milliseconds(one.total_ms)
