@@ -207,7 +207,7 @@ class FollowerLog(SnapshotWriter):
         Raises: ProtocolError, UnknownRecordError, OSError.
         """
         for segment in list(self._segments):
-            if segment.end_offset <= offset or segment.base_offset >= end_offset:
+            if segment.end_offset <= offset or max(segment.base_offset, offset) >= end_offset:
                 continue
             for batch in segment.batches(offset):
                 if batch.base_offset >= offset:

@@ -137,6 +137,7 @@ def test_a_truncation_over_several_segments(tmp_path: Path, quorum: FakeQuorum) 
 
 def test_batches_are_read_in_parts(tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch is read once, in order, whatever the size of a read and the offsets."""
+    monkeypatch.setattr(follower_log, "INDEX_BYTES", 1)
     with RaftFollower(tmp_path, quorum) as follower:
         for number in range(2, 8):
             grow(quorum, f"t{number}", number)
@@ -148,6 +149,7 @@ def test_batches_are_read_in_parts(tmp_path: Path, quorum: FakeQuorum, monkeypat
         for at in range(1, len(whole)):
             assert list(log.batches(whole[at].base_offset, log.end_offset)) == whole[at:]
             assert list(log.batches(0, whole[at].base_offset)) == whole[:at]
+            assert list(log.batches(whole[at].base_offset, whole[at].base_offset)) == []
 
 
 def test_a_close_whose_sync_fails(
