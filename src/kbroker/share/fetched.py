@@ -46,6 +46,7 @@ class Fetched(NamedTuple):
         except ProtocolError:
             if not batches:
                 raise
+            records = records[: sum(batch.size_bytes for batch in batches)]
         return cls(records, batches, aborted)
 
     @property

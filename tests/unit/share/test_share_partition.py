@@ -296,7 +296,9 @@ def test_damage_ends_the_batches(bench: ShareBench) -> None:
     """Batches before a damaged length are delivered; of a damaged first batch the client gets the error."""
     damaged = bytearray(header(10, 19))
     struct.pack_into(">i", damaged, LENGTH_AT, -LENGTH_FROM)
-    assert [batch.last_offset for batch in Fetched.of(header(0, 9) + damaged).batches] == [9]
+    fetched = Fetched.of(header(0, 9) + damaged)
+    assert [batch.last_offset for batch in fetched.batches] == [9]
+    assert fetched.slice([AcquiredRecords(0, 9, 1)]) == header(0, 9)
     info = ReadInfo(0, 20, 20, 0, bytes(damaged), 0, [])
     log = cast(PartitionLog, SimpleNamespace(read=lambda *_, **__: info))
     one = ReadPartition(bench.partition, log)
