@@ -288,6 +288,8 @@ class Load:
         if hosted is None or hosted.log_dir is None:
             return STORAGE_ERROR
         _, *others = sorted(self.broker.parts.logs._dirs, key=lambda log_dir: log_dir is not hosted.log_dir)
+        if not others:  # the other folder could not be used at the start
+            return STORAGE_ERROR
         row = {"Path": str(others[0].path), "Topics": [{"Name": topic, "Partitions": [0]}]}
         where = ("Results", 0, "Partitions", 0)
         code = self._until_served("move", lambda: self._first(34, 2, {"Dirs": [row]}, *where))
